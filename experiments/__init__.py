@@ -1,0 +1,1 @@
+"""The command line, the model zoo, comparisons and reports."""

@@ -1,0 +1,1 @@
+"""From a PyTorch model to an operator graph, and from a plan back to submodules that run."""

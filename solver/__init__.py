@@ -1,0 +1,62 @@
+"""Exact and heuristic partitioning of operator graphs onto devices; knows nothing of torch."""
+
+from solver.digraph import problem_from_digraph, problem_to_digraph
+from solver.errors import PartitionError
+from solver.evaluate import DeviceUsage, Evaluation, evaluate
+from solver.plan import PartitionPlan
+from solver.problem import (
+    DEFAULT_DEVICE_CLASS,
+    MEMORY_MODELS,
+    OBJECTIVES,
+    STAGING_HOST,
+    ColocationGroup,
+    Device,
+    GiB,
+    GraphInput,
+    Interconnect,
+    KiB,
+    Link,
+    MiB,
+    Operator,
+    PartitionProblem,
+    Weight,
+)
+from solver.registry import SOLVERS, solve
+from solver.result import Progress, SolveLimits, Solver, SolveResult, SolveStatus
+from solver.serialization import load_plan, load_problem, save_plan, save_problem
+
+__all__ = [
+    "DEFAULT_DEVICE_CLASS",
+    "MEMORY_MODELS",
+    "OBJECTIVES",
+    "SOLVERS",
+    "STAGING_HOST",
+    "ColocationGroup",
+    "Device",
+    "DeviceUsage",
+    "Evaluation",
+    "GiB",
+    "GraphInput",
+    "Interconnect",
+    "KiB",
+    "Link",
+    "MiB",
+    "Operator",
+    "PartitionError",
+    "PartitionPlan",
+    "PartitionProblem",
+    "Progress",
+    "SolveLimits",
+    "SolveResult",
+    "SolveStatus",
+    "Solver",
+    "Weight",
+    "evaluate",
+    "load_plan",
+    "load_problem",
+    "problem_from_digraph",
+    "problem_to_digraph",
+    "save_plan",
+    "save_problem",
+    "solve",
+]

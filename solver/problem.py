@@ -1,0 +1,544 @@
+"""What an instance of the partitioning problem is: operators, devices, links and limits.
+
+The semantics of every field are those of ``docs/formulation.md``; costs and
+feasibility are defined in :mod:`solver.evaluate` and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from solver.errors import PartitionError
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+KiB: Final = 1024
+MiB: Final = 1024**2
+GiB: Final = 1024**3
+
+STAGING_HOST: Final = "host"
+"""Name of the staging memory in the links of a host-staged interconnect."""
+
+DEFAULT_DEVICE_CLASS: Final = "default"
+
+MemoryModel = Literal["weights", "inference", "training"]
+ObjectiveName = Literal["devices", "transfer", "bottleneck", "latency", "peak_memory"]
+Charging = Literal["peer_to_peer", "host_staged"]
+Schedule = Literal["gpipe", "1f1b"]
+
+MEMORY_MODELS: Final[tuple[str, ...]] = ("weights", "inference", "training")
+OBJECTIVES: Final[tuple[str, ...]] = (
+    "devices",
+    "transfer",
+    "bottleneck",
+    "latency",
+    "peak_memory",
+)
+CHARGINGS: Final[tuple[str, ...]] = ("peer_to_peer", "host_staged")
+SCHEDULES: Final[tuple[str, ...]] = ("gpipe", "1f1b")
+
+
+def _natural(value: object, what: str) -> None:
+    """Raise unless `value` is an integer >= 0 (bool is not one)."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise PartitionError(
+            f"{what} is {value!r}; write a whole number (bytes and nanoseconds are integers)"
+        )
+    if value < 0:
+        raise PartitionError(f"{what} is {value}; write a number that is not negative")
+
+
+def _positive_or_none(value: object, what: str, none_means: str) -> None:
+    if value is None:
+        return
+    _natural(value, what)
+    if value == 0:
+        raise PartitionError(f"{what} is 0; write a positive number, or None for {none_means}")
+
+
+def _name(value: object, what: str) -> None:
+    if not isinstance(value, str) or not value:
+        raise PartitionError(f"{what} is {value!r}; write a non-empty string")
+
+
+def _choice(value: object, allowed: tuple[str, ...], what: str) -> None:
+    if value not in allowed:
+        raise PartitionError(f"{what} is {value!r}; write one of {', '.join(allowed)}")
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One schedulable node of the operator graph.
+
+    Parameters
+    ----------
+    name : str
+        Unique among operators and graph inputs.
+    latency_ns : int or mapping of str to int
+        Time of one execution, in nanoseconds: one number for all devices, or
+        one per device class.
+    reads : tuple of str
+        Operators and graph inputs whose values it reads.
+    storage_bytes : int
+        Bytes that it allocates; 0 for a view.
+    value_bytes : int
+        Bytes that travel when its value is needed on another device.
+    alias_of : str, optional
+        The operator or graph input, one of `reads`, in whose storage its value lives.
+    weights : tuple of str
+        Keys of the weights that it reads.
+    saves : tuple of str
+        Keys of the storages that its backward pass keeps (memory model ``training``).
+    is_output : bool
+        Its value is returned by the graph.
+    allowed_devices : frozenset of str, optional
+        Names of the devices that may run it; None allows all.
+    transfer_ns : int, optional
+        Time of one send or receive of its value on any link, instead of the link's
+        own latency and bandwidth.
+    is_backward : bool
+        It belongs to the backward pass: its edges cost transfers, but do not order stages.
+    """
+
+    name: str
+    latency_ns: int | Mapping[str, int] = 0
+    reads: tuple[str, ...] = ()
+    storage_bytes: int = 0
+    value_bytes: int = 0
+    alias_of: str | None = None
+    weights: tuple[str, ...] = ()
+    saves: tuple[str, ...] = ()
+    is_output: bool = False
+    allowed_devices: frozenset[str] | None = None
+    transfer_ns: int | None = None
+    is_backward: bool = False
+
+    def __post_init__(self) -> None:
+        _name(self.name, "operator name")
+        where = f"operator {self.name!r}: "
+        if isinstance(self.latency_ns, Mapping):
+            for device_class, latency_ns in self.latency_ns.items():
+                _natural(latency_ns, f"{where}latency_ns[{device_class!r}]")
+            object.__setattr__(self, "latency_ns", MappingProxyType(dict(self.latency_ns)))
+        else:
+            _natural(self.latency_ns, f"{where}latency_ns")
+        _natural(self.storage_bytes, f"{where}storage_bytes")
+        _natural(self.value_bytes, f"{where}value_bytes")
+        if self.transfer_ns is not None:
+            _natural(self.transfer_ns, f"{where}transfer_ns")
+        for attribute in ("reads", "weights", "saves"):
+            names = tuple(getattr(self, attribute))
+            for item in names:
+                _name(item, f"{where}an entry of {attribute}")
+            object.__setattr__(self, attribute, tuple(dict.fromkeys(names)))
+        if self.alias_of is not None:
+            if self.alias_of not in self.reads:
+                raise PartitionError(
+                    f"{where}alias_of is {self.alias_of!r}, which it does not read; "
+                    "add it to reads, or leave alias_of out"
+                )
+            if self.storage_bytes:
+                raise PartitionError(
+                    f"{where}storage_bytes is {self.storage_bytes} though it is an alias of "
+                    f"{self.alias_of!r}; an alias allocates 0 bytes"
+                )
+        if self.allowed_devices is not None:
+            object.__setattr__(self, "allowed_devices", frozenset(self.allowed_devices))
+            if not self.allowed_devices:
+                raise PartitionError(
+                    f"{where}allowed_devices is empty; name a device, or leave it out to allow all"
+                )
+
+    def latency_on(self, device_class: str) -> int:
+        """Return the execution time in nanoseconds on a device of `device_class`."""
+        if isinstance(self.latency_ns, Mapping):
+            return self.latency_ns[device_class]
+        return self.latency_ns
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """A value that the caller passes in; it is not assigned to a device.
+
+    Every device with a reader holds its `value_bytes` until its stage ends.
+    """
+
+    name: str
+    value_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        _name(self.name, "graph input name")
+        _natural(self.value_bytes, f"graph input {self.name!r}: value_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """The storage of a parameter or buffer, held once by every device with a reader.
+
+    Parameters
+    ----------
+    size_bytes : int
+        Bytes of the storage; charged under the memory models ``weights`` and ``inference``.
+    training_bytes : int, optional
+        Bytes of weight, gradient, optimiser state and master copy together; charged under
+        ``training``. None means `size_bytes` (a buffer).
+    """
+
+    size_bytes: int
+    training_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        _natural(self.size_bytes, "weight size_bytes")
+        if self.training_bytes is not None:
+            _natural(self.training_bytes, "weight training_bytes")
+
+    def held_bytes(self, memory_model: MemoryModel) -> int:
+        """Return the bytes that a device holds for it under `memory_model`."""
+        if memory_model == "training" and self.training_bytes is not None:
+            return self.training_bytes
+        return self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that runs one stage.
+
+    Parameters
+    ----------
+    name : str
+        Unique, such as ``"cuda:0"``.
+    memory_bytes : int, optional
+        Memory capacity; None is unlimited.
+    device_class : str
+        Key into ``Operator.latency_ns`` when that is a mapping.
+    is_host : bool
+        Under host-staged charging it pays no transfers.
+    """
+
+    name: str
+    memory_bytes: int | None = None
+    device_class: str = DEFAULT_DEVICE_CLASS
+    is_host: bool = False
+
+    def __post_init__(self) -> None:
+        _name(self.name, "device name")
+        if self.name == STAGING_HOST:
+            raise PartitionError(
+                f"device name {STAGING_HOST!r} is taken by the staging memory of host-staged "
+                "links; choose another, such as 'cpu'"
+            )
+        where = f"device {self.name!r}: "
+        _positive_or_none(self.memory_bytes, f"{where}memory_bytes", "unlimited memory")
+        _name(self.device_class, f"{where}device_class")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed connection: transfer time = `latency_ns` + bytes / bandwidth, rounded up.
+
+    `bandwidth_bytes_per_s` None is unlimited.
+    """
+
+    bandwidth_bytes_per_s: int | None = None
+    latency_ns: int = 0
+
+    def __post_init__(self) -> None:
+        _positive_or_none(self.bandwidth_bytes_per_s, "link bandwidth_bytes_per_s", "unlimited")
+        _natural(self.latency_ns, "link latency_ns")
+
+    def transfer_ns(self, value_bytes: int) -> int:
+        """Return the time to move `value_bytes` bytes, in integer nanoseconds."""
+        if self.bandwidth_bytes_per_s is None:
+            return self.latency_ns
+        return self.latency_ns - (-value_bytes * 1_000_000_000 // self.bandwidth_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Interconnect:
+    """How values travel between devices, and who pays.
+
+    Parameters
+    ----------
+    default : Link
+        Used for every ordered pair that `links` does not name.
+    links : mapping of (str, str) to Link
+        By ordered pair of device names. Under host-staged charging only pairs with
+        `STAGING_HOST` count: ``(device, "host")`` to write, ``("host", device)`` to read.
+    charging : {"peer_to_peer", "host_staged"}
+        Peer-to-peer: the producer pays one send per consuming device, each of those one
+        receive. Host-staged: the producer pays one write, each consuming device one read,
+        and devices with ``is_host`` nothing.
+    overlap : bool
+        Compute, send and receive of a device overlap: its load is the largest of the three
+        instead of their sum.
+    """
+
+    default: Link = field(default_factory=Link)
+    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+    charging: Charging = "peer_to_peer"
+    overlap: bool = False
+
+    def __post_init__(self) -> None:
+        _choice(self.charging, CHARGINGS, "interconnect charging")
+        object.__setattr__(self, "links", MappingProxyType(dict(self.links)))
+
+    def link(self, source: str, target: str) -> Link:
+        """Return the link from device `source` to device `target`."""
+        return self.links.get((source, target), self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class ColocationGroup:
+    """Operators that must share a device, and the reason in words."""
+
+    operators: tuple[str, ...]
+    reason: str = "given by the caller"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "operators", tuple(dict.fromkeys(self.operators)))
+
+
+@dataclass(frozen=True)
+class PartitionProblem:
+    """An immutable, validated instance. Change it with :meth:`replace`.
+
+    Parameters
+    ----------
+    operators : sequence of Operator
+        In execution order, which must be a topological order of `Operator.reads`.
+    devices : sequence of Device
+    inputs : sequence of GraphInput
+    weights : mapping of str to Weight
+        One key per storage, so that tied parameters are one key.
+    saved : mapping of str to int
+        Bytes of each storage that backward passes keep, by key.
+    colocation : sequence of ColocationGroup
+    interconnect : Interconnect
+    objective : str or sequence of str
+        One of `OBJECTIVES`, or several to be minimised lexicographically.
+    memory_model : {"weights", "inference", "training"}
+    schedule : {"gpipe", "1f1b"}
+        How many microbatches a stage has in flight (memory model ``training`` only).
+    microbatches : int
+        Microbatches per step (memory model ``training`` only).
+
+    Raises
+    ------
+    PartitionError
+        When anything is inconsistent; the message names the item and the remedy.
+    """
+
+    operators: tuple[Operator, ...]
+    devices: tuple[Device, ...]
+    inputs: tuple[GraphInput, ...] = ()
+    weights: Mapping[str, Weight] = field(default_factory=dict)
+    saved: Mapping[str, int] = field(default_factory=dict)
+    colocation: tuple[ColocationGroup, ...] = ()
+    interconnect: Interconnect = field(default_factory=Interconnect)
+    objective: tuple[ObjectiveName, ...] = ("bottleneck",)
+    memory_model: MemoryModel = "inference"
+    schedule: Schedule = "1f1b"
+    microbatches: int = 1
+
+    def __post_init__(self) -> None:
+        for attribute in ("operators", "devices", "inputs", "colocation"):
+            object.__setattr__(self, attribute, tuple(getattr(self, attribute)))
+        object.__setattr__(self, "weights", MappingProxyType(dict(self.weights)))
+        object.__setattr__(self, "saved", MappingProxyType(dict(self.saved)))
+        objective = (self.objective,) if isinstance(self.objective, str) else self.objective
+        object.__setattr__(self, "objective", tuple(objective))
+        self._check_settings()
+        self._check_devices()
+        self._check_graph()
+        self._check_colocation()
+
+    def replace(self, **changes: Any) -> PartitionProblem:
+        """Return a copy with `changes` applied, validated again."""
+        return replace(self, **changes)
+
+    @classmethod
+    def from_digraph(
+        cls, graph: nx.DiGraph, devices: Sequence[Device], **settings: Any
+    ) -> PartitionProblem:
+        """Build a problem from an operator graph; see :mod:`solver.digraph`."""
+        from solver.digraph import problem_from_digraph
+
+        return problem_from_digraph(graph, devices, **settings)
+
+    def to_digraph(self) -> nx.DiGraph:
+        """Return the operator graph as networkx.DiGraph; see :mod:`solver.digraph`."""
+        from solver.digraph import problem_to_digraph
+
+        return problem_to_digraph(self)
+
+    # -- derived tables -------------------------------------------------------------------
+
+    @cached_property
+    def index_of(self) -> Mapping[str, int]:
+        """Position of every operator in the execution order, by name."""
+        return {op.name: index for index, op in enumerate(self.operators)}
+
+    @cached_property
+    def input_of(self) -> Mapping[str, GraphInput]:
+        """Graph inputs by name."""
+        return {graph_input.name: graph_input for graph_input in self.inputs}
+
+    @cached_property
+    def device_of(self) -> Mapping[str, Device]:
+        """Devices by name."""
+        return {device.name: device for device in self.devices}
+
+    @cached_property
+    def readers_of(self) -> Mapping[str, tuple[str, ...]]:
+        """Readers of every operator and graph input, in execution order, by name."""
+        readers: dict[str, list[str]] = {g.name: [] for g in self.inputs}
+        readers.update((op.name, []) for op in self.operators)
+        for op in self.operators:
+            for source in op.reads:
+                readers[source].append(op.name)
+        return {name: tuple(names) for name, names in readers.items()}
+
+    @cached_property
+    def root_of(self) -> Mapping[str, str]:
+        """The operator or graph input that owns the storage of each value, by name."""
+        roots = {graph_input.name: graph_input.name for graph_input in self.inputs}
+        for op in self.operators:
+            roots[op.name] = op.name if op.alias_of is None else roots[op.alias_of]
+        return roots
+
+    @cached_property
+    def units(self) -> tuple[tuple[str, ...], ...]:
+        """The operators merged by overlapping colocation groups, in execution order.
+
+        A partition of all operators: each unit shares a device; most are single operators.
+        """
+        leader = list(range(len(self.operators)))
+
+        def find(index: int) -> int:
+            while leader[index] != index:
+                leader[index] = leader[leader[index]]
+                index = leader[index]
+            return index
+
+        for group in self.colocation:
+            indices = [find(self.index_of[name]) for name in group.operators]
+            for index in indices:
+                # The earliest operator leads, so that units come in execution order.
+                first, other = sorted((find(indices[0]), find(index)))
+                leader[other] = first
+        members: dict[int, list[str]] = {}
+        for index, op in enumerate(self.operators):
+            members.setdefault(find(index), []).append(op.name)
+        return tuple(tuple(names) for names in members.values())
+
+    # -- validation -----------------------------------------------------------------------
+
+    def _check_settings(self) -> None:
+        if not self.objective:
+            raise PartitionError(f"objective is empty; write one of {', '.join(OBJECTIVES)}")
+        for name in self.objective:
+            _choice(name, OBJECTIVES, "objective")
+        if len(set(self.objective)) != len(self.objective):
+            raise PartitionError(f"objective {self.objective} names one twice; name each once")
+        _choice(self.memory_model, MEMORY_MODELS, "memory_model")
+        _choice(self.schedule, SCHEDULES, "schedule")
+        _natural(self.microbatches, "microbatches")
+        if self.microbatches == 0:
+            raise PartitionError("microbatches is 0; write at least 1")
+        for key, size_bytes in self.saved.items():
+            _natural(size_bytes, f"saved[{key!r}]")
+
+    def _check_devices(self) -> None:
+        if not self.devices:
+            raise PartitionError("there are no devices; give at least one")
+        _check_unique((device.name for device in self.devices), "device")
+        known = {device.name for device in self.devices} | {STAGING_HOST}
+        for pair in self.interconnect.links:
+            for end in pair:
+                if end not in known:
+                    raise PartitionError(
+                        f"interconnect link {pair[0]!r} -> {pair[1]!r}: no device is called "
+                        f"{end!r}; the devices are {', '.join(sorted(known))}"
+                    )
+
+    def _check_graph(self) -> None:
+        if not self.operators:
+            raise PartitionError("the graph has no operators; there is nothing to place")
+        _check_unique(
+            [g.name for g in self.inputs] + [op.name for op in self.operators],
+            "operator or graph input",
+        )
+        device_names = {device.name for device in self.devices}
+        device_classes = {device.device_class for device in self.devices}
+        all_names = {op.name for op in self.operators}
+        seen = {graph_input.name for graph_input in self.inputs}
+        for op in self.operators:
+            where = f"operator {op.name!r}: "
+            for source in op.reads:
+                if source in seen:
+                    continue
+                if source in all_names:
+                    raise PartitionError(
+                        f"{where}reads {source!r}, which comes later in the execution order; "
+                        "list operators in a topological order"
+                    )
+                raise PartitionError(
+                    f"{where}reads {source!r}, which is neither an operator nor a graph input"
+                )
+            for key in op.weights:
+                if key not in self.weights:
+                    raise PartitionError(f"{where}weight {key!r} is not in the table of weights")
+            for key in op.saves:
+                if key not in self.saved:
+                    raise PartitionError(f"{where}saves {key!r}, which is not in the table saved")
+            if op.allowed_devices is not None and not op.allowed_devices <= device_names:
+                unknown = min(op.allowed_devices - device_names)
+                raise PartitionError(
+                    f"{where}allowed_devices names {unknown!r}; the devices are "
+                    f"{', '.join(sorted(device_names))}"
+                )
+            if isinstance(op.latency_ns, Mapping) and not device_classes <= set(op.latency_ns):
+                missing = min(device_classes - set(op.latency_ns))
+                raise PartitionError(f"{where}latency_ns has no entry for device class {missing!r}")
+            if op.is_backward and self.memory_model != "weights":
+                raise PartitionError(
+                    f"{where}is_backward needs memory_model 'weights'; for activations of "
+                    "training give the forward graph with saves and memory_model 'training'"
+                )
+            seen.add(op.name)
+
+    def _check_colocation(self) -> None:
+        for group in self.colocation:
+            for name in group.operators:
+                if name not in self.index_of:
+                    raise PartitionError(
+                        f"colocation group ({group.reason}): {name!r} is not an operator"
+                    )
+        for unit in self.units:
+            allowed: frozenset[str] | None = None
+            pinned_by = ""
+            for name in unit:
+                own = self.operators[self.index_of[name]].allowed_devices
+                if own is None:
+                    continue
+                if allowed is not None and not allowed & own:
+                    raise PartitionError(
+                        f"operators {pinned_by!r} and {name!r} must share a device by colocation, "
+                        f"but may run on {', '.join(sorted(allowed))} and on "
+                        f"{', '.join(sorted(own))}; let them share one"
+                    )
+                allowed = own if allowed is None else allowed & own
+                pinned_by = name
+
+
+def _check_unique(names: Iterable[str], what: str) -> None:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise PartitionError(f"two entries are called {name!r}; {what} names must be unique")
+        seen.add(name)

@@ -1,0 +1,67 @@
+"""The registered solvers, by name, each loaded when it is first used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from solver.errors import PartitionError
+from solver.problem import PartitionProblem
+from solver.result import SolveLimits, Solver, SolveResult
+
+
+def _greedy(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
+    from solver.greedy import solve_greedy
+
+    return solve_greedy(problem, limits)
+
+
+def _chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
+    from solver.chain import solve_chain
+
+    return solve_chain(problem, limits)
+
+
+def _cp_sat(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
+    # OR-Tools takes a second to load; nobody pays for it who solves nothing.
+    from solver.cp_sat import solve_cp_sat
+
+    return solve_cp_sat(problem, limits)
+
+
+SOLVERS: Final[Mapping[str, Solver]] = MappingProxyType(
+    {"greedy": _greedy, "chain": _chain, "cp-sat": _cp_sat}
+)
+
+
+def solve(
+    problem: PartitionProblem, limits: SolveLimits | None = None, *, solver: str = "cp-sat"
+) -> SolveResult:
+    """Solve `problem` with a registered solver.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    limits : SolveLimits, optional
+    solver : str
+        A key of `SOLVERS`; ``"cp-sat"`` is the exact one.
+
+    Raises
+    ------
+    PartitionError
+        If no solver has that name.
+
+    Examples
+    --------
+    >>> from solver.problem import Device, Operator
+    >>> problem = PartitionProblem(
+    ...     operators=(Operator("a", 3), Operator("b", 5, reads=("a",))),
+    ...     devices=(Device("gpu0"), Device("gpu1")),
+    ... )
+    >>> solve(problem).objective
+    5
+    """
+    if solver not in SOLVERS:
+        raise PartitionError(f"solver {solver!r} is unknown; write one of {', '.join(SOLVERS)}")
+    return SOLVERS[solver](problem, limits or SolveLimits())

@@ -1,0 +1,289 @@
+"""Problems and plans as JSON with a schema version: node-link graph plus devices.
+
+Loading checks everything and names the file and the field that is wrong. Saving writes a
+temporary file and renames it, so that what was there stays whole until the new text is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import networkx as nx
+
+from solver.digraph import problem_from_digraph, problem_to_digraph
+from solver.errors import PartitionError
+from solver.plan import PartitionPlan
+from solver.problem import Device, Interconnect, Link, PartitionProblem
+
+T = TypeVar("T")
+
+SCHEMA_VERSION: Final = 1
+_PROBLEM_SCHEMA: Final = "fxpartition.problem"
+_PLAN_SCHEMA: Final = "fxpartition.plan"
+_SETTINGS: Final = ("objective", "memory_model", "schedule", "microbatches")
+
+
+def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
+    """Write `text` to `path` by way of a temporary file beside it.
+
+    Raises
+    ------
+    PartitionError
+        If the folder is missing or not writable; `path` is then as it was.
+    """
+    target = Path(path)
+    try:
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    except OSError as error:
+        raise PartitionError(f"cannot write {target}: {error.strerror}") from None
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        # mkstemp makes private files; a report is as readable as any new file.
+        umask = os.umask(0)
+        os.umask(umask)
+        Path(temporary).chmod(0o666 & ~umask)
+        Path(temporary).replace(target)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise PartitionError(f"cannot write {target}: {error.strerror}") from None
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def problem_to_json(problem: PartitionProblem) -> dict[str, Any]:
+    """Return `problem` as plain data; :func:`problem_from_json` inverts it."""
+    interconnect = problem.interconnect
+    return {
+        "schema": _PROBLEM_SCHEMA,
+        "version": SCHEMA_VERSION,
+        "graph": nx.node_link_data(problem_to_digraph(problem), edges="edges"),
+        "devices": [dataclasses.asdict(device) for device in problem.devices],
+        "interconnect": {
+            "default": dataclasses.asdict(interconnect.default),
+            "links": [
+                {"source": source, "target": target, **dataclasses.asdict(link)}
+                for (source, target), link in interconnect.links.items()
+            ],
+            "charging": interconnect.charging,
+            "overlap": interconnect.overlap,
+        },
+        "objective": list(problem.objective),
+        "memory_model": problem.memory_model,
+        "schedule": problem.schedule,
+        "microbatches": problem.microbatches,
+    }
+
+
+def problem_from_json(data: object) -> PartitionProblem:
+    """Build a problem from plain data.
+
+    Raises
+    ------
+    PartitionError
+        Naming the field that is missing, unknown or of the wrong kind.
+    """
+    fields = _document(data, _PROBLEM_SCHEMA)
+    known = ("schema", "version", "graph", "devices", "interconnect", *_SETTINGS)
+    _check_fields(fields, required=("graph", "devices"), known=known, where="problem")
+    settings = {name: fields[name] for name in _SETTINGS if name in fields}
+    objective = settings.get("objective", "bottleneck")
+    if isinstance(objective, list):
+        if not all(isinstance(name, str) for name in objective):
+            raise PartitionError(f"objective is {objective!r}; write a list of names")
+        settings["objective"] = tuple(objective)
+    elif not isinstance(objective, str):
+        raise PartitionError(f"objective is {objective!r}; write a name or a list of names")
+    for name in ("memory_model", "schedule"):
+        if not isinstance(settings.get(name, ""), str):
+            raise PartitionError(f"{name} is {settings[name]!r}; write a name")
+    if not isinstance(fields["devices"], list):
+        raise PartitionError("devices is not a list")
+    devices = [
+        _build(Device, entry, f"devices[{index}]") for index, entry in enumerate(fields["devices"])
+    ]
+    if "interconnect" in fields:
+        settings["interconnect"] = _interconnect(fields["interconnect"])
+    return problem_from_digraph(_graph(fields["graph"]), devices, **settings)
+
+
+def plan_to_json(plan: PartitionPlan) -> dict[str, Any]:
+    """Return `plan` as plain data; :func:`plan_from_json` inverts it."""
+    return {
+        "schema": _PLAN_SCHEMA,
+        "version": SCHEMA_VERSION,
+        "stages": list(plan.stages),
+        "assignment": dict(plan.assignment),
+    }
+
+
+def plan_from_json(data: object) -> PartitionPlan:
+    """Build a plan from plain data.
+
+    Raises
+    ------
+    PartitionError
+        Naming the field that is missing, unknown or of the wrong kind.
+    """
+    fields = _document(data, _PLAN_SCHEMA)
+    known = ("schema", "version", "stages", "assignment")
+    _check_fields(fields, required=("stages", "assignment"), known=known, where="plan")
+    stages = fields["stages"]
+    if not isinstance(stages, list) or not all(isinstance(name, str) for name in stages):
+        raise PartitionError("plan: stages is not a list of device names")
+    assignment = _object(fields["assignment"], "plan: assignment")
+    for operator, device in assignment.items():
+        if not isinstance(device, str):
+            raise PartitionError(
+                f"plan: assignment[{operator!r}] is {device!r}; write a device name"
+            )
+    return PartitionPlan(assignment, tuple(stages))
+
+
+def save_problem(problem: PartitionProblem, path: str | os.PathLike[str]) -> None:
+    """Write `problem` to a JSON file."""
+    write_text_atomically(path, json.dumps(problem_to_json(problem), indent=1) + "\n")
+
+
+def load_problem(path: str | os.PathLike[str]) -> PartitionProblem:
+    """Read a problem from a JSON file; PartitionError names the file and the field."""
+    data = read_json(path)
+    try:
+        return problem_from_json(data)
+    except PartitionError as error:
+        raise PartitionError(f"{path}: {error}") from None
+
+
+def save_plan(plan: PartitionPlan, path: str | os.PathLike[str]) -> None:
+    """Write `plan` to a JSON file."""
+    write_text_atomically(path, json.dumps(plan_to_json(plan), indent=1) + "\n")
+
+
+def load_plan(path: str | os.PathLike[str]) -> PartitionPlan:
+    """Read a plan from a JSON file; PartitionError names the file and the field."""
+    data = read_json(path)
+    try:
+        return plan_from_json(data)
+    except PartitionError as error:
+        raise PartitionError(f"{path}: {error}") from None
+
+
+def read_json(path: str | os.PathLike[str]) -> object:
+    """Read a JSON file; PartitionError says in one line why it cannot be read."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise PartitionError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise PartitionError(f"{path} is not UTF-8 text; give a JSON file") from None
+    except json.JSONDecodeError as error:
+        raise PartitionError(
+            f"{path}, line {error.lineno}: not valid JSON ({error.msg}); give a JSON file"
+        ) from None
+    except RecursionError:
+        raise PartitionError(f"{path} is nested too deeply to be a problem or a plan") from None
+
+
+def _object(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
+        raise PartitionError(f"{what} is not an object")
+    return value
+
+
+def _document(data: object, schema: str) -> dict[str, Any]:
+    fields = _object(data, "the file's content")
+    if fields.get("schema") != schema:
+        raise PartitionError(f"schema is {fields.get('schema')!r}; expected {schema!r}")
+    if fields.get("version") != SCHEMA_VERSION:
+        raise PartitionError(
+            f"version is {fields.get('version')!r}; this release reads {SCHEMA_VERSION}"
+        )
+    return fields
+
+
+def _check_fields(
+    fields: Mapping[str, Any], *, required: tuple[str, ...], known: tuple[str, ...], where: str
+) -> None:
+    for name in required:
+        if name not in fields:
+            raise PartitionError(f"{where}: {name} is missing")
+    for name in fields:
+        if name not in known:
+            raise PartitionError(f"{where}: {name!r} is unknown; the fields are {', '.join(known)}")
+
+
+def _build(kind: type[T], value: object, where: str) -> T:
+    fields = _object(value, where)
+    known = tuple(entry.name for entry in dataclasses.fields(kind))  # type: ignore[arg-type]
+    required = ("name",) if kind is Device else ()
+    _check_fields(fields, required=required, known=known, where=where)
+    if not isinstance(fields.get("is_host", False), bool):
+        raise PartitionError(f"{where}: is_host is {fields['is_host']!r}; write true or false")
+    try:
+        return kind(**fields)
+    except PartitionError as error:
+        raise PartitionError(f"{where}: {error}") from None
+
+
+def _interconnect(value: object) -> Interconnect:
+    fields = _object(value, "interconnect")
+    known = ("default", "links", "charging", "overlap")
+    _check_fields(fields, required=(), known=known, where="interconnect")
+    entries = fields.get("links", [])
+    if not isinstance(entries, list):
+        raise PartitionError("interconnect: links is not a list")
+    links: dict[tuple[str, str], Link] = {}
+    for index, entry in enumerate(entries):
+        where = f"interconnect: links[{index}]"
+        link = dict(_object(entry, where))
+        ends = tuple(link.pop(end, None) for end in ("source", "target"))
+        if not all(isinstance(end, str) for end in ends):
+            raise PartitionError(f"{where}: source and target must be names of devices")
+        if ends in links:
+            raise PartitionError(f"{where}: {ends[0]!r} -> {ends[1]!r} is given twice")
+        links[str(ends[0]), str(ends[1])] = _build(Link, link, where)
+    if not isinstance(fields.get("overlap", False), bool):
+        raise PartitionError("interconnect: overlap is not true or false")
+    return Interconnect(
+        default=_build(Link, fields.get("default", {}), "interconnect: default"),
+        links=links,
+        charging=fields.get("charging", "peer_to_peer"),
+        overlap=fields.get("overlap", False),
+    )
+
+
+def _graph(value: object) -> nx.DiGraph:
+    fields = _object(value, "graph")
+    if fields.get("directed") is not True or fields.get("multigraph") is not False:
+        raise PartitionError("graph: must say directed true and multigraph false")
+    for name in ("nodes", "edges"):
+        if not isinstance(fields.get(name), list):
+            raise PartitionError(f"graph: {name} is not a list")
+    seen: set[str] = set()
+    for index, node in enumerate(fields["nodes"]):
+        where = f"graph: nodes[{index}]"
+        identity = _object(node, where).get("id")
+        if not isinstance(identity, str):
+            raise PartitionError(f"{where}: id is {identity!r}; write a string")
+        if identity in seen:
+            raise PartitionError(f"{where}: the id {identity!r} is given twice")
+        seen.add(identity)
+    for index, edge in enumerate(fields["edges"]):
+        where = f"graph: edges[{index}]"
+        for end in ("source", "target"):
+            node = _object(edge, where).get(end)
+            if not isinstance(node, str) or node not in seen:
+                raise PartitionError(f"{where}: {end} is {node!r}, which is not a node")
+    if not isinstance(fields.get("graph", {}), dict):
+        raise PartitionError("graph: graph (its attributes) is not an object")
+    graph: nx.DiGraph = nx.node_link_graph(fields, edges="edges")
+    return graph
