@@ -1,0 +1,294 @@
+"""Seeded small problems that use every feature of the formulation, for comparisons with the oracle."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from solver.plan import PartitionPlan
+from solver.problem import (
+    CHARGINGS,
+    MEMORY_MODELS,
+    OBJECTIVES,
+    SCHEDULES,
+    STAGING_HOST,
+    ColocationGroup,
+    Device,
+    GraphInput,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionProblem,
+    Weight,
+)
+
+
+def random_problem(
+    seed: int, *, min_operators: int = 4, max_operators: int = 8, **replaced: Any
+) -> PartitionProblem:
+    """Return the problem of `seed`; the same seed gives the same problem.
+
+    `replaced` are fields of the problem to set afterwards (they must stay consistent).
+    """
+    rng = random.Random(seed)
+    count = max(rng.randint(min_operators, max_operators) for _ in range(2))
+    device_count = rng.choice((2, 2, 3, 3, 3, 4)) if count <= 6 else rng.choice((2, 3, 3))
+    # Bytes and times of real models have nine digits and more; so have a few of these.
+    byte_scale = rng.choice((1, 1, 1, 1, 3, 1_048_573))
+    time_scale = rng.choice((1, 1, 1, 7, 1_000_003))
+    memory_model = rng.choice(MEMORY_MODELS)
+    classes = ("fast", "slow")[: rng.choice((1, 1, 2))]
+
+    def some_bytes(most: int = 9) -> int:
+        return rng.choice((0, *range(1, most + 1))) * byte_scale
+
+    inputs = tuple(GraphInput(f"in{i}", some_bytes()) for i in range(rng.choice((0, 1, 1, 2))))
+    weights = {
+        f"w{i}": Weight(some_bytes(12), rng.choice((None, 4 * some_bytes(12))))
+        for i in range(rng.randint(0, count))
+    }
+    saved = {f"s{i}": some_bytes(5) for i in range(rng.randint(0, count))}
+    density = rng.choice((0.1, 0.2, 0.4))
+    backward_from = count + 1
+    scattered_backward = False
+    if memory_model == "weights" and rng.random() < 0.5:
+        backward_from = rng.randint(1, count)
+        scattered_backward = rng.random() < 0.2
+
+    drafts: list[dict[str, Any]] = []
+    for i in range(count):
+        name = f"op{i}"
+        earlier = [draft["name"] for draft in drafts]
+        reads = [source for source in earlier if rng.random() < density]
+        if earlier and rng.random() < 0.6 and earlier[-1] not in reads:
+            reads.append(earlier[-1])
+        reads += [g.name for g in inputs if rng.random() < 0.25]
+        rng.shuffle(reads)
+        alias_of = rng.choice(reads) if reads and rng.random() < 0.3 else None
+        storage_bytes = 0 if alias_of is not None else some_bytes()
+        # A slice travels as less than its base, an expanded value as more.
+        value_bytes = storage_bytes if alias_of is None and rng.random() < 0.6 else some_bytes()
+        latency: int | Mapping[str, int] = rng.randint(0, 20) * time_scale
+        if len(classes) == 2 and rng.random() < 0.8:
+            latency = {kind: rng.randint(0, 20) * time_scale for kind in classes}
+        drafts.append(
+            {
+                "name": name,
+                "latency_ns": latency,
+                "reads": tuple(reads),
+                "storage_bytes": storage_bytes,
+                "value_bytes": value_bytes,
+                "alias_of": alias_of,
+                "weights": tuple(key for key in weights if rng.random() < 0.18),
+                "saves": tuple(key for key in saved if rng.random() < 0.2),
+                "is_output": rng.random() < 0.2 or i == count - 1,
+                "transfer_ns": rng.randint(0, 9) * time_scale if rng.random() < 0.15 else None,
+                "is_backward": rng.random() < 0.4 if scattered_backward else i >= backward_from,
+            }
+        )
+
+    colocation = tuple(
+        ColocationGroup(tuple(rng.sample([d["name"] for d in drafts], rng.choice((2, 2, 3)))))
+        for _ in range(rng.choice((0, 0, 0, 1, 1, 2)))
+    )
+    devices = _devices(rng, device_count, classes, memory_model, drafts, inputs, weights, saved)
+    if rng.random() < 0.25:
+        _pin(rng, drafts, colocation, [device.name for device in devices])
+    objective = rng.sample(OBJECTIVES, rng.choice((1, 1, 2, 2, 3)))
+    problem = PartitionProblem(
+        operators=tuple(Operator(**draft) for draft in drafts),
+        devices=devices,
+        inputs=inputs,
+        weights=weights,
+        saved=saved,
+        colocation=colocation,
+        interconnect=_interconnect(rng, devices, byte_scale, time_scale),
+        objective=tuple(objective),  # type: ignore[arg-type]
+        memory_model=memory_model,  # type: ignore[arg-type]
+        schedule=rng.choice(SCHEDULES),  # type: ignore[arg-type]
+        microbatches=rng.choice((1, 2, 3, 8)),
+    )
+    return problem.replace(**replaced) if replaced else problem
+
+
+def _devices(
+    rng: random.Random,
+    device_count: int,
+    classes: tuple[str, ...],
+    memory_model: str,
+    drafts: list[dict[str, Any]],
+    inputs: tuple[GraphInput, ...],
+    weights: Mapping[str, Weight],
+    saved: Mapping[str, int],
+) -> tuple[Device, ...]:
+    """Devices whose memory is a fraction of about what one device would need for everything."""
+    everything = sum(
+        weights[key].held_bytes(memory_model)  # type: ignore[arg-type]
+        for key in {key for draft in drafts for key in draft["weights"]}
+    )
+    if memory_model != "weights":
+        everything += sum(g.value_bytes for g in inputs)
+        everything += sum(draft["storage_bytes"] for draft in drafts) // 2
+    if memory_model == "training":
+        everything += 2 * sum(saved[key] for key in {key for draft in drafts for key in draft["saves"]})
+    tightness = rng.choice((0.75, 0.85, 0.95, 1.1, 1.3))
+    equal = rng.random() < 0.4
+    uniform = max(1, int(everything * tightness))
+    devices = []
+    for d in range(device_count):
+        memory_bytes: int | None = uniform
+        if not equal:
+            memory_bytes = max(1, int(uniform * rng.uniform(0.5, 1.4)))
+            if rng.random() < 0.1:
+                memory_bytes = None
+        devices.append(
+            Device(
+                f"dev{d}",
+                memory_bytes=memory_bytes,
+                device_class=rng.choice(classes),
+                is_host=rng.random() < 0.2,
+            )
+        )
+    return tuple(devices)
+
+
+def _pin(
+    rng: random.Random,
+    drafts: list[dict[str, Any]],
+    colocation: tuple[ColocationGroup, ...],
+    names: list[str],
+) -> None:
+    """Allow some operators only some devices, but colocated ones always one in common."""
+    common = {draft["name"]: rng.choice(names) for draft in drafts}
+    for _ in colocation:  # so often that overlapping groups agree
+        for group in colocation:
+            for name in group.operators:
+                common[name] = common[group.operators[0]]
+    for group in colocation:
+        if len({common[name] for name in group.operators}) > 1:
+            return
+    for draft in drafts:
+        if rng.random() < 0.3:
+            others = [name for name in names if rng.random() < 0.4]
+            draft["allowed_devices"] = frozenset({common[draft["name"]], *others})
+
+
+def _interconnect(
+    rng: random.Random, devices: tuple[Device, ...], byte_scale: int, time_scale: int
+) -> Interconnect:
+    def link() -> Link:
+        # About one byte per nanosecond in units of the problem, seldom dividing evenly.
+        rate = byte_scale * 1_000_000_000 // time_scale
+        return Link(
+            bandwidth_bytes_per_s=rng.choice((None, rate, max(1, rate * 2 // 3), rate * 3 + 1)),
+            latency_ns=rng.choice((0, 0, 1, 3)) * time_scale,
+        )
+
+    ends = [STAGING_HOST, *(device.name for device in devices)]
+    links = {}
+    if rng.random() < 0.5:
+        links = {
+            (source, target): link()
+            for source in ends
+            for target in ends
+            if source != target and rng.random() < 0.4
+        }
+    return Interconnect(
+        default=link(),
+        links=links,
+        charging=rng.choice(CHARGINGS),  # type: ignore[arg-type]
+        overlap=rng.random() < 0.3,
+    )
+
+
+def random_plan(problem: PartitionProblem, seed: int) -> PartitionPlan:
+    """Return a total plan: any, or one that keeps units and pins, or one that is a cut."""
+    rng = random.Random(seed)
+    names = [device.name for device in problem.devices]
+    kind = rng.random()
+    if kind < 0.3:
+        assignment = {op.name: rng.choice(names) for op in problem.operators}
+    elif kind < 0.6:
+        assignment = {}
+        for unit in problem.units:
+            allowed = set(names)
+            for name in unit:
+                own = problem.operators[problem.index_of[name]].allowed_devices
+                allowed &= allowed if own is None else own
+            assignment.update(dict.fromkeys(unit, rng.choice(sorted(allowed))))
+    else:
+        rng.shuffle(names)
+        cuts = sorted(rng.randint(0, len(problem.operators)) for _ in names[1:])
+        assignment = {
+            op.name: names[sum(cut <= i for cut in cuts)] for i, op in enumerate(problem.operators)
+        }
+    plan = PartitionPlan.from_assignment(problem, assignment)
+    if rng.random() < 0.2:
+        stages = list(plan.stages)
+        rng.shuffle(stages)
+        plan = PartitionPlan(assignment, tuple(stages))
+    return plan
+
+
+def to_instance(problem: PartitionProblem) -> dict[str, Any]:
+    """Return `problem` as the plain data that :mod:`oracle` reads."""
+
+    def link_fields(link: Link) -> dict[str, Any]:
+        return {
+            "bandwidth_bytes_per_s": link.bandwidth_bytes_per_s,
+            "latency_ns": link.latency_ns,
+        }
+
+    return {
+        "operators": [
+            {
+                "name": op.name,
+                "latency_ns": (
+                    dict(op.latency_ns) if isinstance(op.latency_ns, Mapping) else op.latency_ns
+                ),
+                "reads": list(op.reads),
+                "storage_bytes": op.storage_bytes,
+                "value_bytes": op.value_bytes,
+                "alias_of": op.alias_of,
+                "weights": list(op.weights),
+                "saves": list(op.saves),
+                "is_output": op.is_output,
+                "allowed_devices": (
+                    None if op.allowed_devices is None else sorted(op.allowed_devices)
+                ),
+                "transfer_ns": op.transfer_ns,
+                "is_backward": op.is_backward,
+            }
+            for op in problem.operators
+        ],
+        "inputs": {g.name: g.value_bytes for g in problem.inputs},
+        "weights": {
+            key: {"size_bytes": weight.size_bytes, "training_bytes": weight.training_bytes}
+            for key, weight in problem.weights.items()
+        },
+        "saved": dict(problem.saved),
+        "colocation": [list(group.operators) for group in problem.colocation],
+        "devices": [
+            {
+                "name": device.name,
+                "memory_bytes": device.memory_bytes,
+                "device_class": device.device_class,
+                "is_host": device.is_host,
+            }
+            for device in problem.devices
+        ],
+        "interconnect": {
+            "charging": problem.interconnect.charging,
+            "overlap": problem.interconnect.overlap,
+            "default": link_fields(problem.interconnect.default),
+            "links": [
+                {"source": source, "target": target, **link_fields(link)}
+                for (source, target), link in problem.interconnect.links.items()
+            ],
+        },
+        "objective": list(problem.objective),
+        "memory_model": problem.memory_model,
+        "schedule": problem.schedule,
+        "microbatches": problem.microbatches,
+    }
