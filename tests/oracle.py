@@ -1,4 +1,4 @@
-"""Brute force for small instances, written from docs/formulation.md and importing nothing it checks.
+"""Brute force for small instances, from docs/formulation.md; imports nothing that it checks.
 
 An instance is plain data, as JSON could hold it::
 
@@ -60,7 +60,7 @@ class Oracle:
         return name
 
     def stage_bytes(self, mask):
-        """(bytes whatever the schedule, bytes per microbatch in flight) of the operators in mask."""
+        """(bytes whatever the schedule, bytes per microbatch in flight) of those in mask."""
         if mask not in self._stage_memo:
             members = [i for i in range(len(self.ops)) if mask >> i & 1]
             self._stage_memo[mask] = self._play(members)
@@ -144,7 +144,9 @@ class Oracle:
     # -- order of stages and paths: list them all -----------------------------------------------
 
     def arcs(self, where):
-        return frozenset((where[i], where[j]) for i, j in self.ordering_edges if where[i] != where[j])
+        return frozenset(
+            (where[i], where[j]) for i, j in self.ordering_edges if where[i] != where[j]
+        )
 
     def stage_orders(self, used, arcs):
         """All topological orders of the quotient graph; none if it has a cycle."""
@@ -158,7 +160,7 @@ class Oracle:
         return self._order_memo[key]
 
     def paths(self, used, arcs):
-        """All maximal-or-not paths through an acyclic quotient graph."""
+        """All paths through an acyclic quotient graph."""
         key = (used, arcs)
         if key not in self._path_memo:
             self._path_memo[key] = [
@@ -266,7 +268,10 @@ def cost(instance, assignment, stages, oracle=None):
     if not oracle.memory_fits(held):
         violations.add("memory")
     for op in oracle.ops:
-        if op["allowed_devices"] is not None and assignment[op["name"]] not in op["allowed_devices"]:
+        if (
+            op["allowed_devices"] is not None
+            and assignment[op["name"]] not in op["allowed_devices"]
+        ):
             violations.add("pin")
     for group in instance["colocation"]:
         if len({assignment[name] for name in group}) > 1:

@@ -1,4 +1,4 @@
-"""Seeded small problems that use every feature of the formulation, for comparisons with the oracle."""
+"""Seeded small problems that use every feature of the formulation, to be compared exactly."""
 
 from __future__ import annotations
 
@@ -131,7 +131,9 @@ def _devices(
         everything += sum(g.value_bytes for g in inputs)
         everything += sum(draft["storage_bytes"] for draft in drafts) // 2
     if memory_model == "training":
-        everything += 2 * sum(saved[key] for key in {key for draft in drafts for key in draft["saves"]})
+        everything += 2 * sum(
+            saved[key] for key in {key for draft in drafts for key in draft["saves"]}
+        )
     tightness = rng.choice((0.75, 0.85, 0.95, 1.1, 1.3))
     equal = rng.random() < 0.4
     uniform = max(1, int(everything * tightness))
