@@ -21,11 +21,10 @@ from typing import Any, Final, Literal
 
 import torch
 from torch import fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import ExportedProgram
-from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils import _pytree as pytree
 
+from fx_bridge.replay import Replay
 from solver import PartitionError
 
 Capture = Literal["export", "export-strict", "symbolic_trace", "graph_module", "exported_program"]
@@ -290,10 +289,19 @@ def _symbolic_trace(
 
 
 def _propagate(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    values = _placeholder_values(module.graph, args, kwargs)
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    with torch.no_grad():
-        FakeTensorProp(module, mode).propagate(*values)
+    """Write ``meta["val"]`` into the nodes of `module` by running it on fake tensors."""
+    replay = Replay(module, must_run=True)
+    given = pytree.tree_map_only(
+        torch.Tensor, replay.fake, _placeholder_values(module.graph, args, kwargs)
+    )
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for position, node in enumerate(placeholders):
+        starred = str(node.target).startswith("*") and not str(node.target).startswith("**")
+        node.meta["val"] = list(given[position:]) if starred else given[position]
+    replay.replay()
+    for node, value in replay.values.items():
+        if not isinstance(value, nn.Module):
+            node.meta["val"] = value
 
 
 def _placeholder_values(
