@@ -95,7 +95,7 @@ def problem_from_json(data: object) -> PartitionProblem:
     fields = _document(data, _PROBLEM_SCHEMA)
     known = ("schema", "version", "graph", "devices", "interconnect", *_SETTINGS)
     _check_fields(fields, required=("graph", "devices"), known=known, where="problem")
-    settings = {name: fields[name] for name in _SETTINGS if name in fields}
+    settings: dict[str, Any] = {name: fields[name] for name in _SETTINGS if name in fields}
     objective = settings.get("objective", "bottleneck")
     if isinstance(objective, list):
         if not all(isinstance(name, str) for name in objective):

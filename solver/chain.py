@@ -1,0 +1,504 @@
+"""The best cut of the execution order into contiguous segments: dynamic programming.
+
+This is the interval dynamic program of sequence balancers (PipeDream: Narayanan et al., SOSP
+2019, section 3.1; DeepSpeed's ``partition_balanced``), with exact memory and costs, devices
+that differ, and free device order. It is the strongest classical baseline, and the first
+incumbent of the exact solver.
+
+Suffixes [i, n) are solved from right to left. ``best[s, i]`` is the least cost of running
+[i, n) on the set of devices s; one transition puts [i, j) on a device of kind k and the rest
+on s without it. Only ends j within the memory of the largest device, and within the best
+bottleneck known from a first pass over few cuts, are looked at: O(n * window) per transition.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.plan import PartitionPlan
+from solver.problem import STAGING_HOST, Device, PartitionProblem
+from solver.reduce import UnitGraph, condense, interchangeable_kinds
+from solver.result import SolveLimits, SolveResult, SolveStatus, judge
+from solver.segments import Ints, SegmentRow, SegmentRows
+
+_NAME = "chain"
+_INFINITE = 1 << 61
+_MOST_STATES = 1024
+"""Sets of devices to tell apart; beyond that, the device order is taken from a few fixed ones."""
+_WORK_LIMIT = 3_000_000_000
+"""Array entries that one pass may touch; beyond that, it looks at evenly spread cuts only."""
+_FIRST_PASS_CUTS = 192
+
+
+def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
+    """Return the best plan whose stages are contiguous in the execution order.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+        Cuts fall only where no unit (operators that must share a device) is divided.
+    limits : SolveLimits
+        A second, exact pass is left out when the first one used up the time.
+
+    Returns
+    -------
+    SolveResult
+        FEASIBLE, or UNKNOWN when no contiguous plan fits; it proves nothing about others.
+
+    Notes
+    -----
+    The optimum among contiguous cuts for ``bottleneck``, ``transfer``, ``devices`` and
+    ``peak_memory`` with uniform links, except that with peer-to-peer charging a value read in
+    several later segments is counted in the segments of the best suffix only. Heuristic for
+    ``latency`` (it minimises the sum of loads), for links that differ by pair (each device is
+    charged at its slowest), for graphs with backward operators (their transfers are left out),
+    for more than 1,024 distinguishable sets of devices (a few device orders are tried), and
+    for later objectives of a tuple. The result is always what the evaluator says.
+    """
+    started_s = time.perf_counter()
+    units = condense(problem)
+    if any(allowed is not None and not allowed for allowed in units.allowed_devices):
+        return _no_plan(started_s, "operators that must share a device are pinned apart")
+    best: tuple[tuple[int, ...], PartitionPlan] | None = None
+    for moves in _device_moves(units):
+        best = _improve(problem, units, moves, best, started_s, limits)
+    if best is None:
+        return _no_plan(started_s, "no contiguous cut of the execution order fits")
+    return judge(_NAME, problem, best[1], time.perf_counter() - started_s)
+
+
+def _no_plan(started_s: float, reason: str) -> SolveResult:
+    wall_time_s = time.perf_counter() - started_s
+    return SolveResult(_NAME, SolveStatus.UNKNOWN, None, None, None, wall_time_s, reason)
+
+
+def _improve(
+    problem: PartitionProblem,
+    units: UnitGraph,
+    moves: _Moves,
+    best: tuple[tuple[int, ...], PartitionPlan] | None,
+    started_s: float,
+    limits: SolveLimits,
+) -> tuple[tuple[int, ...], PartitionPlan] | None:
+    """Run a coarse pass, a full pass, and passes for the later objectives."""
+    cuts = _Cuts(units)
+    ceilings: dict[str, int] = {}
+    level = 0
+    for spread in (_FIRST_PASS_CUTS, None, *[None] * (len(problem.objective) - 1)):
+        out_of_time = (
+            limits.time_limit_s is not None
+            and time.perf_counter() - started_s > limits.time_limit_s
+        )
+        if out_of_time and best is not None:
+            break
+        name = problem.objective[level]
+        if best is not None:
+            # The best value so far bounds the pass; a plan at the bound itself is still found.
+            ceilings[name] = best[0][level]
+        found = _Pass(problem, units, moves, cuts.spread(spread, moves), name, ceilings).run()
+        if found is not None:
+            candidate = judge(_NAME, problem, found, 0.0)
+            values = candidate.objective_values
+            if values is not None and (best is None or values < best[0]):
+                best = (values, found)
+        if spread is None:
+            level += 1
+            if best is None or name in ("transfer", "latency"):
+                # A sum over segments gives the next pass no bound per segment.
+                break
+            ceilings[name] = best[0][level - 1]
+    return best
+
+
+@dataclass(frozen=True, slots=True)
+class _Moves:
+    """The sets of devices that a suffix can use, and how one grows by a device.
+
+    State 0 is the empty set. ``moves[k]`` lists (state, state without one device of kind k).
+    """
+
+    kinds: tuple[Device, ...]
+    names: tuple[tuple[str, ...], ...]
+    sizes: tuple[int, ...]
+    moves: tuple[tuple[tuple[int, int], ...], ...]
+
+    @property
+    def transition_count(self) -> int:
+        return sum(map(len, self.moves))
+
+
+def _device_moves(units: UnitGraph) -> list[_Moves]:
+    """Return the exact state space if it is small, else one for each of a few device orders."""
+    kinds = interchangeable_kinds(units)
+    counts = [len(kind.devices) for kind in kinds]
+    names = tuple(tuple(device.name for device in kind.devices) for kind in kinds)
+    representatives = tuple(kind.device for kind in kinds)
+    state_count = 1
+    for count in counts:
+        state_count *= count + 1
+    if state_count <= _MOST_STATES:
+        states = list(itertools.product(*(range(count + 1) for count in counts)))
+        states.sort(key=sum)
+        number = {state: index for index, state in enumerate(states)}
+        moves = tuple(
+            tuple(
+                (number[state], number[(*state[:k], state[k] - 1, *state[k + 1 :])])
+                for state in states
+                if state[k]
+            )
+            for k in range(len(kinds))
+        )
+        return [_Moves(representatives, names, tuple(map(sum, states)), moves)]
+    return [
+        _ordered_moves(representatives, names, order)
+        for order in _device_orders(representatives, counts)
+    ]
+
+
+def _device_orders(kinds: tuple[Device, ...], counts: Sequence[int]) -> list[list[int]]:
+    def memory(kind: int) -> float:
+        size = kinds[kind].memory_bytes
+        return float("inf") if size is None else size
+
+    flat = [kind for kind, count in enumerate(counts) for _ in range(count)]
+    orders = [sorted(flat, key=memory), sorted(flat, key=memory, reverse=True), flat, flat[::-1]]
+    return [list(order) for order in dict.fromkeys(map(tuple, orders))]
+
+
+def _ordered_moves(
+    kinds: tuple[Device, ...], names: tuple[tuple[str, ...], ...], order: list[int]
+) -> _Moves:
+    """State s uses the last s devices of `order`."""
+    moves: list[list[tuple[int, int]]] = [[] for _ in kinds]
+    for state in range(1, len(order) + 1):
+        moves[order[-state]].append((state, state - 1))
+    return _Moves(kinds, names, tuple(range(len(order) + 1)), tuple(map(tuple, moves)))
+
+
+class _Cuts:
+    """Places at which the order may be cut: before the first operator of each unit."""
+
+    def __init__(self, units: UnitGraph) -> None:
+        sizes = [len(members) for members in units.members]
+        self._all = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        classes = {device.device_class for device in units.problem.devices}
+        work = np.array([units.latency_ns(c) for c in classes], dtype=np.float64).min(axis=0)
+        held = np.zeros(len(units))
+        for entry in units.weights:
+            held[entry.units[0]] += entry.size_bytes
+        # Even in work, in bytes and in operators together, so that no stretch is left out.
+        share = np.ones(len(units)) / len(units)
+        for amount in (work, held):
+            if amount.sum() > 0:
+                share += amount / amount.sum()
+        self._position = np.concatenate([[0.0], np.cumsum(share)])
+
+    def spread(self, count: int | None, moves: _Moves) -> Ints:
+        """Return all cuts, or about `count` evenly spread ones, within the limit of work."""
+        affordable = int((2 * _WORK_LIMIT / max(moves.transition_count, 1)) ** 0.5)
+        count = affordable if count is None else min(count, affordable)
+        if len(self._all) <= count:
+            return self._all
+        targets = np.linspace(0.0, self._position[-1], count)
+        chosen = np.unique(np.searchsorted(self._position, targets))
+        picked: Ints = self._all[np.union1d(chosen, [0, len(self._all) - 1])]
+        return picked
+
+
+class _Pass:
+    """One sweep from the right end to the left for one objective."""
+
+    def __init__(
+        self,
+        problem: PartitionProblem,
+        units: UnitGraph,
+        moves: _Moves,
+        cuts: Ints,
+        objective: str,
+        ceilings: dict[str, int],
+    ) -> None:
+        self.problem = problem
+        self.units = units
+        self.moves = moves
+        self.cuts = cuts
+        self.objective = objective
+        self.ceilings = ceilings
+        self.staged = problem.interconnect.charging == "host_staged"
+        send, receive, self.profile_of = self._profiles()
+        self.send_table = send
+        self.rows = SegmentRows(units, receive)
+        length = self.rows.length
+        self.length = length
+        states = len(moves.sizes)
+        self.best = np.full((states, length + 1), _INFINITE, dtype=np.int64)
+        self.best[0, length] = 0
+        self.end = np.full((states, length + 1), length + 1, dtype=np.int64)
+        self.rest = np.zeros((states, length + 1), dtype=np.int64)
+        self.kind = np.full((states, length + 1), -1, dtype=np.int64)
+        # send[profile][state, j]: what [start, j) pays when the rest from j is on `state`.
+        send_states = 1 if self.staged else states
+        self.send = [np.zeros((send_states, length + 1), dtype=np.int64) for _ in send]
+        self.needs_loads = objective in ("bottleneck", "latency") or "bottleneck" in ceilings
+        self.work = self._work_before()
+        self.banned = self._banned_before()
+
+    # -- tables ---------------------------------------------------------------------------
+
+    def _profiles(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
+        """Return send and receive times of all operators by profile, and each kind's profile."""
+        send: list[list[int]] = []
+        receive: list[list[int]] = []
+        profile_of: list[int] = []
+        known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        for kind, device in enumerate(self.moves.kinds):
+            pair = (
+                tuple(self._times(kind, device, sends=True)),
+                tuple(self._times(kind, device, sends=False)),
+            )
+            if pair not in known:
+                known[pair] = len(send)
+                send.append(list(pair[0]))
+                receive.append(list(pair[1]))
+            profile_of.append(known[pair])
+        return send, receive, profile_of
+
+    def _times(self, kind: int, device: Device, *, sends: bool) -> list[int]:
+        operators = self.problem.operators
+        link = self.problem.interconnect.link
+        if self.staged:
+            if device.is_host:
+                return [0] * len(operators)
+            partners = [STAGING_HOST]
+        else:
+            names = itertools.chain.from_iterable(self.moves.names)
+            partners = [name for name in names if name != device.name] or [device.name]
+        ends = [(device.name, p) if sends else (p, device.name) for p in partners]
+        links = {link(*pair) for pair in ends}
+        return [
+            max(entry.transfer_ns(op.value_bytes) for entry in links)
+            if op.transfer_ns is None
+            else op.transfer_ns
+            for op in operators
+        ]
+
+    def _work_before(self) -> list[Ints]:
+        operators = self.problem.operators
+        return [
+            np.concatenate(
+                [
+                    [0],
+                    np.cumsum(
+                        [operators[i].latency_on(device.device_class) for i in self.rows.order],
+                        dtype=np.int64,
+                    ),
+                ]
+            )
+            for device in self.moves.kinds
+        ]
+
+    def _banned_before(self) -> list[Ints | None]:
+        """Count, before each place, the operators that a kind may not run; None if it may all."""
+        banned: list[Ints | None] = []
+        for device in self.moves.kinds:
+            flags = [
+                self.units.allowed_devices[unit] is not None
+                and device.name not in (self.units.allowed_devices[unit] or ())
+                for unit, members in enumerate(self.units.members)
+                for _ in members
+            ]
+            if any(flags):
+                banned.append(np.concatenate([[0], np.cumsum(flags, dtype=np.int64)]))
+            else:
+                banned.append(None)
+        return banned
+
+    # -- the sweep ------------------------------------------------------------------------
+
+    def run(self) -> PartitionPlan | None:
+        """Return the best plan found, or None."""
+        starts = set(self.cuts.tolist())
+        end = self.length
+        for start in range(self.length - 1, -1, -1):
+            self.rows.step()
+            if self.needs_loads:
+                self._charge_sends(start)
+            if start not in starts:
+                continue
+            row = self.rows.row(end)
+            reach = self._reach(row)
+            if reach == 0:
+                return None
+            # The window's end never moves right as the start moves left.
+            end = start + reach
+            self._extend(row, reach)
+        state = int(np.argmin(self.best[:, 0]))
+        if self.best[state, 0] >= _INFINITE:
+            return None
+        return self._plan(state)
+
+    def _reach(self, row: SegmentRow) -> int:
+        """Return how many operators from the start fit the largest device and the ceiling."""
+        count = len(row.weights_bytes)
+        capacities = [device.memory_bytes for device in self.moves.kinds]
+        limits = [capacity for capacity in capacities if capacity is not None]
+        if len(limits) == len(capacities):
+            # Both parts only grow as the segment grows to either side.
+            needed = row.weights_bytes + row.live_bytes
+            count = int(np.searchsorted(needed, max(limits), side="right"))
+        ceiling = self.ceilings.get("bottleneck")
+        if ceiling is not None:
+            places = slice(row.start + 1, row.start + 1 + count)
+            least = np.min(
+                [work[places] - work[row.start] for work in self.work], axis=0, initial=_INFINITE
+            )
+            count = int(np.searchsorted(least, ceiling, side="right"))
+        return count
+
+    def _extend(self, row: SegmentRow, reach: int) -> None:
+        """Try all first segments [start, j) with j among the cuts, for every state."""
+        start = row.start
+        low, high = np.searchsorted(self.cuts, [start + 1, start + reach + 1])
+        ends = self.cuts[low:high]
+        if not len(ends):
+            return
+        offset = ends - start - 1
+        for kind, transitions in enumerate(self.moves.moves):
+            if not transitions:
+                continue
+            targets = np.array([target for target, _ in transitions])
+            rests = np.array([rest for _, rest in transitions])
+            memory = self._memory(row, offset, targets)
+            cost = self._cost(row, ends, offset, kind, rests, memory)
+            total = self._join(cost, self.best[np.ix_(rests, ends)])
+            choice = np.argmin(total, axis=1)
+            value = total[np.arange(len(choice)), choice]
+            better = value < self.best[targets, start]
+            chosen = targets[better]
+            self.best[chosen, start] = value[better]
+            self.end[chosen, start] = ends[choice[better]]
+            self.rest[chosen, start] = rests[better]
+            self.kind[chosen, start] = kind
+
+    def _memory(self, row: SegmentRow, offset: Ints, targets: Ints) -> Ints:
+        """Return memory by target state and end; all states share a row unless training."""
+        memory = row.weights_bytes[offset] + row.received_bytes[offset] + row.live_bytes[offset]
+        if self.problem.memory_model != "training":
+            return memory[None, :]
+        in_flight = np.full(len(targets), self.problem.microbatches, dtype=np.int64)
+        if self.problem.schedule == "1f1b":
+            sizes = np.array(self.moves.sizes, dtype=np.int64)[targets]
+            in_flight = np.minimum(in_flight, sizes)
+        return memory[None, :] + in_flight[:, None] * row.saved_bytes[offset][None, :]
+
+    def _cost(
+        self, row: SegmentRow, ends: Ints, offset: Ints, kind: int, rests: Ints, memory: Ints
+    ) -> Ints:
+        """Return the cost of [start, j) on `kind`, infinite where it breaks a limit."""
+        capacity = self.moves.kinds[kind].memory_bytes
+        allowed = np.ones((len(rests), len(ends)), dtype=np.bool_)
+        if capacity is not None:
+            allowed &= memory <= capacity
+        banned = self.banned[kind]
+        if banned is not None:
+            allowed &= (banned[ends] == banned[row.start])[None, :]
+        permille = np.zeros((1, len(ends)), dtype=np.int64)
+        if capacity is not None:
+            permille = -(-memory * 1000 // capacity)
+        load = np.zeros((1, len(ends)), dtype=np.int64)
+        if self.needs_loads:
+            load = self._load(row, ends, offset, kind, rests)
+        if "bottleneck" in self.ceilings:
+            allowed &= load <= self.ceilings["bottleneck"]
+        if "peak_memory" in self.ceilings:
+            allowed &= permille <= self.ceilings["peak_memory"]
+        if "devices" in self.ceilings:
+            sizes = np.array(self.moves.sizes, dtype=np.int64)[rests]
+            allowed &= (sizes < self.ceilings["devices"])[:, None]
+        cost = {
+            "devices": np.ones((1, len(ends)), dtype=np.int64),
+            "transfer": row.received_values_bytes[offset][None, :],
+            "bottleneck": load,
+            "latency": load,
+            "peak_memory": permille,
+        }[self.objective]
+        result: Ints = np.where(allowed, cost, _INFINITE)
+        return result
+
+    def _load(self, row: SegmentRow, ends: Ints, offset: Ints, kind: int, rests: Ints) -> Ints:
+        profile = self.profile_of[kind]
+        compute = (self.work[kind][ends] - self.work[kind][row.start])[None, :]
+        receive = row.receive_ns[profile][offset][None, :]
+        table = self.send[profile]
+        send = table[:, ends] if self.staged else table[np.ix_(rests, ends)]
+        if self.problem.interconnect.overlap:
+            largest: Ints = np.maximum(np.maximum(compute, receive), send)
+            return largest
+        total: Ints = compute + receive + send
+        return total
+
+    def _join(self, cost: Ints, rest: Ints) -> Ints:
+        if self.objective in ("bottleneck", "peak_memory"):
+            joined: Ints = np.maximum(cost, rest)
+        else:
+            joined = np.minimum(cost + rest, _INFINITE)
+        return joined
+
+    # -- sends ----------------------------------------------------------------------------
+
+    def _charge_sends(self, place: int) -> None:
+        """Charge the value of `place` to every segment that starts here or before, by its end."""
+        readers = self.rows.readers[place]
+        if not readers:
+            return
+        operator = self.rows.order[place]
+        single = readers[-2] if len(readers) > 1 else place
+        for profile, table in enumerate(self.send_table):
+            send_ns = table[operator]
+            if not send_ns:
+                continue
+            if self.staged:
+                self.send[profile][:, place + 1 : readers[-1] + 1] += send_ns
+                continue
+            # Ends past the last reader but one leave a single reader in the rest.
+            self.send[profile][:, single + 1 : readers[-1] + 1] += send_ns
+            if single > place:
+                counts = self._segments_reading(place, readers)
+                self.send[profile][:, place + 1 : single + 1] += send_ns * counts
+
+    def _segments_reading(self, place: int, readers: list[int]) -> Ints:
+        """Count, by state and end j, the segments of the best rest from j that read a value.
+
+        Returns an array of shape (states, readers[-2] - place) for j = place + 1, ….
+        """
+        last = readers[-1]
+        span = np.arange(place + 1, last + 1)
+        following = np.array(readers)[np.searchsorted(readers, span)]
+        counts = np.zeros((len(self.moves.sizes), last - place + 1), dtype=np.int64)
+        for state in range(1, len(self.moves.sizes)):
+            end = self.end[state, place + 1 : last + 1]
+            inside = np.minimum(end, last + 1) - place - 1
+            counts[state, :-1] = (following < end) + counts[
+                self.rest[state, place + 1 : last + 1], inside
+            ]
+        return counts[:, : readers[-2] - place]
+
+    # -- the plan -------------------------------------------------------------------------
+
+    def _plan(self, state: int) -> PartitionPlan:
+        free = [list(names) for names in self.moves.names]
+        assignment: dict[str, str] = {}
+        stages: list[str] = []
+        start = 0
+        while start < self.length:
+            device = free[self.kind[state, start]].pop(0)
+            end = int(self.end[state, start])
+            stages.append(device)
+            for place in range(start, end):
+                assignment[self.problem.operators[self.rows.order[place]].name] = device
+            state, start = int(self.rest[state, start]), end
+        return PartitionPlan(assignment, tuple(stages))

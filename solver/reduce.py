@@ -1,0 +1,320 @@
+"""Lossless reductions: a problem restated on units that must share a device.
+
+Nothing here changes the set of feasible plans or any cost; each function's docstring
+proves it. :meth:`UnitGraph.lift` turns an assignment of units back into a plan's assignment.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+
+from solver.problem import Device, PartitionProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """Values with one producing unit and the same consuming units.
+
+    Attributes
+    ----------
+    producer : int
+        Unit; -1 for graph inputs.
+    consumers : tuple of int
+        Other units with a reader, ascending.
+    operators : tuple of int
+        Indices of the operators whose values these are; empty for graph inputs.
+    value_bytes : int
+        Sum over the values.
+    """
+
+    producer: int
+    consumers: tuple[int, ...]
+    operators: tuple[int, ...]
+    value_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBytes:
+    """Bytes that every device running at least one of `units` holds once."""
+
+    units: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A storage that units allocate and read.
+
+    Attributes
+    ----------
+    unit : int
+        The unit that allocates it.
+    first, last : int
+        Positions in the execution order of its allocation and of its last reader anywhere.
+    readers : tuple of int
+        Other units that read it or an alias of it, ascending.
+    is_output : bool
+        It or an alias of it is a graph output.
+    """
+
+    unit: int
+    first: int
+    last: int
+    readers: tuple[int, ...]
+    is_output: bool
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class UnitGraph:
+    """The problem on units; units are numbered in a topological order.
+
+    Attributes
+    ----------
+    members : tuple of tuple of int
+        Operator indices of each unit, in execution order.
+    edges : tuple of (int, int)
+        Forward arcs between different units.
+    allowed_devices : tuple
+        For each unit the devices that all its members allow; None allows all. An empty set
+        makes the problem infeasible.
+    nets, input_nets : tuple of Net
+    weights, saved : tuple of SharedBytes
+    storages : tuple of Storage
+    """
+
+    problem: PartitionProblem
+    members: tuple[tuple[int, ...], ...]
+    edges: tuple[tuple[int, int], ...]
+    allowed_devices: tuple[frozenset[str] | None, ...]
+    nets: tuple[Net, ...]
+    input_nets: tuple[Net, ...]
+    weights: tuple[SharedBytes, ...]
+    saved: tuple[SharedBytes, ...]
+    storages: tuple[Storage, ...]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def latency_ns(self, device_class: str) -> list[int]:
+        """Return the execution time of every unit on a device class."""
+        ops = self.problem.operators
+        return [
+            sum(ops[index].latency_on(device_class) for index in members)
+            for members in self.members
+        ]
+
+    def lift(self, device_of_unit: Sequence[str]) -> dict[str, str]:
+        """Return the assignment of operators that puts each unit on its device."""
+        unit_of = self.unit_of_operator()
+        return {
+            op.name: device_of_unit[unit_of[index]]
+            for index, op in enumerate(self.problem.operators)
+        }
+
+    def unit_of_operator(self) -> list[int]:
+        """Return the unit of every operator, by operator index."""
+        unit_of = [0] * len(self.problem.operators)
+        for unit, members in enumerate(self.members):
+            for index in members:
+                unit_of[index] = unit
+        return unit_of
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """Devices that any plan may exchange without changing cost or feasibility."""
+
+    devices: tuple[Device, ...]
+
+    @property
+    def device(self) -> Device:
+        """One of them."""
+        return self.devices[0]
+
+
+def interchangeable_kinds(units: UnitGraph) -> tuple[DeviceKind, ...]:
+    """Group the devices of a problem into kinds that no constraint and no cost tells apart."""
+    problem = units.problem
+    pins = {allowed for allowed in units.allowed_devices if allowed is not None}
+    linked = {end for pair in problem.interconnect.links for end in pair}
+    kinds: dict[tuple[object, ...], list[Device]] = {}
+    for device in problem.devices:
+        key = (
+            device.memory_bytes,
+            device.device_class,
+            device.is_host,
+            frozenset(pin for pin in pins if device.name in pin),
+            device.name if device.name in linked else "",
+        )
+        kinds.setdefault(key, []).append(device)
+    return tuple(DeviceKind(tuple(devices)) for devices in kinds.values())
+
+
+def condense(problem: PartitionProblem) -> UnitGraph:
+    """Merge what must share a device, and what always costs together.
+
+    Proof that no plan is lost and no cost changes:
+
+    * *Colocation groups* that overlap share a device by definition.
+    * *Strongly connected units*: if forward edges lead from unit a to b and back, then in a
+      feasible plan stage(a) <= stage(b) <= stage(a), so both are on one device.
+    * *Nets*: two values with the same producing unit and the same consuming units cross
+      exactly the same pairs of devices in every plan, so their bytes and times add up.
+    * *Shared bytes*: two weights (or saved storages) with the same reading units are held by
+      exactly the same devices in every plan.
+    """
+    unit_of, count, edges = _units(problem)
+    members: list[list[int]] = [[] for _ in range(count)]
+    allowed: list[frozenset[str] | None] = [None] * count
+    for index, op in enumerate(problem.operators):
+        unit = unit_of[index]
+        members[unit].append(index)
+        if op.allowed_devices is not None:
+            own = allowed[unit]
+            allowed[unit] = op.allowed_devices if own is None else own & op.allowed_devices
+    held = {key: weight.held_bytes(problem.memory_model) for key, weight in problem.weights.items()}
+    return UnitGraph(
+        problem=problem,
+        members=tuple(map(tuple, members)),
+        edges=edges,
+        allowed_devices=tuple(allowed),
+        nets=_nets(problem, unit_of),
+        input_nets=_input_nets(problem, unit_of),
+        weights=_shared(held, unit_of, [op.weights for op in problem.operators]),
+        saved=_shared(problem.saved, unit_of, [op.saves for op in problem.operators]),
+        storages=_storages(problem, unit_of),
+    )
+
+
+def _units(problem: PartitionProblem) -> tuple[list[int], int, tuple[tuple[int, int], ...]]:
+    """Return the unit of each operator, the number of units, and the arcs between units."""
+    group_of = [0] * len(problem.operators)
+    for group, names in enumerate(problem.units):
+        for name in names:
+            group_of[problem.index_of[name]] = group
+    contracted = nx.DiGraph()
+    contracted.add_nodes_from(range(len(problem.units)))
+    for index, op in enumerate(problem.operators):
+        if op.is_backward:
+            continue
+        for read in op.reads:
+            source = problem.index_of.get(read)
+            if source is None or problem.operators[source].is_backward:
+                continue
+            if group_of[source] != group_of[index]:
+                contracted.add_edge(group_of[source], group_of[index])
+    component_of: dict[int, int] = {}
+    for component, groups in enumerate(nx.strongly_connected_components(contracted)):
+        for group in groups:
+            component_of[group] = component
+    count = len(set(component_of.values()))
+    arcs = {
+        (component_of[source], component_of[target])
+        for source, target in contracted.edges
+        if component_of[source] != component_of[target]
+    }
+    # Number components in the topological order closest to the execution order.
+    first = [len(problem.operators)] * count
+    for index in range(len(problem.operators)):
+        component = component_of[group_of[index]]
+        first[component] = min(first[component], index)
+    successors: list[list[int]] = [[] for _ in range(count)]
+    waiting = [0] * count
+    for source, target in arcs:
+        successors[source].append(target)
+        waiting[target] += 1
+    ready = [(first[c], c) for c in range(count) if not waiting[c]]
+    heapq.heapify(ready)
+    number = [0] * count
+    for position in range(count):
+        _, component = heapq.heappop(ready)
+        number[component] = position
+        for target in successors[component]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                heapq.heappush(ready, (first[target], target))
+    unit_of = [number[component_of[group]] for group in group_of]
+    edges = sorted((number[source], number[target]) for source, target in arcs)
+    return unit_of, count, tuple(edges)
+
+
+def _reading_units(
+    problem: PartitionProblem, unit_of: list[int], name: str, own: int
+) -> tuple[int, ...]:
+    readers = {unit_of[problem.index_of[reader]] for reader in problem.readers_of[name]}
+    return tuple(sorted(readers - {own}))
+
+
+def _nets(problem: PartitionProblem, unit_of: list[int]) -> tuple[Net, ...]:
+    merged: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for index, op in enumerate(problem.operators):
+        consumers = _reading_units(problem, unit_of, op.name, unit_of[index])
+        if consumers:
+            merged.setdefault((unit_of[index], consumers), []).append(index)
+    return tuple(
+        Net(
+            producer=producer,
+            consumers=consumers,
+            operators=tuple(indices),
+            value_bytes=sum(problem.operators[index].value_bytes for index in indices),
+        )
+        for (producer, consumers), indices in merged.items()
+    )
+
+
+def _input_nets(problem: PartitionProblem, unit_of: list[int]) -> tuple[Net, ...]:
+    merged: dict[tuple[int, ...], int] = {}
+    for graph_input in problem.inputs:
+        consumers = _reading_units(problem, unit_of, graph_input.name, -1)
+        if consumers:
+            merged[consumers] = merged.get(consumers, 0) + graph_input.value_bytes
+    return tuple(
+        Net(producer=-1, consumers=consumers, operators=(), value_bytes=value_bytes)
+        for consumers, value_bytes in merged.items()
+        if value_bytes
+    )
+
+
+def _shared(
+    size_bytes: Mapping[str, int], unit_of: list[int], keys_of: list[tuple[str, ...]]
+) -> tuple[SharedBytes, ...]:
+    units: dict[str, set[int]] = {}
+    for index, keys in enumerate(keys_of):
+        for key in keys:
+            units.setdefault(key, set()).add(unit_of[index])
+    merged: dict[tuple[int, ...], int] = {}
+    for key, readers in units.items():
+        reading = tuple(sorted(readers))
+        merged[reading] = merged.get(reading, 0) + size_bytes[key]
+    return tuple(SharedBytes(reading, total) for reading, total in merged.items() if total)
+
+
+def _storages(problem: PartitionProblem, unit_of: list[int]) -> tuple[Storage, ...]:
+    last: dict[str, int] = {}
+    readers: dict[str, set[int]] = {}
+    outputs: set[str] = set()
+    for index, op in enumerate(problem.operators):
+        for read in op.reads:
+            root = problem.root_of[read]
+            last[root] = index
+            readers.setdefault(root, set()).add(unit_of[index])
+        if op.is_output:
+            outputs.add(problem.root_of[op.name])
+    return tuple(
+        Storage(
+            unit=unit_of[index],
+            first=index,
+            # Without a reader it lives while its own operator runs.
+            last=last.get(op.name, index),
+            readers=tuple(sorted(readers.get(op.name, set()) - {unit_of[index]})),
+            is_output=op.name in outputs,
+            size_bytes=op.storage_bytes,
+        )
+        for index, op in enumerate(problem.operators)
+        if op.storage_bytes
+    )
