@@ -1,0 +1,85 @@
+"""Give each stage the parameters, buffers and submodules that its graph reads.
+
+``split_module`` flattens the names of modules (``a.b`` and ``a_b`` become one) and leaves
+parameters at the root. Here a stage gets every attribute under the path that it has in the
+captured module. Nothing is copied: the objects are the captured module's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import fx, nn
+
+
+def attribute_at(module: nn.Module, path: str) -> Any:
+    """Return the attribute of `module` at a dotted path.
+
+    Raises
+    ------
+    AttributeError
+        If there is none.
+    """
+    value: Any = module
+    for atom in path.split("."):
+        value = getattr(value, atom)
+    return value
+
+
+def paths_read_by(graph: fx.Graph) -> tuple[str, ...]:
+    """Return the attribute paths that `graph` reads or calls, each once, in order of use."""
+    return tuple(
+        dict.fromkeys(
+            str(node.target) for node in graph.nodes if node.op in ("get_attr", "call_module")
+        )
+    )
+
+
+def adopt(destination: nn.Module, source: nn.Module, paths: Iterable[str]) -> None:
+    """Register the attributes of `source` at `paths` under the same paths in `destination`.
+
+    Parameters
+    ----------
+    destination : torch.nn.Module
+        Plain containers are created in it as needed, each with the ``training`` flag of its
+        counterpart.
+    source : torch.nn.Module
+        Not changed; parameters, buffers (with their persistence), submodules and other
+        attributes are shared with it.
+    paths : iterable of str
+    """
+    created = {id(destination)}
+    # A module before what is inside it: a path inside an adopted module is already there,
+    # and writing it would change the captured module.
+    for path in sorted(dict.fromkeys(paths), key=lambda path: path.count(".")):
+        prefix, _, name = path.rpartition(".")
+        owner: nn.Module | None = destination
+        counterpart = source
+        for atom in prefix.split(".") if prefix else ():
+            counterpart = getattr(counterpart, atom)
+            assert owner is not None
+            child = owner._modules.get(atom)
+            if child is None:
+                child = nn.Module()
+                child.training = counterpart.training
+                owner._modules[atom] = child
+                created.add(id(child))
+            owner = child if id(child) in created else None
+            if owner is None:
+                break
+        if owner is not None:
+            _register(owner, counterpart, name)
+
+
+def _register(owner: nn.Module, counterpart: nn.Module, name: str) -> None:
+    value = getattr(counterpart, name)
+    if name in counterpart._parameters:
+        owner.register_parameter(name, value)
+    elif name in counterpart._buffers:
+        persistent = name not in counterpart._non_persistent_buffers_set
+        owner.register_buffer(name, value, persistent=persistent)
+    elif isinstance(value, nn.Module):
+        owner._modules[name] = value
+    else:
+        setattr(owner, name, value)
