@@ -1,0 +1,414 @@
+"""What one operator costs: floating-point operations, bytes moved, and time.
+
+Time is either a roofline estimate from a device's data sheet or a measurement on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+from torch._ops import OpOverload
+from torch.utils import _pytree as pytree
+from torch.utils.flop_counter import FlopCounterMode
+
+from fx_bridge.capture import CapturedGraph, placeholder_values
+from fx_bridge.replay import Replay, tensors_in
+from fx_bridge.storage import StorageTable, storage_table
+from solver import DEFAULT_DEVICE_CLASS, PartitionError
+
+_TERA: Final = 10**12
+_GIGA: Final = 10**9
+
+# A kernel cannot take less than its launch: about 5 us for a CUDA kernel issued eagerly. No
+# data sheet says so; give a DeviceSpec of your own where it matters.
+_CUDA_LAUNCH_NS: Final = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """Peak rates of a device class, for the roofline.
+
+    Parameters
+    ----------
+    name : str
+    flops_per_s : int or mapping of str to int
+        Dense peak by dtype name, such as ``"bfloat16"``; a dtype that is not listed runs at
+        the lowest listed rate. One number is for all dtypes.
+    memory_bandwidth_bytes_per_s : int
+    launch_overhead_ns : int
+        The least time of an operator that does anything.
+
+    Raises
+    ------
+    PartitionError
+        If a rate is not a positive integer.
+    """
+
+    name: str
+    flops_per_s: int | Mapping[str, int]
+    memory_bandwidth_bytes_per_s: int
+    launch_overhead_ns: int = 0
+
+    def __post_init__(self) -> None:
+        rates: dict[str, Any] = {
+            "memory_bandwidth_bytes_per_s": self.memory_bandwidth_bytes_per_s,
+            "launch_overhead_ns": self.launch_overhead_ns + 1,
+        }
+        if isinstance(self.flops_per_s, Mapping):
+            object.__setattr__(self, "flops_per_s", MappingProxyType(dict(self.flops_per_s)))
+            rates.update({f"flops_per_s[{k!r}]": v for k, v in self.flops_per_s.items()})
+            rates["the number of entries in flops_per_s"] = len(self.flops_per_s)
+        else:
+            rates["flops_per_s"] = self.flops_per_s
+        for what, rate in rates.items():
+            if isinstance(rate, bool) or not isinstance(rate, int) or rate <= 0:
+                raise PartitionError(
+                    f"device spec {self.name!r}: {what} is {rate!r}; write a positive whole number"
+                )
+
+    def flops_per_s_of(self, dtype: str) -> int:
+        """Return the peak rate for operands of `dtype`."""
+        if isinstance(self.flops_per_s, Mapping):
+            return self.flops_per_s.get(dtype, min(self.flops_per_s.values()))
+        return self.flops_per_s
+
+    def latency_ns(self, flops: int, moved_bytes: int, dtype: str) -> int:
+        """Return the roofline time, rounded up; 0 for an operator that does nothing.
+
+        Parameters
+        ----------
+        flops : int
+        moved_bytes : int
+            Read from and written to memory.
+        dtype : str
+            Name of the dtype that is computed in.
+        """
+        if not flops and not moved_bytes:
+            return 0
+        compute_ns = -(-flops * 1_000_000_000 // self.flops_per_s_of(dtype))
+        move_ns = -(-moved_bytes * 1_000_000_000 // self.memory_bandwidth_bytes_per_s)
+        return max(compute_ns, move_ns, self.launch_overhead_ns)
+
+
+def _gpu(name: str, bandwidth_gb_per_s: int, **tera_flops: float) -> DeviceSpec:
+    rates = {dtype: round(rate * _TERA) for dtype, rate in tera_flops.items()}
+    return DeviceSpec(name, rates, bandwidth_gb_per_s * _GIGA, _CUDA_LAUNCH_NS)
+
+
+DEVICE_SPECS: Final[Mapping[str, DeviceSpec]] = MappingProxyType(
+    {
+        spec.name: spec
+        for spec in (
+            # No device in particular: round numbers near a data-centre GPU.
+            DeviceSpec(
+                DEFAULT_DEVICE_CLASS,
+                {"float32": 50 * _TERA, "bfloat16": 200 * _TERA, "float16": 200 * _TERA},
+                1000 * _GIGA,
+            ),
+            # Intel Xeon Platinum 8480+: 56 cores at 2.0 GHz; per cycle and core 64 float32
+            # (two AVX-512 FMA units), 1024 bfloat16 and 2048 int8 operations (AMX); 8 channels
+            # of DDR5-4800.
+            DeviceSpec(
+                "cpu",
+                {
+                    "float64": 3_584 * _GIGA,
+                    "float32": 7_168 * _GIGA,
+                    "bfloat16": 114_688 * _GIGA,
+                    "int8": 229_376 * _GIGA,
+                },
+                307_200_000_000,
+            ),
+            # NVIDIA data sheets, dense rates: those marked "with sparsity" are halved. float32
+            # without TF32, as torch multiplies by default.
+            _gpu("h200-sxm", 4800, float64=34, float32=67, bfloat16=989, float16=989,
+                 float8_e4m3fn=1979, float8_e5m2=1979, int8=1979),
+            _gpu("h100-sxm", 3350, float64=34, float32=67, bfloat16=989, float16=989,
+                 float8_e4m3fn=1979, float8_e5m2=1979, int8=1979),
+            _gpu("a100-80gb", 2039, float64=9.7, float32=19.5, bfloat16=312, float16=312,
+                 int8=624),
+            _gpu("a100-40gb", 1555, float64=9.7, float32=19.5, bfloat16=312, float16=312,
+                 int8=624),
+            _gpu("l40s", 864, float32=91.6, bfloat16=362, float16=362, float8_e4m3fn=733,
+                 float8_e5m2=733, int8=733),
+            _gpu("l4", 300, float32=30.3, bfloat16=121, float16=121, float8_e4m3fn=242,
+                 float8_e5m2=242, int8=242),
+            _gpu("a10", 600, float32=31.2, bfloat16=125, float16=125, int8=250),
+            _gpu("t4", 320, float32=8.1, float16=65, int8=130),
+            _gpu("v100", 900, float64=7.8, float32=15.7, float16=125),
+            # NVIDIA Ada and Ampere GA102 whitepapers; tensor rates with float32 accumulation.
+            _gpu("rtx-4090", 1008, float32=82.6, bfloat16=165.2, float16=165.2,
+                 float8_e4m3fn=330.3, float8_e5m2=330.3, int8=660.6),
+            _gpu("rtx-3090", 936, float32=35.6, bfloat16=71, float16=71, int8=284),
+        )
+    }
+)  # fmt: skip
+"""Presets by name, to be used as ``Device.device_class``."""
+
+# Only rows that are asked for are read, and as many bytes are read as come out.
+_GATHERS: Final = frozenset(
+    {"embedding", "embedding_bag", "gather", "index", "index_select", "take", "take_along_dim"}
+)
+# Only what is put in is moved, not the whole target.
+_SCATTERS: Final = frozenset(
+    {"index_add_", "index_copy_", "index_put_", "scatter_", "scatter_add_", "setitem", "copy_"}
+)
+_ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empty"})
+
+
+# -- counts --------------------------------------------------------------------------------
+
+
+def node_flops(captured: CapturedGraph) -> dict[str, int]:
+    """Count the floating-point operations of every operator.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+
+    Returns
+    -------
+    dict of str to int
+        By operator name: a multiply-add counts two; elementwise operators count none, their
+        time is that of moving bytes.
+
+    Notes
+    -----
+    The run is on fake tensors: no weights are needed, and nothing is computed.
+    """
+    counting = _FlopReplay(captured.module)
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    # The fused encoder layer has no formula; what it is fused from does.
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        counting.replay()
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+    return {node.name: counting.flops[node.name] for node in captured.operators}
+
+
+class _FlopReplay(Replay):
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        # torch counts attention on other devices only.
+        attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+        self.counter = FlopCounterMode(display=False, custom_mapping={attention: _attention_flops})
+        self.flops: dict[str, int] = {}
+
+    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
+        yield from super().contexts()
+        yield self.counter
+
+    def observe(self, node: fx.Node) -> Any:
+        before = self.counter.get_total_flops()
+        value = super().observe(node)
+        self.flops[node.name] = int(self.counter.get_total_flops() - before)
+        return value
+
+
+def _attention_flops(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
+) -> int:
+    *batch, queries, width = query
+    scores = queries * key[-2]
+    for size in batch:
+        scores *= size
+    return 2 * scores * (width + value[-1])
+
+
+def node_moved_bytes(captured: CapturedGraph, table: StorageTable) -> dict[str, int]:
+    """Count the bytes that every operator reads from and writes to memory, in bytes.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    table : StorageTable
+        Of the same graph.
+
+    Returns
+    -------
+    dict of str to int
+        By operator name; 0 for views, ``getitem`` and whatever yields no tensor. Lookups count
+        the rows that they return; values in registers or caches between operators count in full.
+    """
+    return {node.name: _moved_bytes(captured, table, node) for node in captured.operators}
+
+
+def _moved_bytes(captured: CapturedGraph, table: StorageTable, node: fx.Node) -> int:
+    written = table.writes.get(node.name, ())
+    made_bytes = sum(storage.size_bytes for storage in table.allocated(node.name))
+    name = operation_name(node)
+    if name in _ALLOCATIONS or not (made_bytes or written):
+        return 0
+    changed = set(written)
+    read_bytes = changed_bytes = 0
+    seen: set[str] = set()
+    for read in node.all_input_nodes:
+        storages = table.storages[read.name]
+        # An expanded value is no larger than what it expands.
+        size_bytes = min(table.value_bytes[read.name], sum(s.size_bytes for s in storages))
+        seen.update(s.owner for s in storages if s.kind == "weight")
+        if changed.intersection(storages):
+            changed_bytes += size_bytes
+        else:
+            read_bytes += size_bytes
+    read_bytes += sum(
+        table.weights[key].size_bytes
+        for key in table.weights_read.get(node.name, ())
+        if key not in seen
+    )
+    if name in _GATHERS or _is_lookup(captured.module, node):
+        read_bytes = min(read_bytes, 2 * made_bytes)
+    if name in _SCATTERS:
+        return 2 * read_bytes
+    return read_bytes + made_bytes + 2 * changed_bytes
+
+
+def _is_lookup(module: fx.GraphModule, node: fx.Node) -> bool:
+    return node.op == "call_module" and isinstance(
+        module.get_submodule(str(node.target)), (nn.Embedding, nn.EmbeddingBag)
+    )
+
+
+def operation_name(node: fx.Node) -> str:
+    """Return the bare name of what `node` calls, such as ``"linear"``."""
+    target = node.target
+    if isinstance(target, OpOverload):
+        return str(target._schema.name).rpartition("::")[2]
+    return target if isinstance(target, str) else str(getattr(target, "__name__", target))
+
+
+# -- time ----------------------------------------------------------------------------------
+
+
+def roofline_latency_ns(
+    captured: CapturedGraph,
+    specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
+    *,
+    table: StorageTable | None = None,
+    flops: Mapping[str, int] | None = None,
+) -> dict[str, dict[str, int]]:
+    """Estimate the time of every operator: the larger of computing and moving bytes.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    specs : mapping of str to DeviceSpec
+        By device class.
+    table, flops : optional
+        Of the same graph, when they are there already.
+
+    Returns
+    -------
+    dict of str to dict of str to int
+        Nanoseconds by operator name and device class; 0 for views and ``getitem``.
+    """
+    table = storage_table(captured) if table is None else table
+    flops = node_flops(captured) if flops is None else flops
+    moved = node_moved_bytes(captured, table)
+    latency: dict[str, dict[str, int]] = {}
+    known: dict[tuple[int, int, str], dict[str, int]] = {}
+    for node in captured.operators:
+        work = (flops[node.name], moved[node.name], _compute_dtype(node))
+        if work not in known:
+            known[work] = {name: spec.latency_ns(*work) for name, spec in specs.items()}
+        latency[node.name] = dict(known[work])
+    return latency
+
+
+def _compute_dtype(node: fx.Node) -> str:
+    """Return the dtype of the first floating-point operand, or of the result."""
+    values = [read.meta.get("val") for read in node.all_input_nodes] + [node.meta.get("val")]
+    dtypes = [tensor.dtype for value in values for tensor in tensors_in(value)]
+    floating = [dtype for dtype in dtypes if dtype.is_floating_point]
+    return dtype_name((floating or dtypes or [torch.float32])[0])
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of `dtype`, such as ``"bfloat16"``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def measured_latency_ns(
+    captured: CapturedGraph,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    repeats: int = 5,
+) -> dict[str, int]:
+    """Measure the time of every operator on this machine.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+        With its weights in memory. They, and the random state, are the same afterwards.
+    args, kwargs : optional
+        Inputs; the example inputs of the capture when both are left out.
+    repeats : int
+        Runs after one to warm up.
+
+    Returns
+    -------
+    dict of str to int
+        Median nanoseconds by operator name, the interpreter's own microseconds included.
+
+    Raises
+    ------
+    PartitionError
+        If weights or inputs have no data, or `repeats` is not positive.
+    """
+    if repeats < 1:
+        raise PartitionError(f"repeats is {repeats}; write at least 1")
+    if args is None and kwargs is None:
+        args, kwargs = captured.args, captured.kwargs
+    values = placeholder_values(captured, args or (), kwargs)
+    tensors = (*captured.module.parameters(), *captured.module.buffers(), *tensors_in(values))
+    if any(tensor.is_meta for tensor in tensors):
+        raise PartitionError(
+            "cannot measure a model on the meta device, it has no data; use "
+            "roofline_latency_ns, or load its weights"
+        )
+    accelerated = any(tensor.device.type != "cpu" for tensor in tensors)
+    table = storage_table(captured)
+    changed = {s.owner for found in table.writes.values() for s in found if s.kind == "weight"}
+    before = [(t, t.detach().clone()) for key in changed for t in table.weights[key].tensors]
+    times: dict[str, list[int]] = {}
+    try:
+        with torch.no_grad(), torch.random.fork_rng(enabled=True):
+            for repeat in range(repeats + 1):
+                timing = _Timing(captured.module, accelerated)
+                inputs = pytree.tree_map_only(torch.Tensor, torch.clone, values)
+                timing.run(*inputs, enable_io_processing=False)
+                for name, time_ns in timing.times.items() if repeat else ():
+                    times.setdefault(name, []).append(time_ns)
+    finally:
+        with torch.no_grad():
+            for tensor, value in before:
+                tensor.copy_(value)
+    return {node.name: _median(times[node.name]) for node in captured.operators}
+
+
+def _median(times: Iterable[int]) -> int:
+    return round(statistics.median(times))
+
+
+class _Timing(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, accelerated: bool) -> None:
+        super().__init__(module)
+        self.accelerated = accelerated
+        self.times: dict[str, int] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        start_ns = time.perf_counter_ns()
+        value = super().run_node(n)
+        if self.accelerated:
+            torch.accelerator.synchronize()
+        self.times[n.name] = time.perf_counter_ns() - start_ns
+        return value

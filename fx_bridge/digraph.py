@@ -1,0 +1,213 @@
+"""From a captured graph to the operator graph that solvers read.
+
+The attributes of the result are those of :mod:`solver.digraph`; what they mean is said in
+``docs/formulation.md``. Every operator has the name of its FX node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, get_args
+
+import networkx as nx
+import torch
+from torch import fx
+
+from fx_bridge.capture import CapturedGraph
+from fx_bridge.costs import (
+    DEVICE_SPECS,
+    DeviceSpec,
+    dtype_name,
+    node_flops,
+    operation_name,
+    roofline_latency_ns,
+)
+from fx_bridge.replay import hint
+from fx_bridge.storage import (
+    StorageTable,
+    WeightStorage,
+    saved_storages,
+    storage_table,
+)
+from solver import ColocationGroup, PartitionError
+
+Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
+
+_MOMENTS: Final[Mapping[str, int]] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
+_HALF: Final = (torch.float16, torch.bfloat16)
+
+
+def to_digraph(
+    captured: CapturedGraph,
+    *,
+    specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
+    latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
+    training: bool = False,
+    optimizer: Optimizer = "adamw",
+    master_weights: bool = True,
+    colocation: bool = True,
+) -> nx.DiGraph:
+    """Export a captured graph as the operator graph of a partitioning problem.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    specs : mapping of str to DeviceSpec
+        By device class, for roofline latencies. With the default, ``Device.device_class`` can
+        be any preset.
+    latency_ns : mapping of str to int, or to mapping of str to int, optional
+        Latency of every operator by name, or by name and device class, instead of the roofline.
+    training : bool
+        Add what the memory model ``training`` needs: gradients, optimiser state, and the
+        storages that autograd keeps.
+    optimizer : {"sgd", "momentum", "adam", "adamw"}
+        Moments per parameter: none, one, two, two.
+    master_weights : bool
+        Parameters in 16 bits have a float32 master copy and float32 moments.
+    colocation : bool
+        Add the groups of :func:`fx_bridge.colocation.colocation_groups`.
+
+    Returns
+    -------
+    networkx.DiGraph
+        Ready for :func:`solver.problem_from_digraph`.
+
+    Raises
+    ------
+    PartitionError
+        If `latency_ns` leaves an operator out or names an unknown one, or `optimizer` is unknown.
+
+    Notes
+    -----
+    A view of a weight is the weight: an operator whose value lives in a weight's storage reads
+    that weight, allocates nothing, and is an alias of nothing. An operator that returns both
+    storages of its own and storages of others counts all of them as its own; so does one that
+    returns storages of several others. That is an upper bound, and rare.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture import capture
+    >>> graph = to_digraph(capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),)))
+    >>> graph.nodes["linear"]["value_bytes"], list(graph.graph["weights"])
+    (32, ['weight', 'bias'])
+    """
+    if optimizer not in get_args(Optimizer):
+        raise PartitionError(
+            f"optimizer is {optimizer!r}; write one of {', '.join(get_args(Optimizer))}"
+        )
+    table = storage_table(captured)
+    flops = node_flops(captured)
+    latencies: Mapping[str, int | Mapping[str, int]]
+    if latency_ns is None:
+        latencies = roofline_latency_ns(captured, specs, table=table, flops=flops)
+    else:
+        latencies = _checked(latency_ns, captured)
+    saved = saved_storages(captured) if training else {}
+
+    graph = nx.DiGraph()
+    returned = set(captured.graph.output_node().all_input_nodes)
+    for node in captured.graph.nodes:
+        if node.op == "placeholder":
+            graph.add_node(
+                node.name,
+                kind="input",
+                value_bytes=table.value_bytes[node.name],
+                info=_value_info(node),
+            )
+    for order, node in enumerate(captured.operators):
+        reads = [read for read in node.all_input_nodes if read.op != "get_attr"]
+        latency = latencies[node.name]
+        graph.add_node(
+            node.name,
+            kind="operator",
+            order=order,
+            latency_ns=dict(latency) if isinstance(latency, Mapping) else latency,
+            value_bytes=table.value_bytes[node.name],
+            weights=list(table.weights_read.get(node.name, ())),
+            saves=[storage.key for storage in saved.get(node.name, ())],
+            is_output=node in returned,
+            info=_info(node, flops[node.name]),
+            **_placement(node, reads, table),
+        )
+        graph.add_edges_from((read.name, node.name) for read in reads)
+    graph.graph["weights"] = {
+        key: {
+            "size_bytes": weight.size_bytes,
+            "training_bytes": _training_bytes(weight, optimizer, master_weights),
+        }
+        for key, weight in table.weights.items()
+    }
+    graph.graph["saved"] = {s.key: s.size_bytes for found in saved.values() for s in found}
+    graph.graph["colocation"] = [
+        {"operators": list(group.operators), "reason": group.reason}
+        for group in (_colocation_groups(captured, training) if colocation else ())
+    ]
+    graph.graph["info"] = {"capture": captured.how, "note": captured.note}
+    return graph
+
+
+def _colocation_groups(captured: CapturedGraph, training: bool) -> Sequence[ColocationGroup]:
+    from fx_bridge.colocation import colocation_groups
+
+    return colocation_groups(captured, training=training)
+
+
+def _checked(
+    latency_ns: Mapping[str, int | Mapping[str, int]], captured: CapturedGraph
+) -> Mapping[str, int | Mapping[str, int]]:
+    names = {node.name for node in captured.operators}
+    missing, unknown = names - set(latency_ns), set(latency_ns) - names
+    if missing or unknown:
+        what = f"has no entry for operator {min(missing)!r}" if missing else ""
+        what = what or f"names {min(unknown)!r}, which is no operator"
+        raise PartitionError(f"latency_ns {what}; give one entry for every operator of the graph")
+    return latency_ns
+
+
+def _placement(node: fx.Node, reads: list[fx.Node], table: StorageTable) -> dict[str, Any]:
+    """Return ``storage_bytes`` and ``alias_of``: whose memory the value of `node` takes."""
+    own = table.allocated(node.name)
+    others = {s for s in table.storages[node.name] if s not in own and s.kind != "weight"}
+    if not own and len(others) == 1:
+        # The last such read: after an in-place write it is the value that was written.
+        for read in reversed(reads):
+            if others & set(table.storages[read.name]):
+                return {"storage_bytes": 0, "alias_of": read.name}
+    return {"storage_bytes": sum(s.size_bytes for s in {*own, *others}), "alias_of": None}
+
+
+def _training_bytes(
+    weight: WeightStorage, optimizer: Optimizer, master_weights: bool
+) -> int | None:
+    """Return the bytes of weight, gradient, moments and master copy; None without gradients."""
+    if not weight.trainable:
+        return None
+    total_bytes = weight.size_bytes
+    for parameter in weight.trainable:
+        gradient_bytes = parameter.numel() * parameter.element_size()
+        half = parameter.dtype in _HALF and master_weights
+        state_bytes = parameter.numel() * 4 if half else gradient_bytes
+        total_bytes += gradient_bytes + _MOMENTS[optimizer] * state_bytes
+        total_bytes += state_bytes if half else 0
+    return total_bytes
+
+
+def _value_info(node: fx.Node) -> dict[str, Any]:
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return {}
+    return {
+        "shape": [hint(size) for size in value.shape],
+        "dtype": dtype_name(value.dtype),
+    }
+
+
+def _info(node: fx.Node, flops: int) -> dict[str, Any]:
+    """Return what reports show of an operator: plain data."""
+    info = {"op": node.op, "target": operation_name(node), "flops": flops, **_value_info(node)}
+    stack = node.meta.get("nn_module_stack")
+    if stack:
+        info["module"] = str(list(stack.values())[-1][0])
+    elif node.op == "call_module":
+        info["module"] = str(node.target)
+    return info
