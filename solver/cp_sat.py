@@ -101,18 +101,18 @@ class _Search:
                 f"the model proves {name} = {self.bounds[index]}, "
                 f"but the evaluator says {self.incumbent_values[index]}"
             )
-            formulation.model.add(target.expression <= self.bounds[index])
+            formulation.stages.model.add(target.expression <= self.bounds[index])
         return self._result(SolveStatus.OPTIMAL)
 
     def _run_solver(
         self, formulation: CpSatFormulation, name: ObjectiveName, target: LinearSum
     ) -> cp_model.CpSolverStatus:
-        model = formulation.model
+        model = formulation.stages.model
         model.minimize(target.expression)
         if self.incumbent is not None:
-            choice = formulation.choice_of(self.incumbent)
+            choice = formulation.stages.choice_of(self.incumbent)
             if choice is not None:
-                formulation.set_hint(choice)
+                formulation.stages.set_hint(choice)
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = self.limits.worker_count
         solver.parameters.random_seed = self.limits.seed
@@ -126,7 +126,7 @@ class _Search:
         if status == cp_model.MODEL_INVALID:
             raise AssertionError(f"invalid CP-SAT model: {model.validate()}")
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            plan = formulation.plan_of(solver.value)
+            plan = formulation.stages.plan_of(solver.value)
             evaluation = evaluate(self.problem, plan)
             assert evaluation.feasible, evaluation.violations
             assert evaluation.value(name) <= round(solver.objective_value), name

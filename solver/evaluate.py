@@ -7,7 +7,7 @@ Every solver's answer is costed here, whoever found it. The definitions are thos
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -164,6 +164,28 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     )
 
 
+def stage_memory_bytes(
+    problem: PartitionProblem, operators: Iterable[str], in_flight: int = 1
+) -> int:
+    """Return what a device that runs exactly `operators` holds at its peak.
+
+    It depends on nothing else in a plan: whatever these operators read from others is received,
+    and whatever others read from them is sent.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    operators : iterable of str
+        In any order; they run in execution order.
+    in_flight : int
+        Microbatches for which saved storages are kept (memory model ``training`` only).
+    """
+    here = set(operators)
+    ops = [problem.operators[index] for index in sorted(problem.index_of[name] for name in here)]
+    sent = {op.name for op in ops if any(r not in here for r in problem.readers_of[op.name])}
+    return _memory(problem, ops, sent, in_flight).peak_bytes
+
+
 def _consumers(
     problem: PartitionProblem, assignment: Mapping[str, str]
 ) -> dict[str, tuple[str, ...]]:
@@ -236,6 +258,48 @@ def _usage(
     parts_ns: tuple[int, int, int],
 ) -> DeviceUsage:
     ops = [problem.operators[problem.index_of[name]] for name in operators]
+    memory = _memory(problem, ops, {name for name in operators if consumers[name]}, in_flight)
+    live_bytes = memory.live_bytes
+    peak = max(range(len(ops)), key=live_bytes.__getitem__) if ops else None
+    return DeviceUsage(
+        device=device.name,
+        operators=operators,
+        capacity_bytes=device.memory_bytes,
+        memory_bytes=memory.peak_bytes,
+        weights_bytes=memory.weights_bytes,
+        received_bytes=memory.received_bytes,
+        saved_bytes=memory.saved_bytes,
+        peak_operator=None if peak is None else operators[peak],
+        timeline_bytes=tuple(memory.constant_bytes + live for live in live_bytes),
+        compute_ns=parts_ns[0],
+        send_ns=parts_ns[1],
+        receive_ns=parts_ns[2],
+        load_ns=max(parts_ns) if problem.interconnect.overlap else sum(parts_ns),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """The parts of what a device holds, and its live storages while each operator runs."""
+
+    weights_bytes: int
+    received_bytes: int
+    saved_bytes: int
+    live_bytes: list[int]
+
+    @property
+    def constant_bytes(self) -> int:
+        return self.weights_bytes + self.received_bytes + self.saved_bytes
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.constant_bytes + max(self.live_bytes, default=0)
+
+
+def _memory(
+    problem: PartitionProblem, ops: list[Operator], sent: set[str], in_flight: int
+) -> _Memory:
+    """Return what a device holds for `ops`, of which it sends the values of `sent`."""
     weights_bytes = sum(
         problem.weights[key].held_bytes(problem.memory_model)
         for key in dict.fromkeys(key for op in ops for key in op.weights)
@@ -244,27 +308,11 @@ def _usage(
     live_bytes = [0] * len(ops)
     if problem.memory_model != "weights":
         received_bytes = _received_bytes(problem, ops)
-        live_bytes = _live_bytes(problem, ops, consumers)
+        live_bytes = _live_bytes(problem, ops, sent)
     if problem.memory_model == "training":
         keys = dict.fromkeys(key for op in ops for key in op.saves)
         saved_bytes = in_flight * sum(problem.saved[key] for key in keys)
-    constant_bytes = weights_bytes + received_bytes + saved_bytes
-    peak = max(range(len(ops)), key=live_bytes.__getitem__) if ops else None
-    return DeviceUsage(
-        device=device.name,
-        operators=operators,
-        capacity_bytes=device.memory_bytes,
-        memory_bytes=constant_bytes + (0 if peak is None else live_bytes[peak]),
-        weights_bytes=weights_bytes,
-        received_bytes=received_bytes,
-        saved_bytes=saved_bytes,
-        peak_operator=None if peak is None else operators[peak],
-        timeline_bytes=tuple(constant_bytes + live for live in live_bytes),
-        compute_ns=parts_ns[0],
-        send_ns=parts_ns[1],
-        receive_ns=parts_ns[2],
-        load_ns=max(parts_ns) if problem.interconnect.overlap else sum(parts_ns),
-    )
+    return _Memory(weights_bytes, received_bytes, saved_bytes, live_bytes)
 
 
 def _received_bytes(problem: PartitionProblem, ops: list[Operator]) -> int:
@@ -279,9 +327,7 @@ def _received_bytes(problem: PartitionProblem, ops: list[Operator]) -> int:
     )
 
 
-def _live_bytes(
-    problem: PartitionProblem, ops: list[Operator], consumers: dict[str, tuple[str, ...]]
-) -> list[int]:
+def _live_bytes(problem: PartitionProblem, ops: list[Operator], sent: set[str]) -> list[int]:
     """Bytes of the storages allocated by `ops` that are live while each of them runs."""
     step_of = {op.name: step for step, op in enumerate(ops)}
     end = len(ops) - 1
@@ -290,7 +336,7 @@ def _live_bytes(
         root = problem.root_of[op.name]
         if root in step_of:
             # The caller or another device still needs it: held until the stage ends.
-            held = op.is_output or bool(consumers[op.name])
+            held = op.is_output or op.name in sent
             last[root] = max(last.get(root, 0), end if held else step_of[root])
         for read in op.reads:
             root = problem.root_of[read]

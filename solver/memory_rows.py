@@ -1,0 +1,182 @@
+"""The memory constraints of the CP-SAT model, exact for all three memory models.
+
+A device's memory is the largest of a few linear sums, one per maximal set of storages that
+may be live together; ``docs/formulation.md``, section 3, proves that these rows are exact.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from solver.linear import LinearSum
+from solver.reduce import SharedBytes, Storage
+from solver.stage_model import StageChoice, StageModel
+
+
+class MemoryRows:
+    """Adds the memory rows of every position to a model.
+
+    Parameters
+    ----------
+    stages : StageModel
+
+    Attributes
+    ----------
+    peak_permille : LinearSum
+        At least the largest share of its capacity that any device needs, per thousand; the
+        constant 0 unless the objective ``peak_memory`` asks for it.
+    """
+
+    def __init__(self, stages: StageModel) -> None:
+        self.stages = stages
+        self.peak_permille = LinearSum()
+        capacities = [entry.device.memory_bytes for entry in self.stages.kinds]
+        wants_ratio = "peak_memory" in self.stages.problem.objective
+        if all(capacity is None for capacity in capacities):
+            return
+        if wants_ratio:
+            # Every feasible plan stays within 1000 per mille.
+            permille = self.stages.model.new_int_var(0, 1000, "peak_permille")
+            self.stages.upper[permille.index] = 1000
+            self.peak_permille = LinearSum().add(permille)
+        needs: list[LinearSum] = []
+        for position in self.stages.positions:
+            rows = self._memory_rows(position)
+            if wants_ratio:
+                rows = [self.stages.largest_of(rows)]
+            needs.append(rows[0])
+            for row in rows:
+                self._add_capacity(row, position, capacities)
+            if wants_ratio:
+                self._add_peak_permille(rows[0], position, capacities)
+        if wants_ratio:
+            self.stages.definitions.append((permille, self._peak_of(needs, capacities)))
+
+    def _peak_of(
+        self, needs: list[LinearSum], capacities: list[int | None]
+    ) -> Callable[[StageChoice], int]:
+        values = self.stages.values
+
+        def permille(choice: StageChoice) -> int:
+            peak = 0
+            for need, kind in zip(needs, choice.kind_at, strict=True):
+                capacity = None if kind is None else capacities[kind]
+                if capacity is not None:
+                    peak = max(peak, -(-1000 * need.value(values) // capacity))
+            return peak
+
+        return permille
+
+    def _add_capacity(self, row: LinearSum, position: int, capacities: list[int | None]) -> None:
+        largest = row.largest(self.stages.upper)
+        limits = [largest if c is None else min(c, largest) for c in capacities]
+        if all(limit == largest for limit in limits) and self.stages.used[position] is True:
+            return
+        total = row.copy()
+        for kind, limit in enumerate(limits):
+            total.add(self.stages.kind[position][kind], -limit)
+        self._add_scaled(total)
+
+    def _add_scaled(self, total: LinearSum) -> None:
+        """Add total <= 0, divided by the greatest common divisor of its coefficients."""
+        divisor = math.gcd(*(coefficient for _, coefficient in total.terms.values()))
+        if not divisor:
+            if total.constant > 0:
+                self.stages.model.add_bool_or([])
+            return
+        scaled = LinearSum(-(-total.constant // divisor))
+        for variable, coefficient in total.terms.values():
+            scaled.add(variable, coefficient // divisor)
+        self.stages.model.add(scaled.expression <= 0)
+
+    def _add_peak_permille(
+        self, row: LinearSum, position: int, capacities: list[int | None]
+    ) -> None:
+        for kind, capacity in enumerate(capacities):
+            if capacity is None:
+                continue
+            total = LinearSum().add_sum(row, 1000).add_sum(self.peak_permille, -capacity)
+            constraint = self.stages.model.add(total.expression <= 0)
+            chosen = self.stages.kind[position][kind]
+            if chosen is not True:
+                constraint.only_enforce_if(chosen)
+
+    def _memory_rows(self, position: int) -> list[LinearSum]:
+        """Return the sums of which the largest is the memory of `position`."""
+        problem = self.stages.problem
+        constant = LinearSum()
+        self._add_shared(constant, self.stages.units.weights, position)
+        if problem.memory_model == "weights":
+            return [constant]
+        for net in (*self.stages.units.nets, *self.stages.units.input_nets):
+            if net.value_bytes:
+                constant.add(self.stages.received(net, position), net.value_bytes)
+        if problem.memory_model == "training":
+            in_flight = problem.microbatches
+            if problem.schedule == "1f1b":
+                in_flight = min(in_flight, len(self.stages.positions) - position)
+            self._add_shared(constant, self.stages.units.saved, position, in_flight)
+        storages = [
+            s for s in self.stages.units.storages if self.stages.may_be_on(s.unit, position)
+        ]
+        if not storages:
+            return [constant]
+        base = self.stages.at_least(constant)
+        rows: list[LinearSum] = []
+        waiting = LinearSum()
+        expired: list[Storage] = []
+        by_end = sorted(storages, key=lambda s: s.last)
+        next_end = 0
+        for step, live in maximal_live_sets(storages):
+            while next_end < len(by_end) and by_end[next_end].last < step:
+                expired.append(by_end[next_end])
+                next_end += 1
+            for storage in expired:
+                self._add_waiting(waiting, storage, position)
+            expired.clear()
+            # A chain of partial sums keeps the rows short however many are waiting.
+            waiting = self.stages.at_least(waiting)
+            row = base.copy().add_sum(waiting)
+            for storage in live:
+                self.stages.add_on(row, storage.unit, position, storage.size_bytes)
+            rows.append(row)
+        return rows
+
+    def _add_shared(
+        self, total: LinearSum, entries: Sequence[SharedBytes], position: int, factor: int = 1
+    ) -> None:
+        for entry in entries:
+            if len(entry.units) == 1:
+                self.stages.add_on(total, entry.units[0], position, factor * entry.size_bytes)
+            else:
+                total.add(self.stages.held(entry.units, position), factor * entry.size_bytes)
+
+    def _add_waiting(self, total: LinearSum, storage: Storage, position: int) -> None:
+        """Add a storage past its last reader: live if it is an output or waits to be sent."""
+        if storage.is_output:
+            self.stages.add_on(total, storage.unit, position, storage.size_bytes)
+        else:
+            crosses = self.stages.crosses_from(storage.unit, storage.readers, position)
+            total.add(crosses, storage.size_bytes)
+
+
+def maximal_live_sets(storages: Sequence[Storage]) -> list[tuple[int, list[Storage]]]:
+    """Return the steps at which the set of live storages is maximal, with those sets.
+
+    A storage is live from `first` to `last`. These are the maximal cliques of an interval
+    graph: at the first end after a start. Every other live set is a subset of one of them.
+    """
+    by_start = sorted(storages, key=lambda storage: storage.first)
+    result: list[tuple[int, list[Storage]]] = []
+    live: list[Storage] = []
+    next_start = 0
+    for step in sorted({storage.last for storage in storages}):
+        started = next_start
+        while next_start < len(by_start) and by_start[next_start].first <= step:
+            next_start += 1
+        live.extend(by_start[started:next_start])
+        if next_start > started:
+            result.append((step, list(live)))
+        live = [storage for storage in live if storage.last > step]
+    return result
