@@ -1,0 +1,580 @@
+"""The command ``fxpartition``: reads what a person wrote, runs it, prints and writes files.
+
+Exit codes: 0 done; 1 no plan exists; 2 bad input (one line on stderr); 3 time ran out without a
+plan; 4 a split model computes something else than the model; 130 interrupted.
+
+torch and OR-Tools load only in the commands that need them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from solver import (
+    MEMORY_MODELS,
+    OBJECTIVES,
+    PartitionError,
+    PartitionProblem,
+    SolveLimits,
+    load_plan,
+    load_problem,
+    save_plan,
+    save_problem,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from experiments.devices import DeviceSet
+    from experiments.models import ModelSpec
+    from experiments.records import ComparisonRow
+
+EXIT_NO_PLAN: Final = 1
+EXIT_BAD_INPUT: Final = 2
+EXIT_TIME_OUT: Final = 3
+EXIT_NOT_EQUAL: Final = 4
+EXIT_INTERRUPTED: Final = 130
+
+_DEFAULT_LIMIT_S: Final = 60.0
+_PIPE_WIDTH: Final = 160
+
+app = typer.Typer(
+    name="fxpartition",
+    help="Split a PyTorch model across devices optimally, and prove it.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A zoo name (see: fxpartition models), an import string package.module:factory "
+        "whose factory returns (module, args) or (module, args, kwargs), or a saved problem.json.",
+    ),
+]
+DevicesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--devices", help="Such as 4x24GiB, or 80GB,24GB, or 2x80GiB@a100-80gb, or a .toml file."
+    ),
+]
+LinkOption = Annotated[
+    str | None,
+    typer.Option(
+        "--link",
+        help="Between any two devices, such as 25GB/s,10us or unlimited; "
+        "without it PCIe: 25GB/s,10us.",
+    ),
+]
+ObjectiveOption = Annotated[
+    str | None,
+    typer.Option(
+        "--objective", help=f"One or more, in order of weight, of {', '.join(OBJECTIVES)}."
+    ),
+]
+MemoryOption = Annotated[
+    str | None, typer.Option("--memory-model", help=f"One of {', '.join(MEMORY_MODELS)}.")
+]
+LimitOption = Annotated[float, typer.Option("--time-limit", help="Seconds for each solve.")]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", help="Search threads; one per core if left out.")
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Of every random choice.")]
+SolverOption = Annotated[str, typer.Option("--solver", help="cp-sat, chain or greedy.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+
+
+@app.command()
+def compare(
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[MODEL]...", help="As for plan; without any, the default set."),
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option("--out", help="Folder for results.json and report.md, made if missing."),
+    ] = None,
+    devices: Annotated[
+        list[str] | None,
+        typer.Option("--devices", help="As for plan; may be repeated. Derived if left out."),
+    ] = None,
+    link: LinkOption = None,
+    objective: ObjectiveOption = None,
+    memory_model: MemoryOption = None,
+    time_limit: LimitOption = 20.0,
+    workers: WorkersOption = None,
+    seed: SeedOption = 0,
+    solver: Annotated[
+        list[str] | None, typer.Option("--solver", help="May be repeated; all if left out.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare greedy, contiguous and optimal plans on real models."""
+    from experiments.devices import parse_devices, parse_link
+    from experiments.instances import NamedDevices
+    from experiments.models import DEFAULT_MODELS, resolve_model
+    from experiments.records import PCIE, CompareSettings
+    from experiments.report import prepare_folder
+    from solver import SOLVERS, Interconnect
+
+    sources = [resolve_model(name) for name in models or DEFAULT_MODELS]
+    settings = CompareSettings(
+        device_sets=tuple(NamedDevices(text, parse_devices(text)) for text in devices or ()),
+        interconnect=PCIE if link is None else Interconnect(default=parse_link(link)),
+        objective=_objective(objective) or ("bottleneck",),
+        memory_model=_memory_model(memory_model) or "inference",
+        solvers=tuple(solver or SOLVERS),
+        limits=SolveLimits(time_limit, workers, seed),
+    )
+    if out is not None:
+        prepare_folder(out)
+
+    from experiments.comparison import run_comparison
+    from experiments.progress import ProgressLine
+    from experiments.report import to_json, write_report
+    from experiments.summary import headline
+    from experiments.tables import comparison_table
+
+    with ProgressLine() as progress:
+        comparison = run_comparison(sources, settings, progress)
+    if as_json:
+        print(json.dumps(to_json(comparison), indent=1))
+    else:
+        console = _console()
+        console.print(comparison_table(comparison))
+        for sentence in headline(comparison):
+            console.print(sentence, markup=False)
+    if out is not None:
+        for path in write_report(comparison, out):
+            print(f"wrote {path}", file=sys.stderr)
+    if all(record.reason for record in comparison.models):
+        raise PartitionError(f"no model could be compared: {comparison.models[0].reason}")
+    if any(not check.equal for record in comparison.models for check in record.equivalence):
+        raise typer.Exit(EXIT_NOT_EQUAL)
+
+
+@app.command()
+def plan(
+    model: ModelArgument,
+    devices: DevicesOption = None,
+    link: LinkOption = None,
+    objective: ObjectiveOption = None,
+    memory_model: MemoryOption = None,
+    time_limit: LimitOption = _DEFAULT_LIMIT_S,
+    workers: WorkersOption = None,
+    seed: SeedOption = 0,
+    solver: SolverOption = "cp-sat",
+    out: Annotated[str | None, typer.Option("--out", help="File for the plan.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan one model: greedy beside optimal, device by device, with bound and gap."""
+    from experiments.progress import ProgressLine
+
+    limits = SolveLimits(time_limit, workers, seed)
+    _known_solver(solver)
+    _writable(out)
+    with ProgressLine(quiet=True) as progress:
+        problem = _problem(model, devices, link, objective, memory_model, progress.step)
+        rows = _solve(problem, dict.fromkeys(("greedy", solver)), limits, model, progress)
+    _finish(problem, rows, out, as_json)
+
+
+@app.command()
+def solve(
+    graph: Annotated[str, typer.Argument(metavar="GRAPH.json", help="A saved problem.")],
+    devices: DevicesOption = None,
+    link: LinkOption = None,
+    objective: ObjectiveOption = None,
+    memory_model: MemoryOption = None,
+    time_limit: LimitOption = _DEFAULT_LIMIT_S,
+    workers: WorkersOption = None,
+    seed: SeedOption = 0,
+    solver: SolverOption = "cp-sat",
+    out: Annotated[str | None, typer.Option("--out", help="File for the plan.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Solve a saved problem; torch is not needed."""
+    from experiments.progress import ProgressLine
+
+    limits = SolveLimits(time_limit, workers, seed)
+    _known_solver(solver)
+    _writable(out)
+    problem = _saved_problem(Path(graph), devices, link, objective, memory_model)
+    with ProgressLine(quiet=True) as progress:
+        rows = _solve(problem, (solver,), limits, graph, progress)
+    _finish(problem, rows, out, as_json)
+
+
+@app.command()
+def export(
+    model: ModelArgument,
+    out: Annotated[str, typer.Option("--out", help="File for the problem.")],
+    devices: DevicesOption = None,
+    link: LinkOption = None,
+    objective: ObjectiveOption = None,
+    memory_model: MemoryOption = None,
+) -> None:
+    """Save a model's operator graph with its devices as a problem that solve reads."""
+    from experiments.progress import ProgressLine
+
+    _writable(out)
+    with ProgressLine(quiet=True) as progress:
+        problem = _problem(model, devices, link, objective, memory_model, progress.step)
+    save_problem(problem, out)
+    print(f"wrote {out}: {len(problem.operators)} operators, {len(problem.devices)} devices")
+
+
+@app.command()
+def split(
+    model: ModelArgument,
+    plan_file: Annotated[str, typer.Option("--plan", help="A plan that plan or solve wrote.")],
+) -> None:
+    """Split a model by a plan, check that it computes the same, and show the stages."""
+    from experiments.models import build_model, resolve_model
+
+    spec = resolve_model(model)
+    if isinstance(spec, Path):
+        raise PartitionError(f"{model} is a saved problem; split needs a model that can be built")
+    chosen = load_plan(plan_file)
+
+    from rich.table import Table
+    from rich.text import Text
+
+    from experiments.units import format_bytes
+    from fx_bridge.capture import capture
+    from fx_bridge.equivalence import check_equivalence
+    from fx_bridge.splitting import split_by_plan
+
+    loaded = build_model(spec)
+    captured = capture(loaded.module, loaded.args, loaded.kwargs)
+    parts = split_by_plan(captured, chosen)
+    table = Table()
+    for name in ("stage", "device", "operators", "parameters and buffers"):
+        table.add_column(Text(name), justify="left" if name == "device" else "right")
+    for index, (name, device) in enumerate(parts.meta["stages"].items()):
+        stage = parts.get_submodule(name)
+        tensors = (*stage.parameters(), *stage.buffers())
+        size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+        cells = (str(index), device, str(len(chosen.operators_of(device))))
+        table.add_row(*(Text(cell) for cell in (*cells, format_bytes(size_bytes))))
+    console = _console()
+    console.print(table)
+    if not loaded.has_weights:
+        console.print("The model has no weights in memory, so nothing was run.")
+        return
+    report = check_equivalence(loaded.module, parts, loaded.args, loaded.kwargs)
+    if not report.equal:
+        reasons = "; ".join(str(difference) for difference in report.differences[:3])
+        print(f"error: the split computes something else: {reasons}", file=sys.stderr)
+        raise typer.Exit(EXIT_NOT_EQUAL)
+    console.print(f"The split computes the same (largest error {report.max_abs_error:g}).")
+
+
+@app.command(name="models")
+def list_models() -> None:
+    """List the models that can be named."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from experiments.models import DEFAULT_MODELS, ZOO
+
+    table = Table()
+    for name in ("model", "what it is", "compared by default", "needs"):
+        table.add_column(Text(name))
+    for spec in ZOO.values():
+        default = "yes" if spec.name in DEFAULT_MODELS else ""
+        needs = "" if spec.extra is None else f"fxpartition[{spec.extra}]"
+        table.add_row(*(Text(cell) for cell in (spec.name, spec.description, default, needs)))
+    _console().print(table)
+
+
+@app.command(name="devices")
+def list_devices() -> None:
+    """List the device classes whose speeds are known."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from fx_bridge.costs import DEVICE_SPECS
+
+    table = Table()
+    header = ("class", "TFLOP/s float32", "TFLOP/s bfloat16", "memory GB/s", "launch overhead")
+    for name in header:
+        table.add_column(Text(name), justify="left" if name == "class" else "right")
+    for name, spec in DEVICE_SPECS.items():
+        cells = (
+            name,
+            f"{spec.flops_per_s_of('float32') / 1e12:g}",
+            f"{spec.flops_per_s_of('bfloat16') / 1e12:g}",
+            f"{spec.memory_bandwidth_bytes_per_s / 1e9:g}",
+            f"{spec.launch_overhead_ns} ns",
+        )
+        table.add_row(*(Text(cell) for cell in cells))
+    console = _console()
+    console.print(table)
+    console.print("Use one as 2x80GiB@CLASS; a device file may define others.", markup=False)
+
+
+# -- what the commands share ----------------------------------------------------------------
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    # Not a terminal means a pipe or a file: there a table must not be squeezed into 80 columns.
+    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _PIPE_WIDTH
+    return Console(width=width, highlight=False)
+
+
+def _objective(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in OBJECTIVES:
+            raise PartitionError(
+                f"objective {name!r} is unknown; write one or more of {', '.join(OBJECTIVES)}"
+            )
+        if names.count(name) > 1:
+            raise PartitionError(f"objective {text!r} names {name} twice; name each once")
+    return names
+
+
+def _memory_model(text: str | None) -> str | None:
+    if text is not None and text not in MEMORY_MODELS:
+        raise PartitionError(
+            f"memory model {text!r} is unknown; write one of {', '.join(MEMORY_MODELS)}"
+        )
+    return text
+
+
+def _known_solver(name: str) -> None:
+    from solver import SOLVERS
+
+    if name not in SOLVERS:
+        raise PartitionError(f"solver {name!r} is unknown; write one of {', '.join(SOLVERS)}")
+
+
+def _writable(path: str | None) -> None:
+    """Refuse a file that cannot be written before the work, not after it."""
+    if path is None:
+        return
+    target = Path(path)
+    if target.is_dir():
+        raise PartitionError(f"{path} is a folder; write the name of a file")
+    if not target.parent.is_dir():
+        raise PartitionError(f"there is no folder {target.parent}; create it or write another path")
+
+
+def _settings(
+    devices: DeviceSet | None,
+    link: str | None,
+    objective: str | None,
+    memory_model: str | None,
+) -> dict[str, Any]:
+    """Return what the options say of a problem, and nothing that they leave open."""
+    from experiments.devices import parse_link
+    from solver import Interconnect
+
+    settings: dict[str, Any] = {}
+    if devices is not None:
+        settings["devices"] = devices.devices
+        if devices.interconnect is not None:
+            settings["interconnect"] = devices.interconnect
+    if link is not None:
+        settings["interconnect"] = Interconnect(default=parse_link(link))
+    if (names := _objective(objective)) is not None:
+        settings["objective"] = names
+    if (chosen := _memory_model(memory_model)) is not None:
+        settings["memory_model"] = chosen
+    return settings
+
+
+def _saved_problem(
+    path: Path,
+    devices: str | None,
+    link: str | None,
+    objective: str | None,
+    memory_model: str | None,
+) -> PartitionProblem:
+    from experiments.devices import parse_devices
+
+    given = None if devices is None else parse_devices(devices)
+    settings = _settings(given, link, objective, memory_model)
+    problem = load_problem(path)
+    if given is not None and "interconnect" not in settings and problem.interconnect.links:
+        raise PartitionError(
+            f"{path} has links between its own devices; with other devices give --link too"
+        )
+    return problem.replace(**settings)
+
+
+def _problem(
+    model: str,
+    devices: str | None,
+    link: str | None,
+    objective: str | None,
+    memory_model: str | None,
+    step: Any,
+) -> PartitionProblem:
+    from experiments.devices import EXAMPLE, parse_devices
+    from experiments.models import resolve_model
+
+    source = resolve_model(model)
+    if isinstance(source, Path):
+        return _saved_problem(source, devices, link, objective, memory_model)
+    if devices is None:
+        raise PartitionError(f"--devices is missing; {EXAMPLE}")
+    given = parse_devices(devices)
+    settings = _settings(given, link, objective, memory_model)
+    return _captured_problem(source, given, settings, step)
+
+
+def _captured_problem(
+    spec: ModelSpec, devices: DeviceSet, settings: dict[str, Any], step: Any
+) -> PartitionProblem:
+    from experiments.comparison import operator_graph
+    from experiments.models import build_model
+    from experiments.records import PCIE
+    from fx_bridge.capture import capture
+
+    step(f"{spec.name}: building")
+    loaded = build_model(spec)
+    step(f"{spec.name}: capturing")
+    captured = capture(loaded.module, loaded.args, loaded.kwargs)
+    step(f"{spec.name}: operator graph")
+    graph = operator_graph(captured, [devices], settings.get("memory_model", "inference"))
+    return PartitionProblem.from_digraph(graph, **{"interconnect": PCIE, **settings})
+
+
+def _solve(
+    problem: PartitionProblem,
+    solvers: Any,
+    limits: SolveLimits,
+    model: str,
+    progress: Any,
+) -> list[ComparisonRow]:
+    from experiments.comparison import with_progress
+    from experiments.records import ComparisonRow
+    from solver import solve as run_solver
+
+    rows: list[ComparisonRow] = []
+    for name in solvers:
+        progress.step(f"{model}: {name}")
+        result = run_solver(problem, with_progress(limits, progress), solver=name)
+        rows.append(ComparisonRow.from_result(model, "given", result))
+    return rows
+
+
+def _finish(
+    problem: PartitionProblem, rows: list[ComparisonRow], out: str | None, as_json: bool
+) -> None:
+    """Print rows, the last of which was asked for; save its plan; exit by its status."""
+    from experiments.summary import plan_sentences
+    from experiments.tables import plan_table
+
+    asked = rows[-1]
+    if as_json:
+        answer = _row_json(problem, asked)
+        if len(rows) > 1:
+            answer["baseline"] = _row_json(problem, rows[0])
+        print(json.dumps(answer, indent=1))
+    else:
+        console = _console()
+        if any(row.usage for row in rows):
+            console.print(plan_table(rows, problem.objective))
+        for sentence in plan_sentences(rows, problem.objective[0]):
+            console.print(sentence, markup=False)
+    if asked.feasible:
+        if out is not None:
+            assert asked.plan is not None
+            save_plan(asked.plan, out)
+            print(f"wrote {out}", file=sys.stderr)
+        return
+    if asked.status == "infeasible":
+        print(f"no plan exists: {asked.reason or 'proven'}", file=sys.stderr)
+        raise typer.Exit(EXIT_NO_PLAN)
+    reason = asked.reason or "time ran out"
+    print(f"no plan found, and none ruled out: {reason}", file=sys.stderr)
+    raise typer.Exit(EXIT_TIME_OUT)
+
+
+def _row_json(problem: PartitionProblem, row: ComparisonRow) -> dict[str, Any]:
+    feasible = row.feasible and row.objective is not None and row.plan is not None
+    return {
+        "status": row.status,
+        "solver": row.solver,
+        "objective": row.objective[0] if feasible and row.objective else None,
+        "objective_bound": row.bound[0] if row.bound else None,
+        "gap": row.gap,
+        "objectives": dict(zip(problem.objective, row.objective or (), strict=False)),
+        "wall_time_s": row.wall_time_s,
+        "reason": row.reason,
+        "stages": list(row.plan.stages) if feasible and row.plan else [],
+        "assignment": dict(row.plan.assignment) if feasible and row.plan else None,
+        "devices": [
+            {
+                "name": usage.device,
+                "operators": len(usage.operators),
+                "capacity_bytes": usage.capacity_bytes,
+                "memory_bytes": usage.memory_bytes,
+                "compute_ns": usage.compute_ns,
+                "send_ns": usage.send_ns,
+                "receive_ns": usage.receive_ns,
+                "load_ns": usage.load_ns,
+            }
+            for usage in row.usage
+        ],
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments; those of the process if left out.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    try:
+        with warnings.catch_warnings():
+            # Warnings of torch about its own insides are noise to a person at the command line.
+            warnings.simplefilter("ignore")
+            code = app(args=None if argv is None else list(argv), standalone_mode=False)
+    except PartitionError as error:
+        return _fail(str(error))
+    except (KeyboardInterrupt, typer.Abort):
+        code = EXIT_INTERRUPTED
+    except Exception as error:
+        # What typer finds wrong with the options has a message of its own, whichever release
+        # of typer or click defines the class.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        if type(error).__name__ == "NoArgsIsHelpError":
+            print(message())
+            return EXIT_BAD_INPUT
+        return _fail(message())
+    if code == EXIT_INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    return int(code or 0)
+
+
+def _fail(message: str) -> int:
+    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    return EXIT_BAD_INPUT

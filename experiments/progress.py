@@ -1,0 +1,87 @@
+"""What a person sees while a search runs: one line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Final
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from experiments.units import format_gap, format_value
+from solver import Progress
+
+_REFRESH_S: Final = 0.1
+
+
+class ProgressLine:
+    """A transient line on stderr: model, solver, incumbent, bound and gap.
+
+    On anything but a terminal, only finished steps are printed, one plain line each.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._console = Console(stderr=True, highlight=False)
+        self._live: Live | None = None
+        self._step = ""
+        self._last_s = 0.0
+
+    def __enter__(self) -> ProgressLine:
+        if self._console.is_terminal and not self._quiet:
+            self._live = Live(console=self._console, transient=True, refresh_per_second=8)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def step(self, text: str) -> None:
+        """Say what is being done now."""
+        self._step = text
+        self._show(Text(text, no_wrap=True, overflow="ellipsis"))
+
+    def search(self, progress: Progress) -> None:
+        """Show a moment of a search; solvers call it from their own threads."""
+        if self._live is None:
+            return
+        now_s = time.monotonic()
+        if now_s - self._last_s < _REFRESH_S:
+            return
+        self._last_s = now_s
+        name = progress.objective_name
+        gap = None
+        if progress.incumbent and progress.bound is not None:
+            gap = (progress.incumbent - progress.bound) / progress.incumbent
+        self._show(
+            Text(
+                f"{self._step}  {name} {format_value(name, progress.incumbent)}  "
+                f"bound {format_value(name, progress.bound)}  gap {format_gap(gap)}  "
+                f"{progress.elapsed_s:.0f} s",
+                no_wrap=True,
+                overflow="ellipsis",
+            )
+        )
+
+    def done(self, text: str) -> None:
+        """Report a finished step."""
+        if self._quiet:
+            return
+        if self._live is None:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            self._live.console.print(Text(text))
+
+    def _show(self, text: Text) -> None:
+        if self._live is not None:
+            self._live.update(text)

@@ -1,0 +1,220 @@
+"""What a comparison shows, in sentences and in the cells that all tables share."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from experiments.records import EXACT_SOLVER, Comparison, ComparisonRow, ModelRecord
+from experiments.units import MISSING, format_bytes, format_gap, format_seconds, format_value
+
+Case = Mapping[str, ComparisonRow]
+"""The rows of one model on one device set, by solver."""
+
+
+def cases_of(comparison: Comparison) -> Mapping[tuple[str, str], Case]:
+    """Return the rows by (model, device set), then by solver."""
+    cases: dict[tuple[str, str], dict[str, ComparisonRow]] = {}
+    for row in comparison.rows:
+        cases.setdefault((row.model, row.device_set), {})[row.solver] = row
+    return cases
+
+
+def saving(baseline: ComparisonRow, row: ComparisonRow) -> float | None:
+    """Return by which part of the baseline's first objective `row` is better; None if unknown."""
+    if baseline.objective is None or row.objective is None:
+        return None
+    if baseline.objective[0] == 0:
+        return 0.0
+    return (baseline.objective[0] - row.objective[0]) / baseline.objective[0]
+
+
+def headline(comparison: Comparison) -> tuple[str, ...]:
+    """Return what the comparison shows, one plain sentence each."""
+    cases = cases_of(comparison)
+    sentences: list[str] = []
+    exact = {key: case[EXACT_SOLVER] for key, case in cases.items() if EXACT_SOLVER in case}
+    if exact:
+        sentences += _exact_sentences(exact)
+        for baseline in dict.fromkeys(row.solver for row in comparison.rows):
+            if baseline != EXACT_SOLVER:
+                sentences += _baseline_sentences(baseline, cases)
+    checks = [check for record in comparison.models for check in record.equivalence]
+    if checks:
+        same = sum(check.equal for check in checks)
+        sentences.append(f"{same} of {len(checks)} split models compute what the model computes.")
+        sentences += [
+            f"NOT EQUAL: {record.model} on {check.device_set} devices, split by {check.solver}: "
+            f"{check.reason or f'largest error {check.max_abs_error}'}."
+            for record in comparison.models
+            for check in record.equivalence
+            if not check.equal
+        ]
+    sentences += [
+        f"{record.model} could not be compared: {record.reason}."
+        for record in comparison.models
+        if record.reason
+    ]
+    return tuple(sentences)
+
+
+def _exact_sentences(exact: Mapping[tuple[str, str], ComparisonRow]) -> list[str]:
+    proven = [row for row in exact.values() if row.status == "optimal"]
+    none = [row for row in exact.values() if row.status == "infeasible"]
+    text = f"The exact solver proves its plan optimal in {len(proven)} of {len(exact)} cases"
+    if proven:
+        text += f" (median {statistics.median(row.wall_time_s for row in proven):.2f} s)"
+    sentences = [f"{text}."]
+    if none:
+        sentences.append(f"It proves that no plan exists in {_listed(none)}.")
+    if still_open := [row for row in exact.values() if row not in proven and row not in none]:
+        gaps = (
+            f"{row.model} ({row.device_set}): "
+            + (f"gap {format_gap(row.gap)}" if row.feasible else row.reason or row.status)
+            for row in still_open
+        )
+        sentences.append(f"Not decided within the time limit: {'; '.join(gaps)}.")
+    return sentences
+
+
+def _baseline_sentences(baseline: str, cases: Mapping[tuple[str, str], Case]) -> list[str]:
+    pairs = [
+        (case[baseline], case[EXACT_SOLVER])
+        for case in cases.values()
+        if baseline in case and EXACT_SOLVER in case
+    ]
+    feasible = [(old, new) for old, new in pairs if old.feasible]
+    sentences = [f"{baseline} finds a feasible plan in {len(feasible)} of {len(pairs)} cases."]
+    if only := [new for old, new in pairs if new.feasible and not old.feasible]:
+        sentences.append(
+            f"Only the exact solver has a plan, and {baseline} has none, in {_listed(only)}."
+        )
+    savings = [(part, new) for old, new in feasible if (part := saving(old, new)) is not None]
+    if better := [(part, new) for part, new in savings if part > 0]:
+        parts = [part for part, _ in better]
+        best = max(better, key=lambda pair: pair[0])
+        sentences.append(
+            f"The exact solver is better than {baseline} in {len(better)} of {len(savings)} of "
+            f"these, by {percent(statistics.median(parts))} in the median and "
+            f"{percent(best[0])} at most ({_where(best[1])})."
+        )
+    if ties := [new for part, new in savings if part == 0]:
+        sentences.append(
+            f"It buys nothing over {baseline} in {len(ties)}: {_listed(ties)}"
+            + (
+                "; there the proof is all that it adds."
+                if all(row.status == "optimal" for row in ties)
+                else "."
+            )
+        )
+    if worse := [new for part, new in savings if part < 0]:
+        sentences.append(f"It is WORSE than {baseline} in {_listed(worse)}.")
+    return sentences
+
+
+def _listed(rows: Iterable[ComparisonRow]) -> str:
+    return ", ".join(_where(row) for row in rows)
+
+
+def _where(row: ComparisonRow) -> str:
+    return f"{row.model} on {row.device_set} devices"
+
+
+def percent(part: float) -> str:
+    """Return a part of one in percent."""
+    return f"{part * 100:.1f} %" if abs(part) >= 0.001 else f"{part * 100:.3f} %"
+
+
+HEADER: Final = (
+    "devices",
+    "solver",
+    "status",
+    "objective",
+    "vs greedy",
+    "vs chain",
+    "bound",
+    "gap",
+    "transfer",
+    "peak memory",
+    "devices used",
+    "time",
+)
+
+
+def row_cells(row: ComparisonRow, case: Case, objective: str) -> tuple[str, ...]:
+    """Return the cells of one row, in the order of `HEADER`."""
+    return (
+        row.device_set,
+        row.solver,
+        _status(row),
+        format_value(objective, None if row.objective is None else row.objective[0]),
+        _change(row, case.get("greedy")),
+        _change(row, case.get("chain")),
+        format_value(objective, None if row.bound is None else row.bound[0]),
+        format_gap(row.gap),
+        MISSING if row.transfer_bytes is None else format_bytes(row.transfer_bytes),
+        format_value("peak_memory", row.peak_memory_permille),
+        MISSING if row.devices_used is None else str(row.devices_used),
+        format_seconds(row.wall_time_s),
+    )
+
+
+def _status(row: ComparisonRow) -> str:
+    """Return a status in words; a star says that a reason follows."""
+    words = row.status
+    if row.status == "infeasible":
+        words = "no plan exists"
+    elif row.status == "unknown":
+        words = "nothing found" if row.plan is None else "breaks limits"
+    return f"{words} *" if row.reason and not row.feasible else words
+
+
+def _change(row: ComparisonRow, baseline: ComparisonRow | None) -> str:
+    part = None if baseline is None or baseline is row else saving(baseline, row)
+    if part is None:
+        return MISSING
+    return "0 %" if part == 0 else f"{'-' if part > 0 else '+'}{percent(abs(part))}"
+
+
+def planner_sentences(record: ModelRecord) -> tuple[str, ...]:
+    """Return what the planner rows of a model show, one sentence for each device set."""
+    sentences: list[str] = []
+    for devices in dict.fromkeys(row.devices for row in record.planners):
+        here = [row for row in record.planners if row.devices == devices]
+        spills = [row for row in here if row.spilled_bytes]
+        text = f"{devices}: " + (
+            "; ".join(f"{row.planner} spills {format_bytes(row.spilled_bytes)}" for row in spills)
+            or "no other planner spills"
+        )
+        least = next((row for row in here if row.planner == "fxpartition, devices"), None)
+        if least is not None and least.placed_bytes is not None:
+            text += f". fxpartition fits everything on {least.devices_used} devices" + (
+                ", proven to be the fewest" if least.proven else ", not proven to be the fewest"
+            )
+        sentences.append(f"{text}.")
+    return tuple(sentences)
+
+
+def plan_sentences(rows: Sequence[ComparisonRow], objective: str) -> tuple[str, ...]:
+    """Return one sentence per solver: status, value, bound and gap, or why there is no plan."""
+    sentences: list[str] = []
+    greedy = next((row for row in rows if row.solver == "greedy"), None)
+    for row in rows:
+        text = f"{row.solver}: {row.status}"
+        if row.feasible and row.objective is not None:
+            text += f", {objective} {format_value(objective, row.objective[0])}"
+            if row.bound is not None:
+                text += f", bound {format_value(objective, row.bound[0])}"
+                text += f", gap {format_gap(row.gap)}"
+            part = None if greedy is None or row is greedy else saving(greedy, row)
+            if part is not None:
+                text += (
+                    f", {percent(part)} better than greedy"
+                    if part > 0
+                    else (", no better than greedy" if part == 0 else ", WORSE than greedy")
+                )
+        elif row.reason:
+            text += f": {row.reason}"
+        sentences.append(f"{text} ({format_seconds(row.wall_time_s)})")
+    return tuple(sentences)
