@@ -229,6 +229,12 @@ def _from_module(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
             "rewrite that line so that it does not depend on the values of tensors, or give an "
             "ExportedProgram or a GraphModule"
         )
+    elif "which is not a known type" in str(cause):
+        # Most often a transformers model that returns its cache.
+        remedy = (
+            "let the model return only tensors in tuples, lists and dicts (a transformers model: "
+            "use_cache=False), or register that type with torch.utils._pytree"
+        )
     else:
         remedy = "check that the model runs on these inputs, or give an ExportedProgram of it"
     raise PartitionError(

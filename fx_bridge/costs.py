@@ -6,6 +6,7 @@ Time is either a roofline estimate from a device's data sheet or a measurement o
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -197,9 +198,14 @@ def node_flops(captured: CapturedGraph) -> dict[str, int]:
 class _FlopReplay(Replay):
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
-        # torch counts attention on other devices only.
-        attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-        self.counter = FlopCounterMode(display=False, custom_mapping={attention: _attention_flops})
+        # What torch has no formula for: attention on the CPU, and recurrent layers.
+        aten = torch.ops.aten
+        formulas = {
+            aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+            aten.mkldnn_rnn_layer: _recurrent_flops,
+            aten._cudnn_rnn: _recurrent_flops,
+        }
+        self.counter = FlopCounterMode(display=False, custom_mapping=formulas)
         self.flops: dict[str, int] = {}
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
@@ -207,9 +213,10 @@ class _FlopReplay(Replay):
         yield self.counter
 
     def observe(self, node: fx.Node) -> Any:
-        before = self.counter.get_total_flops()
+        # Cleared for each node, because torch overwrites the counts at every torch.cond.
+        self.counter.flop_counts.clear()
         value = super().observe(node)
-        self.flops[node.name] = int(self.counter.get_total_flops() - before)
+        self.flops[node.name] = int(self.counter.get_total_flops())
         return value
 
 
@@ -217,10 +224,14 @@ def _attention_flops(
     query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
 ) -> int:
     *batch, queries, width = query
-    scores = queries * key[-2]
-    for size in batch:
-        scores *= size
-    return 2 * scores * (width + value[-1])
+    return 2 * int(math.prod(batch)) * queries * key[-2] * (width + value[-1])
+
+
+def _recurrent_flops(sequence: Sequence[int], *shapes: Any, **_: Any) -> int:
+    """Count 2 x steps x batch x entries of the matrices, which are all weights but the biases."""
+    steps = math.prod(sequence[:-1])
+    weights = shapes[0] if isinstance(shapes[0][0], (tuple, list, torch.Size)) else shapes[:2]
+    return int(2 * steps * sum(math.prod(shape) for shape in weights if len(shape) == 2))
 
 
 def node_moved_bytes(captured: CapturedGraph, table: StorageTable) -> dict[str, int]:

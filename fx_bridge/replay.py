@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import fx
@@ -37,6 +37,8 @@ class Replay(fx.Interpreter):
         The value of every node, after :meth:`replay`. All are kept, so that no two storages
         of one run have the same address.
     """
+
+    differentiates: ClassVar[bool] = False
 
     def __init__(self, module: fx.GraphModule, *, must_run: bool = False) -> None:
         super().__init__(module, garbage_collect_values=False)
@@ -93,7 +95,9 @@ class Replay(fx.Interpreter):
     def _new_fake(self, tensor: torch.Tensor) -> torch.Tensor:
         # Quantised tensors have no fake.
         with contextlib.suppress(Exception):
-            return self.mode.from_tensor(tensor, static_shapes=True)
+            made = self.mode.from_tensor(tensor, static_shapes=True)
+            # Where nothing is differentiated, torch's own hooks trip over what could be.
+            return made if self.differentiates else made.detach()
         with self.mode:
             return torch.empty(tensor.size(), dtype=torch.uint8, device=tensor.device)
 
@@ -102,23 +106,22 @@ class Replay(fx.Interpreter):
         return self._fresh(node)
 
     def _fresh(self, node: fx.Node) -> Any:
-        return pytree.tree_map(_concrete, node.meta.get("val"))
+        return pytree.tree_map(self._concrete, node.meta.get("val"))
 
-
-def _concrete(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        if value.layout is not torch.strided:
-            return value
-        made = torch.empty_strided(
-            [hint(size) for size in value.size()],
-            [hint(stride) for stride in value.stride()],
-            dtype=value.dtype,
-            device=value.device,
-        )
-        return made.requires_grad_(value.requires_grad) if value.is_leaf else made
-    if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-        return hint(value)
-    return value
+    def _concrete(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if value.layout is not torch.strided:
+                return value
+            made = torch.empty_strided(
+                [hint(size) for size in value.size()],
+                [hint(stride) for stride in value.stride()],
+                dtype=value.dtype,
+                device=value.device,
+            )
+            return made.requires_grad_(self.differentiates and value.requires_grad)
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return hint(value)
+        return value
 
 
 def hint(size: Any) -> Any:

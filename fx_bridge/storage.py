@@ -350,6 +350,8 @@ class _StorageReplay(Replay):
 class _SavedReplay(_StorageReplay):
     """A replay with autograd on, which says through its hooks what it keeps."""
 
+    differentiates = True
+
     def __init__(self, captured: CapturedGraph) -> None:
         super().__init__(captured)
         self.packed: list[torch.Tensor] = []
