@@ -112,7 +112,10 @@ def check_equivalence(
         classes = _classes(model)
     comparison = _Comparison()
     comparison.trees("output", reference.outputs, found.outputs)
-    comparison.trees("input", reference.inputs, found.inputs, "after the call")
+    for what, expected, actual in zip(
+        ("args", "kwargs"), reference.inputs, found.inputs, strict=True
+    ):
+        comparison.trees(what, expected, actual, "after the call")
     outputs_equal = not comparison.differences
     before = len(comparison.differences)
     _compare_buffers(comparison, reference.buffers, found.buffers, reference.changed)
@@ -245,7 +248,7 @@ def _random_state() -> list[torch.Tensor]:
 @contextlib.contextmanager
 def _unchanged(*modules: nn.Module) -> Iterator[None]:
     """Restore parameters, buffers, other tensors, gradients and the random state on exit."""
-    tensors: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]] = {}
+    tensors: dict[int, tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, bool]] = {}
     slots: list[tuple[dict[str, Any], dict[str, Any]]] = []
     for module in modules:
         for part in module.modules():
@@ -253,7 +256,13 @@ def _unchanged(*modules: nn.Module) -> Iterator[None]:
             for table in (part._parameters, part._buffers, attributes):
                 for tensor in table.values():
                     if tensor is not None and id(tensor) not in tensors:
-                        tensors[id(tensor)] = (tensor, tensor.detach().clone(), tensor.grad)
+                        gradient = tensor.grad if tensor.is_leaf else None
+                        tensors[id(tensor)] = (
+                            tensor,
+                            tensor.detach().clone(),
+                            gradient,
+                            tensor.requires_grad,
+                        )
             slots.append((part._buffers, dict(part._buffers)))
             slots.append((part.__dict__, attributes))
     devices = range(torch.cuda.device_count())
@@ -264,7 +273,10 @@ def _unchanged(*modules: nn.Module) -> Iterator[None]:
             for table, entries in slots:
                 table.update(entries)
             with torch.no_grad():
-                for tensor, value, gradient in tensors.values():
+                for tensor, value, gradient, was_differentiable in tensors.values():
+                    if tensor.requires_grad and not was_differentiable and not tensor._is_view():
+                        # Written with a value that has a gradient: no leaf any more.
+                        tensor.detach_()
                     if not _same_bits(tensor, value):
                         tensor.copy_(value)
                     if tensor.is_leaf:

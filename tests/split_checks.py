@@ -1,0 +1,57 @@
+"""Split by a plan and compare with the model; shared by the tests of splitting."""
+
+import itertools
+import random
+
+from random_plans import random_plan
+from separated import separated
+from torch import fx
+
+from fx_bridge.capture import capture
+from fx_bridge.colocation import colocation_groups
+from fx_bridge.equivalence import check_equivalence
+from fx_bridge.splitting import split_by_plan
+from solver import PartitionPlan
+
+
+def plan_of(captured, stage_of):
+    """Return a plan from a function of the node; devices d0, d1, … in stage order."""
+    assignment = {node.name: f"d{stage_of(node)}" for node in captured.operators}
+    return PartitionPlan(assignment, tuple(sorted(set(assignment.values()))))
+
+
+def cut_at(captured, *positions):
+    """Return the contiguous plan that starts a stage at each of `positions`."""
+    order = {node: index for index, node in enumerate(captured.operators)}
+    return plan_of(captured, lambda node: sum(order[node] >= position for position in positions))
+
+
+def check(model, captured, plan, args, kwargs=None, *, gradients=True, **options):
+    split = split_by_plan(captured, plan)
+    split.graph.lint()
+    for stage in split.children():
+        if isinstance(stage, fx.GraphModule):
+            stage.graph.lint()
+    report = check_equivalence(model, split, args, kwargs, gradients=gradients, **options)
+    assert report.equal, report.differences
+    return split
+
+
+def check_random_plans(
+    model, args=(), kwargs=None, *, plans=12, gradients=True, training=False, captured=None
+):
+    """Check random plans in one process and with stages that share nothing."""
+    captured = captured or capture(model, args, kwargs)
+    groups = colocation_groups(captured, training=training)
+    interleaved = 0
+    for seed in range(plans):
+        plan = random_plan(captured, groups, 2 + seed % 3, random.Random(seed))
+        split = check(model, captured, plan, args, kwargs, gradients=gradients)
+        report = check_equivalence(model, separated(split), args, kwargs, gradients=gradients)
+        # What the caller's tensors become is the caller's device's concern.
+        differences = [text for text in report.differences if not text.startswith("args")]
+        assert not differences, (plan, differences)
+        devices = [plan.assignment[node.name] for node in captured.operators]
+        changes = sum(a != b for a, b in itertools.pairwise(devices))
+        interleaved += changes >= len(plan.stages)
+    return captured, interleaved
