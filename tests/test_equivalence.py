@@ -1,0 +1,243 @@
+"""The comparison must find every kind of difference, and leave no trace."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fx_bridge.capture import capture
+from fx_bridge.equivalence import check_equivalence
+from fx_bridge.splitting import split_by_plan
+from solver import PartitionError, PartitionPlan
+
+X = (torch.randn(3, 4),)
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.b = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = nn.functional.dropout(self.norm(self.a(x)), 0.5, self.training)
+        return {"y": y, "z": [self.b(y.relu())]}
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Model()
+
+
+@pytest.fixture
+def split(model):
+    captured = capture(model, X)
+    names = [node.name for node in captured.operators]
+    devices = dict.fromkeys(names[:-1], "p") | {names[-1]: "q"}
+    return split_by_plan(captured, PartitionPlan(devices, ("p", "q")))
+
+
+class Changed(Model):
+    """A model with the same parameters and some other behaviour."""
+
+    def __init__(self, original, change):
+        super().__init__()
+        self.load_state_dict(original.state_dict())
+        self.change = change
+
+    def forward(self, x):
+        return self.change(self, x, super().forward)
+
+
+def differences(model, change, **options):
+    return check_equivalence(model, Changed(model, change), X, **options).differences
+
+
+def test_equal_modules_are_equal_in_everything(model, split):
+    report = check_equivalence(model, split, X, gradients=True)
+    assert report.equal
+    assert report.outputs_equal
+    assert report.gradients_equal
+    assert report.buffers_equal
+    assert report.random_state_equal
+    assert report.values_compared
+    assert (report.max_abs_error, report.differences) == (0.0, ())
+    assert check_equivalence(model, split, X).gradients_equal is None
+
+
+def test_the_path_of_a_changed_output_is_named(model):
+    def change(self, x, forward):
+        outputs = forward(x)
+        outputs["z"][0] = outputs["z"][0] + torch.tensor([0, 0, 0, 0.5])
+        return outputs
+
+    report = check_equivalence(model, Changed(model, change), X)
+    assert not report.outputs_equal
+    assert report.buffers_equal
+    assert report.max_abs_error == pytest.approx(0.5)
+    assert report.differences == ("output['z'][0] differs in 3 of 12 elements, by at most 0.5",)
+
+
+def test_one_bit_is_a_difference(model):
+    def change(self, x, forward):
+        outputs = forward(x)
+        y = outputs["y"]
+        return outputs | {"y": torch.nextafter(y, torch.full_like(y, math.inf))}
+
+    assert "output['y'] differs" in differences(model, change)[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda self, x, forward: list(forward(x).values()), "has the structure"),
+        (lambda self, x, forward: forward(x) | {"y": forward(x)["y"].double()}, "has dtype"),
+        (lambda self, x, forward: forward(x) | {"y": forward(x)["y"][:2]}, "has shape (2, 4)"),
+        (lambda self, x, forward: forward(x) | {"y": 3}, "is a int instead of a Tensor"),
+        (lambda self, x, forward: (forward(x), x.add_(0.5))[0], "args[0] after the call"),
+    ],
+)
+def test_other_types_shapes_structures_and_written_inputs(model, change, text):
+    assert text in differences(model, change)[0]
+
+
+def test_nan_equals_nan_and_nothing_else(model):
+    def nan(self, x, forward):
+        return forward(x) | {"y": torch.full((3, 4), math.nan)}
+
+    same = Changed(model, nan)
+    assert check_equivalence(same, Changed(model, nan), X).equal
+    report = check_equivalence(same, model, X)
+    assert report.max_abs_error == math.inf
+
+
+def test_a_missing_gradient_is_named(model):
+    def change(self, x, forward):
+        outputs = forward(x)
+        return outputs | {"z": [outputs["z"][0].detach()]}
+
+    report = check_equivalence(model, Changed(model, change), X, gradients=True)
+    assert report.outputs_equal
+    assert report.gradients_equal is False
+    missing = "the gradient of parameter 'b.bias' exists in the model but not in the split"
+    assert missing in report.differences
+
+
+def test_a_wrong_gradient_of_equal_values_is_found(model):
+    def change(self, x, forward):
+        outputs = forward(x)
+        y = outputs["y"]
+        return outputs | {"y": y.detach() + 1.01 * (y - y.detach())}
+
+    report = check_equivalence(model, Changed(model, change), X, gradients=True)
+    assert report.outputs_equal
+    assert any("gradient of parameter 'norm.weight' differs" in text for text in report.differences)
+
+
+def test_gradients_of_inputs_are_compared(model):
+    x = X[0].clone().requires_grad_()
+
+    def change(self, x, forward):
+        return forward(x.detach())
+
+    report = check_equivalence(model, Changed(model, change), (x,), gradients=True)
+    assert "the gradient of differentiable input 0 exists in the model but not in the split" in (
+        report.differences
+    )
+    assert x.grad is None
+
+
+def test_gradients_of_separate_copies_of_a_tied_parameter_add_up():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = nn.Linear(4, 4, bias=False)
+            self.last = nn.Linear(4, 4, bias=False)
+
+        def forward(self, x):
+            return self.last(self.first(x).relu())
+
+    separate = Tied()
+    separate.last.weight = nn.Parameter(separate.first.weight.detach().clone())
+    tied = copy.deepcopy(separate)
+    tied.last.weight = tied.first.weight
+    assert check_equivalence(tied, separate, X, gradients=True).equal
+    report = check_equivalence(separate, tied, X, gradients=True)
+    assert report.gradients_equal is False
+
+
+def test_buffers_and_the_random_state_are_compared(model):
+    def forget(self, x, forward):
+        self.norm.track_running_stats = False
+        self.norm.num_batches_tracked.add_(2)
+        return forward(x)
+
+    report = check_equivalence(model, Changed(model, forget), X)
+    assert not report.buffers_equal
+    assert any("buffer 'norm.num_batches_tracked'" in text for text in report.differences)
+
+    def draw(self, x, forward):
+        outputs = forward(x)
+        torch.rand(1)
+        return outputs
+
+    report = check_equivalence(model, Changed(model, draw), X)
+    assert report.outputs_equal
+    assert not report.random_state_equal
+    assert not report.equal
+
+
+def test_nothing_is_left_behind(model, split):
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 7.0)
+    before = copy.deepcopy(model.state_dict())
+    writer = Changed(model, lambda self, x, forward: forward(x.mul_(2)))
+    state = torch.get_rng_state()
+    x = X[0].clone()
+    check_equivalence(model, split, (x,), gradients=True)
+    check_equivalence(model, writer, (x,), gradients=True)
+    after = model.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert all(bool((p.grad == 7.0).all()) for p in model.parameters())
+    assert torch.equal(state, torch.get_rng_state())
+    assert torch.equal(x, X[0])
+    assert model.training
+
+
+def test_a_buffer_written_with_a_gradient_is_a_leaf_again():
+    class Keeps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix = nn.Linear(4, 4)
+            self.register_buffer("last", torch.zeros(3, 4))
+
+        def forward(self, x):
+            self.last.copy_(self.mix(x))
+            return self.last * 2
+
+    model = Keeps()
+    assert check_equivalence(model, copy.deepcopy(model), X).equal
+    assert model.last.is_leaf
+    assert not model.last.any()
+
+
+def test_meta_tensors_are_compared_by_shape_and_type(model):
+    narrow = Changed(model, lambda self, x, forward: forward(x) | {"y": x[:1]}).to("meta")
+    model = model.to("meta")
+    x = (torch.randn(3, 4, device="meta"),)
+    report = check_equivalence(model, copy.deepcopy(model), x, gradients=True)
+    assert report.equal
+    assert not report.values_compared
+    assert "has shape (1, 4)" in check_equivalence(model, narrow, x).differences[0]
+
+
+def test_bad_input_is_refused(model):
+    with pytest.raises(PartitionError, match="give a tuple of inputs"):
+        check_equivalence(model, model, X[0])
+    frozen = copy.deepcopy(model).requires_grad_(False)
+    with pytest.raises(PartitionError, match="without gradients"):
+        check_equivalence(frozen, frozen, X, gradients=True)
