@@ -183,8 +183,9 @@ def _known_class(name: str, own: Iterable[str], where: str) -> str:
     presets = _presets()
     if name in presets:
         return name
-    close = difflib.get_close_matches(name.lower(), presets, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]}? " if close else ""
+    close = [preset for preset in presets if name and preset.startswith(name.lower())]
+    close = close or difflib.get_close_matches(name.lower(), presets, n=1, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
     raise PartitionError(
         f"{where}: device class {name!r} is unknown; {hint}the presets are {', '.join(presets)}"
     )

@@ -19,6 +19,7 @@ from experiments.devices import parse_devices
 from experiments.models import ModelSpec, first_line
 from experiments.progress import ProgressLine
 from experiments.records import PCIE, PlannerRow
+from experiments.units import format_bytes
 from solver import PartitionProblem, SolveLimits, SolveStatus, solve
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def compare_planners(
             )
             rows.append(_own_row(spec.name, text, objective, graph, own_limits))
         for row in rows[-len(PLANNERS) - 2 :]:
-            progress.done(f"{row.model} on {row.devices}: {row.planner}: {row.words or row.reason}")
+            progress.done(f"{row.model} on {row.devices}: {row.planner}: {_short(row)}")
     return tuple(rows)
 
 
@@ -125,6 +126,15 @@ def weights_by_place(module: torch.nn.Module, device_map: Mapping[str, Any]) -> 
             seen.add((place, id(tensor)))
             held[place] = held.get(place, 0) + tensor.numel() * tensor.element_size()
     return held
+
+
+def _short(row: PlannerRow) -> str:
+    if row.placed_bytes is None:
+        return row.reason
+    if row.spilled_bytes:
+        return f"spills {format_bytes(row.spilled_bytes)}"
+    proof = ", proven optimal" if row.proven else ""
+    return f"fits on {row.devices_used} devices{proof}"
 
 
 def _words(device_map: Mapping[str, Any]) -> str:

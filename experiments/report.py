@@ -101,7 +101,7 @@ def _plain(value: object) -> Any:
 
 def escape_markdown(text: str) -> str:
     """Return `text` as it must stand in Markdown, table cells included, to read as it is."""
-    return re.sub(r"([\\`*_{}\[\]<>#|~])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_{}\[\]<#|~])", r"\\\1", " ".join(text.split()))
 
 
 def _markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -1,0 +1,303 @@
+"""Tests of the command line: what it prints, writes and exits with."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments import cli
+from experiments.cli import app, main
+from solver import load_plan, load_problem
+
+ONE_LAYER = "import torch\ndef make():\n    return torch.nn.Linear(4, 4), (torch.ones(1, 4),)\n"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The five-layer model as a saved problem on three devices."""
+    path = tmp_path_factory.mktemp("saved") / "problem.json"
+    assert main(["export", "mlp", "--devices", "3x350KiB", "--out", str(path)]) == 0
+    return path
+
+
+def test_help_and_lists_need_no_heavy_imports() -> None:
+    for words in (["--help"], ["models"], ["plan", "gtp2"], ["plan", "mlp", "--devices", "4x24"]):
+        script = (
+            "import sys\nfrom experiments.cli import main\n"
+            f"code = main({words!r})\n"
+            "heavy = {'torch', 'ortools', 'transformers'} & set(sys.modules)\n"
+            "sys.exit(f'imported {heavy}' if heavy else code)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.returncode == (2 if words[0] == "plan" else 0), done.stderr
+        assert "imported" not in done.stderr
+
+
+def test_python_dash_m_is_the_command(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "experiments", "plan", "gtp2", "--devices", "4x24GiB"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: model 'gtp2' is unknown; did you mean gpt2?")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_models_and_devices_are_listed() -> None:
+    runner = CliRunner()
+    listed = runner.invoke(app, ["models"])
+    assert listed.exit_code == 0
+    assert "llama3-70b" in listed.output
+    listed = runner.invoke(app, ["devices"])
+    assert listed.exit_code == 0
+    assert "a100-80gb" in listed.output
+
+
+def test_plan_shows_greedy_beside_optimal_and_saves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    assert main(["plan", "mlp", "--devices", "300KiB,350KiB,3MB", "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "greedy" in text
+    assert "cp-sat: optimal, bottleneck" in text
+    assert "gap 0 %" in text
+    plan = load_plan(out)
+    assert len(plan.assignment) == 9
+
+
+def test_plan_as_json_has_the_baseline_too(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(saved), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["solver"] == "cp-sat"
+    assert answer["status"] == "optimal"
+    assert answer["objective"] == answer["objective_bound"]
+    assert answer["gap"] == 0
+    assert answer["baseline"]["solver"] == "greedy"
+
+
+def test_solve_prints_json_and_writes_the_plan(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    assert main(["solve", str(saved), "--json", "--out", str(out)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    wanted = {"status", "objective", "objective_bound", "gap", "wall_time_s", "solver"}
+    assert wanted | {"assignment", "devices"} <= set(answer)
+    problem = load_problem(saved)
+    assert set(answer["assignment"]) == {op.name for op in problem.operators}
+    assert [device["name"] for device in answer["devices"]] == ["cuda:0", "cuda:1", "cuda:2"]
+    assert dict(load_plan(out).assignment) == answer["assignment"]
+
+
+@pytest.mark.parametrize("solver", ["greedy", "chain", "cp-sat"])
+def test_every_solver_can_be_chosen(
+    saved: Path, solver: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["solve", str(saved), "--solver", solver, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["solver"] == solver
+
+
+def test_objectives_are_lexicographic(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", str(saved), "--objective", "devices,transfer", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert list(answer["objectives"]) == ["devices", "transfer"]
+    assert answer["objectives"]["devices"] == 2
+
+
+def test_no_plan_exits_with_1_and_the_reason(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["solve", str(saved), "--devices", "2x100KiB"]) == 1
+    assert capsys.readouterr().err.startswith("no plan exists: ")
+
+
+def test_a_heuristic_without_a_plan_exits_with_3(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["solve", str(saved), "--devices", "2x100KiB", "--solver", "greedy"]) == 3
+    assert "none ruled out" in capsys.readouterr().err
+
+
+def test_a_plan_that_is_not_feasible_is_not_saved(saved: Path, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    words = ["solve", str(saved), "--devices", "2x100KiB", "--solver", "greedy"]
+    assert main([*words, "--out", str(out)]) == 3
+    assert not out.exists()
+
+
+def test_split_checks_that_the_stages_compute_the_same(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    assert main(["solve", str(saved), "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["split", "mlp", "--plan", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "The split computes the same (largest error 0)" in text
+    assert "cuda:0" in text
+
+
+def test_a_split_that_differs_exits_with_4(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from fx_bridge import equivalence
+
+    out = tmp_path / "plan.json"
+    assert main(["solve", str(saved), "--out", str(out)]) == 0
+    genuine = equivalence.check_equivalence
+
+    def against_noise(model: torch.nn.Module, split: object, *rest: object) -> object:
+        return genuine(model, torch.nn.Sequential(model, torch.nn.Tanh()), *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(equivalence, "check_equivalence", against_noise)
+    assert main(["split", "mlp", "--plan", str(out)]) == cli.EXIT_NOT_EQUAL
+    assert "computes something else" in capsys.readouterr().err
+
+
+def test_compare_writes_the_report_and_survives_a_failing_model(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_model.py").write_text("def make():\n    raise ValueError('no luck')\n")
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "report"
+    words = ["compare", "mlp", "failing_model:make", str(saved), "--out", str(folder)]
+    assert main([*words, "--time-limit", "10", "--workers", "1"]) == 0
+    captured = capsys.readouterr()
+    assert "wrote" in captured.err
+    assert "cp-sat" in captured.out
+    assert "failing_model:make could not be compared" in captured.out.replace("\n", " ")
+    data = json.loads((folder / "results.json").read_text())
+    assert [len(model["rows"]) for model in data["models"]] == [6, 0, 3]
+    assert "ValueError: no luck" in data["models"][1]["reason"]
+    page = (folder / "report.md").read_text()
+    assert "no luck" in page
+
+
+def test_compare_as_json(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", str(saved), "--json", "--solver", "greedy", "--devices", "2x400KiB"]
+    assert main([*words, "--devices", "1MB", "--memory-model", "weights"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    rows = data["models"][0]["rows"]
+    assert [(row["device_set"], row["solver"]) for row in rows] == [
+        ("2x400KiB", "greedy"),
+        ("1MB", "greedy"),
+    ]
+
+
+BAD_INPUT = [
+    (["plan", "mlp"], "--devices is missing"),
+    (["plan", "mlp", "--devices", ""], "device list is empty"),
+    (["plan", "mlp", "--devices", "0GiB"], "memory is 0GiB"),
+    (["plan", "mlp", "--devices", "4x24"], "has no unit"),
+    (["plan", "mlp", "--devices", "80GiB@zzz"], "device class 'zzz' is unknown"),
+    (["plan", "mlp", "--devices", "no.toml"], "cannot read no.toml"),
+    (["plan", "mlp", "--devices", "1GiB", "--link", "fast"], "not a bandwidth"),
+    (["plan", "mlp", "--devices", "1GiB", "--objective", "speed"], "objective 'speed' is unknown"),
+    (["plan", "mlp", "--devices", "1GiB", "--objective", ""], "objective '' is unknown"),
+    (["plan", "mlp", "--devices", "1GiB", "--objective", "latency,latency"], "names latency twice"),
+    (["plan", "mlp", "--devices", "1GiB", "--memory-model", "all"], "memory model 'all'"),
+    (["plan", "mlp", "--devices", "1GiB", "--solver", "fast"], "solver 'fast' is unknown"),
+    (["plan", "mlp", "--devices", "1GiB", "--time-limit", "0"], "positive number of seconds"),
+    (["plan", "mlp", "--devices", "1GiB", "--time-limit", "soon"], "--time-limit"),
+    (["plan", "mlp", "--devices", "1GiB", "--workers", "0"], "whole number of at least 1"),
+    (["plan", "mlp", "--devices", "1GiB", "--out", "no/such/plan.json"], "there is no folder"),
+    (["plan", "mlp", "--devices", "1GiB", "--out", "."], "is a folder"),
+    (["plan", "gtp2", "--devices", "1GiB"], "did you mean gpt2"),
+    (["plan", "nothing_here:make", "--devices", "1GiB"], "cannot import nothing_here"),
+    (["plan", "empty_model:make", "--devices", "1GiB"], "no operators"),
+    (["plan", "odd_model:make", "--devices", "1GiB"], "error: "),
+    (["plan"], "Missing argument"),
+    (["plan", "mlp", "--device", "1GiB"], "No such option"),
+    (["solve", "no.json"], "cannot read no.json"),
+    (["solve", "."], "cannot read ."),
+    (["solve", "broken.json"], "not valid JSON"),
+    (["solve", "list.json"], "not an object"),
+    (["solve", "none.json"], "no operators"),
+    (["split", "mlp", "--plan", "no.json"], "cannot read no.json"),
+    (["split", "mlp", "--plan", "list.json"], "not an object"),
+    (["split", "mlp", "--plan", "other_plan.json"], "error: "),
+    (["split", "none.json", "--plan", "no.json"], "needs a model"),
+    (["export", "mlp", "--devices", "1GiB"], "Missing option"),
+    (["compare", "gtp2"], "did you mean gpt2"),
+    (["compare", "mlp", "--out", "list.json"], "give --out a folder"),
+    (["compare", "mlp", "--solver", "fast"], "solver 'fast' is unknown"),
+    (["compare", "mlp", "--devices", "4x24"], "has no unit"),
+    (["compare", "empty_model:make"], "no model could be compared"),
+    (["pla"], "No such command"),
+]
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with files that are wrong in many ways."""
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "list.json").write_text("[]")
+    graph = {"directed": True, "multigraph": False, "graph": {}, "nodes": [], "edges": []}
+    problem = {"schema": "fxpartition.problem", "version": 1, "graph": graph}
+    (tmp_path / "none.json").write_text(json.dumps({**problem, "devices": [{"name": "a"}]}))
+    plan = {"schema": "fxpartition.plan", "version": 1, "stages": ["a"], "assignment": {"x": "a"}}
+    (tmp_path / "other_plan.json").write_text(json.dumps(plan))
+    (tmp_path / "empty_model.py").write_text(
+        "import torch\nclass Same(torch.nn.Module):\n    def forward(self, x):\n        return x\n"
+        "def make():\n    return Same(), (torch.ones(1),)\n"
+    )
+    (tmp_path / "odd_model.py").write_text(
+        "import torch\nclass Odd(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return x if x.sum() > 0 else -x\n"
+        "def make():\n    return Odd(), (torch.ones(1),)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "says"), BAD_INPUT, ids=[" ".join(words) for words, _ in BAD_INPUT]
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    scene: Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    lines = [line for line in error.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, error
+    assert says in lines[0]
+    assert "Traceback" not in error
+    # Before the error there may be progress, one line each; after it, nothing.
+    assert error.splitlines()[-1] == lines[0]
+
+
+def test_ctrl_c_is_one_line_and_130(
+    saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "load_problem", interrupt)
+    assert main(["solve", str(saved)]) == 130
+    assert capsys.readouterr().err.strip() == "interrupted"
+
+
+def test_a_report_stays_when_a_later_run_is_refused(scene: Path) -> None:
+    folder = scene / "report"
+    folder.mkdir()
+    (folder / "results.json").write_text("mine")
+    assert main(["compare", "gtp2", "--out", str(folder)]) == 2
+    assert (folder / "results.json").read_text() == "mine"
+    assert [path.name for path in folder.iterdir()] == ["results.json"]
+
+
+def test_an_import_string_names_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one_layer_of_test.py").write_text(ONE_LAYER)
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "one_layer_of_test:make", "--devices", "1MB", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["assignment"] == {"linear": "cuda:0"}

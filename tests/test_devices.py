@@ -1,0 +1,219 @@
+"""Tests of reading devices and links."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.devices import DeviceSet, parse_devices, parse_link, parse_memory
+from solver import Device, GiB, Link, PartitionError
+
+
+def memories(text: str) -> list[int | None]:
+    return [device.memory_bytes for device in parse_devices(text).devices]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("4x24GiB", [24 * GiB] * 4),
+        ("24GiB,16GiB", [24 * GiB, 16 * GiB]),
+        ("2x80GiB,2x24GiB", [80 * GiB] * 2 + [24 * GiB] * 2),
+        ("80GB", [80 * 10**9]),
+        ("1.5GiB", [3 * GiB // 2]),
+        ("0.1GB", [100_000_000]),
+        (" 2 x 8 MB , 1kib ", [8_000_000, 8_000_000, 1024]),
+        ("unlimited,1TB", [None, 10**12]),
+        ("2*512B", [512, 512]),
+    ],
+)
+def test_strings_give_exact_bytes(text: str, expected: list[int | None]) -> None:
+    assert memories(text) == expected
+
+
+def test_devices_are_numbered_by_kind() -> None:
+    parsed = parse_devices("2x80GiB@a100-80gb,64GiB@cpu,24GiB")
+    assert [device.name for device in parsed.devices] == ["cuda:0", "cuda:1", "cpu:0", "cuda:2"]
+    assert parsed.classes == ("a100-80gb", "cpu", "default")
+    assert set(parsed.spec_of) == set(parsed.classes)
+    assert parsed.interconnect is None
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "empty"),
+        ("   ", "empty"),
+        ("24GiB,", "an entry is empty"),
+        (",", "an entry is empty"),
+        ("4x24", "has no unit"),
+        ("24", "has no unit"),
+        ("4xGiB", "not a memory"),
+        ("4x", "not a memory"),
+        ("x24GiB", "not a memory"),
+        ("-4GiB", "not a memory"),
+        ("24XiB", "unit 'XiB' is unknown"),
+        ("24G", "unit 'G' is unknown"),
+        ("0GiB", "memory is 0GiB"),
+        ("0.1B", "memory is 0.1B"),
+        ("0x24GiB", "0 devices"),
+        ("9999x24GiB", "9999 devices"),
+        ("1000x1GiB,1000x1GiB", "2000 devices"),
+        ("nan GiB", "not a memory"),
+        ("80GiB@a100", "did you mean a100-40gb|did you mean a100-80gb"),
+        ("80GiB@", "device class '' is unknown"),
+        ("80GiB@zzz", "the presets are"),
+        ("missing.toml", "cannot read missing.toml"),
+        ("missing.json", "cannot read missing.json"),
+    ],
+)
+def test_wrong_strings_say_in_one_line_what_is_wrong(text: str, says: str) -> None:
+    with pytest.raises(PartitionError, match=says) as caught:
+        parse_devices(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_strings_show_an_example() -> None:
+    for text in ("", "4x24", "0GiB", "four"):
+        with pytest.raises(PartitionError, match="write for example 4x24GiB"):
+            parse_devices(text)
+
+
+def test_memory_is_read_exactly() -> None:
+    assert parse_memory("0.3GB", "here") == 300_000_000
+    assert parse_memory("unlimited", "here") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "link"),
+    [
+        ("25GB/s", Link(25 * 10**9)),
+        ("25GB/s,10us", Link(25 * 10**9, 10_000)),
+        ("unlimited", Link()),
+        ("unlimited, 5 ms", Link(None, 5_000_000)),
+        ("1GiB/s,7ns", Link(GiB, 7)),
+    ],
+)
+def test_links(text: str, link: Link) -> None:
+    assert parse_link(text) == link
+
+
+@pytest.mark.parametrize("text", ["", "25", "25GB", "25GB/m", "GB/s", "25GB/s,10", "25GB/s,soon"])
+def test_wrong_links_show_an_example(text: str) -> None:
+    with pytest.raises(PartitionError, match=r"write for example 25GB/s"):
+        parse_link(text)
+
+
+TOML = """
+[[devices]]
+name = "big"
+count = 2
+memory = "80GiB"
+class = "a100-80gb"
+
+[[devices]]
+name = "own"
+memory = 1000
+flops_per_s = 1e12
+memory_bandwidth_bytes_per_s = 2_000_000
+launch_overhead_ns = 7
+
+[interconnect]
+bandwidth = "25GB/s"
+latency_ns = 10
+overlap = true
+
+[[links]]
+source = "big:0"
+target = "big:1"
+bandwidth = 300
+"""
+
+
+def read(tmp_path: Path, text: str, name: str = "devices.toml") -> DeviceSet:
+    path = tmp_path / name
+    path.write_text(text)
+    return parse_devices(str(path))
+
+
+def test_file_gives_speeds_links_and_charging(tmp_path: Path) -> None:
+    parsed = read(tmp_path, TOML)
+    assert [device.name for device in parsed.devices] == ["big:0", "big:1", "own"]
+    assert parsed.devices[0] == Device("big:0", 80 * GiB, "a100-80gb")
+    own = parsed.spec_of[parsed.devices[2].device_class]
+    assert (own.flops_per_s, own.memory_bandwidth_bytes_per_s) == (10**12, 2_000_000)
+    assert own.launch_overhead_ns == 7
+    assert parsed.interconnect is not None
+    assert parsed.interconnect.overlap
+    assert parsed.interconnect.link("big:0", "big:1") == Link(300)
+    assert parsed.interconnect.link("big:1", "own") == Link(25 * 10**9, 10)
+
+
+def test_devices_of_equal_speed_share_a_class(tmp_path: Path) -> None:
+    device = {"memory": "1GiB", "flops_per_s": 5, "memory_bandwidth_bytes_per_s": 6}
+    text = json.dumps({"devices": [device, device, {**device, "flops_per_s": 7}]})
+    classes = [d.device_class for d in read(tmp_path, text, "devices.json").devices]
+    assert classes[0] == classes[1] != classes[2]
+
+
+def test_speed_may_be_given_by_dtype(tmp_path: Path) -> None:
+    rates = {"float32": 10, "bfloat16": 20}
+    device = {"memory": 5, "flops_per_s": rates, "memory_bandwidth_bytes_per_s": 6}
+    parsed = read(tmp_path, json.dumps({"devices": [device]}), "devices.json")
+    assert next(iter(parsed.spec_of.values())).flops_per_s_of("bfloat16") == 20
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "device list is empty"),
+        ("devices = []", "device list is empty"),
+        ("[[devices]]", "memory is missing"),
+        ('[[devices]]\nmemory = "0GiB"', "memory is 0GiB"),
+        ("[[devices]]\nmemory = 0", "memory_bytes is 0"),
+        ("[[devices]]\nmemory = -5", "not negative"),
+        ("[[devices]]\nmemory = 1.5", "whole number"),
+        ('[[devices]]\nmemory = "24"', "has no unit"),
+        ('[[devices]]\nmemroy = "24GiB"', "did you mean memory"),
+        ("[[devices]]\nmemory = 5\ncount = 0", "0 devices"),
+        ('[[devices]]\nmemory = 5\ncount = "2"', "count is '2'"),
+        ("[[devices]]\nmemory = 5\nname = 3", "name is 3"),
+        ('[[devices]]\nmemory = 5\nname = "host"', "choose another"),
+        ('[[devices]]\nmemory = 5\nclass = "a100"', "unknown"),
+        ("[[devices]]\nmemory = 5\nclass = 4", "class is 4"),
+        ("[[devices]]\nmemory = 5\nis_host = 1", "is_host is 1"),
+        ("[[devices]]\nmemory = 5\nflops_per_s = 1", "memory_bandwidth_bytes_per_s is missing"),
+        (
+            "[[devices]]\nmemory = 5\nflops_per_s = 0\nmemory_bandwidth_bytes_per_s = 1",
+            "flops_per_s is 0",
+        ),
+        (
+            '[[devices]]\nmemory = 5\nname = "a"\n[[devices]]\nmemory = 5\nname = "a"',
+            "two devices are called 'a'",
+        ),
+        ("[[devices]]\nmemory = 5\n[[links]]\nsource = 'x'\ntarget = 'y'", "'x' is not a device"),
+        ("[[devices]]\nmemory = 5\n[interconnect]\nbandwidth = 0", "bandwidth_bytes_per_s is 0"),
+        ("[[devices]]\nmemory = 5\n[interconnect]\nbandwidth = '5'", "not a bandwidth"),
+        ("[[devices]]\nmemory = 5\n[interconnect]\ncharging = 'free'", "charging is 'free'"),
+        ("[[devices]]\nmemory = 5\n[interconnect]\noverlap = 1", "overlap is 1"),
+        ("[[devices]]\nmemory = 5\n[interconnect]\nlatency_ns = -1", "not negative"),
+        ("devices = 3", "device list is empty"),
+        ("devices = [3]", "expected fields"),
+        ("[[device]]\nmemory = 5", "did you mean devices"),
+        ("not toml", "not valid TOML"),
+    ],
+)
+def test_wrong_files_name_the_file_and_the_field(tmp_path: Path, text: str, says: str) -> None:
+    with pytest.raises(PartitionError, match=says) as caught:
+        read(tmp_path, text)
+    assert str(caught.value).startswith(str(tmp_path / "devices.toml"))
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_json_is_one_line(tmp_path: Path) -> None:
+    for text in ("{", "[]", "null", '{"devices": {}}'):
+        with pytest.raises(PartitionError) as caught:
+            read(tmp_path, text, "devices.json")
+        assert "\n" not in str(caught.value)

@@ -1,0 +1,153 @@
+"""Tests of the model zoo and of naming models."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments import models
+from experiments.models import (
+    DEFAULT_MODELS,
+    ZOO,
+    LoadedModel,
+    ModelSpec,
+    build_model,
+    resolve_model,
+)
+from solver import PartitionError
+
+
+def spec_of(factory: object) -> ModelSpec:
+    return ModelSpec("mine", "a test", factory)  # type: ignore[arg-type]
+
+
+def test_zoo_has_the_default_models() -> None:
+    assert set(DEFAULT_MODELS) < set(ZOO)
+    assert all(name == spec.name for name, spec in ZOO.items())
+    assert [name for name, spec in ZOO.items() if not spec.has_weights] == ["llama3-70b"]
+
+
+@pytest.mark.parametrize("name", ["mlp", "tiny-branches", "tiny-gpt2"])
+def test_small_models_build_and_run(name: str) -> None:
+    if ZOO[name].extra:
+        pytest.importorskip("transformers")
+    loaded = build_model(ZOO[name])
+    assert not loaded.module.training
+    assert loaded.has_weights
+    with torch.no_grad():
+        loaded.module(*loaded.args, **loaded.kwargs)
+
+
+def test_weights_are_the_same_every_time_and_leave_the_random_state_alone() -> None:
+    before = torch.random.get_rng_state()
+    first, second = (build_model(ZOO["mlp"]).module.state_dict() for _ in range(2))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_the_branching_model_is_not_a_chain() -> None:
+    from fx_bridge.capture import capture
+
+    loaded = build_model(ZOO["tiny-branches"])
+    operators = capture(loaded.module, loaded.args).operators
+    assert max(len(node.users) for node in operators) >= 3
+    assert max(len(node.all_input_nodes) for node in operators) >= 3
+
+
+def test_llama_takes_no_memory_for_weights() -> None:
+    pytest.importorskip("transformers")
+    loaded = build_model(ZOO["llama3-70b"])
+    assert not loaded.has_weights
+    sizes = (p.numel() * p.element_size() for p in loaded.module.parameters())
+    assert sum(sizes) == 141_107_412_992
+    assert all(parameter.is_meta for parameter in loaded.module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("gtp2", "did you mean gpt2"),
+        ("GPT2", "did you mean gpt2"),
+        ("llama", "did you mean llama3-70b"),
+        ("zzzzz", "the zoo has gpt2"),
+        ("", "the zoo has gpt2"),
+        ("missing.json", "there is no file missing.json"),
+        ("no_such_module:make", "cannot import no_such_module"),
+        ("math:", "not an import string"),
+        (":make", "not an import string"),
+        ("a b:make", "not an import string"),
+        ("math:sqroot", "did you mean 'sqrt'"),
+        ("math:pi", "pi is a float"),
+    ],
+)
+def test_unknown_names_say_what_comes_close(text: str, says: str) -> None:
+    with pytest.raises(PartitionError, match=says) as caught:
+        resolve_model(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_import_strings_find_modules_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_models_of_test.py").write_text(
+        "import torch\n"
+        "class Zoo:\n"
+        "    @staticmethod\n"
+        "    def make():\n"
+        "        return torch.nn.Linear(3, 2), (torch.ones(1, 3),)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    spec = resolve_model("my_models_of_test:Zoo.make")
+    assert isinstance(spec, ModelSpec)
+    loaded = build_model(spec)
+    assert isinstance(loaded.module, torch.nn.Linear)
+    assert loaded.name == "my_models_of_test:Zoo.make"
+    sys.modules.pop("my_models_of_test")
+
+
+def test_a_saved_problem_is_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    path.write_text("{}")
+    assert resolve_model(str(path)) == path
+
+
+def fails() -> object:
+    raise RuntimeError("first line\nsecond line")
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"),
+    [
+        (fails, "RuntimeError: first line$"),
+        (lambda: None, "returned a NoneType"),
+        (lambda: torch.nn.ReLU(), "returned a ReLU"),
+        (lambda: (torch.nn.ReLU(),), r"return \(module, args\)"),
+        (lambda: (1, ()), "first value is a int"),
+        (lambda: (torch.nn.ReLU(), torch.ones(1)), "args are a Tensor"),
+        (lambda: (torch.nn.ReLU(), (), 3), "kwargs are not a dict"),
+        (lambda: (torch.nn.ReLU(), (), {1: 2}), "kwargs are not a dict"),
+    ],
+)
+def test_a_wrong_factory_is_named(factory: object, says: str) -> None:
+    with pytest.raises(PartitionError, match=says) as caught:
+        build_model(spec_of(factory))
+    assert "'mine'" in str(caught.value)
+
+
+def test_keyword_arguments_are_kept() -> None:
+    loaded = build_model(spec_of(lambda: (torch.nn.ReLU(), (), {"input": torch.ones(1)})))
+    assert isinstance(loaded, LoadedModel)
+    assert list(loaded.kwargs) == ["input"]
+
+
+def test_without_transformers_one_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(PartitionError, match=r'pip install "fxpartition\[hf\]"') as caught:
+        build_model(models.ZOO["gpt2"])
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,292 @@
+"""Tests of reports: what they say, how they are written, what they escape."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from experiments import report
+from experiments.devices import parse_devices
+from experiments.records import (
+    CompareSettings,
+    Comparison,
+    ComparisonRow,
+    EquivalenceRow,
+    ModelRecord,
+    NamedDevices,
+    PlannerRow,
+)
+from experiments.report import escape_markdown, prepare_folder, to_json, to_markdown, write_report
+from experiments.summary import headline, planner_sentences
+from experiments.tables import comparison_table, plan_table
+from experiments.units import format_bytes, format_gap, format_ns, format_value
+from solver import (
+    Device,
+    Operator,
+    PartitionError,
+    PartitionProblem,
+    SolveLimits,
+    SolveResult,
+    solve,
+)
+
+
+def row(
+    solver: str,
+    value: int | None,
+    *,
+    model: str = "m",
+    device_set: str = "equal",
+    bound: int | None = None,
+    status: str | None = None,
+    reason: str = "",
+) -> ComparisonRow:
+    feasible = value is not None
+    if status is None:
+        status = "optimal" if feasible and bound == value else "feasible"
+    return ComparisonRow(
+        model=model,
+        device_set=device_set,
+        solver=solver,
+        status=status if feasible or status != "feasible" else "unknown",
+        objective=None if value is None else (value,),
+        bound=None if bound is None else (bound,),
+        gap=None if value is None or bound is None else (value - bound) / max(value, 1),
+        bottleneck_ns=value,
+        transfer_bytes=7 if feasible else None,
+        peak_memory_permille=500 if feasible else None,
+        devices_used=2 if feasible else None,
+        wall_time_s=1.0,
+        feasible=feasible,
+        reason=reason,
+    )
+
+
+def comparison(*rows: ComparisonRow, **changes: object) -> Comparison:
+    models = tuple(
+        ModelRecord(
+            model=model,
+            captured_by="export",
+            rows=tuple(each for each in rows if each.model == model),
+            **changes,  # type: ignore[arg-type]
+        )
+        for model in dict.fromkeys(each.model for each in rows)
+    )
+    settings = CompareSettings(limits=SolveLimits(time_limit_s=20, workers=2))
+    return Comparison(settings, models, (("torch", "2.13.0"),), 12.0, 10**9)
+
+
+def said(found: Comparison) -> str:
+    return "\n".join(headline(found))
+
+
+def test_the_headline_says_how_much_better_and_where_it_buys_nothing() -> None:
+    found = comparison(
+        row("greedy", 200),
+        row("chain", 100),
+        row("cp-sat", 100, bound=100),
+        row("greedy", None, device_set="unequal", reason="too big"),
+        row("chain", 125, device_set="unequal"),
+        row("cp-sat", 100, bound=100, device_set="unequal"),
+    )
+    text = said(found)
+    assert "proves its plan optimal in 2 of 2 cases (median 1.00 s)" in text
+    assert "greedy finds a feasible plan in 1 of 2 cases" in text
+    assert "Only the exact solver has a plan, and greedy has none, in m on unequal" in text
+    assert "better than greedy in 1 of 1 of these, by 50.0 % in the median" in text
+    assert "better than chain in 1 of 2 of these, by 20.0 % in the median" in text
+    assert "It buys nothing over chain in 1: m on equal devices; there the proof" in text
+    assert "WORSE" not in text
+
+
+def test_the_headline_hides_nothing() -> None:
+    found = comparison(
+        row("chain", 100),
+        row("cp-sat", 110, bound=55),
+        row("chain", 10, model="n"),
+        row("cp-sat", None, model="n", status="infeasible"),
+        row("cp-sat", None, model="o", reason="ran out of time"),
+    )
+    unequal = EquivalenceRow("equal", "cp-sat", False, 0.5)
+    broken = ModelRecord(model="p", reason="no such luck")
+    models = (dataclasses.replace(found.models[0], equivalence=(unequal,)), *found.models[1:])
+    text = said(dataclasses.replace(found, models=(*models, broken)))
+    assert "WORSE than chain in m on equal devices" in text
+    assert "m (equal): gap 50.00 %" in text
+    assert "o (equal): ran out of time" in text
+    assert "no plan exists in n on equal devices" in text
+    assert "0 of 1 split models compute what the model computes" in text
+    assert "NOT EQUAL: m on equal devices, split by cp-sat: largest error 0.5" in text
+    assert "p could not be compared: no such luck" in text
+
+
+def test_an_objective_of_zero_is_no_division() -> None:
+    text = said(comparison(row("chain", 0), row("cp-sat", 0, bound=0)))
+    assert "buys nothing over chain in 1" in text
+
+
+def test_what_planners_do_is_one_sentence_for_each_device_set() -> None:
+    record = ModelRecord(
+        model="llama",
+        planners=(
+            PlannerRow("llama", "2x80GB", "auto", (1, 1), 20_900_000_000, 2),
+            PlannerRow("llama", "2x80GB", "missing", reason="no module"),
+            PlannerRow("llama", "2x80GB", "fxpartition, devices", (1, 1), 0, 2, proven=True),
+        ),
+    )
+    assert planner_sentences(record) == (
+        "2x80GB: auto spills 20.9 GB. fxpartition fits everything on 2 devices, "
+        "proven to be the fewest.",
+    )
+    found = dataclasses.replace(comparison(row("chain", 1)), models=(record,))
+    page = to_markdown(found)
+    assert "## Other planners on the same devices" in page
+    assert "| 2x80GB | missing | no module |" in page
+
+
+def test_markdown_has_a_table_for_every_model_and_a_reason_for_every_failure() -> None:
+    found = comparison(
+        row("greedy", None, reason="device 'cuda:0' needs 5 bytes"),
+        row("cp-sat", 12_345_678, bound=12_345_678),
+        device_sets=(NamedDevices("equal", parse_devices("2x24GB,unlimited")),),
+    )
+    page = to_markdown(found)
+    assert "## m\n" in page
+    assert "| equal | cp-sat | optimal | 12.35 ms |" in page
+    assert "greedy, equal devices: device 'cuda:0' needs 5 bytes" in page
+    assert "cuda:0 24 GB, cuda:1 24 GB, cuda:2 unlimited" in page
+    assert "## How to read this" in page
+    assert "| torch | 2.13.0 |" in page
+    assert "without weights: planned, not run" in page
+
+
+def test_names_cannot_break_a_markdown_table() -> None:
+    assert escape_markdown("a|b\n*c*_d_") == r"a\|b \*c\*\_d\_"
+    page = to_markdown(comparison(row("cp-sat", 1, bound=1, device_set="2x80GB | <b>")))
+    line = next(line for line in page.splitlines() if "2x80GB" in line and line[0] == "|")
+    assert line.replace(r"\|", "").count("|") == 13
+
+
+def test_names_are_not_markup_on_the_terminal() -> None:
+    name = "my[bold]model[/bold][/]"
+    found = comparison(row("greedy", 2, model=name), row("cp-sat", 1, bound=1, model=name))
+    broken = ModelRecord(model="[/oops]", reason="[red]reason[/wrong]")
+    stream = io.StringIO()
+    console = Console(file=stream, width=250)
+    console.print(comparison_table(dataclasses.replace(found, models=(*found.models, broken))))
+    assert name in stream.getvalue()
+    assert "[/oops]" in stream.getvalue()
+    assert "[red]reason[/wrong]" in stream.getvalue()
+
+
+def small_result() -> SolveResult:
+    operators = (
+        Operator("a", 3, weights=()),
+        Operator("b", 5, reads=("a",), value_bytes=2, storage_bytes=2),
+    )
+    problem = PartitionProblem(operators, (Device("x", 100), Device("[y]")))
+    return solve(problem, SolveLimits(workers=1), solver="cp-sat")
+
+
+def test_plans_stand_side_by_side() -> None:
+    done = ComparisonRow.from_result("m", "equal", small_result())
+    stream = io.StringIO()
+    Console(file=stream, width=150).print(
+        plan_table([dataclasses.replace(done, solver="greedy"), done], ("bottleneck",))
+    )
+    text = stream.getvalue()
+    assert "[y]" in text
+    assert "5 ns" in text
+    assert text.index("greedy") < text.index("cp-sat")
+
+
+def test_json_holds_everything_and_can_be_read_back() -> None:
+    done = ComparisonRow.from_result("m", "equal", small_result())
+    found = comparison(done, device_sets=(NamedDevices("equal", parse_devices("2x24GB")),))
+    data = json.loads(json.dumps(to_json(found)))
+    assert data["schema"] == "fxpartition.comparison"
+    assert data["version"] == 1
+    assert data["environment"] == [["torch", "2.13.0"]]
+    assert data["settings"]["limits"] == {"time_limit_s": 20, "workers": 2, "seed": 0}
+    (model,) = data["models"]
+    (entry,) = model["rows"]
+    assert entry["status"] == "optimal"
+    assert entry["objective"] == entry["bound"] == [5]
+    assert set(entry["plan"]["assignment"]) == {"a", "b"}
+    assert [usage["device"] for usage in entry["usage"]] == ["x", "[y]"]
+    assert model["device_sets"][0]["devices"]["devices"][0]["memory_bytes"] == 24 * 10**9
+
+
+def test_the_folder_is_made(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "report"
+    paths = write_report(comparison(row("cp-sat", 1, bound=1)), folder)
+    assert [path.name for path in paths] == ["results.json", "report.md"]
+    assert sorted(path.name for path in folder.iterdir()) == ["report.md", "results.json"]
+
+
+def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "report"
+    path.write_text("mine")
+    with pytest.raises(PartitionError, match="is a file; give --out a folder"):
+        prepare_folder(path)
+    with pytest.raises(PartitionError, match="cannot create the folder"):
+        prepare_folder(path / "below")
+    assert path.read_text() == "mine"
+
+
+def test_a_report_stays_whole_when_the_new_one_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_report(comparison(row("cp-sat", 1, bound=1)), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def fail(*_: object) -> str:
+        raise MemoryError
+
+    monkeypatch.setattr(report, "to_markdown", fail)
+    with pytest.raises(MemoryError):
+        write_report(comparison(row("cp-sat", 2, bound=2)), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_report_stays_whole_when_the_disk_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_report(comparison(row("cp-sat", 1, bound=1)), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(PartitionError, match="No space left on device"):
+        write_report(comparison(row("cp-sat", 2, bound=2)), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (format_ns(None), "-"),
+        (format_ns(999), "999 ns"),
+        (format_ns(12_345_678), "12.35 ms"),
+        (format_bytes(None), "unlimited"),
+        (format_bytes(141_107_412_992), "141.1 GB"),
+        (format_bytes(0), "0 B"),
+        (format_gap(None), "-"),
+        (format_gap(0.0), "0 %"),
+        (format_gap(0.00001), "< 0.01 %"),
+        (format_gap(0.5), "50.00 %"),
+        (format_value("peak_memory", 985), "98.5 %"),
+        (format_value("devices", 3), "3"),
+        (format_value("transfer", 2000), "2 kB"),
+        (format_value("latency", None), "-"),
+    ],
+)
+def test_numbers_as_people_read_them(text: str, expected: str) -> None:
+    assert text == expected
