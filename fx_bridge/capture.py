@@ -13,6 +13,7 @@ import inspect
 import io
 import logging
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -245,7 +246,9 @@ def _from_module(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 def _export(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, strict: bool
 ) -> fx.GraphModule:
-    return _unlift(torch.export.export(model, args, kwargs, strict=strict))
+    module = _unlift(torch.export.export(model, args, kwargs, strict=strict))
+    _copy_training(model, module)
+    return module
 
 
 def _unlift(program: ExportedProgram) -> fx.GraphModule:
@@ -257,10 +260,21 @@ def _unlift(program: ExportedProgram) -> fx.GraphModule:
 
 def _copy(module: fx.GraphModule) -> fx.GraphModule:
     """Return a module with a graph of its own and the same parameters and submodules."""
-    own = fx.GraphModule(module, copy.deepcopy(module.graph), type(module).__name__)
+    with warnings.catch_warnings():
+        # torch's own deprecations, met while it copies the structure of the inputs.
+        warnings.simplefilter("ignore", FutureWarning)
+        graph = copy.deepcopy(module.graph)
+    own = fx.GraphModule(module, graph, type(module).__name__)
     own.meta.update(module.meta)
-    own.training = module.training
+    _copy_training(module, own)
     return own
+
+
+def _copy_training(source: nn.Module, target: nn.Module) -> None:
+    """Restore the flags of the modules that a graph keeps; making one sets them to True."""
+    flags = {name: module.training for name, module in source.named_modules()}
+    for name, module in target.named_modules():
+        module.training = flags.get(name, source.training)
 
 
 def _symbolic_trace(
@@ -289,7 +303,7 @@ def _symbolic_trace(
                     traced.graph.erase_node(check)
                 traced.graph.erase_node(user)
     traced.recompile()
-    traced.training = model.training
+    _copy_training(model, traced)
     _propagate(traced, args, kwargs)
     return traced
 

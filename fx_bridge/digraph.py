@@ -142,7 +142,11 @@ def to_digraph(
         {"operators": list(group.operators), "reason": group.reason}
         for group in (_colocation_groups(captured, training) if colocation else ())
     ]
-    graph.graph["info"] = {"capture": captured.how, "note": captured.note}
+    graph.graph["info"] = {
+        "capture": captured.how,
+        "note": captured.note,
+        "made_up": list(table.made_up),
+    }
     return graph
 
 

@@ -8,6 +8,7 @@ storage of its own, and symbolic sizes have no bytes.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -36,6 +37,8 @@ class Replay(fx.Interpreter):
     values : dict of torch.fx.Node to Any
         The value of every node, after :meth:`replay`. All are kept, so that no two storages
         of one run have the same address.
+    made_up : list of str
+        The operators that could not run.
     """
 
     differentiates: ClassVar[bool] = False
@@ -45,7 +48,10 @@ class Replay(fx.Interpreter):
         self.mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.must_run = must_run
         self.values: dict[fx.Node, Any] = {}
+        self.made_up: list[str] = []
         self._fakes: dict[int, torch.Tensor] = {}
+        tensors = itertools.chain(module.parameters(), module.buffers())
+        self._on_meta = {tensor.device.type for tensor in tensors} == {"meta"}
 
     def replay(self) -> None:
         """Run every node but the output, in order."""
@@ -72,10 +78,14 @@ class Replay(fx.Interpreter):
             return self.fake(value) if isinstance(value, torch.Tensor) else value
         try:
             args, kwargs = self.fetch_args_kwargs_from_env(node)
+            args = tuple(self._here(a) if isinstance(a, torch.device) else a for a in args)
+            if kwargs.get("device") is not None:
+                kwargs = {**kwargs, "device": self._here(torch.device(kwargs["device"]))}
             return getattr(self, node.op)(node.target, args, kwargs)
         except Exception:
             if self.must_run:
                 raise
+            self.made_up.append(node.name)
             return self.substitute(node)
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -91,6 +101,15 @@ class Replay(fx.Interpreter):
         if id(tensor) not in self._fakes:
             self._fakes[id(tensor)] = self._new_fake(tensor)
         return self._fakes[id(tensor)]
+
+    def _here(self, device: torch.device) -> torch.device:
+        """Return where a tensor of `device` is replayed: a graph may come from elsewhere."""
+        if self._on_meta:
+            return torch.device("meta")
+        present = torch.accelerator.current_accelerator(check_available=True)
+        if device.type in ("cpu", "meta") or (present and present.type == device.type):
+            return device
+        return torch.device("cpu")
 
     def _new_fake(self, tensor: torch.Tensor) -> torch.Tensor:
         # Quantised tensors have no fake.
@@ -116,7 +135,7 @@ class Replay(fx.Interpreter):
                 [hint(size) for size in value.size()],
                 [hint(stride) for stride in value.stride()],
                 dtype=value.dtype,
-                device=value.device,
+                device=self._here(value.device),
             )
             return made.requires_grad_(self.differentiates and value.requires_grad)
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):

@@ -95,6 +95,9 @@ class StorageTable:
         lives; operators without are left out.
     value_bytes : mapping of str to int
         numel x itemsize of each value, symbolic sizes at their hints.
+    made_up : tuple of str
+        Operators that do not run on fake tensors, as when a size depends on data: their
+        storages are what the captured sizes and the schema say, their FLOPs unknown.
     """
 
     storages: Mapping[str, tuple[Storage, ...]]
@@ -102,6 +105,7 @@ class StorageTable:
     weights: Mapping[str, WeightStorage]
     weights_read: Mapping[str, tuple[str, ...]]
     value_bytes: Mapping[str, int]
+    made_up: tuple[str, ...] = ()
 
     def allocated(self, name: str) -> tuple[Storage, ...]:
         """Return the storages of the value of operator `name` that it allocates itself."""
@@ -138,6 +142,7 @@ def storage_table(captured: CapturedGraph) -> StorageTable:
         weights=MappingProxyType({k: w for k, w in watch.weights.items() if k in read}),
         weights_read=MappingProxyType(watch.weights_read),
         value_bytes=MappingProxyType(watch.bytes_of),
+        made_up=tuple(watch.made_up),
     )
 
 

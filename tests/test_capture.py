@@ -1,0 +1,226 @@
+import copy
+import io
+
+import pytest
+import torch
+from torch import fx, nn
+
+from fx_bridge.capture import CapturedGraph, capture, placeholder_values
+from solver import PartitionError
+
+
+class Box:
+    """A type that torch.export does not take as an input."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+class TakesBox(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, box, mask=None, scale=3):
+        y = self.norm(self.linear(box.x)) * scale
+        return y if mask is None else y + mask
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if x.sum() > 0:
+            return self.inner(x)
+        return x
+
+
+class Nested(nn.Module):
+    def forward(self, x, *, scale, extra):
+        return {"out": x * scale + extra["a"], "pair": (x, extra["b"])}
+
+
+class NoGrad(nn.Module):
+    def forward(self, x):
+        y = x * 2
+        with torch.no_grad():
+            z = (y + 1).relu()
+        return y + z
+
+
+class Conditional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: self.a(x), lambda x: self.b(x).relu(), (x,))
+
+
+def convnet():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten())
+
+
+def check_values(captured: CapturedGraph) -> None:
+    for node in captured.graph.nodes:
+        if node.op == "placeholder" or (node in captured.operators and node.users):
+            assert "val" in node.meta, node
+
+
+def test_a_module_is_exported_with_values_and_the_same_parameters():
+    model = convnet()
+    captured = capture(model, (torch.randn(2, 3, 8, 8),))
+    assert (captured.how, captured.note) == ("export", "")
+    check_values(captured)
+    own = dict(captured.module.named_parameters())
+    assert all(own[name] is parameter for name, parameter in model.named_parameters())
+    # A guards function could not be pickled.
+    assert not any(node.op == "call_module" for node in captured.graph.nodes)
+
+
+@pytest.mark.parametrize("model", [NoGrad(), Conditional()])
+def test_regions_and_branches_survive(model):
+    x = torch.randn(2, 4)
+    captured = capture(model, (x,))
+    check_values(captured)
+    torch.testing.assert_close(captured.module(x), model(x))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("wrap", [lambda model: model, fx.symbolic_trace])
+def test_the_model_is_not_changed(wrap, training):
+    model = convnet().train(training)
+    model[1].requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    given = wrap(model)
+    attributes = set(vars(given))
+    captured = capture(given, (torch.randn(2, 3, 8, 8),))
+    assert captured.module.training is training
+    assert model.training is training
+    assert set(vars(given)) == attributes
+    assert not model[1].weight.requires_grad
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_what_export_refuses_is_traced_symbolically_and_says_why():
+    model = TakesBox().eval()
+    box = Box(torch.randn(2, 4))
+    captured = capture(model, (box,))
+    assert captured.how == "symbolic_trace"
+    assert "export failed" in captured.note
+    assert "\n" not in captured.note
+    check_values(captured)
+    # Arguments left out had their defaults while tracing, and can still be left out.
+    torch.testing.assert_close(captured.module(box), model(box))
+    assert [node.target for node in captured.graph.nodes if node.op == "placeholder"] == [
+        "box",
+        "mask",
+        "scale",
+    ]
+    assert all(node.name[:7] != "_assert" for node in captured.operators)
+
+
+def test_a_graph_module_gets_values_from_example_inputs_and_stays_as_it_was():
+    traced = fx.symbolic_trace(nn.Sequential(nn.Linear(4, 8), nn.ReLU()))
+    captured = capture(traced, (torch.randn(2, 4),))
+    assert captured.how == "graph_module"
+    check_values(captured)
+    assert captured.operators[0].meta["val"].shape == (2, 8)
+    assert not any("val" in node.meta for node in traced.graph.nodes)
+    assert capture(captured.module).how == "graph_module"
+
+
+def test_variadic_inputs_of_a_traced_graph():
+    class Sum(nn.Module):
+        def forward(self, *xs):
+            return xs[0] + xs[1]
+
+    captured = capture(fx.symbolic_trace(Sum()), (torch.ones(3), torch.ones(3)))
+    assert captured.operators[-1].meta["val"].shape == (3,)
+
+
+def test_names_that_dynamo_gives_values_are_taken_and_dropped():
+    captured = capture(nn.Linear(4, 4), (torch.ones(2, 4),))
+    for node in captured.graph.nodes:
+        if "val" in node.meta:
+            node.meta["example_value"] = node.meta.pop("val")
+    again = capture(captured.module)
+    check_values(again)
+    assert not any("example_value" in node.meta for node in again.graph.nodes)
+
+
+def test_an_exported_program_and_a_saved_one():
+    program = torch.export.export(nn.Linear(4, 4), (torch.ones(2, 4),))
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    buffer.seek(0)
+    for given in (program, torch.export.load(buffer)):
+        captured = capture(given)
+        assert captured.how == "exported_program"
+        check_values(captured)
+        assert captured.module(torch.ones(2, 4)).shape == (2, 4)
+
+
+def test_a_model_on_the_meta_device_takes_inputs_from_anywhere():
+    with torch.device("meta"):
+        model = nn.Linear(2**20, 2**20, dtype=torch.bfloat16)
+    captured = capture(model, (torch.ones(1, 2**20, dtype=torch.bfloat16),))
+    assert captured.operators[0].meta["val"].device.type == "meta"
+    assert captured.args[0].is_meta
+
+
+def test_placeholder_values_follow_the_graph_not_the_order_of_the_call():
+    captured = capture(
+        Nested(),
+        (torch.ones(2),),
+        {"scale": torch.full((2,), 2.0), "extra": {"a": torch.zeros(2), "b": torch.ones(2)}},
+    )
+    call = {"extra": {"a": torch.full((2,), 5.0), "b": torch.ones(2)}, "scale": torch.zeros(2)}
+    values = placeholder_values(captured, (torch.ones(2),), call)
+    flat = fx.Interpreter(captured.module).run(*values, enable_io_processing=False)
+    assert torch.equal(flat[0], torch.full((2,), 5.0))
+    with pytest.raises(PartitionError, match="structure"):
+        placeholder_values(captured, (torch.ones(2),))
+    traced = capture(fx.symbolic_trace(nn.Linear(2, 2)), (torch.ones(1, 2),))
+    assert placeholder_values(traced, (), {"input": 7}) == (7,)
+    with pytest.raises(PartitionError, match=r"do not fit .* placeholders are input"):
+        placeholder_values(traced, (1, 2))
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "expected"),
+    [
+        (nn.Linear, (), "give an instance, not the class"),
+        (lambda x: x, (), "give a torch.nn.Module"),
+        (nn.Identity(), (torch.ones(2),), "has no operators"),
+        (nn.Linear(2, 2), torch.ones(2), "give a tuple of inputs"),
+        (nn.Linear(2, 2), (), "missing a required argument: 'input'"),
+        (fx.symbolic_trace(nn.Linear(2, 2)), (), "has no meta['val'] and there are no example"),
+        (fx.symbolic_trace(nn.Linear(2, 2)), (torch.ones(3, 3),), "pass inputs that it accepts"),
+        (
+            nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 4)),
+            (torch.ones(1, 2),),
+            "in module '1' (RuntimeError",
+        ),
+        (Branching(), (torch.ones(2, 4),), "'if x.sum() > 0:'"),
+    ],
+)
+def test_errors_say_in_one_line_what_and_where(model, args, expected, capfd):
+    with pytest.raises(PartitionError) as caught:
+        capture(model, args)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_model_that_returns_its_cache_is_told_not_to():
+    class ReturnsBox(nn.Module):
+        def forward(self, x):
+            return Box(x + 1)
+
+    with pytest.raises(PartitionError, match="use_cache=False"):
+        capture(ReturnsBox(), (torch.ones(2),))

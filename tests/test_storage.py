@@ -1,0 +1,224 @@
+import io
+
+import pytest
+import torch
+from torch import fx, nn
+
+from fx_bridge.capture import capture, placeholder_values
+from fx_bridge.replay import tensors_in
+from fx_bridge.storage import saved_storages, storage_table, weight_storages
+
+
+class Views(nn.Module):
+    """One of every way to share memory, or to look as if one did."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("cache", torch.zeros(6, 4))
+
+    def forward(self, x):
+        y = self.linear(x)
+        a, b = y.split(2)
+        total = a + b
+        rows = self.cache[1:5]
+        rows.add_(y)
+        values, indices = y.max(1)
+        same = y.contiguous().to(torch.float32).reshape(4, 4)
+        copied = y.t().reshape(16)
+        wide = y.unsqueeze(0).expand(3, 4, 4)
+        weight = self.linear.weight.t()
+        y[2:].mul_(2)
+        turned = y.t().contiguous()
+        return total, rows + 1, values, indices, same, copied, wide[1:], weight, turned
+
+
+class Traced(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True))
+        self.register_buffer("state", torch.zeros(4))
+
+    def forward(self, x):
+        y = self.net(x)
+        z = y.view(-1)
+        z += 1
+        self.state.copy_(y[0])
+        torch.relu_(y)
+        return torch.chunk(y, 2)[0], z
+
+
+def convnet():
+    return nn.Sequential(
+        nn.Conv2d(4, 4, 1), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Dropout(0.0), nn.Flatten(0)
+    )
+
+
+CASES = {
+    "views": lambda: (Views(), (torch.randn(4, 4),)),
+    "traced": lambda: (fx.symbolic_trace(Traced()), (torch.randn(4, 4),)),
+    "convnet": lambda: (convnet(), (torch.randn(1, 4, 2, 2),)),
+    "convnet-eval": lambda: (convnet().eval(), (torch.randn(1, 4, 2, 2),)),
+    "convnet-traced": lambda: (fx.symbolic_trace(convnet()), (torch.randn(1, 4, 2, 2),)),
+    "attention": lambda: (
+        nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, 0.0, batch_first=True), 2),
+        (torch.randn(2, 3, 8),),
+    ),
+    "lstm": lambda: (nn.LSTM(4, 5), (torch.randn(2, 3, 4),)),
+}
+
+
+def content(storage):
+    return torch.empty(0, dtype=torch.uint8).set_(storage).clone()
+
+
+def real_run(captured):
+    """Run on real tensors; yield each node, its value, and the addresses that it changed."""
+    inputs = iter(placeholder_values(captured, captured.args, captured.kwargs))
+    run = fx.Interpreter(captured.module)
+    storages = {}
+    for tensor in (*captured.module.parameters(), *captured.module.buffers()):
+        storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+    with torch.no_grad():
+        for node in captured.graph.nodes:
+            if node.op == "output":
+                return
+            before = {address: content(storage) for address, storage in storages.items()}
+            value = next(inputs) if node.op == "placeholder" else run.run_node(node)
+            run.env[node] = value
+            changed = {a for a, was in before.items() if not content(storages[a]).equal(was)}
+            for tensor in tensors_in(value):
+                storages[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+            yield node, value, changed
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.filterwarnings("ignore:The tensor attributes")
+def test_storages_and_writes_are_those_of_a_real_run(case):
+    model, args = CASES[case]()
+    captured = capture(model, args)
+    table = storage_table(captured)
+    owner_at = {}
+    for weight in weight_storages(captured.module, captured.graph).values():
+        for tensor in weight.tensors:
+            owner_at[tensor.untyped_storage().data_ptr()] = ("weight", weight.key, 0)
+    kept = []
+    for node, value, changed in real_run(captured):
+        kept.append(value)
+        addresses = [t.untyped_storage().data_ptr() for t in tensors_in(value)]
+        found = table.storages[node.name]
+        assert len(set(addresses)) == len(found), node
+        for address, storage in zip(dict.fromkeys(addresses), found, strict=True):
+            identity = (storage.kind, storage.owner, storage.index)
+            assert owner_at.setdefault(address, identity) == identity, node
+        sizes = {
+            t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors_in(value)
+        }
+        assert [s.size_bytes for s in found] == list(sizes.values()), node
+        written = {(s.kind, s.owner, s.index) for s in table.writes.get(node.name, ())}
+        assert {owner_at[address] for address in changed} <= written, node
+        assert table.value_bytes[node.name] == sum(
+            t.numel() * t.element_size() for t in tensors_in(value)
+        )
+    assert not table.made_up
+
+
+def test_operators_that_only_read_write_nothing():
+    table = storage_table(capture(*CASES["views"]()))
+    assert set(table.writes) == {"add_", "mul_"}
+    assert {s.owner for s in table.writes["add_"]} == {"cache"}
+    assert {s.owner for s in table.writes["mul_"]} == {"linear"}
+
+
+def test_a_graph_that_lost_its_aliasing_gets_it_back():
+    buffer = io.BytesIO()
+    model, args = CASES["views"]()
+    torch.export.save(torch.export.export(model, args), buffer)
+    buffer.seek(0)
+    loaded = storage_table(capture(torch.export.load(buffer)))
+    assert dict(loaded.storages) == dict(storage_table(capture(model, args)).storages)
+
+
+def test_tied_weights_are_one_weight_and_views_of_weights_are_the_weight():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(10, 4)
+            self.head = nn.Linear(4, 10, bias=False)
+            self.head.weight = self.embed.weight
+            self.unused = nn.Linear(4, 4)
+
+        def forward(self, tokens):
+            return self.head(self.embed(tokens)), self.embed.weight.t()[0]
+
+    table = storage_table(capture(Tied(), (torch.zeros(2, 3, dtype=torch.long),)))
+    assert list(table.weights) == ["embed.weight"]
+    assert table.weights["embed.weight"].names == ("embed.weight", "head.weight")
+    assert table.weights["embed.weight"].size_bytes == 10 * 4 * 4
+    assert all(keys == ("embed.weight",) for keys in table.weights_read.values())
+    assert set(table.weights_read) == {"embedding", "linear", "t", "select"}
+
+
+def test_a_slice_of_a_large_file_costs_the_slice():
+    flat = torch.zeros(1000)
+    module = nn.Module()
+    module.a = nn.Parameter(flat[:10])
+    module.b = nn.Parameter(flat[10:30])
+    module.register_buffer("part", flat[10:30])
+    (weight,) = weight_storages(module).values()
+    assert weight.names == ("a", "b", "part")
+    assert weight.size_bytes == 30 * 4
+
+
+def test_an_operator_that_cannot_run_is_named_and_its_schema_believed():
+    class DataDependent(nn.Module):
+        def forward(self, x):
+            return torch.nonzero(x > 0) * 2
+
+    table = storage_table(capture(DataDependent(), (torch.randn(3, 4),)))
+    assert "nonzero" in table.made_up
+    # As many rows as there can be.
+    assert table.value_bytes["nonzero"] == 12 * 2 * 8
+
+
+def test_dynamic_sizes_count_as_in_the_example():
+    program = torch.export.export(
+        nn.Linear(4, 2), (torch.ones(6, 4),), dynamic_shapes={"input": {0: torch.export.Dim("b")}}
+    )
+    assert storage_table(capture(program)).value_bytes["linear"] == 6 * 2 * 4
+
+
+def test_a_graph_from_a_device_that_is_not_here():
+    captured = capture(nn.Linear(4, 4), (torch.ones(2, 4),))
+    with torch._subclasses.FakeTensorMode():
+        for node in captured.graph.nodes:
+            if "val" in node.meta:
+                node.meta["val"] = torch.empty(node.meta["val"].shape, device="cuda")
+    table = storage_table(captured)
+    assert not table.made_up
+    assert table.value_bytes["linear"] == 32
+
+
+@pytest.mark.parametrize("case", ["attention", "convnet"])
+def test_saved_storages_are_those_that_autograd_keeps(case):
+    model, args = CASES[case]()
+    weights = {p.untyped_storage().data_ptr() for p in [*model.parameters(), *model.buffers()]}
+    kept = {}
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    captured = capture(model, args)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        alive = captured.module(*args)
+    expected = sum(storage.nbytes() for at, storage in kept.items() if at not in weights)
+    found = {storage for storages in saved_storages(captured).values() for storage in storages}
+    assert sum(storage.size_bytes for storage in found) == expected > 0
+    assert len({storage.key for storage in found}) == len(found)
+    del alive
+
+
+def test_nothing_is_saved_where_nothing_is_trained():
+    model = nn.Linear(4, 4).requires_grad_(False)
+    assert saved_storages(capture(model, (torch.ones(2, 4),))) == {}
