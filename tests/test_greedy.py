@@ -293,26 +293,27 @@ def test_1f1b_keeps_fewer_microbatches_in_later_stages():
         Operator("b", reads=("a",), saves=("b",)),
         Operator("c", reads=("b",), saves=("c",)),
         Operator("d", reads=("c",), saves=("d",)),
+        Operator("e", reads=("d",), saves=("e",)),
     )
     problem = PartitionProblem(
         operators,
-        (Device("d0", 4), Device("d1", 2)),
-        saved=dict.fromkeys("abcd", 1),
+        (Device("d0", 4), Device("d1", 3)),
+        saved=dict.fromkeys("abcde", 1),
         memory_model="training",
         schedule="1f1b",
         microbatches=8,
     )
     result = greedy(problem)
-    assert result.status is SolveStatus.FEASIBLE  # 2 x 2 bytes, then 1 x 2 bytes
-    assert placed(problem) == "0011"
+    assert result.status is SolveStatus.FEASIBLE  # 2 x 2 bytes, then 1 x 3 bytes
+    assert placed(problem) == "00111"
 
 
 def test_a_device_without_a_cycle_is_preferred_for_what_is_left():
-    # {a} and {b} take d0 and d1. c would fit beside a, but a -> b -> c.
+    # {b} and {c} take d1 and d0. a would fit beside c, but a -> b -> c.
     result = greedy(weighted_chain([4, 8, 5], [10, 8]))
     assert result.status is SolveStatus.UNKNOWN
     assert "cycle" not in result.reason
-    assert result.plan.assignment["c"] == result.plan.assignment["b"]
+    assert result.plan.assignment["a"] == result.plan.assignment["b"]
 
 
 def test_edges_of_backward_operators_order_nothing():
