@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from solver.problem import Device
 from solver.reduce import UnitGraph
 
-_Ints = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int64]
 
 _BLOCK_BYTES = 8 * 1024 * 1024
 """Size of one block of the transitive closure, which is never held whole."""
@@ -39,7 +40,7 @@ class StageWindows:
 
 def closure_sums(
     count: int, edges: Sequence[tuple[int, int]], values: npt.NDArray[np.int64]
-) -> _Ints:
+) -> Ints:
     """Sum `values` over every unit and all its ancestors, each counted once.
 
     Parameters
@@ -82,58 +83,105 @@ def closure_sums(
     return sums
 
 
-def stage_windows(
-    units: UnitGraph, positions: int, bottleneck_ns: int | None = None
-) -> StageWindows:
-    """Return the positions that each unit can have in any plan within the limits.
+class StageBounds:
+    """Windows of all units for any device order and any limit on the bottleneck.
 
     Parameters
     ----------
     units : UnitGraph
-    positions : int
-        Number of stage positions.
-    bottleneck_ns : int, optional
-        Only plans whose bottleneck is at most this are of interest.
 
     Notes
     -----
-    Proof: a unit and all its ancestors are on positions up to the unit's own, because stages
-    do not decrease along an edge. Their work is at most `bottleneck_ns` per position even on
-    the fastest device (transfers only add to the load, and with overlap compute alone bounds
-    it), and their weights at most the largest capacities, so they occupy at least that many
-    positions. A weight that several units read is counted at the first of them only, which
-    can only lower the count. Descendants bound from the other end in the same way.
+    Proof of the windows: a unit and all its ancestors are on positions up to the unit's own,
+    because stages do not decrease along an edge. Their weights fill those devices' memory, and
+    their work those devices' time, which is at most the bottleneck each (transfers only add to
+    a load, and with overlap compute alone bounds it). Work is measured by every operator's
+    fastest class, and a device of class c gets through at most bottleneck / r of it, where r is
+    the least ratio of an operator's time on c to its fastest time. A weight that several units
+    read is counted at the first of them only, which can only lower the sums. Descendants bound
+    from the other end in the same way.
     """
-    problem = units.problem
-    classes = {device.device_class for device in problem.devices}
-    work = np.array([units.latency_ns(c) for c in sorted(classes)], dtype=np.int64).min(axis=0)
-    before = np.zeros(len(units), dtype=np.int64)
-    after = np.zeros(len(units), dtype=np.int64)
-    for entry in units.weights:
-        before[entry.units[0]] += entry.size_bytes
-        after[entry.units[-1]] += entry.size_bytes
-    count = len(units)
-    reverse = [(count - 1 - target, count - 1 - source) for source, target in units.edges]
-    up = closure_sums(count, units.edges, np.stack([work, before], axis=1))
-    down = closure_sums(count, reverse, np.stack([work, after], axis=1)[::-1])[::-1]
-    capacities = sorted(
-        (device.memory_bytes for device in problem.devices if device.memory_bytes is not None),
-        reverse=True,
-    )
-    unlimited = len(capacities) < len(problem.devices)
-    totals = np.cumsum(capacities[:positions], dtype=np.float64) if capacities else np.zeros(0)
 
-    def least_stages(sums: _Ints) -> _Ints:
-        stages = np.ones(count, dtype=np.int64)
+    def __init__(self, units: UnitGraph) -> None:
+        self._devices = units.problem.devices
+        self._count = count = len(units)
+        names = sorted({device.device_class for device in self._devices})
+        times = np.array([units.latency_ns(name) for name in names], dtype=np.int64)
+        work = times.min(axis=0)
+        busy = work > 0
+        self._slowness = {
+            name: float((row[busy] / work[busy]).min()) if busy.any() else 1.0
+            for name, row in zip(names, times, strict=True)
+        }
+        before = np.zeros(count, dtype=np.int64)
+        after = np.zeros(count, dtype=np.int64)
+        for entry in units.weights:
+            before[entry.units[0]] += entry.size_bytes
+            after[entry.units[-1]] += entry.size_bytes
+        reverse = [(count - 1 - target, count - 1 - source) for source, target in units.edges]
+        self._up = closure_sums(count, units.edges, np.stack([work, before], axis=1))
+        self._down = closure_sums(count, reverse, np.stack([work, after], axis=1)[::-1])[::-1]
+        self._total_work = int(work.sum())
+        self._total_bytes = int(before.sum())
+        self._largest_work = int(work.max())
+
+    def least_bottleneck_ns(self, positions: int) -> int:
+        """Return a lower bound of the bottleneck: the average load, and the longest operator."""
+        ratios = sorted(self._slowness[device.device_class] for device in self._devices)
+        rate = sum(1.0 / ratio for ratio in ratios[:positions])
+        # The last division is in floats: give it away rather than claim too much.
+        return max(self._largest_work, int(self._total_work / rate * (1 - 1e-12)))
+
+    def least_devices(self) -> int:
+        """Return a lower bound of the number of devices: the largest ones that hold all weights.
+
+        More devices than there are when even all of them do not.
+        """
+        room = np.cumsum(sorted(map(_capacity, self._devices), reverse=True))
+        return int(np.searchsorted(room, self._total_bytes)) + 1
+
+    def windows(
+        self,
+        positions: int,
+        bottleneck_ns: int | None = None,
+        order: Sequence[Device] | None = None,
+    ) -> StageWindows:
+        """Return the positions that each unit can have in any plan within the limits.
+
+        Parameters
+        ----------
+        positions : int
+            Number of stage positions.
+        bottleneck_ns : int, optional
+            Only plans whose bottleneck is at most this are of interest.
+        order : sequence of Device, optional
+            The device of each position; without it, the best devices come first from either end.
+        """
+        if order is None:
+            memory = sorted(map(_capacity, self._devices), reverse=True)[:positions]
+            speed = sorted(1.0 / self._slowness[d.device_class] for d in self._devices)
+            ends = [(memory, speed[::-1][:positions])] * 2
+        else:
+            memory = [_capacity(device) for device in order]
+            speed = [1.0 / self._slowness[device.device_class] for device in order]
+            ends = [(memory, speed), (memory[::-1], speed[::-1])]
+        first = self._least_stages(self._up, *ends[0], bottleneck_ns) - 1
+        last = positions - self._least_stages(self._down, *ends[1], bottleneck_ns)
+        return StageWindows(tuple(first.tolist()), tuple(last.tolist()))
+
+    def _least_stages(
+        self, sums: Ints, memory: list[float], speed: list[float], bottleneck_ns: int | None
+    ) -> Ints:
+        """Return how many stages from one end the given work and weights fill at least."""
+        stages = np.ones(self._count, dtype=np.int64)
+        weights_room = np.cumsum(np.array(memory))
+        stages = np.maximum(stages, np.searchsorted(weights_room, sums[:, 1]) + 1)
         if bottleneck_ns is not None:
-            if bottleneck_ns > 0:
-                stages = np.maximum(stages, -(-sums[:, 0] // bottleneck_ns))
-            else:
-                stages = np.where(sums[:, 0] > 0, positions + 1, stages)
-        if not unlimited:
-            stages = np.maximum(stages, np.searchsorted(totals, sums[:, 1], side="left") + 1)
+            # Widened by a little more than the rounding of the sums.
+            time_room = np.cumsum(np.array(speed) * bottleneck_ns) * (1 + 1e-12)
+            stages = np.maximum(stages, np.searchsorted(time_room, sums[:, 0]) + 1)
         return stages
 
-    first = least_stages(up) - 1
-    last = positions - least_stages(down)
-    return StageWindows(tuple(first.tolist()), tuple(last.tolist()))
+
+def _capacity(device: Device) -> float:
+    return np.inf if device.memory_bytes is None else float(device.memory_bytes)

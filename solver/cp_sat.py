@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ortools.sat.python import cp_model
 
-from solver.bounds import stage_windows
+from solver.bounds import StageBounds, StageWindows
 from solver.chain import solve_chain
 from solver.evaluate import evaluate
 from solver.formulation import CpSatFormulation
 from solver.greedy import solve_greedy
-from solver.linear import LinearSum
 from solver.plan import PartitionPlan
 from solver.problem import ObjectiveName, PartitionProblem
-from solver.reduce import condense
+from solver.reduce import condense, device_orders, interchangeable_kinds
 from solver.result import Progress, SolveLimits, SolveResult, SolveStatus
 
 _NAME = "cp-sat"
+_MOST_ORDERS = 120
+"""Device orders to search one by one; beyond that, the order is part of one model."""
+_FIRST_SLICE_S = 2.0
+"""Time of each order in the first round of searches."""
+_SLICE_GROWTH = 4
 
 
 def solve_cp_sat(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
@@ -40,6 +44,20 @@ def solve_cp_sat(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     return _Search(problem, limits).run()
 
 
+@dataclass(slots=True)
+class _Branch:
+    """One device order (or all of them, None), with what is known of it.
+
+    `bound` is a proven lower bound of the objective under way among the plans of this order
+    that are better than the incumbent; a closed branch has none that is better.
+    """
+
+    order: tuple[int, ...] | None
+    positions: int
+    bound: int
+    closed: bool = False
+
+
 class _Search:
     """One run of the exact solver."""
 
@@ -49,27 +67,35 @@ class _Search:
         self.started_s = time.perf_counter()
         self.incumbent: PartitionPlan | None = None
         self.incumbent_values: tuple[int, ...] | None = None
-        self.bounds: list[int] = []
+        self.proven: list[int] = []
+        self.branches: list[_Branch] = []
+        self.no_plan = False
 
     def run(self) -> SolveResult:
-        units = condense(self.problem)
-        if any(allowed is not None and not allowed for allowed in units.allowed_devices):
+        self.units = condense(self.problem)
+        if any(allowed is not None and not allowed for allowed in self.units.allowed_devices):
             return self._result(
                 SolveStatus.INFEASIBLE,
                 "operators on a cycle between colocation groups are pinned to different devices",
             )
         self._try_baselines()
-        positions = min(len(self.problem.devices), len(units))
-        largest_load_ns: int | None = None
-        if self.incumbent_values is not None and self.problem.objective[0] == "bottleneck":
-            largest_load_ns = self.incumbent_values[0]
-        windows = stage_windows(units, positions, largest_load_ns)
-        if windows.empty:
-            # The incumbent, if there is one, lies within its own windows.
-            assert self.incumbent is None
-            return self._result(SolveStatus.INFEASIBLE, "the weights exceed the memory in all")
-        formulation = CpSatFormulation(units, positions, windows, largest_load_ns)
-        return self._minimise(formulation)
+        self.stage_bounds = StageBounds(self.units)
+        self.kinds = interchangeable_kinds(self.units)
+        for name in self.problem.objective:
+            if not self._minimise(name):
+                break
+        return self._answer()
+
+    def _answer(self) -> SolveResult:
+        if len(self.proven) == len(self.problem.objective) and self.incumbent_values is not None:
+            if tuple(self.proven) == self.incumbent_values:
+                return self._result(SolveStatus.OPTIMAL)
+            return self._result(SolveStatus.FEASIBLE)
+        if self.incumbent is not None:
+            return self._result(SolveStatus.FEASIBLE)
+        if self.no_plan:
+            return self._result(SolveStatus.INFEASIBLE, "proven: no plan fits")
+        return self._result(SolveStatus.UNKNOWN, "the time limit ran out before a plan was found")
 
     def _try_baselines(self) -> None:
         for baseline in (solve_chain, solve_greedy):
@@ -81,66 +107,149 @@ class _Search:
         if self.incumbent_values is None or values < self.incumbent_values:
             self.incumbent, self.incumbent_values = plan, values
 
-    def _minimise(self, formulation: CpSatFormulation) -> SolveResult:
-        for name in self.problem.objective:
-            target = formulation.objective(name)
-            status = self._run_solver(formulation, name, target)
-            if status == cp_model.INFEASIBLE:
-                # Later objectives start from a plan that satisfies the earlier ones.
-                assert self.incumbent is None, "a feasible plan was found infeasible"
-                return self._result(SolveStatus.INFEASIBLE, "proven: no plan fits")
-            if status != cp_model.OPTIMAL:
-                found = self.incumbent is not None
-                return self._result(
-                    SolveStatus.FEASIBLE if found else SolveStatus.UNKNOWN,
-                    "" if found else "the time limit ran out before a plan was found",
-                )
-            index = len(self.bounds) - 1
-            assert self.incumbent_values is not None
-            assert self.incumbent_values[index] == self.bounds[index], (
-                f"the model proves {name} = {self.bounds[index]}, "
-                f"but the evaluator says {self.incumbent_values[index]}"
-            )
-            formulation.stages.model.add(target.expression <= self.bounds[index])
-        return self._result(SolveStatus.OPTIMAL)
+    # -- one objective --------------------------------------------------------------------
+
+    def _minimise(self, name: ObjectiveName) -> bool:
+        """Minimise one objective under the proven values of the earlier ones.
+
+        Returns whether the optimum is proven. Branches are searched in rounds with growing
+        slices of time, so that each gets a bound before any of them takes all the time.
+        """
+        self.branches = self._branches(name)
+        slice_s = _FIRST_SLICE_S
+        pending = self.branches
+        while pending and not self._is_out_of_time():
+            for branch in pending:
+                self._search(branch, name, None if len(pending) == 1 else slice_s)
+                if self._is_out_of_time():
+                    break
+            pending = [branch for branch in pending if not branch.closed]
+            slice_s *= _SLICE_GROWTH
+        self.no_plan = self.incumbent_values is None and not pending
+        if not self.no_plan:
+            self.proven.append(self.least())
+        return self.incumbent_values is not None and not pending
+
+    def least(self) -> int:
+        """Return a lower bound of the objective under way over all plans."""
+        level = len(self.proven)
+        bounds = [branch.bound for branch in self.branches if not branch.closed]
+        if self.incumbent_values is not None:
+            bounds.append(self.incumbent_values[level])
+        return min(bounds)
+
+    def _branches(self, name: ObjectiveName) -> list[_Branch]:
+        positions = min(len(self.problem.devices), len(self.units))
+        least = 0
+        if name == "bottleneck":
+            least = self.stage_bounds.least_bottleneck_ns(positions)
+        if name == "devices":
+            least = self.stage_bounds.least_devices()
+        # Under 1F1B the memory of a stage depends on how many follow: every length is a case.
+        varies = self.problem.memory_model == "training" and self.problem.schedule == "1f1b"
+        orders: list[tuple[int, ...]] | None = [(0,) * positions]
+        if len(self.kinds) > 1:
+            orders = device_orders(self.kinds, positions, every_length=varies, most=_MOST_ORDERS)
+        if orders is None:
+            return [_Branch(None, positions, least)]
+        branches = [_Branch(order, len(order), least) for order in orders]
+        if self.incumbent is not None:
+            kind_of = {d.name: k for k, entry in enumerate(self.kinds) for d in entry.devices}
+            stages = [kind_of[device] for device in self.incumbent.stages]
+            # The incumbent's own order first: its neighbourhood is where better plans are.
+            branches.sort(key=lambda branch: not _is_subsequence(stages, branch.order or ()))
+        return branches
+
+    def _search(self, branch: _Branch, name: ObjectiveName, slice_s: float | None) -> None:
+        """Look for a plan of `branch` that is better than the incumbent."""
+        level = len(self.proven)
+        ceiling: int | None = None
+        if self.incumbent_values is not None:
+            ceiling = self.incumbent_values[level]
+            if branch.bound >= ceiling:
+                branch.closed = True
+                return
+        # The incumbent's own branch keeps it as a solution: a full hint is worth more there.
+        windows, largest_load_ns = self._windows(branch, name, ceiling)
+        if windows.empty:
+            branch.closed = True
+            return
+        formulation = CpSatFormulation(
+            self.units,
+            branch.positions,
+            windows,
+            largest_load_ns=largest_load_ns,
+            order=branch.order,
+        )
+        model = formulation.stages.model
+        for earlier, value in zip(self.problem.objective, self.proven, strict=False):
+            model.add(formulation.objective(earlier).expression <= value)
+        target = formulation.objective(name)
+        model.minimize(target.expression)
+        choice = None if self.incumbent is None else formulation.stages.choice_of(self.incumbent)
+        if choice is not None:
+            formulation.stages.set_hint(choice)
+        elif ceiling is not None:
+            model.add(target.expression <= ceiling - 1)
+        self._run_solver(formulation, branch, name, slice_s)
+
+    def _windows(
+        self, branch: _Branch, name: ObjectiveName, ceiling: int | None
+    ) -> tuple[StageWindows, int | None]:
+        """Return the stage windows of plans that are at least as good as the incumbent."""
+        largest_load_ns = ceiling if name == "bottleneck" else None
+        for earlier, value in zip(self.problem.objective, self.proven, strict=False):
+            if earlier == "bottleneck":
+                largest_load_ns = value
+        devices = None
+        if branch.order is not None:
+            devices = [self.kinds[kind].device for kind in branch.order]
+        windows = self.stage_bounds.windows(branch.positions, largest_load_ns, devices)
+        return windows, largest_load_ns
 
     def _run_solver(
-        self, formulation: CpSatFormulation, name: ObjectiveName, target: LinearSum
-    ) -> cp_model.CpSolverStatus:
-        model = formulation.stages.model
-        model.minimize(target.expression)
-        if self.incumbent is not None:
-            choice = formulation.stages.choice_of(self.incumbent)
-            if choice is not None:
-                formulation.stages.set_hint(choice)
+        self,
+        formulation: CpSatFormulation,
+        branch: _Branch,
+        name: ObjectiveName,
+        slice_s: float | None,
+    ) -> None:
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = self.limits.worker_count
         solver.parameters.random_seed = self.limits.seed
-        remaining_s = self._remaining_s()
-        if remaining_s is not None:
-            solver.parameters.max_time_in_seconds = remaining_s
-        watcher = _Watcher(self, name)
+        times_s = [t for t in (slice_s, self._remaining_s()) if t is not None]
+        if times_s:
+            solver.parameters.max_time_in_seconds = min(times_s)
+        watcher = _Watcher(self, branch, name)
         if self.limits.on_progress is not None:
             solver.best_bound_callback = watcher.on_bound
-        status = solver.solve(model, watcher)
+        status = solver.solve(formulation.stages.model, watcher)
         if status == cp_model.MODEL_INVALID:
-            raise AssertionError(f"invalid CP-SAT model: {model.validate()}")
-        if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            plan = formulation.stages.plan_of(solver.value)
-            evaluation = evaluate(self.problem, plan)
-            assert evaluation.feasible, evaluation.violations
-            assert evaluation.value(name) <= round(solver.objective_value), name
-            self._offer(plan, evaluation.objective)
-        if status != cp_model.INFEASIBLE:
-            self._note_bound(solver.best_objective_bound)
-        return status
+            raise AssertionError(f"invalid CP-SAT model: {formulation.stages.model.validate()}")
+        if status == cp_model.INFEASIBLE:
+            branch.closed = True
+            return
+        # Bounds are integers, exact in floats up to 2**53.
+        branch.bound = max(branch.bound, round(solver.best_objective_bound))
+        if status == cp_model.UNKNOWN:
+            return
+        plan = formulation.stages.plan_of(solver.value)
+        evaluation = evaluate(self.problem, plan)
+        assert evaluation.feasible, evaluation.violations
+        value = evaluation.value(name)
+        assert value <= round(solver.objective_value), (name, value, solver.objective_value)
+        self._offer(plan, evaluation.objective)
+        if status == cp_model.OPTIMAL:
+            assert value == branch.bound, (
+                f"the model proves {name} = {branch.bound}, but the evaluator says {value}"
+            )
+            branch.closed = True
 
-    def _note_bound(self, bound: float) -> None:
-        # Bounds are exact integers up to 2**53; the last rounding can only weaken them.
-        value = max(0, round(bound))
-        if self.incumbent_values is not None:
-            value = min(value, self.incumbent_values[len(self.bounds)])
-        self.bounds.append(value)
+    # -- time and result ------------------------------------------------------------------
+
+    def _is_out_of_time(self) -> bool:
+        elapsed_s = time.perf_counter() - self.started_s
+        return self.limits.time_limit_s is not None and elapsed_s >= self.limits.time_limit_s
 
     def _remaining_s(self) -> float | None:
         if self.limits.time_limit_s is None:
@@ -157,32 +266,40 @@ class _Search:
             status=status,
             plan=plan,
             evaluation=None if plan is None else evaluate(self.problem, plan),
-            objective_bounds=tuple(self.bounds) or None,
+            objective_bounds=tuple(self.proven) or None,
             wall_time_s=time.perf_counter() - self.started_s,
             reason=reason,
         )
 
 
-class _Watcher(cp_model.CpSolverSolutionCallback):
-    """Tells the caller of every better incumbent and bound."""
+def _is_subsequence(stages: list[int], order: tuple[int, ...]) -> bool:
+    remaining = iter(order)
+    return all(kind in remaining for kind in stages)
 
-    def __init__(self, search: _Search, name: ObjectiveName) -> None:
+
+class _Watcher(cp_model.CpSolverSolutionCallback):
+    """Tells the caller of every better incumbent and of the bound over all branches."""
+
+    def __init__(self, search: _Search, branch: _Branch, name: ObjectiveName) -> None:
         super().__init__()
         self._search = search
+        self._branch = branch
         self._name = name
-        self._incumbent: int | None = None
-        self._bound: int | None = None
+        values = search.incumbent_values
+        self._incumbent = None if values is None else values[len(search.proven)]
 
     def on_solution_callback(self) -> None:
-        self._incumbent = round(self.objective_value)
+        found = round(self.objective_value)
+        self._incumbent = found if self._incumbent is None else min(self._incumbent, found)
         self._report()
 
     def on_bound(self, bound: float) -> None:
-        self._bound = max(0, round(bound))
+        self._branch.bound = max(self._branch.bound, round(bound))
         self._report()
 
     def _report(self) -> None:
         on_progress = self._search.limits.on_progress
         if on_progress is not None:
             elapsed_s = time.perf_counter() - self._search.started_s
-            on_progress(Progress(_NAME, self._name, self._incumbent, self._bound, elapsed_s))
+            bound = self._search.least()
+            on_progress(Progress(_NAME, self._name, self._incumbent, bound, elapsed_s))

@@ -45,7 +45,7 @@ values equal those of :mod:`solver.evaluate`, which :mod:`solver.cp_sat` asserts
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from solver.bounds import StageWindows
 from solver.linear import LinearSum, Literal
@@ -68,6 +68,8 @@ class CpSatFormulation:
         Must leave at least one optimal plan.
     largest_load_ns : int, optional
         An upper bound on the bottleneck of the plans of interest.
+    order : sequence of int, optional
+        The kind of device on each position; without it the order is part of the decision.
 
     Attributes
     ----------
@@ -80,9 +82,11 @@ class CpSatFormulation:
         units: UnitGraph,
         positions: int,
         windows: StageWindows,
+        *,
         largest_load_ns: int | None = None,
+        order: Sequence[int] | None = None,
     ) -> None:
-        self.stages = StageModel(units, positions, windows)
+        self.stages = StageModel(units, positions, windows, order)
         self._memory = MemoryRows(self.stages)
         self._loads = LoadRows(self.stages, largest_load_ns)
         self._objectives: dict[str, LinearSum] = {}

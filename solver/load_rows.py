@@ -32,9 +32,14 @@ class LoadRows:
     @cached_property
     def loads(self) -> list[LinearSum]:
         """load[p] in nanoseconds: at least the load of whichever device is there."""
-        cost_groups = self._cost_groups()
+        all_groups = self._cost_groups()
         loads: list[LinearSum] = []
         for position in self.stages.positions:
+            cost_groups = [
+                (device, kinds)
+                for device, kinds in all_groups
+                if any(self.stages.kind[position][kind] is not False for kind in kinds)
+            ]
             parts_of = [self._load_parts(position, device) for device, _ in cost_groups]
             upper = max(
                 sum(part.largest(self.stages.upper) for part in parts) for parts in parts_of
@@ -158,7 +163,9 @@ class LoadRows:
         by_kinds: dict[tuple[int, int], LinearSum] = {}
         for first, sender in enumerate(self.stages.kinds):
             for second, receiver in enumerate(self.stages.kinds):
-                if first == second and len(sender.devices) == 1:
+                chosen = [self.stages.kind[source][first], self.stages.kind[target][second]]
+                excluded = any(entry is False for entry in chosen)
+                if excluded or (first == second and len(sender.devices) == 1):
                     continue
                 total = LinearSum()
                 for net, literal in self.stages.pairs[source, target]:
@@ -173,7 +180,9 @@ class LoadRows:
         for (first, second), total in by_kinds.items():
             constraint = self.stages.model.add(variable >= total.expression)
             chosen = [self.stages.kind[source][first], self.stages.kind[target][second]]
-            constraint.only_enforce_if(*[entry for entry in chosen if not isinstance(entry, bool)])
+            conditions = [entry for entry in chosen if not isinstance(entry, bool)]
+            if conditions:
+                constraint.only_enforce_if(*conditions)
         values = self.stages.values
 
         def time_ns(choice: StageChoice) -> int:

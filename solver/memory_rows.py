@@ -94,12 +94,12 @@ class MemoryRows:
         self, row: LinearSum, position: int, capacities: list[int | None]
     ) -> None:
         for kind, capacity in enumerate(capacities):
-            if capacity is None:
+            chosen = self.stages.kind[position][kind]
+            if capacity is None or chosen is False:
                 continue
             total = LinearSum().add_sum(row, 1000).add_sum(self.peak_permille, -capacity)
             constraint = self.stages.model.add(total.expression <= 0)
-            chosen = self.stages.kind[position][kind]
-            if chosen is not True:
+            if not isinstance(chosen, bool):
                 constraint.only_enforce_if(chosen)
 
     def _memory_rows(self, position: int) -> list[LinearSum]:

@@ -155,6 +155,42 @@ def interchangeable_kinds(units: UnitGraph) -> tuple[DeviceKind, ...]:
     return tuple(DeviceKind(tuple(devices)) for devices in kinds.values())
 
 
+def device_orders(
+    kinds: Sequence[DeviceKind], positions: int, *, every_length: bool, most: int
+) -> list[tuple[int, ...]] | None:
+    """List the ways to put kinds of devices on positions, up to exchanges within a kind.
+
+    Parameters
+    ----------
+    kinds : sequence of DeviceKind
+    positions : int
+        Length of the orders.
+    every_length : bool
+        Also list all shorter ones.
+    most : int
+        Give up beyond this many.
+
+    Returns
+    -------
+    list of tuple of int, or None
+        Kinds by position; None if there are more than `most`.
+    """
+    counts = [len(kind.devices) for kind in kinds]
+    orders: list[tuple[int, ...]] = []
+    pending: list[tuple[int, ...]] = [()]
+    while pending:
+        prefix = pending.pop()
+        if len(prefix) == positions or (every_length and prefix):
+            orders.append(prefix)
+        if len(prefix) < positions:
+            pending.extend(
+                (*prefix, kind) for kind, count in enumerate(counts) if prefix.count(kind) < count
+            )
+        if len(orders) + len(pending) > most:
+            return None
+    return orders
+
+
 def condense(problem: PartitionProblem) -> UnitGraph:
     """Merge what must share a device, and what always costs together.
 

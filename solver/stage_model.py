@@ -40,6 +40,8 @@ class StageModel:
     positions : int
         Number of stage positions.
     windows : StageWindows
+    order : sequence of int, optional
+        The kind of device on each position; without it the order is part of the decision.
 
     Attributes
     ----------
@@ -56,11 +58,18 @@ class StageModel:
         Values of the variables under the hint that is being made, by index.
     """
 
-    def __init__(self, units: UnitGraph, positions: int, windows: StageWindows) -> None:
+    def __init__(
+        self,
+        units: UnitGraph,
+        positions: int,
+        windows: StageWindows,
+        order: Sequence[int] | None = None,
+    ) -> None:
         self.units = units
         self.problem = units.problem
         self.positions = range(positions)
         self.windows = windows
+        self.order = order
         self.kinds = interchangeable_kinds(units)
         self.model = cp_model.CpModel()
         self.definitions: list[
@@ -168,24 +177,20 @@ class StageModel:
                 self.imply(self.reaches(source, position), self.reaches(target, position))
 
     def _add_devices(self) -> None:
-        self.used: list[Literal] = (
-            [
-                self.new_bool(lambda s, p=position: s.kind_at[p] is not None)  # type: ignore[misc]
-                for position in self.positions[:-1]
+        self.used: list[Literal] = [True for _ in self.positions]
+        self.kind: list[list[Literal]]
+        if self.order is None or len(self.kinds) == 1:
+            self._align_right()
+        elif "devices" in self.problem.objective:
+            self._count_used()
+        if self.order is not None:
+            self.kind = [
+                [
+                    self.used[position] if kind == chosen else False
+                    for kind in range(len(self.kinds))
+                ]
+                for position, chosen in enumerate(self.order)
             ]
-            + [True]
-        )
-        for position in self.positions[:-1]:
-            self.imply(self.used[position], self.used[position + 1])
-        has_predecessor = {target for _, target in self.units.edges}
-        for unit in range(len(self.units)):
-            if unit not in has_predecessor:
-                for position in self.positions[:-1]:
-                    total = LinearSum().add(self.used[position])
-                    total.add(self.reaches(unit, position + 1))
-                    self.model.add(total.expression >= 1)
-        if len(self.kinds) == 1:
-            self.kind: list[list[Literal]] = [[used] for used in self.used]
         else:
             self.kind = [
                 [
@@ -201,6 +206,30 @@ class StageModel:
                 taken = self.sum_of([self.kind[position][kind] for position in self.positions])
                 self.model.add(taken.expression <= len(entry.devices))
         self._add_pins()
+
+    def _new_used(self, position: int) -> cp_model.IntVar:
+        return self.new_bool(lambda s: s.kind_at[position] is not None)
+
+    def _align_right(self) -> None:
+        """Let unused positions come first; exchangeable devices leave that choice free."""
+        self.used[:-1] = [self._new_used(position) for position in self.positions[:-1]]
+        for position in self.positions[:-1]:
+            self.imply(self.used[position], self.used[position + 1])
+        has_predecessor = {target for _, target in self.units.edges}
+        for unit in range(len(self.units)):
+            if unit not in has_predecessor:
+                for position in self.positions[:-1]:
+                    total = LinearSum().add(self.used[position])
+                    total.add(self.reaches(unit, position + 1))
+                    self.model.add(total.expression >= 1)
+
+    def _count_used(self) -> None:
+        for position in self.positions:
+            self.used[position] = used = self._new_used(position)
+            for unit in range(len(self.units)):
+                if self.may_be_on(unit, position):
+                    total = LinearSum().add(used).add_sum(self.on(unit, position), -1)
+                    self.model.add(total.expression >= 0)
 
     def _add_pins(self) -> None:
         for unit, allowed in enumerate(self.units.allowed_devices):
@@ -329,22 +358,27 @@ class StageModel:
         )
 
     def choice_of(self, plan: PartitionPlan) -> StageChoice | None:
-        """Return `plan` in the model's terms, or None if the windows exclude it."""
-        unit_of = self.units.unit_of_operator()
-        offset = len(self.positions) - len(plan.stages)
-        if offset < 0:
-            return None
-        stage_of = {device: offset + index for index, device in enumerate(plan.stages)}
+        """Return `plan` in the model's terms, or None if order or windows exclude it."""
         kind_of = {
             device.name: kind for kind, entry in enumerate(self.kinds) for device in entry.devices
         }
+        kind_at: list[int | None] = [None] * len(self.positions)
+        stage_of: dict[str, int] = {}
+        position = len(self.positions) - 1
+        for device in reversed(plan.stages):
+            while position >= 0 and self.order and self.order[position] != kind_of[device]:
+                position -= 1
+            if position < 0:
+                return None
+            kind_at[position] = kind_of[device]
+            stage_of[device] = position
+            position -= 1
+        unit_of = self.units.unit_of_operator()
         position_of = [0] * len(self.units)
         for index, op in enumerate(self.problem.operators):
             position_of[unit_of[index]] = stage_of[plan.assignment[op.name]]
         if not all(self.may_be_on(unit, p) for unit, p in enumerate(position_of)):
             return None
-        kind_at: list[int | None] = [None] * offset
-        kind_at.extend(kind_of[device] for device in plan.stages)
         return StageChoice(tuple(position_of), tuple(kind_at))
 
     def set_hint(self, choice: StageChoice) -> None:
