@@ -145,11 +145,12 @@ class _Search:
             least = self.stage_bounds.least_bottleneck_ns(positions)
         if name == "devices":
             least = self.stage_bounds.least_devices()
-        # Under 1F1B the memory of a stage depends on how many follow: every length is a case.
-        varies = self.problem.memory_model == "training" and self.problem.schedule == "1f1b"
+        every_length = self.problem.memory_depends_on_followers
         orders: list[tuple[int, ...]] | None = [(0,) * positions]
         if len(self.kinds) > 1:
-            orders = device_orders(self.kinds, positions, every_length=varies, most=_MOST_ORDERS)
+            orders = device_orders(
+                self.kinds, positions, every_length=every_length, most=_MOST_ORDERS
+            )
         if orders is None:
             return [_Branch(None, positions, least)]
         branches = [_Branch(order, len(order), least) for order in orders]

@@ -376,6 +376,11 @@ class PartitionProblem:
 
         return problem_to_digraph(self)
 
+    @property
+    def memory_depends_on_followers(self) -> bool:
+        """Whether a stage's memory depends on how many stages follow it."""
+        return self.memory_model == "training" and self.schedule == "1f1b"
+
     # -- derived tables -------------------------------------------------------------------
 
     @cached_property

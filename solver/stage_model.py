@@ -181,6 +181,8 @@ class StageModel:
         self.kind: list[list[Literal]]
         if self.order is None or len(self.kinds) == 1:
             self._align_right()
+        elif self.problem.memory_depends_on_followers:
+            self._use_all()
         elif "devices" in self.problem.objective:
             self._count_used()
         if self.order is not None:
@@ -222,6 +224,14 @@ class StageModel:
                     total = LinearSum().add(self.used[position])
                     total.add(self.reaches(unit, position + 1))
                     self.model.add(total.expression >= 1)
+
+    def _use_all(self) -> None:
+        """Leave no position empty; plans with fewer stages have an order of their own."""
+        for position in self.positions:
+            total = LinearSum()
+            for unit in range(len(self.units)):
+                self.add_on(total, unit, position)
+            self.model.add(total.expression >= 1)
 
     def _count_used(self) -> None:
         for position in self.positions:
@@ -373,6 +383,9 @@ class StageModel:
             kind_at[position] = kind_of[device]
             stage_of[device] = position
             position -= 1
+        fixed_length = self.order is not None and len(self.kinds) > 1
+        if fixed_length and self.problem.memory_depends_on_followers and None in kind_at:
+            return None
         unit_of = self.units.unit_of_operator()
         position_of = [0] * len(self.units)
         for index, op in enumerate(self.problem.operators):
