@@ -258,6 +258,7 @@ def _moved_bytes(captured: CapturedGraph, table: StorageTable, node: fx.Node) ->
     name = operation_name(node)
     if name in _ALLOCATIONS or not (made_bytes or written):
         return 0
+    gathers = name in _GATHERS or _is_lookup(captured.module, node)
     changed = set(written)
     read_bytes = changed_bytes = 0
     seen: set[str] = set()
@@ -265,18 +266,17 @@ def _moved_bytes(captured: CapturedGraph, table: StorageTable, node: fx.Node) ->
         storages = table.storages[read.name]
         # An expanded value is no larger than what it expands.
         size_bytes = min(table.value_bytes[read.name], sum(s.size_bytes for s in storages))
+        if gathers:
+            size_bytes = min(size_bytes, made_bytes)
         seen.update(s.owner for s in storages if s.kind == "weight")
         if changed.intersection(storages):
             changed_bytes += size_bytes
         else:
             read_bytes += size_bytes
-    read_bytes += sum(
-        table.weights[key].size_bytes
-        for key in table.weights_read.get(node.name, ())
-        if key not in seen
-    )
-    if name in _GATHERS or _is_lookup(captured.module, node):
-        read_bytes = min(read_bytes, 2 * made_bytes)
+    for key in table.weights_read.get(node.name, ()):
+        if key not in seen:
+            size_bytes = table.weights[key].size_bytes
+            read_bytes += min(size_bytes, made_bytes) if gathers else size_bytes
     if name in _SCATTERS:
         return 2 * read_bytes
     return read_bytes + made_bytes + 2 * changed_bytes

@@ -1,0 +1,173 @@
+import pytest
+import torch
+from torch import fx, nn
+from torch.nn import functional
+from torch.utils.flop_counter import FlopCounterMode
+
+from fx_bridge.capture import capture
+from fx_bridge.costs import (
+    DEVICE_SPECS,
+    DeviceSpec,
+    measured_latency_ns,
+    node_flops,
+    node_moved_bytes,
+    roofline_latency_ns,
+)
+from fx_bridge.storage import storage_table
+from solver import PartitionError
+
+
+class Attention(nn.Module):
+    def forward(self, q, k, v):
+        return functional.scaled_dot_product_attention(q, k, v)
+
+
+class Conditional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.small, self.large = nn.Linear(4, 8), nn.Sequential(nn.Linear(4, 16), nn.Linear(16, 8))
+
+    def forward(self, x):
+        y = x @ x
+        return torch.cond(y.sum() > 0, self.small.forward, self.large.forward, (y,)) @ y.repeat(
+            2, 1
+        )
+
+
+def total(model, *args):
+    return sum(node_flops(capture(model, args)).values())
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes")
+def test_flops_of_known_operators():
+    assert node_flops(capture(nn.Linear(5, 7), (torch.ones(3, 5),))) == {"linear": 2 * 3 * 5 * 7}
+    assert total(nn.Conv2d(3, 8, 3), torch.ones(2, 3, 10, 10)) == 2 * (2 * 8 * 8 * 8) * (3 * 3 * 3)
+    q, k, v = torch.ones(2, 4, 6, 8), torch.ones(2, 4, 5, 8), torch.ones(2, 4, 5, 3)
+    assert total(Attention(), q, k, v) == 2 * (2 * 4) * 6 * 5 * (8 + 3)
+    q = torch.ones(2, 4, 6, 8)
+    assert total(Attention(), q, q, q) == 2 * (2 * 4) * 6 * 6 * (8 + 8)
+    # Two layers, 10 steps of 3: input and recurrent matrix of four gates each.
+    assert total(nn.LSTM(5, 6, num_layers=2), torch.ones(10, 3, 5)) == (
+        2 * 30 * 4 * 6 * ((5 + 6) + (6 + 6))
+    )
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_flops_of_a_model_are_those_of_a_real_run(training):
+    layer = nn.TransformerEncoderLayer(16, 4, 32, 0.0, batch_first=True)
+    model = nn.Sequential(nn.Linear(4, 16), layer, nn.Linear(16, 2)).train(training)
+    x = torch.randn(2, 5, 4)
+    counter = FlopCounterMode(display=False)
+    with counter, torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
+        model.train()(x)
+    expected = counter.get_total_flops()
+    assert total(model, x) == expected
+    # A submodule that is called as a whole costs what is inside.
+    flops = node_flops(capture(fx.symbolic_trace(model), (x,)))
+    assert sum(flops.values()) == expected
+    assert flops["_0"] == 2 * 2 * 5 * 4 * 16
+
+
+def test_a_branch_costs_its_dearer_side_and_nothing_else_is_lost():
+    flops = node_flops(capture(Conditional(), (torch.ones(4, 4),)))
+    assert flops["cond"] == 2 * 4 * (4 * 16 + 16 * 8)
+    assert flops["matmul"] == 2 * 4 * 4 * 4
+    assert flops["matmul_1"] == 2 * 4 * 8 * 4
+
+
+def test_flops_need_no_weights():
+    with torch.device("meta"):
+        model = nn.Linear(2**20, 2**20, dtype=torch.bfloat16)
+    flops = node_flops(capture(model, (torch.ones(2, 2**20, dtype=torch.bfloat16),)))
+    assert flops == {"linear": 2 * 2 * 2**40}
+
+
+def test_moved_bytes():
+    class Moves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(1000, 8)
+            self.register_buffer("cache", torch.zeros(100, 8))
+
+        def forward(self, tokens, positions):
+            rows = self.table(tokens)
+            wide = rows.sum(0).expand(50, 8)
+            scaled = wide * 2
+            rows.mul_(3)
+            self.cache.index_copy_(0, positions, rows)
+            pair = scaled.max(1)
+            return rows.view(-1), pair[0], torch.empty(1000) is None
+
+    captured = capture(Moves(), (torch.arange(4), torch.arange(4)))
+    moved = node_moved_bytes(captured, storage_table(captured))
+    # 4 rows out of 1000 are read and written, and the 4 indices read.
+    assert moved["embedding"] == 2 * 4 * 8 * 4 + 4 * 8
+    assert moved["expand"] == moved["view"] == moved["getitem"] == 0
+    # What is expanded is read once.
+    assert moved["mul"] == 8 * 4 + 50 * 8 * 4
+    assert moved["mul_"] == 2 * 4 * 8 * 4
+    assert moved["index_copy_"] == 2 * (4 * 8 * 4 + 4 * 8)
+    assert moved["max_1"] == 50 * 8 * 4 + 50 * 4 + 50 * 8
+    traced = capture(fx.symbolic_trace(nn.Sequential(nn.Embedding(1000, 8))), (torch.arange(4),))
+    assert node_moved_bytes(traced, storage_table(traced))["_0"] == 2 * 4 * 8 * 4 + 4 * 8
+
+
+def test_roofline_is_the_slower_of_computing_and_moving():
+    spec = DeviceSpec("d", {"float32": 10**9, "bfloat16": 4 * 10**9}, 10**9, launch_overhead_ns=7)
+    assert spec.latency_ns(0, 0, "float32") == 0
+    assert spec.latency_ns(1, 1, "float32") == 7
+    assert spec.latency_ns(100, 50, "float32") == 100
+    assert spec.latency_ns(100, 50, "bfloat16") == 50
+    assert spec.latency_ns(101, 0, "bfloat16") == 26
+    # A dtype without a rate of its own is no faster than the slowest.
+    assert spec.latency_ns(100, 0, "int8") == 100
+    assert DeviceSpec("d", 10**9, 1).flops_per_s_of("anything") == 10**9
+
+
+def test_roofline_of_a_graph_uses_the_dtype_that_is_computed_in():
+    specs = {"x": DeviceSpec("x", {"float32": 10**6, "bfloat16": 10**9}, 10**15)}
+    for dtype, rate in ((torch.float32, 10**6), (torch.bfloat16, 10**9)):
+        captured = capture(nn.Linear(8, 8, dtype=dtype), (torch.ones(4, 8, dtype=dtype),))
+        assert roofline_latency_ns(captured, specs)["linear"] == {"x": 512 * 10**9 // rate}
+
+
+@pytest.mark.parametrize("name", DEVICE_SPECS)
+def test_presets_are_named_by_their_key_and_lower_precision_is_no_slower(name):
+    spec = DEVICE_SPECS[name]
+    assert spec.name == name
+    order = ("float64", "float32", "bfloat16", "int8")
+    rates = [spec.flops_per_s_of(dtype) for dtype in order if dtype in spec.flops_per_s]
+    assert rates == sorted(rates)
+
+
+@pytest.mark.parametrize(
+    ("flops", "bandwidth", "overhead"),
+    [(0, 1, 0), (1, 0, 0), ({"float32": 1.5}, 1, 0), ({}, 1, 0), (1, 1, -1), (True, 1, 0)],
+)
+def test_specs_that_make_no_sense_are_refused(flops, bandwidth, overhead):
+    with pytest.raises(PartitionError, match=r"device spec 'd': .* positive whole number"):
+        DeviceSpec("d", flops, bandwidth, overhead)
+
+
+def test_measuring_leaves_everything_as_it_was():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.ReLU(inplace=True), nn.Dropout())
+    x = torch.randn(3, 4)
+    captured = capture(model, (x,))
+    before = [tensor.clone() for tensor in (*model.state_dict().values(), x)]
+    state = torch.get_rng_state()
+    measured = measured_latency_ns(captured, repeats=2)
+    assert set(measured) == {node.name for node in captured.operators}
+    assert all(isinstance(time_ns, int) and time_ns > 0 for time_ns in measured.values())
+    after = (*model.state_dict().values(), x)
+    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_what_cannot_be_measured_says_so():
+    with torch.device("meta"):
+        model = nn.Linear(4, 4)
+    captured = capture(model, (torch.ones(2, 4),))
+    with pytest.raises(PartitionError, match="meta device"):
+        measured_latency_ns(captured)
+    with pytest.raises(PartitionError, match="repeats is 0"):
+        measured_latency_ns(captured, repeats=0)
