@@ -24,6 +24,7 @@ from solver.problem import (
 from solver.registry import SOLVERS, solve
 from solver.result import Progress, SolveLimits, Solver, SolveResult, SolveStatus
 from solver.serialization import load_plan, load_problem, save_plan, save_problem
+from solver.summary import summary
 
 __all__ = [
     "DEFAULT_DEVICE_CLASS",
@@ -59,4 +60,5 @@ __all__ = [
     "save_plan",
     "save_problem",
     "solve",
+    "summary",
 ]

@@ -1,0 +1,205 @@
+"""One call from a model to an optimal plan: capture, graph, solve, split.
+
+This is the one file of ``fx_bridge`` that calls a solver.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+from fx_bridge.capture import CapturedGraph, capture
+from fx_bridge.costs import DEVICE_SPECS, DeviceSpec
+from fx_bridge.digraph import Optimizer, to_digraph
+from fx_bridge.splitting import split_by_plan
+from solver import (
+    Device,
+    Interconnect,
+    Link,
+    PartitionError,
+    PartitionPlan,
+    PartitionProblem,
+    SolveLimits,
+    SolveResult,
+    problem_from_digraph,
+    save_plan,
+    solve,
+    summary,
+)
+
+# PCIe 4.0 x16 moves 31.5 GB/s in theory; about 25 GB/s of it reach a copy, which takes some
+# 10 us to start.
+DEFAULT_INTERCONNECT: Final = Interconnect(Link(25_000_000_000, 10_000))
+"""What :func:`partition_module` assumes between devices unless it is told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionResult:
+    """A model, its plan, and what it is compared with; printing it shows one table.
+
+    Attributes
+    ----------
+    captured : CapturedGraph
+    problem : PartitionProblem
+    baseline : SolveResult
+        The greedy heuristic's answer.
+    solved : SolveResult
+        The answer of the solver that was asked for: status, plan, objective, bound, gap.
+    """
+
+    captured: CapturedGraph
+    problem: PartitionProblem
+    baseline: SolveResult
+    solved: SolveResult
+
+    def __str__(self) -> str:
+        return summary(self.problem, (self.baseline, self.solved))
+
+    @property
+    def plan(self) -> PartitionPlan:
+        """The plan.
+
+        Raises
+        ------
+        PartitionError
+            If there is no feasible one; the message says why.
+        """
+        if self.solved.plan is None or self.solved.objective is None:
+            raise PartitionError(
+                f"there is no plan to use ({self.solved.status.value}): {self.solved.reason}; "
+                "give devices with more memory, more of them, or a longer time limit"
+            )
+        return self.solved.plan
+
+    def split(self) -> fx.GraphModule:
+        """Return the model as submodules ``submod_0``, ``submod_1``, … in stage order.
+
+        It takes and returns what the model does, and computes the same; each submodule owns
+        its parameters under their original names. See :func:`fx_bridge.split_by_plan`.
+
+        Raises
+        ------
+        PartitionError
+            If there is no feasible plan.
+        """
+        return split_by_plan(self.captured, self.plan)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan to a JSON file.
+
+        Raises
+        ------
+        PartitionError
+            If there is no feasible plan, or the file cannot be written.
+        """
+        save_plan(self.plan, path)
+
+
+def partition_module(
+    model: nn.Module | fx.GraphModule | ExportedProgram,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    devices: Sequence[Device],
+    objective: str | Sequence[str] = "bottleneck",
+    memory_model: str = "inference",
+    interconnect: Interconnect = DEFAULT_INTERCONNECT,
+    limits: SolveLimits | None = None,
+    solver: str = "cp-sat",
+    specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
+    latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
+    schedule: str = "1f1b",
+    microbatches: int = 1,
+    optimizer: Optimizer = "adamw",
+) -> PartitionResult:
+    """Split a model across devices optimally.
+
+    Parameters
+    ----------
+    model : torch.nn.Module, torch.fx.GraphModule or torch.export.ExportedProgram
+    args, kwargs : sequence, mapping
+        Example inputs of the model, real or on the meta device.
+    devices : sequence of Device
+    objective : str or sequence of str
+        ``"bottleneck"``, ``"latency"``, ``"transfer"``, ``"devices"`` or ``"peak_memory"``, or
+        several to be minimised lexicographically.
+    memory_model : {"inference", "training", "weights"}
+    interconnect : Interconnect
+    limits : SolveLimits, optional
+        Time limit, workers, seed, and a callback for progress.
+    solver : str
+        A key of ``solver.SOLVERS``; ``"cp-sat"`` is exact.
+    specs : mapping of str to DeviceSpec
+        Speeds by device class, for the roofline.
+    latency_ns : mapping, optional
+        Latency of every operator by name, instead of the roofline.
+    schedule, microbatches, optimizer
+        Of training; see :class:`solver.PartitionProblem` and :func:`fx_bridge.to_digraph`.
+
+    Returns
+    -------
+    PartitionResult
+
+    Raises
+    ------
+    PartitionError
+        If the model cannot be captured, or the devices or settings are invalid.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from solver import KiB
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+    >>> pair = [Device("cuda:0", memory_bytes=20 * KiB), Device("cuda:1", memory_bytes=20 * KiB)]
+    >>> result = partition_module(model, (torch.ones(1, 64),), devices=pair)
+    >>> result.solved.status.value
+    'optimal'
+    >>> sorted(name for name, _ in result.split().submod_1.named_parameters())
+    ['1.bias', '1.weight']
+    """
+    _check_devices(devices, specs, latency_ns)
+    captured = capture(model, args, kwargs)
+    graph = to_digraph(
+        captured,
+        specs=specs,
+        latency_ns=latency_ns,
+        training=memory_model == "training",
+        optimizer=optimizer,
+    )
+    problem = problem_from_digraph(
+        graph,
+        devices,
+        objective=objective,
+        memory_model=memory_model,
+        interconnect=interconnect,
+        schedule=schedule,
+        microbatches=microbatches,
+    )
+    baseline = solve(problem, limits, solver="greedy")
+    solved = baseline if solver == "greedy" else solve(problem, limits, solver=solver)
+    return PartitionResult(captured, problem, baseline, solved)
+
+
+def _check_devices(
+    devices: Sequence[Device],
+    specs: Mapping[str, DeviceSpec],
+    latency_ns: Mapping[str, int | Mapping[str, int]] | None,
+) -> None:
+    """Refuse wrong devices before the capture, which takes long."""
+    if not devices:
+        raise PartitionError("there are no devices; give at least one solver.Device")
+    for device in devices:
+        if not isinstance(device, Device):
+            raise PartitionError(
+                f"{device!r} is not a solver.Device; write Device('cuda:0', memory_bytes=24 * GiB)"
+            )
+        if latency_ns is None and device.device_class not in specs:
+            raise PartitionError(
+                f"device {device.name!r}: no speed is known for class {device.device_class!r}; "
+                f"write one of {', '.join(specs)}, or pass specs or latency_ns"
+            )
