@@ -194,7 +194,9 @@ def _operator(graph: nx.DiGraph, node: str, attributes: Mapping[str, Any]) -> Op
         value = given.get(name)
         if value is None:
             given.pop(name, None)
-        elif isinstance(value, str) or not isinstance(value, (list, tuple, set, frozenset)):
+        elif not isinstance(value, (list, tuple, set, frozenset)) or not all(
+            isinstance(entry, str) for entry in value
+        ):
             raise PartitionError(f"{where}{name} is {value!r}; write a list of names")
         else:
             given[name] = frozenset(value) if name == "allowed_devices" else tuple(value)

@@ -66,6 +66,13 @@ def _name(value: object, what: str) -> None:
         raise PartitionError(f"{what} is {value!r}; write a non-empty string")
 
 
+def _several(value: Iterable[str], what: str) -> tuple[str, ...]:
+    # A string would pass as a sequence of names of one letter each.
+    if isinstance(value, str):
+        raise PartitionError(f"{what} is {value!r}; write a list of names, such as [{value!r}]")
+    return tuple(value)
+
+
 def _choice(value: object, allowed: tuple[str, ...], what: str) -> None:
     if value not in allowed:
         raise PartitionError(f"{what} is {value!r}; write one of {', '.join(allowed)}")
@@ -132,7 +139,7 @@ class Operator:
         if self.transfer_ns is not None:
             _natural(self.transfer_ns, f"{where}transfer_ns")
         for attribute in ("reads", "weights", "saves"):
-            names = tuple(getattr(self, attribute))
+            names = _several(getattr(self, attribute), f"{where}{attribute}")
             for item in names:
                 _name(item, f"{where}an entry of {attribute}")
             object.__setattr__(self, attribute, tuple(dict.fromkeys(names)))
@@ -148,7 +155,10 @@ class Operator:
                     f"{self.alias_of!r}; an alias allocates 0 bytes"
                 )
         if self.allowed_devices is not None:
-            object.__setattr__(self, "allowed_devices", frozenset(self.allowed_devices))
+            devices = _several(self.allowed_devices, f"{where}allowed_devices")
+            for item in devices:
+                _name(item, f"{where}an entry of allowed_devices")
+            object.__setattr__(self, "allowed_devices", frozenset(devices))
             if not self.allowed_devices:
                 raise PartitionError(
                     f"{where}allowed_devices is empty; name a device, or leave it out to allow all"
@@ -300,7 +310,10 @@ class ColocationGroup:
     reason: str = "given by the caller"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "operators", tuple(dict.fromkeys(self.operators)))
+        names = _several(self.operators, f"colocation group ({self.reason}): operators")
+        for item in names:
+            _name(item, f"colocation group ({self.reason}): an operator name")
+        object.__setattr__(self, "operators", tuple(dict.fromkeys(names)))
 
 
 @dataclass(frozen=True)

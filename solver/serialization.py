@@ -63,10 +63,15 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
 def problem_to_json(problem: PartitionProblem) -> dict[str, Any]:
     """Return `problem` as plain data; :func:`problem_from_json` inverts it."""
     interconnect = problem.interconnect
+    graph = nx.node_link_data(problem_to_digraph(problem), edges="edges")
+    # Edges by reader, not by producer as networkx lists them: they keep the order of reads.
+    graph["edges"] = [
+        {"source": read, "target": op.name} for op in problem.operators for read in op.reads
+    ]
     return {
         "schema": _PROBLEM_SCHEMA,
         "version": SCHEMA_VERSION,
-        "graph": nx.node_link_data(problem_to_digraph(problem), edges="edges"),
+        "graph": graph,
         "devices": [dataclasses.asdict(device) for device in problem.devices],
         "interconnect": {
             "default": dataclasses.asdict(interconnect.default),

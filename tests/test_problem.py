@@ -1,0 +1,316 @@
+import dataclasses
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solver.errors import PartitionError
+from solver.problem import (
+    ColocationGroup,
+    Device,
+    GraphInput,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionProblem,
+    Weight,
+)
+
+A, B = Operator("a"), Operator("b", reads=("a",))
+DEVICES = (Device("gpu0"), Device("gpu1"))
+
+
+def problem(**changes):
+    return PartitionProblem(**{"operators": (A, B), "devices": DEVICES, **changes})
+
+
+def raises(*parts):
+    """Expect a PartitionError whose message holds all `parts`, in this order."""
+    return pytest.raises(PartitionError, match="(?s)" + ".*".join(map(re.escape, parts)))
+
+
+# -- the parts ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("build", "parts"),
+    [
+        (lambda: Operator(""), ("operator name", "''", "non-empty string")),
+        (lambda: Operator(7), ("operator name", "7", "non-empty string")),
+        (lambda: Operator("a", 1.5), ("'a'", "latency_ns is 1.5", "whole number")),
+        (lambda: Operator("a", True), ("'a'", "latency_ns is True", "whole number")),
+        (lambda: Operator("a", -1), ("'a'", "latency_ns is -1", "not negative")),
+        (
+            lambda: Operator("a", {"gpu": -3}),
+            ("'a'", "latency_ns['gpu'] is -3", "not negative"),
+        ),
+        (lambda: Operator("a", storage_bytes=-1), ("'a'", "storage_bytes is -1", "not negative")),
+        (lambda: Operator("a", value_bytes="9"), ("'a'", "value_bytes is '9'", "whole number")),
+        (lambda: Operator("a", transfer_ns=-2), ("'a'", "transfer_ns is -2", "not negative")),
+        (lambda: Operator("a", reads=("",)), ("'a'", "entry of reads", "non-empty string")),
+        (lambda: Operator("a", weights=(3,)), ("'a'", "entry of weights", "non-empty string")),
+        (lambda: Operator("a", saves=(None,)), ("'a'", "entry of saves", "non-empty string")),
+        (
+            lambda: Operator("a", reads=("x",), alias_of="y"),
+            ("'a'", "alias_of is 'y'", "add it to reads"),
+        ),
+        (
+            lambda: Operator("a", reads=("x",), alias_of="x", storage_bytes=4),
+            ("'a'", "storage_bytes is 4", "'x'", "allocates 0 bytes"),
+        ),
+        (
+            lambda: Operator("a", allowed_devices=frozenset()),
+            ("'a'", "allowed_devices is empty", "leave it out"),
+        ),
+        (lambda: Operator("b", reads="a"), ("'b'", "reads is 'a'", "list of names", "['a']")),
+        (lambda: Operator("b", weights="w"), ("'b'", "weights is 'w'", "list of names")),
+        (lambda: Operator("b", saves="s"), ("'b'", "saves is 's'", "list of names")),
+        (
+            lambda: Operator("b", allowed_devices="gpu0"),
+            ("'b'", "allowed_devices is 'gpu0'", "list of names", "['gpu0']"),
+        ),
+        (
+            lambda: Operator("b", allowed_devices=[["gpu0"]]),
+            ("'b'", "entry of allowed_devices is ['gpu0']", "non-empty string"),
+        ),
+        (
+            lambda: ColocationGroup("ab", "a reason"),
+            ("a reason", "operators is 'ab'", "list of names"),
+        ),
+        (
+            lambda: ColocationGroup(("a", ["b"]), "a reason"),
+            ("a reason", "operator name is ['b']", "non-empty string"),
+        ),
+        (lambda: GraphInput(""), ("graph input name", "non-empty string")),
+        (lambda: GraphInput("x", -1), ("'x'", "value_bytes is -1", "not negative")),
+        (lambda: Weight(-1), ("size_bytes is -1", "not negative")),
+        (lambda: Weight(1, 2.0), ("training_bytes is 2.0", "whole number")),
+        (lambda: Device(""), ("device name", "non-empty string")),
+        (lambda: Device("host"), ("'host'", "staging memory", "choose another")),
+        (
+            lambda: Device("d", memory_bytes=0),
+            ("'d'", "memory_bytes is 0", "None for unlimited memory"),
+        ),
+        (lambda: Device("d", memory_bytes=-1), ("'d'", "memory_bytes is -1", "not negative")),
+        (lambda: Device("d", device_class=""), ("'d'", "device_class", "non-empty string")),
+        (lambda: Link(0), ("bandwidth_bytes_per_s is 0", "None for unlimited")),
+        (lambda: Link(1, -1), ("latency_ns is -1", "not negative")),
+        (
+            lambda: Interconnect(charging="free"),
+            ("charging is 'free'", "peer_to_peer, host_staged"),
+        ),
+    ],
+)
+def test_a_wrong_part_is_named_with_the_remedy(build, parts):
+    with raises(*parts):
+        build()
+
+
+def test_parts_are_frozen_and_their_tables_cannot_be_written():
+    op = Operator("a", {"gpu": 3}, reads=("x",))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        op.name = "b"
+    with pytest.raises(TypeError):
+        op.latency_ns["gpu"] = 4
+    table = {("p", "q"): Link(1)}
+    interconnect = Interconnect(links=table)
+    table.clear()
+    assert interconnect.link("p", "q") == Link(1)
+    weights = {"w": Weight(1)}
+    made = problem(weights=weights, saved={"s": 1})
+    weights.clear()
+    assert made.weights == {"w": Weight(1)}
+    for mapping in (made.weights, made.saved):
+        with pytest.raises(TypeError):
+            mapping["z"] = 1
+
+
+def test_repeated_names_in_a_list_count_once():
+    op = Operator("a", reads=("x", "y", "x"), weights=("w", "w"), saves=("s", "s"))
+    assert (op.reads, op.weights, op.saves) == (("x", "y"), ("w",), ("s",))
+    assert ColocationGroup(("a", "b", "a")).operators == ("a", "b")
+
+
+def test_latency_is_one_number_or_one_for_each_class():
+    assert Operator("a", 5).latency_on("anything") == 5
+    assert Operator("a", {"fast": 2, "slow": 9}).latency_on("slow") == 9
+
+
+def test_a_buffer_weighs_the_same_in_training():
+    assert Weight(5).held_bytes("training") == 5
+    assert Weight(5, 20).held_bytes("training") == 20
+    assert Weight(5, 20).held_bytes("inference") == Weight(5, 20).held_bytes("weights") == 5
+
+
+@given(st.integers(0, 10**15), st.integers(1, 10**13), st.integers(0, 10**9))
+def test_transfer_time_is_rounded_up_to_the_next_nanosecond(value_bytes, bandwidth, latency_ns):
+    time_ns = Link(bandwidth, latency_ns).transfer_ns(value_bytes) - latency_ns
+    assert (time_ns - 1) * bandwidth < value_bytes * 10**9 <= time_ns * bandwidth
+
+
+def test_an_unlimited_link_costs_its_latency():
+    assert Link(None, 7).transfer_ns(10**18) == 7
+
+
+def test_links_are_directed():
+    interconnect = Interconnect(default=Link(1), links={("p", "q"): Link(2)})
+    assert interconnect.link("p", "q") == Link(2)
+    assert interconnect.link("q", "p") == Link(1)
+
+
+# -- the whole ----------------------------------------------------------------------------------
+
+
+def latency(name, table, **fields):
+    return Operator(name, table, **fields)
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"operators": ()}, ("no operators", "nothing to place")),
+        ({"devices": ()}, ("no devices", "at least one")),
+        ({"devices": (Device("d"), Device("d"))}, ("'d'", "device names must be unique")),
+        ({"operators": (A, A)}, ("'a'", "names must be unique")),
+        ({"inputs": (GraphInput("a"),)}, ("'a'", "names must be unique")),
+        ({"operators": (B, A)}, ("'b'", "reads 'a'", "later", "topological order")),
+        (
+            {"operators": (A, Operator("c", reads=("z",)))},
+            ("'c'", "reads 'z'", "neither an operator nor a graph input"),
+        ),
+        ({"operators": (Operator("a", reads=("a",)),)}, ("'a'", "reads 'a'", "later")),
+        (
+            {"operators": (Operator("a", weights=("w",)),)},
+            ("'a'", "weight 'w'", "not in the table of weights"),
+        ),
+        (
+            {"operators": (Operator("a", saves=("s",)),)},
+            ("'a'", "saves 's'", "not in the table saved"),
+        ),
+        (
+            {"operators": (Operator("a", allowed_devices={"gpu0", "tpu"}),)},
+            ("'a'", "'tpu'", "gpu0, gpu1"),
+        ),
+        (
+            {"operators": (latency("a", {"fast": 1}),)},
+            ("'a'", "latency_ns", "device class 'default'"),
+        ),
+        (
+            {"operators": (Operator("a", is_backward=True),), "memory_model": "training"},
+            ("'a'", "is_backward", "memory_model 'weights'"),
+        ),
+        ({"objective": ()}, ("objective is empty", "bottleneck")),
+        ({"objective": "speed"}, ("objective is 'speed'", "bottleneck")),
+        ({"objective": ("latency", "latency")}, ("objective", "twice", "once")),
+        ({"memory_model": "guess"}, ("memory_model is 'guess'", "inference")),
+        ({"schedule": "zigzag"}, ("schedule is 'zigzag'", "gpipe, 1f1b")),
+        ({"microbatches": 0}, ("microbatches is 0", "at least 1")),
+        ({"microbatches": -1}, ("microbatches is -1", "not negative")),
+        ({"microbatches": 2.0}, ("microbatches is 2.0", "whole number")),
+        ({"saved": {"s": -1}}, ("saved['s'] is -1", "not negative")),
+        (
+            {"interconnect": Interconnect(links={("gpu0", "gpu7"): Link()})},
+            ("'gpu0' -> 'gpu7'", "no device is called 'gpu7'", "gpu0, gpu1"),
+        ),
+        (
+            {"colocation": (ColocationGroup(("a", "q"), "a reason"),)},
+            ("a reason", "'q' is not an operator"),
+        ),
+        (
+            {
+                "operators": (
+                    Operator("a", allowed_devices={"gpu0"}),
+                    Operator("b", allowed_devices={"gpu1"}),
+                ),
+                "colocation": (ColocationGroup(("a", "b")),),
+            },
+            ("'a' and 'b'", "gpu0", "gpu1", "let them share one"),
+        ),
+    ],
+)
+def test_a_wrong_problem_is_named_with_the_remedy(changes, parts):
+    with raises(*parts):
+        problem(**changes)
+
+
+def test_pins_that_disagree_only_three_at_a_time_are_found():
+    # Any two of the three share a device; all three do not.
+    devices = tuple(Device(name) for name in "xyz")
+    operators = tuple(
+        Operator(name, allowed_devices=set(allowed))
+        for name, allowed in (("a", "xy"), ("b", "yz"), ("c", "xz"))
+    )
+    with raises("'b' and 'c'", "let them share one"):
+        PartitionProblem(operators, devices, colocation=(ColocationGroup(("a", "b", "c")),))
+
+
+def test_links_to_the_staging_memory_are_allowed():
+    links = {("gpu0", "host"): Link(5), ("host", "gpu1"): Link(6)}
+    assert problem(interconnect=Interconnect(links=links)).interconnect.links == links
+
+
+def test_replace_validates_again_and_leaves_the_original():
+    original = problem()
+    assert original.replace(objective="latency").objective == ("latency",)
+    assert original.objective == ("bottleneck",)
+    with raises("no devices"):
+        original.replace(devices=())
+
+
+def test_derived_tables():
+    made = PartitionProblem(
+        operators=(
+            Operator("conv", reads=("x",), storage_bytes=4),
+            Operator("view", reads=("conv",), alias_of="conv"),
+            Operator("view2", reads=("view", "x"), alias_of="view"),
+            Operator("slice", reads=("x",), alias_of="x"),
+        ),
+        devices=DEVICES,
+        inputs=(GraphInput("x", 4),),
+    )
+    assert made.index_of == {"conv": 0, "view": 1, "view2": 2, "slice": 3}
+    assert made.readers_of == {
+        "x": ("conv", "view2", "slice"),
+        "conv": ("view",),
+        "view": ("view2",),
+        "view2": (),
+        "slice": (),
+    }
+    assert made.root_of == {
+        "x": "x",
+        "conv": "conv",
+        "view": "conv",
+        "view2": "conv",
+        "slice": "x",
+    }
+    assert made.input_of == {"x": GraphInput("x", 4)}
+    assert made.device_of["gpu1"] is DEVICES[1]
+
+
+def test_overlapping_groups_make_one_unit_in_execution_order():
+    operators = tuple(Operator(name) for name in "abcdef")
+    groups = (ColocationGroup(("e", "c")), ColocationGroup(("f", "a")), ColocationGroup(("c", "f")))
+    made = PartitionProblem(operators, DEVICES, colocation=groups)
+    assert made.units == (("a", "c", "e", "f"), ("b",), ("d",))
+
+
+def test_an_empty_group_asks_nothing():
+    made = problem(colocation=(ColocationGroup(()),))
+    assert made.units == (("a",), ("b",))
+
+
+@given(st.lists(st.lists(st.integers(0, 7), min_size=1, max_size=4), max_size=6))
+def test_units_are_the_connected_components_of_the_groups(groups):
+    import networkx as nx
+
+    operators = tuple(Operator(f"op{i}") for i in range(8))
+    made = PartitionProblem(
+        operators,
+        DEVICES,
+        colocation=tuple(ColocationGroup(tuple(f"op{i}" for i in group)) for group in groups),
+    )
+    graph = nx.Graph((group[0], other) for group in groups for other in group)
+    graph.add_nodes_from(range(8))
+    expected = sorted(sorted(component) for component in nx.connected_components(graph))
+    assert [[int(name[2:]) for name in unit] for unit in made.units] == expected

@@ -1,0 +1,338 @@
+import copy
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from random_problems import random_plan, random_problem
+
+from solver.errors import PartitionError
+from solver.plan import PartitionPlan
+from solver.problem import Device, Interconnect, Link, Operator, PartitionProblem
+from solver.serialization import (
+    load_plan,
+    load_problem,
+    plan_from_json,
+    plan_to_json,
+    problem_from_json,
+    problem_to_json,
+    read_json,
+    save_plan,
+    save_problem,
+    write_text_atomically,
+)
+
+PROBLEM = PartitionProblem(
+    operators=(Operator("a", 3, value_bytes=8), Operator("b", 5, reads=("a",))),
+    devices=(Device("gpu0", memory_bytes=100), Device("gpu1")),
+    interconnect=Interconnect(links={("gpu0", "gpu1"): Link(10, 1)}),
+    objective=("bottleneck", "transfer"),
+)
+PLAN = PartitionPlan({"a": "gpu0", "b": "gpu1"}, ("gpu0", "gpu1"))
+
+
+def raises(*parts):
+    return pytest.raises(PartitionError, match="(?s)" + ".*".join(map(re.escape, parts)))
+
+
+# -- there and back -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_problems_and_plans_survive_json(seed):
+    problem = random_problem(seed)
+    text = json.dumps(problem_to_json(problem))
+    assert problem_from_json(json.loads(text)) == problem
+    plan = random_plan(problem, seed)
+    again = plan_from_json(json.loads(json.dumps(plan_to_json(plan))))
+    assert again == plan
+    assert list(again.assignment) == list(plan.assignment)
+
+
+def test_problems_and_plans_survive_files(tmp_path):
+    save_problem(PROBLEM, tmp_path / "problem.json")
+    save_plan(PLAN, str(tmp_path / "plan.json"))
+    assert load_problem(str(tmp_path / "problem.json")) == PROBLEM
+    assert load_plan(tmp_path / "plan.json") == PLAN
+    assert (tmp_path / "plan.json").read_text(encoding="utf-8").endswith("}\n")
+
+
+def test_settings_that_are_left_out_have_the_defaults():
+    data = problem_to_json(PROBLEM)
+    for name in ("interconnect", "objective", "memory_model", "schedule", "microbatches"):
+        del data[name]
+    assert problem_from_json(data) == PROBLEM.replace(
+        interconnect=Interconnect(), objective="bottleneck"
+    )
+
+
+def test_an_objective_may_be_one_name():
+    data = {**problem_to_json(PROBLEM), "objective": "latency"}
+    assert problem_from_json(data).objective == ("latency",)
+
+
+# -- what is wrong with a document --------------------------------------------------------------
+
+
+REMOVE = object()
+
+
+def changed(data, path, value):
+    """A copy of `data` with the entry at `path` replaced or removed."""
+    data = copy.deepcopy(data)
+    entry = data
+    for key in path[:-1]:
+        entry = entry[key]
+    if value is REMOVE:
+        del entry[path[-1]]
+    elif isinstance(entry, list) and path[-1] == len(entry):
+        entry.append(value)
+    else:
+        entry[path[-1]] = value
+    return data
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "parts"),
+    [
+        (["schema"], "fxpartition.plan", ("schema is 'fxpartition.plan'", "fxpartition.problem")),
+        (["schema"], REMOVE, ("schema is None", "fxpartition.problem")),
+        (["version"], 2, ("version is 2", "this release reads 1")),
+        (["version"], REMOVE, ("version is None", "this release reads 1")),
+        (["graph"], REMOVE, ("graph is missing",)),
+        (["devices"], REMOVE, ("devices is missing",)),
+        (["wieghts"], 3, ("'wieghts' is unknown", "the fields are", "devices")),
+        (["objective"], 3, ("objective is 3", "list of names")),
+        (["objective"], ["bottleneck", 3], ("objective is ['bottleneck', 3]", "list of names")),
+        (["objective"], "speed", ("objective is 'speed'", "bottleneck")),
+        (["memory_model"], ["weights"], ("memory_model is ['weights']", "write a name")),
+        (["schedule"], None, ("schedule is None", "write a name")),
+        (["microbatches"], "2", ("microbatches is '2'", "whole number")),
+        (["devices"], {}, ("devices is not a list",)),
+        (["devices"], [], ("no devices",)),
+        (["devices", 0], "gpu0", ("devices[0] is not an object",)),
+        (["devices", 0, "name"], REMOVE, ("devices[0]", "name is missing")),
+        (["devices", 0, "memory"], 5, ("devices[0]", "'memory' is unknown", "memory_bytes")),
+        (["devices", 1, "memory_bytes"], 0, ("devices[1]", "'gpu1'", "memory_bytes is 0")),
+        (["devices", 0, "is_host"], "no", ("devices[0]", "is_host is 'no'", "true or false")),
+        (["interconnect"], [], ("interconnect is not an object",)),
+        (["interconnect", "speed"], 1, ("interconnect", "'speed' is unknown", "charging")),
+        (["interconnect", "default"], 4, ("interconnect: default is not an object",)),
+        (
+            ["interconnect", "default", "bandwidth_bytes_per_s"],
+            1.5,
+            ("interconnect: default", "bandwidth_bytes_per_s is 1.5", "whole number"),
+        ),
+        (["interconnect", "links"], {}, ("links is not a list",)),
+        (["interconnect", "links", 0], 3, ("links[0] is not an object",)),
+        (["interconnect", "links", 0, "source"], REMOVE, ("links[0]", "source and target")),
+        (["interconnect", "links", 0, "target"], 3, ("links[0]", "source and target")),
+        (["interconnect", "links", 0, "target"], "tpu", ("no device is called 'tpu'",)),
+        (["interconnect", "links", 0, "latency"], 3, ("links[0]", "'latency' is unknown")),
+        (
+            ["interconnect", "links", 1],
+            {"source": "gpu0", "target": "gpu1"},
+            ("links[1]", "'gpu0' -> 'gpu1'", "twice"),
+        ),
+        (["interconnect", "charging"], "free", ("charging is 'free'", "peer_to_peer")),
+        (["interconnect", "charging"], ["peer_to_peer"], ("charging is", "peer_to_peer")),
+        (["interconnect", "overlap"], 1, ("overlap is not true or false",)),
+        (["graph"], [], ("graph is not an object",)),
+        (["graph", "directed"], False, ("graph", "directed true")),
+        (["graph", "multigraph"], True, ("graph", "multigraph false")),
+        (["graph", "nodes"], REMOVE, ("nodes is not a list",)),
+        (["graph", "edges"], {}, ("edges is not a list",)),
+        (["graph", "graph"], [], ("attributes", "not an object")),
+        (["graph", "nodes", 0], "a", ("nodes[0] is not an object",)),
+        (["graph", "nodes", 0, "id"], REMOVE, ("nodes[0]", "id is None", "write a string")),
+        (["graph", "nodes", 1, "id"], "a", ("nodes[1]", "'a' is given twice")),
+        (["graph", "edges", 0], 4, ("edges[0] is not an object",)),
+        (["graph", "edges", 0, "source"], "z", ("edges[0]", "source is 'z'", "not a node")),
+        (["graph", "edges", 0, "target"], REMOVE, ("edges[0]", "target is None", "not a node")),
+        (["graph", "nodes", 0, "latency"], 5, ("'a'", "'latency' is unknown", "latency_ns")),
+        (["graph", "nodes", 0, "latency_ns"], "5", ("'a'", "latency_ns is '5'", "whole number")),
+        (["graph", "graph", "saved"], {"s": -4}, ("saved['s'] is -4", "not negative")),
+    ],
+)
+def test_a_wrong_problem_is_named_with_field_and_file(path, value, parts, tmp_path):
+    data = changed(problem_to_json(PROBLEM), path, value)
+    with raises(*parts):
+        problem_from_json(data)
+    file = tmp_path / "graph.json"
+    file.write_text(json.dumps(data), encoding="utf-8")
+    with raises(str(file), *parts):
+        load_problem(file)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "parts"),
+    [
+        (["schema"], "fxpartition.problem", ("schema is", "fxpartition.plan")),
+        (["version"], "1", ("version is '1'", "this release reads 1")),
+        (["stages"], REMOVE, ("stages is missing",)),
+        (["assignment"], REMOVE, ("assignment is missing",)),
+        (["cost"], 3, ("'cost' is unknown", "assignment")),
+        (["stages"], "gpu0", ("stages is not a list of device names",)),
+        (["stages", 0], 0, ("stages is not a list of device names",)),
+        (["stages", 0], "gpu1", ("stages are", "exactly once")),
+        (["assignment"], ["a"], ("assignment is not an object",)),
+        (["assignment", "a"], 0, ("assignment['a'] is 0", "device name")),
+    ],
+)
+def test_a_wrong_plan_is_named_with_field_and_file(path, value, parts, tmp_path):
+    data = changed(plan_to_json(PLAN), path, value)
+    with raises(*parts):
+        plan_from_json(data)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(data), encoding="utf-8")
+    with raises(str(file), *parts):
+        load_plan(file)
+
+
+@pytest.mark.parametrize("data", [None, 3, "text", [], [{}]])
+def test_a_document_is_an_object(data):
+    with raises("content is not an object"):
+        problem_from_json(data)
+    with raises("content is not an object"):
+        plan_from_json(data)
+
+
+def everywhere(entry, path=()):
+    """The paths to all entries of plain data."""
+    items = entry.items() if isinstance(entry, dict) else enumerate(entry)
+    for key, value in items:
+        yield (*path, key)
+        if isinstance(value, (dict, list)):
+            yield from everywhere(value, (*path, key))
+
+
+@pytest.mark.parametrize("wrong", [None, True, -1, 1.5, "?", [], {}, [None], {"?": None}, REMOVE])
+def test_whatever_is_wrong_is_a_partition_error(wrong):
+    """Tests that no replaced or removed entry escapes as another kind of exception."""
+    accepted = rejected = 0
+    documents = [
+        (problem_to_json(random_problem(seed)), problem_from_json) for seed in (0, 3, 7)
+    ] + [(plan_to_json(PLAN), plan_from_json), (problem_to_json(PROBLEM), problem_from_json)]
+    for data, build in documents:
+        for path in everywhere(data):
+            try:
+                build(changed(data, path, wrong))
+            except PartitionError as error:
+                assert str(error)
+                rejected += 1
+            else:
+                accepted += 1
+    assert rejected > accepted / 10
+
+
+# -- files --------------------------------------------------------------------------------------
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with raises("cannot read", "none.json", "No such file"):
+        load_problem(tmp_path / "none.json")
+
+
+def test_a_folder_is_not_a_file(tmp_path):
+    with raises("cannot read", str(tmp_path)):
+        load_plan(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"", ("line 1", "not valid JSON", "give a JSON file")),
+        (b'{\n"a": 1,\n}', ("line 3", "not valid JSON")),
+        (b"\xff\xfe\x00", ("not UTF-8",)),
+        (b"[" * 200_000, ("nested too deeply",)),
+    ],
+)
+def test_what_is_not_json_is_named_with_file_and_line(content, parts, tmp_path):
+    file = tmp_path / "broken.json"
+    file.write_bytes(content)
+    with raises(str(file), *parts):
+        read_json(file)
+
+
+def test_writing_replaces_the_file_and_leaves_no_other(tmp_path):
+    file = tmp_path / "plan.json"
+    for text in ("old", "new — with a dash"):
+        write_text_atomically(file, text)
+        assert file.read_text(encoding="utf-8") == text
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_new_file_has_the_rights_that_the_umask_leaves(tmp_path):
+    previous = os.umask(0o027)
+    try:
+        write_text_atomically(tmp_path / "plan.json", "text")
+    finally:
+        assert os.umask(previous) == 0o027  # and the umask is as it was
+    assert stat.S_IMODE((tmp_path / "plan.json").stat().st_mode) == 0o640
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with raises("cannot write", "plan.json", "No such file"):
+        write_text_atomically(tmp_path / "missing" / "plan.json", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "expected"),
+    [
+        ("os.fsync", OSError(28, "No space left on device"), PartitionError),
+        ("os.fsync", KeyboardInterrupt(), KeyboardInterrupt),
+        ("pathlib.Path.replace", OSError(13, "Permission denied"), PartitionError),
+        ("pathlib.Path.chmod", MemoryError(), MemoryError),
+    ],
+)
+def test_a_failure_while_writing_leaves_the_old_file_whole(
+    function, error, expected, tmp_path, monkeypatch
+):
+    file = tmp_path / "plan.json"
+    file.write_text("old", encoding="utf-8")
+
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(function, fail)
+    with pytest.raises(expected):
+        write_text_atomically(file, "new" * 10_000)
+    assert file.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_text_that_cannot_be_encoded_leaves_the_old_file_whole(tmp_path):
+    file = tmp_path / "plan.json"
+    file.write_text("old", encoding="utf-8")
+    with pytest.raises(UnicodeEncodeError):
+        write_text_atomically(file, "\ud800")
+    assert file.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="POSIX only")
+def test_a_killed_writer_leaves_the_old_file_whole(tmp_path):
+    """Tests that a process killed before the rename has not touched the file."""
+    file = tmp_path / "plan.json"
+    file.write_text("old", encoding="utf-8")
+    script = textwrap.dedent(
+        """
+        import os, signal, sys
+        from solver.serialization import write_text_atomically
+        os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+        write_text_atomically(sys.argv[1], "new" * 1000)
+        """
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", script, str(file)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    assert finished.returncode == -signal.SIGKILL
+    assert file.read_text(encoding="utf-8") == "old"
