@@ -140,7 +140,12 @@ def _reject_unknown(attributes: Mapping[Any, Any], known: Sequence[str], what: s
         if name in known:
             continue
         close = difflib.get_close_matches(str(name), known, n=1)
-        hint = f"did you mean {close[0]!r}?" if close else "put your own data under 'info'"
+        if close:
+            hint = f"did you mean {close[0]!r}?"
+        elif "info" in known:
+            hint = "put your own data under 'info'"
+        else:
+            hint = f"write one of {', '.join(known)}"
         raise PartitionError(f"{what} {name!r} is unknown; {hint}")
 
 

@@ -176,7 +176,7 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
         (graph_of({"a": {}}, weights={"w": {}}), ("weight 'w' has no size_bytes",)),
         (
             graph_of({"a": {}}, weights={"w": {"size_bytes": 1, "size": 2}}),
-            ("weight 'w'", "'size' is unknown", "size_bytes"),
+            ("weight 'w'", "'size' is unknown", "size_bytes, training_bytes"),
         ),
         (
             graph_of({"a": {}}, weights={"w": {"size_bytes": -1}}),
