@@ -151,7 +151,7 @@ def compare(
         print(json.dumps(to_json(comparison), indent=1))
     else:
         console = _console()
-        console.print(comparison_table(comparison))
+        console.print(comparison_table(comparison, console.width))
         for sentence in headline(comparison):
             console.print(sentence, markup=False)
     if out is not None:

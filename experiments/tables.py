@@ -6,7 +6,9 @@ Cells are ``Text``: names come from models, and must not be read as rich's marku
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
+from rich import box
 from rich.table import Table
 from rich.text import Text
 
@@ -15,23 +17,37 @@ from experiments.summary import HEADER, Case, row_cells
 from experiments.units import MISSING, format_bytes, format_ns, format_value
 from solver import DeviceUsage
 
+# What a narrow terminal does without, in this order; the report has it all.
+_LEFT_OUT: Final = (
+    (130, ("bound", "transfer", "peak memory", "devices used")),
+    (100, ("vs greedy", "vs chain")),
+)
 
-def comparison_table(comparison: Comparison) -> Table:
-    """Return one table of all rows for the terminal."""
+
+def comparison_table(comparison: Comparison, width: int | None = None) -> Table:
+    """Return one table of all rows for a terminal of `width` columns, None for any width."""
     objective = comparison.settings.objective[0]
-    table = Table(title=f"objective {', '.join(comparison.settings.objective)}")
-    for name in ("model", *HEADER):
+    left_out = {
+        name for limit, names in _LEFT_OUT for name in names if width is not None and width < limit
+    }
+    shown = [index for index, name in enumerate(HEADER) if name not in left_out]
+    table = Table(
+        title=f"objective {', '.join(comparison.settings.objective)}", box=box.SIMPLE_HEAD
+    )
+    for name in ("model", *(HEADER[index] for index in shown)):
         numeric = name not in ("model", "devices", "solver", "status")
         table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for record in comparison.models:
         if record.reason:
             table.add_row(Text(record.model), "", "", Text(f"failed: {record.reason}"))
-        best = {best_row(list(case.values())) for case in _cases(record)}
+        cases = _cases(record)
+        best = [best_row(list(case.values())) for case in cases]
         for index, row in enumerate(record.rows):
-            case = next(case for case in _cases(record) if row in case.values())
-            cells = (record.model if index == 0 else "", *row_cells(row, case, objective))
-            style = "bold" if row in best else ""
-            table.add_row(*(Text(cell) for cell in cells), style=style)
+            case = next(case for case in cases if case[row.solver] is row)
+            cells = row_cells(row, case, objective)
+            style = "bold" if any(row is each for each in best) else ""
+            name = record.model if index == 0 else ""
+            table.add_row(Text(name), *(Text(cells[i]) for i in shown), style=style)
         table.add_section()
     return table
 

@@ -290,3 +290,18 @@ def test_a_report_stays_whole_when_the_disk_fails(
 )
 def test_numbers_as_people_read_them(text: str, expected: str) -> None:
     assert text == expected
+
+
+@pytest.mark.parametrize("width", [80, 110, 160])
+def test_the_table_fits_the_terminal(width: int) -> None:
+    found = comparison(
+        row("greedy", None, model="llama3-70b", device_set="unequal", reason="too big"),
+        row("cp-sat", 12_345_678, bound=12_345_678, model="llama3-70b", device_set="unequal"),
+    )
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(comparison_table(found, width))
+    lines = stream.getvalue().splitlines()
+    assert any("llama3-70b" in line and "breaks" not in line for line in lines)
+    done = next(line for line in lines if "cp-sat" in line)
+    for cell in ("unequal", "optimal", "12.35 ms", "0 %", "1.00 s"):
+        assert cell in done, done
