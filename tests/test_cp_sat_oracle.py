@@ -1,0 +1,103 @@
+"""Every registered solver against brute force, on random problems that use every feature."""
+
+from dataclasses import replace
+
+import pytest
+from oracle import brute_force
+from random_problems import random_problem, to_instance
+
+from solver.registry import solve
+from solver.result import SolveLimits, SolveStatus
+
+LIMITS = SolveLimits(workers=1, time_limit_s=60)
+BLOCK = 50
+# The default run and the nightly one look at different seeds.
+DEFAULT_BLOCKS = range(40)
+NIGHTLY_BLOCKS = range(1_000, 1_400)
+
+
+def check_exact(problem, label):
+    """Tests that CP-SAT answers as brute force does; returns whether there is a plan."""
+    best = brute_force(to_instance(problem))
+    result = solve(problem, LIMITS, solver="cp-sat")
+    if best is None:
+        assert result.status is SolveStatus.INFEASIBLE, f"{label}: {result}"
+        assert result.plan is None, label
+        return False
+    assert result.status is SolveStatus.OPTIMAL, f"{label}: the optimum is {best}, not {result}"
+    assert result.objective_values == best[0], f"{label}: the optimum is {best}, not {result}"
+    assert result.objective_bounds == best[0], label
+    return True
+
+
+def check_block(block):
+    feasible = sum(
+        check_exact(random_problem(seed), f"seed {seed}")
+        for seed in range(block * BLOCK, (block + 1) * BLOCK)
+    )
+    # Both answers are seen in every block.
+    assert BLOCK // 2 <= feasible < BLOCK
+
+
+@pytest.mark.parametrize("block", DEFAULT_BLOCKS)
+def test_cp_sat_equals_brute_force(block):
+    check_block(block)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", NIGHTLY_BLOCKS)
+def test_cp_sat_equals_brute_force_on_more_problems(block):
+    check_block(block)
+
+
+@pytest.mark.parametrize("solver", ["chain", "greedy"])
+def test_heuristics_are_never_better_than_the_optimum(solver):
+    feasible = optimal = 0
+    for seed in range(1_000):
+        problem = random_problem(seed)
+        best = brute_force(to_instance(problem))
+        result = solve(problem, LIMITS, solver=solver)
+        assert result.status in (SolveStatus.FEASIBLE, SolveStatus.UNKNOWN), seed
+        if result.status is SolveStatus.FEASIBLE:
+            # SolveResult asserts that the evaluator finds it feasible.
+            assert best is not None, seed
+            assert result.objective_values >= best[0], seed
+            feasible += 1
+            optimal += result.objective_values == best[0]
+    assert feasible >= 500
+    assert 0 < optimal < feasible  # neither useless nor, on these problems, exact
+
+
+def with_uniform_memory(problem, memory_bytes):
+    return problem.replace(
+        devices=tuple(replace(device, memory_bytes=memory_bytes) for device in problem.devices)
+    )
+
+
+def least_uniform_memory(problem):
+    """The least capacity of all devices with which brute force finds a plan; None if none does."""
+
+    def feasible(memory_bytes):
+        return brute_force(to_instance(with_uniform_memory(problem, memory_bytes))) is not None
+
+    low, high = 0, 1 << 40
+    if not feasible(high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if feasible(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_least_memory_works_and_one_byte_less_does_not(seed):
+    # No wait for the enumeration of forty bisection steps: at most six operators.
+    problem = random_problem(100_000 + seed, max_operators=6)
+    memory_bytes = least_uniform_memory(problem)
+    if memory_bytes is None or memory_bytes == 1:
+        pytest.skip("no capacity decides about this problem")
+    assert check_exact(with_uniform_memory(problem, memory_bytes), "the least memory")
+    assert not check_exact(with_uniform_memory(problem, memory_bytes - 1), "one byte less")

@@ -1,0 +1,185 @@
+import re
+
+import pytest
+
+import solver.registry
+from solver.errors import PartitionError
+from solver.evaluate import evaluate
+from solver.plan import PartitionPlan
+from solver.problem import Device, Operator, PartitionProblem, Weight
+from solver.registry import SOLVERS, solve
+from solver.result import SolveLimits, SolveResult, SolveStatus, judge
+
+PROBLEM = PartitionProblem(
+    operators=(Operator("a", 3, weights=("w",)), Operator("b", 5, ("a",), weights=("v",))),
+    devices=(Device("p", memory_bytes=10), Device("q", memory_bytes=10)),
+    weights={"w": Weight(6), "v": Weight(6)},
+    objective=("bottleneck", "devices"),
+)
+GOOD = PartitionPlan({"a": "p", "b": "q"}, ("p", "q"))
+BAD = PartitionPlan({"a": "p", "b": "p"}, ("p",))
+
+
+def result(status, plan=None, bounds=None, **changes):
+    fields = {
+        "solver": "test",
+        "status": status,
+        "plan": plan,
+        "evaluation": None if plan is None else evaluate(PROBLEM, plan),
+        "objective_bounds": bounds,
+        "wall_time_s": 0.5,
+    }
+    return SolveResult(**{**fields, **changes})
+
+
+def raises(*parts):
+    return pytest.raises(PartitionError, match="(?s)" + ".*".join(map(re.escape, parts)))
+
+
+# -- limits -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fields", "parts"),
+    [
+        ({"time_limit_s": 0}, ("time_limit_s is 0", "positive")),
+        ({"time_limit_s": -1.5}, ("time_limit_s is -1.5", "positive")),
+        ({"time_limit_s": float("nan")}, ("time_limit_s is nan", "positive")),
+        ({"workers": 0}, ("workers is 0", "at least 1")),
+        ({"workers": 1.0}, ("workers is 1.0", "whole number")),
+        ({"workers": True}, ("workers is True", "whole number")),
+    ],
+)
+def test_wrong_limits_are_named_with_the_remedy(fields, parts):
+    with raises(*parts):
+        SolveLimits(**fields)
+
+
+def test_workers_default_to_the_cores(monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    assert SolveLimits().worker_count == 6
+    assert SolveLimits(workers=2).worker_count == 2
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    assert SolveLimits().worker_count == 1
+
+
+def test_a_search_may_be_without_limit():
+    assert SolveLimits(time_limit_s=None).time_limit_s is None
+
+
+# -- results ------------------------------------------------------------------------------------
+
+
+def test_an_optimal_result():
+    optimal = result(SolveStatus.OPTIMAL, GOOD, (5, 2))
+    assert optimal.objective_values == (5, 2)
+    assert (optimal.objective, optimal.objective_bound, optimal.gap) == (5, 5, 0.0)
+
+
+def test_the_gap_is_relative_to_the_objective():
+    feasible = result(SolveStatus.FEASIBLE, GOOD, (4,))
+    assert (feasible.objective, feasible.objective_bound) == (5, 4)
+    assert feasible.gap == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("bounds", [None, ()])
+def test_without_a_bound_there_is_no_gap(bounds):
+    feasible = result(SolveStatus.FEASIBLE, GOOD, bounds)
+    assert feasible.objective == 5
+    assert feasible.objective_bound is None
+    assert feasible.gap is None
+
+
+def test_a_gap_of_nothing_over_nothing_is_nothing():
+    problem = PROBLEM.replace(objective="transfer")
+    found = result(SolveStatus.FEASIBLE, GOOD, (0,), evaluation=evaluate(problem, GOOD))
+    assert found.objective == 0
+    assert found.gap == 0.0
+
+
+def test_an_infeasible_plan_has_no_objective():
+    unknown = result(SolveStatus.UNKNOWN, BAD, (3,), reason="too large")
+    assert unknown.objective is None
+    assert unknown.objective_values is None
+    assert unknown.gap is None
+    assert unknown.objective_bound == 3
+
+
+def test_no_plan_at_all():
+    for status in (SolveStatus.INFEASIBLE, SolveStatus.UNKNOWN):
+        assert result(status).objective_values is None
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: result(SolveStatus.FEASIBLE, BAD),
+        lambda: result(SolveStatus.OPTIMAL, BAD, (5, 2)),
+        lambda: result(SolveStatus.FEASIBLE),
+        lambda: result(SolveStatus.OPTIMAL),
+        lambda: result(SolveStatus.OPTIMAL, GOOD),
+        lambda: result(SolveStatus.OPTIMAL, GOOD, (5,)),
+        lambda: result(SolveStatus.OPTIMAL, GOOD, (5, 1)),
+        lambda: result(SolveStatus.FEASIBLE, GOOD, (6,)),
+        lambda: result(SolveStatus.INFEASIBLE, BAD),
+        lambda: result(SolveStatus.INFEASIBLE, GOOD),
+        lambda: result(SolveStatus.UNKNOWN, GOOD),
+        lambda: result(SolveStatus.FEASIBLE, GOOD, evaluation=None),
+        lambda: result(SolveStatus.UNKNOWN, None, evaluation=evaluate(PROBLEM, BAD)),
+        lambda: result(SolveStatus.UNKNOWN, wall_time_s=-0.1),
+    ],
+)
+def test_a_result_that_contradicts_itself_cannot_be_made(build):
+    with pytest.raises(AssertionError):
+        build()
+
+
+def test_judge_reports_what_the_evaluator_says():
+    good = judge("heuristic", PROBLEM, GOOD, 0.25)
+    assert (good.solver, good.status, good.wall_time_s) == (
+        "heuristic",
+        SolveStatus.FEASIBLE,
+        0.25,
+    )
+    assert good.evaluation == evaluate(PROBLEM, GOOD)
+    assert good.objective_bounds is None
+    assert good.reason == ""
+    bad = judge("heuristic", PROBLEM, BAD, 0.0)
+    assert bad.status is SolveStatus.UNKNOWN
+    assert bad.plan is BAD
+    assert bad.reason == "device 'p' needs 12 bytes but has 10: 2 too few"
+
+
+# -- registry -----------------------------------------------------------------------------------
+
+
+def test_an_unknown_solver_is_named_beside_the_known_ones():
+    with raises("solver 'gurobi' is unknown", *SOLVERS):
+        solve(PROBLEM, solver="gurobi")
+
+
+@pytest.mark.parametrize("name", SOLVERS)
+def test_every_registered_solver_answers_under_its_name(name):
+    found = solve(PROBLEM, SolveLimits(workers=1), solver=name)
+    assert found.solver == name
+    assert found.objective_values == (5, 2)
+    assert found.wall_time_s >= 0
+
+
+def test_the_exact_solver_is_the_default_and_limits_are_passed_on(monkeypatch):
+    calls = []
+
+    def spy(problem, limits):
+        calls.append((problem, limits))
+        return judge("spy", problem, GOOD, 0.0)
+
+    monkeypatch.setattr(solver.registry, "SOLVERS", {"cp-sat": spy})
+    limits = SolveLimits(seed=7)
+    assert solve(PROBLEM, limits).solver == "spy"
+    assert solve(PROBLEM).solver == "spy"
+    assert calls == [(PROBLEM, limits), (PROBLEM, SolveLimits())]
+
+
+def test_the_registry_cannot_be_written():
+    with pytest.raises(TypeError):
+        SOLVERS["mine"] = None
