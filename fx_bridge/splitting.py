@@ -230,16 +230,6 @@ def _scratch_graph(captured: CapturedGraph, stage_of: Mapping[str, int]) -> _Scr
             attributes[key] = stand_in
         return attributes[key]
 
-    # All attributes first: split_module wants placeholders before what reads them.
-    for stage, nodes in enumerate(operators):
-        for node in nodes:
-            for read in node.all_input_nodes:
-                if read.op == "get_attr":
-                    attribute(read, stage)
-    for read in output.all_input_nodes:
-        if read.op == "get_attr":
-            attribute(read, None)
-
     def values(arguments: Any, stage: int | None) -> Any:
         return map_arg(
             arguments,
