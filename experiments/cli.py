@@ -8,6 +8,7 @@ torch and OR-Tools load only in the commands that need them.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -464,13 +465,17 @@ def _solve(
     progress: Any,
 ) -> list[ComparisonRow]:
     from experiments.comparison import with_progress
+    from experiments.interrupt import run_interruptibly
     from experiments.records import ComparisonRow
     from solver import solve as run_solver
 
     rows: list[ComparisonRow] = []
     for name in solvers:
         progress.step(f"{model}: {name}")
-        result = run_solver(problem, with_progress(limits, progress), solver=name)
+        search = functools.partial(
+            run_solver, problem, with_progress(limits, progress), solver=name
+        )
+        result = run_interruptibly(search)
         rows.append(ComparisonRow.from_result(model, "given", result))
     return rows
 
@@ -572,6 +577,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(message())
     if code == EXIT_INTERRUPTED:
         print("interrupted", file=sys.stderr)
+        if argv is None:
+            # A search may still run in native threads, which must not see Python shut down.
+            # Nothing is lost: files are written whole or not at all.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(EXIT_INTERRUPTED)
     return int(code or 0)
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.devices import DeviceSet
 from experiments.instances import NamedDevices, derived_device_sets, one_device_bytes
+from experiments.interrupt import run_interruptibly
 from experiments.models import LoadedModel, ModelSpec, build_model, first_line
 from experiments.progress import ProgressLine
 from experiments.records import (
@@ -105,7 +106,8 @@ def solve_row(
     """Solve `problem` and return the row; a solver that raises is a row with its reason."""
     start_s = time.perf_counter()
     try:
-        return ComparisonRow.from_result(model, device_set, solve(problem, limits, solver=solver))
+        result = run_interruptibly(lambda: solve(problem, limits, solver=solver))
+        return ComparisonRow.from_result(model, device_set, result)
     except Exception as error:
         return ComparisonRow(
             model=model,

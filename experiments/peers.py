@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.devices import parse_devices
+from experiments.interrupt import run_interruptibly
 from experiments.models import ModelSpec, first_line
 from experiments.progress import ProgressLine
 from experiments.records import PCIE, PlannerRow
@@ -163,7 +164,7 @@ def _own_row(
     )
     planner = f"fxpartition, {objective}"
     try:
-        result = solve(problem, limits)
+        result = run_interruptibly(lambda: solve(problem, limits))
     except Exception as error:
         return PlannerRow(
             model=model,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import dataclasses
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from experiments import peers
 from experiments.comparison import run_comparison
 from experiments.devices import DeviceSet, parse_devices
 from experiments.instances import derived_device_sets, one_device_bytes
+from experiments.interrupt import run_interruptibly
 from experiments.models import ZOO, ModelSpec
 from experiments.progress import ProgressLine
 from experiments.records import (
@@ -353,3 +356,15 @@ def test_transformers_planner_spills_though_the_model_fits() -> None:
 
 def test_a_device_set_without_file_has_no_links() -> None:
     assert DeviceSet((Device("a"),)).interconnect is None
+
+
+def test_a_search_on_its_own_thread_answers_fails_and_is_interrupted() -> None:
+    assert run_interruptibly(lambda: 7) == 7
+    with pytest.raises(ZeroDivisionError):
+        run_interruptibly(lambda: 1 // 0)
+    forever = threading.Event()
+    timer = threading.Timer(0.2, _thread.interrupt_main)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        run_interruptibly(lambda: forever.wait(60))
+    forever.set()
