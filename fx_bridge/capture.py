@@ -16,9 +16,10 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import torch
 from torch import fx, nn
@@ -27,6 +28,9 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.replay import Replay
 from solver import PartitionError
+
+if TYPE_CHECKING:
+    from fx_bridge.storage import StorageTable
 
 Capture = Literal["export", "export-strict", "symbolic_trace", "graph_module", "exported_program"]
 
@@ -37,7 +41,7 @@ _TORCH_DIRECTORY: Final = str(Path(torch.__file__).parent)
 _HERE: Final = str(Path(__file__).parent)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class CapturedGraph:
     """A model as one FX graph.
 
@@ -71,6 +75,13 @@ class CapturedGraph:
     def graph(self) -> fx.Graph:
         """The graph of `module`."""
         return self.module.graph
+
+    @cached_property
+    def storage_table(self) -> StorageTable:
+        """Where every value lives; found out when it is first asked for."""
+        from fx_bridge.storage import storage_table
+
+        return storage_table(self)
 
     @property
     def operators(self) -> tuple[fx.Node, ...]:

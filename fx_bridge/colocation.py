@@ -20,7 +20,7 @@ from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from fx_bridge.capture import CapturedGraph
 from fx_bridge.sinking import attribute_at
-from fx_bridge.storage import Storage, StorageTable, storage_table
+from fx_bridge.storage import Storage, StorageTable
 from solver import ColocationGroup
 
 _PYTHON_RANDOM: Final = frozenset({"gumbel_softmax", "multi_head_attention_forward"})
@@ -50,7 +50,7 @@ def colocation_groups(captured: CapturedGraph, *, training: bool = False) -> lis
     Operators with random numbers are grouped only if no path leads from one to the next: where
     one does, every acyclic plan keeps their order. Linear in the size of the graph.
     """
-    table = storage_table(captured)
+    table = captured.storage_table
     groups = [
         *_inseparable(captured, table),
         *_non_tensors(captured),
@@ -71,7 +71,7 @@ def inseparable_groups(captured: CapturedGraph) -> list[ColocationGroup]:
     what :func:`colocation_groups` returns.
     """
     order = {node.name: index for index, node in enumerate(captured.operators)}
-    return _sorted(_inseparable(captured, storage_table(captured)), order)
+    return _sorted(_inseparable(captured, captured.storage_table), order)
 
 
 def random_operators(captured: CapturedGraph) -> list[fx.Node]:

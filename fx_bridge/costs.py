@@ -22,7 +22,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fx_bridge.capture import CapturedGraph, placeholder_values
 from fx_bridge.replay import Replay, tensors_in
-from fx_bridge.storage import StorageTable, storage_table
+from fx_bridge.storage import StorageTable
 from solver import DEFAULT_DEVICE_CLASS, PartitionError
 
 _TERA: Final = 10**12
@@ -321,7 +321,7 @@ def roofline_latency_ns(
     dict of str to dict of str to int
         Nanoseconds by operator name and device class; 0 for views and ``getitem``.
     """
-    table = storage_table(captured) if table is None else table
+    table = captured.storage_table if table is None else table
     flops = node_flops(captured) if flops is None else flops
     moved = node_moved_bytes(captured, table)
     latency: dict[str, dict[str, int]] = {}
@@ -387,7 +387,7 @@ def measured_latency_ns(
             "roofline_latency_ns, or load its weights"
         )
     accelerated = any(tensor.device.type != "cpu" for tensor in tensors)
-    table = storage_table(captured)
+    table = captured.storage_table
     changed = {s.owner for found in table.writes.values() for s in found if s.kind == "weight"}
     before = [(t, t.detach().clone()) for key in changed for t in table.weights[key].tensors]
     times: dict[str, list[int]] = {}

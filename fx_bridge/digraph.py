@@ -27,7 +27,6 @@ from fx_bridge.storage import (
     StorageTable,
     WeightStorage,
     saved_storages,
-    storage_table,
 )
 from solver import ColocationGroup, PartitionError
 
@@ -95,7 +94,7 @@ def to_digraph(
         raise PartitionError(
             f"optimizer is {optimizer!r}; write one of {', '.join(get_args(Optimizer))}"
         )
-    table = storage_table(captured)
+    table = captured.storage_table
     flops = node_flops(captured)
     latencies: Mapping[str, int | Mapping[str, int]]
     if latency_ns is None:
