@@ -8,44 +8,41 @@ torch and OR-Tools load only in the commands that need them.
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
+from experiments.commands import (
+    check_solver,
+    check_writable,
+    finish,
+    make_console,
+    read_memory_model,
+    read_objective,
+    read_problem,
+    read_saved_problem,
+    solve_rows,
+)
 from solver import (
     MEMORY_MODELS,
     OBJECTIVES,
     PartitionError,
-    PartitionProblem,
     SolveLimits,
     load_plan,
-    load_problem,
-    save_plan,
     save_problem,
 )
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from experiments.devices import DeviceSet
-    from experiments.models import ModelSpec
-    from experiments.records import ComparisonRow
-
-EXIT_NO_PLAN: Final = 1
 EXIT_BAD_INPUT: Final = 2
-EXIT_TIME_OUT: Final = 3
 EXIT_NOT_EQUAL: Final = 4
 EXIT_INTERRUPTED: Final = 130
 
 _DEFAULT_LIMIT_S: Final = 60.0
-_PIPE_WIDTH: Final = 160
 
 app = typer.Typer(
     name="fxpartition",
@@ -132,8 +129,8 @@ def compare(
     settings = CompareSettings(
         device_sets=tuple(NamedDevices(text, parse_devices(text)) for text in devices or ()),
         interconnect=PCIE if link is None else Interconnect(default=parse_link(link)),
-        objective=_objective(objective) or ("bottleneck",),
-        memory_model=_memory_model(memory_model) or "inference",
+        objective=read_objective(objective) or ("bottleneck",),
+        memory_model=read_memory_model(memory_model) or "inference",
         solvers=tuple(solver or SOLVERS),
         limits=SolveLimits(time_limit, workers, seed),
     )
@@ -151,7 +148,7 @@ def compare(
     if as_json:
         print(json.dumps(to_json(comparison), indent=1))
     else:
-        console = _console()
+        console = make_console()
         console.print(comparison_table(comparison, console.width))
         for sentence in headline(comparison):
             console.print(sentence, markup=False)
@@ -182,12 +179,12 @@ def plan(
     from experiments.progress import ProgressLine
 
     limits = SolveLimits(time_limit, workers, seed)
-    _known_solver(solver)
-    _writable(out)
+    check_solver(solver)
+    check_writable(out)
     with ProgressLine(quiet=True) as progress:
-        problem = _problem(model, devices, link, objective, memory_model, progress.step)
-        rows = _solve(problem, dict.fromkeys(("greedy", solver)), limits, model, progress)
-    _finish(problem, rows, out, as_json)
+        problem = read_problem(model, devices, link, objective, memory_model, progress.step)
+        rows = solve_rows(problem, dict.fromkeys(("greedy", solver)), limits, model, progress)
+    finish(problem, rows, out, as_json)
 
 
 @app.command()
@@ -208,12 +205,12 @@ def solve(
     from experiments.progress import ProgressLine
 
     limits = SolveLimits(time_limit, workers, seed)
-    _known_solver(solver)
-    _writable(out)
-    problem = _saved_problem(Path(graph), devices, link, objective, memory_model)
+    check_solver(solver)
+    check_writable(out)
+    problem = read_saved_problem(Path(graph), devices, link, objective, memory_model)
     with ProgressLine(quiet=True) as progress:
-        rows = _solve(problem, (solver,), limits, graph, progress)
-    _finish(problem, rows, out, as_json)
+        rows = solve_rows(problem, (solver,), limits, graph, progress)
+    finish(problem, rows, out, as_json)
 
 
 @app.command()
@@ -228,9 +225,9 @@ def export(
     """Save a model's operator graph with its devices as a problem that solve reads."""
     from experiments.progress import ProgressLine
 
-    _writable(out)
+    check_writable(out)
     with ProgressLine(quiet=True) as progress:
-        problem = _problem(model, devices, link, objective, memory_model, progress.step)
+        problem = read_problem(model, devices, link, objective, memory_model, progress.step)
     save_problem(problem, out)
     print(f"wrote {out}: {len(problem.operators)} operators, {len(problem.devices)} devices")
 
@@ -268,7 +265,7 @@ def split(
         size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         cells = (str(index), device, str(len(chosen.operators_of(device))))
         table.add_row(*(Text(cell) for cell in (*cells, format_bytes(size_bytes))))
-    console = _console()
+    console = make_console()
     console.print(table)
     if not loaded.has_weights:
         console.print("The model has no weights in memory, so nothing was run.")
@@ -296,7 +293,7 @@ def list_models() -> None:
         default = "yes" if spec.name in DEFAULT_MODELS else ""
         needs = "" if spec.extra is None else f"fxpartition[{spec.extra}]"
         table.add_row(*(Text(cell) for cell in (spec.name, spec.description, default, needs)))
-    _console().print(table)
+    make_console().print(table)
 
 
 @app.command(name="devices")
@@ -320,226 +317,9 @@ def list_devices() -> None:
             f"{spec.launch_overhead_ns} ns",
         )
         table.add_row(*(Text(cell) for cell in cells))
-    console = _console()
+    console = make_console()
     console.print(table)
     console.print("Use one as 2x80GiB@CLASS; a device file may define others.", markup=False)
-
-
-# -- what the commands share ----------------------------------------------------------------
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    # Not a terminal means a pipe or a file: there a table must not be squeezed into 80 columns.
-    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _PIPE_WIDTH
-    return Console(width=width, highlight=False)
-
-
-def _objective(text: str | None) -> tuple[str, ...] | None:
-    if text is None:
-        return None
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if name not in OBJECTIVES:
-            raise PartitionError(
-                f"objective {name!r} is unknown; write one or more of {', '.join(OBJECTIVES)}"
-            )
-        if names.count(name) > 1:
-            raise PartitionError(f"objective {text!r} names {name} twice; name each once")
-    return names
-
-
-def _memory_model(text: str | None) -> str | None:
-    if text is not None and text not in MEMORY_MODELS:
-        raise PartitionError(
-            f"memory model {text!r} is unknown; write one of {', '.join(MEMORY_MODELS)}"
-        )
-    return text
-
-
-def _known_solver(name: str) -> None:
-    from solver import SOLVERS
-
-    if name not in SOLVERS:
-        raise PartitionError(f"solver {name!r} is unknown; write one of {', '.join(SOLVERS)}")
-
-
-def _writable(path: str | None) -> None:
-    """Refuse a file that cannot be written before the work, not after it."""
-    if path is None:
-        return
-    target = Path(path)
-    if target.is_dir():
-        raise PartitionError(f"{path} is a folder; write the name of a file")
-    if not target.parent.is_dir():
-        raise PartitionError(f"there is no folder {target.parent}; create it or write another path")
-
-
-def _settings(
-    devices: DeviceSet | None,
-    link: str | None,
-    objective: str | None,
-    memory_model: str | None,
-) -> dict[str, Any]:
-    """Return what the options say of a problem, and nothing that they leave open."""
-    from experiments.devices import parse_link
-    from solver import Interconnect
-
-    settings: dict[str, Any] = {}
-    if devices is not None:
-        settings["devices"] = devices.devices
-        if devices.interconnect is not None:
-            settings["interconnect"] = devices.interconnect
-    if link is not None:
-        settings["interconnect"] = Interconnect(default=parse_link(link))
-    if (names := _objective(objective)) is not None:
-        settings["objective"] = names
-    if (chosen := _memory_model(memory_model)) is not None:
-        settings["memory_model"] = chosen
-    return settings
-
-
-def _saved_problem(
-    path: Path,
-    devices: str | None,
-    link: str | None,
-    objective: str | None,
-    memory_model: str | None,
-) -> PartitionProblem:
-    from experiments.devices import parse_devices
-
-    given = None if devices is None else parse_devices(devices)
-    settings = _settings(given, link, objective, memory_model)
-    problem = load_problem(path)
-    if given is not None and "interconnect" not in settings and problem.interconnect.links:
-        raise PartitionError(
-            f"{path} has links between its own devices; with other devices give --link too"
-        )
-    return problem.replace(**settings)
-
-
-def _problem(
-    model: str,
-    devices: str | None,
-    link: str | None,
-    objective: str | None,
-    memory_model: str | None,
-    step: Any,
-) -> PartitionProblem:
-    from experiments.devices import EXAMPLE, parse_devices
-    from experiments.models import resolve_model
-
-    source = resolve_model(model)
-    if isinstance(source, Path):
-        return _saved_problem(source, devices, link, objective, memory_model)
-    if devices is None:
-        raise PartitionError(f"--devices is missing; {EXAMPLE}")
-    given = parse_devices(devices)
-    settings = _settings(given, link, objective, memory_model)
-    return _captured_problem(source, given, settings, step)
-
-
-def _captured_problem(
-    spec: ModelSpec, devices: DeviceSet, settings: dict[str, Any], step: Any
-) -> PartitionProblem:
-    from experiments.comparison import operator_graph
-    from experiments.models import build_model
-    from experiments.records import PCIE
-    from fx_bridge.capture import capture
-
-    step(f"{spec.name}: building")
-    loaded = build_model(spec)
-    step(f"{spec.name}: capturing")
-    captured = capture(loaded.module, loaded.args, loaded.kwargs)
-    step(f"{spec.name}: operator graph")
-    graph = operator_graph(captured, [devices], settings.get("memory_model", "inference"))
-    return PartitionProblem.from_digraph(graph, **{"interconnect": PCIE, **settings})
-
-
-def _solve(
-    problem: PartitionProblem,
-    solvers: Any,
-    limits: SolveLimits,
-    model: str,
-    progress: Any,
-) -> list[ComparisonRow]:
-    from experiments.comparison import with_progress
-    from experiments.interrupt import run_interruptibly
-    from experiments.records import ComparisonRow
-    from solver import solve as run_solver
-
-    rows: list[ComparisonRow] = []
-    for name in solvers:
-        progress.step(f"{model}: {name}")
-        search = functools.partial(
-            run_solver, problem, with_progress(limits, progress), solver=name
-        )
-        result = run_interruptibly(search)
-        rows.append(ComparisonRow.from_result(model, "given", result))
-    return rows
-
-
-def _finish(
-    problem: PartitionProblem, rows: list[ComparisonRow], out: str | None, as_json: bool
-) -> None:
-    """Print rows, the last of which was asked for; save its plan; exit by its status."""
-    from experiments.summary import plan_sentences
-    from experiments.tables import plan_table
-
-    asked = rows[-1]
-    if as_json:
-        answer = _row_json(problem, asked)
-        if len(rows) > 1:
-            answer["baseline"] = _row_json(problem, rows[0])
-        print(json.dumps(answer, indent=1))
-    else:
-        console = _console()
-        if any(row.usage for row in rows):
-            console.print(plan_table(rows, problem.objective))
-        for sentence in plan_sentences(rows, problem.objective[0]):
-            console.print(sentence, markup=False)
-    if asked.feasible:
-        if out is not None:
-            assert asked.plan is not None
-            save_plan(asked.plan, out)
-            print(f"wrote {out}", file=sys.stderr)
-        return
-    if asked.status == "infeasible":
-        print(f"no plan exists: {asked.reason or 'proven'}", file=sys.stderr)
-        raise typer.Exit(EXIT_NO_PLAN)
-    reason = asked.reason or "time ran out"
-    print(f"no plan found, and none ruled out: {reason}", file=sys.stderr)
-    raise typer.Exit(EXIT_TIME_OUT)
-
-
-def _row_json(problem: PartitionProblem, row: ComparisonRow) -> dict[str, Any]:
-    feasible = row.feasible and row.objective is not None and row.plan is not None
-    return {
-        "status": row.status,
-        "solver": row.solver,
-        "objective": row.objective[0] if feasible and row.objective else None,
-        "objective_bound": row.bound[0] if row.bound else None,
-        "gap": row.gap,
-        "objectives": dict(zip(problem.objective, row.objective or (), strict=False)),
-        "wall_time_s": row.wall_time_s,
-        "reason": row.reason,
-        "stages": list(row.plan.stages) if feasible and row.plan else [],
-        "assignment": dict(row.plan.assignment) if feasible and row.plan else None,
-        "devices": [
-            {
-                "name": usage.device,
-                "operators": len(usage.operators),
-                "capacity_bytes": usage.capacity_bytes,
-                "memory_bytes": usage.memory_bytes,
-                "compute_ns": usage.compute_ns,
-                "send_ns": usage.send_ns,
-                "receive_ns": usage.receive_ns,
-                "load_ns": usage.load_ns,
-            }
-            for usage in row.usage
-        ],
-    }
 
 
 def main(argv: Sequence[str] | None = None) -> int:

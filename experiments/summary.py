@@ -187,6 +187,10 @@ def planner_sentences(record: ModelRecord) -> tuple[str, ...]:
             "; ".join(f"{row.planner} spills {format_bytes(row.spilled_bytes)}" for row in spills)
             or "no other planner spills"
         )
+        fitting = [row for row in here if row.placed_bytes is not None and not row.spilled_bytes]
+        for row in fitting:
+            if not row.planner.startswith("fxpartition"):
+                text += f"; {row.planner} fits on {row.devices_used}"
         least = next((row for row in here if row.planner == "fxpartition, devices"), None)
         if least is not None and least.placed_bytes is not None:
             text += f". fxpartition fits everything on {least.devices_used} devices" + (

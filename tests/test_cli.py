@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments import cli
+from experiments import cli, commands
 from experiments.cli import app, main
 from solver import load_plan, load_problem
 
@@ -280,7 +280,7 @@ def test_ctrl_c_is_one_line_and_130(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "load_problem", interrupt)
+    monkeypatch.setattr(commands, "load_problem", interrupt)
     assert main(["solve", str(saved)]) == 130
     assert capsys.readouterr().err.strip() == "interrupted"
 

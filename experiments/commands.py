@@ -1,0 +1,256 @@
+"""What the commands share: reading options, making problems, solving and printing plans."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import typer
+
+from solver import (
+    MEMORY_MODELS,
+    OBJECTIVES,
+    SOLVERS,
+    Interconnect,
+    PartitionError,
+    PartitionProblem,
+    SolveLimits,
+    load_problem,
+    save_plan,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from experiments.devices import DeviceSet
+    from experiments.models import ModelSpec
+    from experiments.progress import ProgressLine
+    from experiments.records import ComparisonRow
+
+EXIT_NO_PLAN: Final = 1
+EXIT_TIME_OUT: Final = 3
+
+_PIPE_WIDTH: Final = 160
+
+
+def make_console() -> Console:
+    """Return the console of standard output."""
+    from rich.console import Console
+
+    # Not a terminal means a pipe or a file: there a table must not be squeezed into 80 columns.
+    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _PIPE_WIDTH
+    return Console(width=width, highlight=False)
+
+
+def read_objective(text: str | None) -> tuple[str, ...] | None:
+    """Return the objectives that `text` names with commas between them, or None."""
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in OBJECTIVES:
+            raise PartitionError(
+                f"objective {name!r} is unknown; write one or more of {', '.join(OBJECTIVES)}"
+            )
+        if names.count(name) > 1:
+            raise PartitionError(f"objective {text!r} names {name} twice; name each once")
+    return names
+
+
+def read_memory_model(text: str | None) -> str | None:
+    """Return a memory model that exists, or None."""
+    if text is not None and text not in MEMORY_MODELS:
+        raise PartitionError(
+            f"memory model {text!r} is unknown; write one of {', '.join(MEMORY_MODELS)}"
+        )
+    return text
+
+
+def check_solver(name: str) -> None:
+    """Refuse a solver that is not registered."""
+    if name not in SOLVERS:
+        raise PartitionError(f"solver {name!r} is unknown; write one of {', '.join(SOLVERS)}")
+
+
+def check_writable(path: str | None) -> None:
+    """Refuse a file that cannot be written before the work, not after it."""
+    if path is None:
+        return
+    target = Path(path)
+    if target.is_dir():
+        raise PartitionError(f"{path} is a folder; write the name of a file")
+    if not target.parent.is_dir():
+        raise PartitionError(f"there is no folder {target.parent}; create it or write another path")
+
+
+def _settings(
+    devices: DeviceSet | None,
+    link: str | None,
+    objective: str | None,
+    memory_model: str | None,
+) -> dict[str, Any]:
+    """Return what the options say of a problem, and nothing that they leave open."""
+    from experiments.devices import parse_link
+
+    settings: dict[str, Any] = {}
+    if devices is not None:
+        settings["devices"] = devices.devices
+        if devices.interconnect is not None:
+            settings["interconnect"] = devices.interconnect
+    if link is not None:
+        settings["interconnect"] = Interconnect(default=parse_link(link))
+    if (names := read_objective(objective)) is not None:
+        settings["objective"] = names
+    if (chosen := read_memory_model(memory_model)) is not None:
+        settings["memory_model"] = chosen
+    return settings
+
+
+def read_saved_problem(
+    path: Path,
+    devices: str | None,
+    link: str | None,
+    objective: str | None,
+    memory_model: str | None,
+) -> PartitionProblem:
+    """Load a problem, changed where the options say so."""
+    from experiments.devices import parse_devices
+
+    given = None if devices is None else parse_devices(devices)
+    settings = _settings(given, link, objective, memory_model)
+    problem = load_problem(path)
+    if given is not None and "interconnect" not in settings and problem.interconnect.links:
+        raise PartitionError(
+            f"{path} has links between its own devices; with other devices give --link too"
+        )
+    return problem.replace(**settings)
+
+
+def read_problem(
+    model: str,
+    devices: str | None,
+    link: str | None,
+    objective: str | None,
+    memory_model: str | None,
+    step: Callable[[str], None],
+) -> PartitionProblem:
+    """Return the problem of a model or a saved problem; `step` hears what is being done."""
+    from experiments.devices import EXAMPLE, parse_devices
+    from experiments.models import resolve_model
+
+    source = resolve_model(model)
+    if isinstance(source, Path):
+        return read_saved_problem(source, devices, link, objective, memory_model)
+    if devices is None:
+        raise PartitionError(f"--devices is missing; {EXAMPLE}")
+    given = parse_devices(devices)
+    settings = _settings(given, link, objective, memory_model)
+    return _captured_problem(source, given, settings, step)
+
+
+def _captured_problem(
+    spec: ModelSpec, devices: DeviceSet, settings: dict[str, Any], step: Callable[[str], None]
+) -> PartitionProblem:
+    from experiments.comparison import operator_graph
+    from experiments.models import build_model
+    from experiments.records import PCIE
+    from fx_bridge.capture import capture
+
+    step(f"{spec.name}: building")
+    loaded = build_model(spec)
+    step(f"{spec.name}: capturing")
+    captured = capture(loaded.module, loaded.args, loaded.kwargs)
+    step(f"{spec.name}: operator graph")
+    graph = operator_graph(captured, [devices], settings.get("memory_model", "inference"))
+    return PartitionProblem.from_digraph(graph, **{"interconnect": PCIE, **settings})
+
+
+def solve_rows(
+    problem: PartitionProblem,
+    solvers: Iterable[str],
+    limits: SolveLimits,
+    model: str,
+    progress: ProgressLine,
+) -> list[ComparisonRow]:
+    """Solve a problem by each of `solvers` in turn."""
+    from experiments.comparison import with_progress
+    from experiments.interrupt import run_interruptibly
+    from experiments.records import ComparisonRow
+    from solver import solve as run_solver
+
+    rows: list[ComparisonRow] = []
+    for name in solvers:
+        progress.step(f"{model}: {name}")
+        search = functools.partial(
+            run_solver, problem, with_progress(limits, progress), solver=name
+        )
+        result = run_interruptibly(search)
+        rows.append(ComparisonRow.from_result(model, "given", result))
+    return rows
+
+
+def finish(
+    problem: PartitionProblem, rows: list[ComparisonRow], out: str | None, as_json: bool
+) -> None:
+    """Print rows, the last of which was asked for; save its plan; exit by its status."""
+    from experiments.summary import plan_sentences
+    from experiments.tables import plan_table
+
+    asked = rows[-1]
+    if as_json:
+        answer = _row_json(problem, asked)
+        if len(rows) > 1:
+            answer["baseline"] = _row_json(problem, rows[0])
+        print(json.dumps(answer, indent=1))
+    else:
+        console = make_console()
+        if any(row.usage for row in rows):
+            console.print(plan_table(rows, problem.objective))
+        for sentence in plan_sentences(rows, problem.objective[0]):
+            console.print(sentence, markup=False)
+    if asked.feasible:
+        if out is not None:
+            assert asked.plan is not None
+            save_plan(asked.plan, out)
+            print(f"wrote {out}", file=sys.stderr)
+        return
+    if asked.status == "infeasible":
+        print(f"no plan exists: {asked.reason or 'proven'}", file=sys.stderr)
+        raise typer.Exit(EXIT_NO_PLAN)
+    reason = asked.reason or "time ran out"
+    print(f"no plan found, and none ruled out: {reason}", file=sys.stderr)
+    raise typer.Exit(EXIT_TIME_OUT)
+
+
+def _row_json(problem: PartitionProblem, row: ComparisonRow) -> dict[str, Any]:
+    feasible = row.feasible and row.objective is not None and row.plan is not None
+    return {
+        "status": row.status,
+        "solver": row.solver,
+        "objective": row.objective[0] if feasible and row.objective else None,
+        "objective_bound": row.bound[0] if row.bound else None,
+        "gap": row.gap,
+        "objectives": dict(zip(problem.objective, row.objective or (), strict=False)),
+        "wall_time_s": row.wall_time_s,
+        "reason": row.reason,
+        "stages": list(row.plan.stages) if feasible and row.plan else [],
+        "assignment": dict(row.plan.assignment) if feasible and row.plan else None,
+        "devices": [
+            {
+                "name": usage.device,
+                "operators": len(usage.operators),
+                "capacity_bytes": usage.capacity_bytes,
+                "memory_bytes": usage.memory_bytes,
+                "compute_ns": usage.compute_ns,
+                "send_ns": usage.send_ns,
+                "receive_ns": usage.receive_ns,
+                "load_ns": usage.load_ns,
+            }
+            for usage in row.usage
+        ],
+    }
