@@ -21,7 +21,8 @@ _NAME = "cp-sat"
 _MOST_ORDERS = 120
 """Device orders to search one by one; beyond that, the order is part of one model."""
 _FIRST_SLICE_S = 2.0
-"""Time of each order in the first round of searches."""
+_SLICE_S_PER_UNIT = 0.001
+"""Time of each branch in the first round of searches: presolve grows with the model."""
 _SLICE_GROWTH = 4
 
 
@@ -116,13 +117,16 @@ class _Search:
         slices of time, so that each gets a bound before any of them takes all the time.
         """
         self.branches = self._branches(name)
-        slice_s = _FIRST_SLICE_S
+        slice_s = _FIRST_SLICE_S + _SLICE_S_PER_UNIT * len(self.units)
         pending = self.branches
         while pending and not self._is_out_of_time():
             for branch in pending:
-                self._search(branch, name, None if len(pending) == 1 else slice_s)
+                if not branch.closed:
+                    self._search(branch, name, None if len(pending) == 1 else slice_s)
+                    self._close_covered()
                 if self._is_out_of_time():
                     break
+            self._close_covered()
             pending = [branch for branch in pending if not branch.closed]
             slice_s *= _SLICE_GROWTH
         self.no_plan = self.incumbent_values is None and not pending
@@ -130,13 +134,28 @@ class _Search:
             self.proven.append(self.least())
         return self.incumbent_values is not None and not pending
 
+    def _close_covered(self) -> None:
+        """Close all branches once the free order, or every single order, has nothing better."""
+        free = [branch for branch in self.branches if branch.order is None]
+        single = [branch for branch in self.branches if branch.order is not None]
+        if any(branch.closed for branch in free) or (
+            single and all(branch.closed for branch in single)
+        ):
+            for branch in self.branches:
+                branch.closed = True
+
     def least(self) -> int:
         """Return a lower bound of the objective under way over all plans."""
-        level = len(self.proven)
-        bounds = [branch.bound for branch in self.branches if not branch.closed]
-        if self.incumbent_values is not None:
-            bounds.append(self.incumbent_values[level])
-        return min(bounds)
+        values = self.incumbent_values
+        known = [] if values is None else [values[len(self.proven)]]
+        # Either way all plans are covered: by the free order, or by the single ones together.
+        free = [branch for branch in self.branches if branch.order is None]
+        single = [branch for branch in self.branches if branch.order is not None]
+        return max(
+            min([branch.bound for branch in cover if not branch.closed] + known)
+            for cover in (free, single)
+            if cover
+        )
 
     def _branches(self, name: ObjectiveName) -> list[_Branch]:
         positions = min(len(self.problem.devices), len(self.units))
@@ -145,21 +164,22 @@ class _Search:
             least = self.stage_bounds.least_bottleneck_ns(positions)
         if name == "devices":
             least = self.stage_bounds.least_devices()
+        if len(self.kinds) == 1:
+            return [_Branch((0,) * positions, positions, least)]
+        free = _Branch(None, positions, least)
         every_length = self.problem.memory_depends_on_followers
-        orders: list[tuple[int, ...]] | None = [(0,) * positions]
-        if len(self.kinds) > 1:
-            orders = device_orders(
-                self.kinds, positions, every_length=every_length, most=_MOST_ORDERS
-            )
+        orders = device_orders(self.kinds, positions, every_length=every_length, most=_MOST_ORDERS)
         if orders is None:
-            return [_Branch(None, positions, least)]
+            return [free]
         branches = [_Branch(order, len(order), least) for order in orders]
         if self.incumbent is not None:
             kind_of = {d.name: k for k, entry in enumerate(self.kinds) for d in entry.devices}
             stages = [kind_of[device] for device in self.incumbent.stages]
             # The incumbent's own order first: its neighbourhood is where better plans are.
             branches.sort(key=lambda branch: not _is_subsequence(stages, branch.order or ()))
-        return branches
+        # With one prevailing kind the relaxation of the free order averages little.
+        prevails = max(len(entry.devices) for entry in self.kinds) * 2 > len(self.problem.devices)
+        return [free, *branches] if prevails else [*branches, free]
 
     def _search(self, branch: _Branch, name: ObjectiveName, slice_s: float | None) -> None:
         """Look for a plan of `branch` that is better than the incumbent."""
@@ -192,7 +212,7 @@ class _Search:
             formulation.stages.set_hint(choice)
         elif ceiling is not None:
             model.add(target.expression <= ceiling - 1)
-        self._run_solver(formulation, branch, name, slice_s)
+        self._run_solver(formulation, branch, name, slice_s, None if choice is None else ceiling)
 
     def _windows(
         self, branch: _Branch, name: ObjectiveName, ceiling: int | None
@@ -214,19 +234,23 @@ class _Search:
         branch: _Branch,
         name: ObjectiveName,
         slice_s: float | None,
+        hinted: int | None,
     ) -> None:
-        solver = cp_model.CpSolver()
-        solver.parameters.num_workers = self.limits.worker_count
-        solver.parameters.random_seed = self.limits.seed
-        times_s = [t for t in (slice_s, self._remaining_s()) if t is not None]
-        if times_s:
-            solver.parameters.max_time_in_seconds = min(times_s)
+        """Run CP-SAT on a model; `hinted` is the value of a solution that it certainly has."""
+        model = formulation.stages.model
         watcher = _Watcher(self, branch, name)
+        solver = self._solver(slice_s)
         if self.limits.on_progress is not None:
             solver.best_bound_callback = watcher.on_bound
-        status = solver.solve(formulation.stages.model, watcher)
+        status = solver.solve(model, watcher)
+        if hinted is not None and _contradicts(solver, status, hinted):
+            # Presolve has been wrong before (see docs/formulation.md); believe the search alone.
+            solver = self._solver(slice_s)
+            solver.parameters.cp_model_presolve = False
+            status = solver.solve(model, watcher)
+            assert not _contradicts(solver, status, hinted), "CP-SAT denies a feasible plan"
         if status == cp_model.MODEL_INVALID:
-            raise AssertionError(f"invalid CP-SAT model: {formulation.stages.model.validate()}")
+            raise AssertionError(f"invalid CP-SAT model: {model.validate()}")
         if status == cp_model.INFEASIBLE:
             branch.closed = True
             return
@@ -245,6 +269,22 @@ class _Search:
                 f"the model proves {name} = {branch.bound}, but the evaluator says {value}"
             )
             branch.closed = True
+
+    def _solver(self, slice_s: float | None) -> cp_model.CpSolver:
+        solver = cp_model.CpSolver()
+        parameters = solver.parameters
+        parameters.num_workers = self.limits.worker_count
+        parameters.random_seed = self.limits.seed
+        # Ctrl-C is the caller's.
+        parameters.catch_sigint_signal = False
+        # In 9.15 the inclusion passes of presolve make some feasible models infeasible.
+        parameters.presolve_inclusion_work_limit = 0
+        # Further rounds of presolve cost more than they save: 7.0 s against 5.6 s on the 70B.
+        parameters.max_presolve_iterations = 1
+        times_s = [t for t in (slice_s, self._remaining_s()) if t is not None]
+        if times_s:
+            parameters.max_time_in_seconds = min(times_s)
+        return solver
 
     # -- time and result ------------------------------------------------------------------
 
@@ -271,6 +311,13 @@ class _Search:
             wall_time_s=time.perf_counter() - self.started_s,
             reason=reason,
         )
+
+
+def _contradicts(solver: cp_model.CpSolver, status: cp_model.CpSolverStatus, hinted: int) -> bool:
+    """Whether CP-SAT denies that a solution of value `hinted` exists."""
+    if status == cp_model.INFEASIBLE:
+        return True
+    return status != cp_model.MODEL_INVALID and round(solver.best_objective_bound) > hinted
 
 
 def _is_subsequence(stages: list[int], order: tuple[int, ...]) -> bool:
