@@ -14,8 +14,8 @@ import networkx as nx
 import pytest
 
 from experiments.models import build_model, resolve_model
-from fx_bridge import DEFAULT_INTERCONNECT, capture, to_digraph
-from solver import Device, SolveLimits, problem_from_digraph, solve
+from fx_bridge import capture, to_digraph
+from solver import PCIE, Device, SolveLimits, problem_from_digraph, solve
 
 MODELS = ("branches", "gpt2", "bert-base", "t5-base", "resnet-50", "vit-b16", "llama3-70b")
 DEVICE_COUNTS = (2, 4, 8)
@@ -40,7 +40,7 @@ def problem(name: str, device_count: int, *, equal: bool):
         Device(f"d{index}", int(SLACK * weights_bytes * share / sum(shares)))
         for index, share in enumerate(shares)
     ]
-    return problem_from_digraph(graph, devices, interconnect=DEFAULT_INTERCONNECT)
+    return problem_from_digraph(graph, devices, interconnect=PCIE)
 
 
 @pytest.mark.parametrize("solver", ["greedy", "chain", "cp-sat"])

@@ -19,7 +19,6 @@ from typing import Annotated, Final
 import typer
 
 from experiments.commands import (
-    check_solver,
     check_writable,
     finish,
     make_console,
@@ -27,13 +26,14 @@ from experiments.commands import (
     read_objective,
     read_problem,
     read_saved_problem,
-    solve_rows,
+    solve_all,
 )
 from solver import (
     MEMORY_MODELS,
     OBJECTIVES,
     PartitionError,
     SolveLimits,
+    check_solver,
     load_plan,
     save_problem,
 )
@@ -121,9 +121,9 @@ def compare(
     from experiments.devices import parse_devices, parse_link
     from experiments.instances import NamedDevices
     from experiments.models import DEFAULT_MODELS, resolve_model
-    from experiments.records import PCIE, CompareSettings
+    from experiments.records import CompareSettings
     from experiments.report import prepare_folder
-    from solver import SOLVERS, Interconnect
+    from solver import PCIE, SOLVERS, Interconnect
 
     sources = [resolve_model(name) for name in models or DEFAULT_MODELS]
     settings = CompareSettings(
@@ -183,8 +183,8 @@ def plan(
     check_writable(out)
     with ProgressLine(quiet=True) as progress:
         problem = read_problem(model, devices, link, objective, memory_model, progress.step)
-        rows = solve_rows(problem, dict.fromkeys(("greedy", solver)), limits, model, progress)
-    finish(problem, rows, out, as_json)
+        results = solve_all(problem, dict.fromkeys(("greedy", solver)), limits, model, progress)
+    finish(problem, results, out, as_json)
 
 
 @app.command()
@@ -209,8 +209,8 @@ def solve(
     check_writable(out)
     problem = read_saved_problem(Path(graph), devices, link, objective, memory_model)
     with ProgressLine(quiet=True) as progress:
-        rows = solve_rows(problem, (solver,), limits, graph, progress)
-    finish(problem, rows, out, as_json)
+        results = solve_all(problem, (solver,), limits, graph, progress)
+    finish(problem, results, out, as_json)
 
 
 @app.command()
@@ -248,10 +248,10 @@ def split(
     from rich.table import Table
     from rich.text import Text
 
-    from experiments.units import format_bytes
     from fx_bridge.capture import capture
     from fx_bridge.equivalence import check_equivalence
     from fx_bridge.splitting import split_by_plan
+    from solver.quantities import format_bytes
 
     loaded = build_model(spec)
     captured = capture(loaded.module, loaded.args, loaded.kwargs)
@@ -302,7 +302,7 @@ def list_devices() -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from fx_bridge.costs import DEVICE_SPECS
+    from fx_bridge.specs import DEVICE_SPECS
 
     table = Table()
     header = ("class", "TFLOP/s float32", "TFLOP/s bfloat16", "memory GB/s", "launch overhead")

@@ -15,13 +15,16 @@ import typer
 from solver import (
     MEMORY_MODELS,
     OBJECTIVES,
-    SOLVERS,
+    PCIE,
     Interconnect,
     PartitionError,
     PartitionProblem,
     SolveLimits,
+    SolveResult,
+    SolveStatus,
     load_problem,
     save_plan,
+    summary,
 )
 
 if TYPE_CHECKING:
@@ -30,7 +33,6 @@ if TYPE_CHECKING:
     from experiments.devices import DeviceSet
     from experiments.models import ModelSpec
     from experiments.progress import ProgressLine
-    from experiments.records import ComparisonRow
 
 EXIT_NO_PLAN: Final = 1
 EXIT_TIME_OUT: Final = 3
@@ -69,12 +71,6 @@ def read_memory_model(text: str | None) -> str | None:
             f"memory model {text!r} is unknown; write one of {', '.join(MEMORY_MODELS)}"
         )
     return text
-
-
-def check_solver(name: str) -> None:
-    """Refuse a solver that is not registered."""
-    if name not in SOLVERS:
-        raise PartitionError(f"solver {name!r} is unknown; write one of {', '.join(SOLVERS)}")
 
 
 def check_writable(path: str | None) -> None:
@@ -158,7 +154,6 @@ def _captured_problem(
 ) -> PartitionProblem:
     from experiments.comparison import operator_graph
     from experiments.models import build_model
-    from experiments.records import PCIE
     from fx_bridge.capture import capture
 
     step(f"{spec.name}: building")
@@ -170,76 +165,66 @@ def _captured_problem(
     return PartitionProblem.from_digraph(graph, **{"interconnect": PCIE, **settings})
 
 
-def solve_rows(
+def solve_all(
     problem: PartitionProblem,
     solvers: Iterable[str],
     limits: SolveLimits,
     model: str,
     progress: ProgressLine,
-) -> list[ComparisonRow]:
+) -> list[SolveResult]:
     """Solve a problem by each of `solvers` in turn."""
     from experiments.comparison import with_progress
     from experiments.interrupt import run_interruptibly
-    from experiments.records import ComparisonRow
     from solver import solve as run_solver
 
-    rows: list[ComparisonRow] = []
+    results: list[SolveResult] = []
     for name in solvers:
         progress.step(f"{model}: {name}")
         search = functools.partial(
             run_solver, problem, with_progress(limits, progress), solver=name
         )
-        result = run_interruptibly(search)
-        rows.append(ComparisonRow.from_result(model, "given", result))
-    return rows
+        results.append(run_interruptibly(search))
+    return results
 
 
 def finish(
-    problem: PartitionProblem, rows: list[ComparisonRow], out: str | None, as_json: bool
+    problem: PartitionProblem, results: list[SolveResult], out: str | None, as_json: bool
 ) -> None:
-    """Print rows, the last of which was asked for; save its plan; exit by its status."""
-    from experiments.summary import plan_sentences
-    from experiments.tables import plan_table
-
-    asked = rows[-1]
+    """Print answers, the last of which was asked for; save its plan; exit by its status."""
+    asked = results[-1]
     if as_json:
-        answer = _row_json(problem, asked)
-        if len(rows) > 1:
-            answer["baseline"] = _row_json(problem, rows[0])
+        answer = _result_json(problem, asked)
+        if len(results) > 1:
+            answer["baseline"] = _result_json(problem, results[0])
         print(json.dumps(answer, indent=1))
     else:
-        console = make_console()
-        if any(row.usage for row in rows):
-            console.print(plan_table(rows, problem.objective))
-        for sentence in plan_sentences(rows, problem.objective[0]):
-            console.print(sentence, markup=False)
-    if asked.feasible:
+        print(summary(problem, results))
+    if asked.objective is not None and asked.plan is not None:
         if out is not None:
-            assert asked.plan is not None
             save_plan(asked.plan, out)
             print(f"wrote {out}", file=sys.stderr)
         return
-    if asked.status == "infeasible":
-        print(f"no plan exists: {asked.reason or 'proven'}", file=sys.stderr)
+    if asked.status is SolveStatus.INFEASIBLE:
+        print(f"no plan exists: {asked.reason}", file=sys.stderr)
         raise typer.Exit(EXIT_NO_PLAN)
-    reason = asked.reason or "time ran out"
-    print(f"no plan found, and none ruled out: {reason}", file=sys.stderr)
+    print(f"no plan found, and none ruled out: {asked.reason}", file=sys.stderr)
     raise typer.Exit(EXIT_TIME_OUT)
 
 
-def _row_json(problem: PartitionProblem, row: ComparisonRow) -> dict[str, Any]:
-    feasible = row.feasible and row.objective is not None and row.plan is not None
+def _result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, Any]:
+    plan = None if result.objective is None else result.plan
+    evaluation = result.evaluation
     return {
-        "status": row.status,
-        "solver": row.solver,
-        "objective": row.objective[0] if feasible and row.objective else None,
-        "objective_bound": row.bound[0] if row.bound else None,
-        "gap": row.gap,
-        "objectives": dict(zip(problem.objective, row.objective or (), strict=False)),
-        "wall_time_s": row.wall_time_s,
-        "reason": row.reason,
-        "stages": list(row.plan.stages) if feasible and row.plan else [],
-        "assignment": dict(row.plan.assignment) if feasible and row.plan else None,
+        "status": result.status.value,
+        "solver": result.solver,
+        "objective": result.objective,
+        "objective_bound": result.objective_bound,
+        "gap": result.gap,
+        "objectives": dict(zip(problem.objective, result.objective_values or (), strict=False)),
+        "wall_time_s": result.wall_time_s,
+        "reason": result.reason,
+        "stages": [] if plan is None else list(plan.stages),
+        "assignment": None if plan is None else dict(plan.assignment),
         "devices": [
             {
                 "name": usage.device,
@@ -251,6 +236,6 @@ def _row_json(problem: PartitionProblem, row: ComparisonRow) -> dict[str, Any]:
                 "receive_ns": usage.receive_ns,
                 "load_ns": usage.load_ns,
             }
-            for usage in row.usage
+            for usage in (() if evaluation is None else evaluation.usage)
         ],
     }

@@ -29,7 +29,6 @@ from experiments.records import (
     PlannerRow,
     best_row,
 )
-from experiments.units import format_gap, format_seconds, format_value
 from solver import (
     DEFAULT_DEVICE_CLASS,
     PartitionError,
@@ -39,6 +38,7 @@ from solver import (
     problem_to_digraph,
     solve,
 )
+from solver.quantities import format_gap, format_seconds, format_value
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -194,8 +194,8 @@ def operator_graph(
     captured: CapturedGraph, device_sets: Sequence[DeviceSet], memory_model: str
 ) -> nx.DiGraph:
     """Return the operator graph of a captured model, timed for every class of the devices."""
-    from fx_bridge.costs import DEVICE_SPECS
     from fx_bridge.digraph import to_digraph
+    from fx_bridge.specs import DEVICE_SPECS
 
     specs = {name: spec for devices in device_sets for name, spec in devices.spec_of.items()}
     specs.setdefault(DEFAULT_DEVICE_CLASS, DEVICE_SPECS[DEFAULT_DEVICE_CLASS])

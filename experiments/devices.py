@@ -20,7 +20,7 @@ from solver import DEFAULT_DEVICE_CLASS, Device, Interconnect, Link, PartitionEr
 from solver.serialization import read_json
 
 if TYPE_CHECKING:
-    from fx_bridge.costs import DeviceSpec
+    from fx_bridge.specs import DeviceSpec
 
 EXAMPLE: Final = "write for example 4x24GiB, or 80GB,24GB, or 2x80GiB@a100-80gb"
 _MAX_DEVICES: Final = 1024
@@ -172,7 +172,7 @@ def _count(count: int, where: str) -> int:
 
 
 def _presets() -> Mapping[str, DeviceSpec]:
-    from fx_bridge.costs import DEVICE_SPECS
+    from fx_bridge.specs import DEVICE_SPECS
 
     return DEVICE_SPECS
 
@@ -294,7 +294,7 @@ def _file_class(fields: dict[str, Any], where: str, specs: dict[str, DeviceSpec]
     for name in _SPEED_FIELDS[:2]:
         if name not in given:
             raise PartitionError(f"{where}: {name} is missing; give both speeds, or a preset class")
-    from fx_bridge.costs import DeviceSpec
+    from fx_bridge.specs import DeviceSpec
 
     # Devices of equal speed share a class, so that a solver may exchange them.
     if device_class is None:

@@ -19,9 +19,9 @@ from experiments.devices import parse_devices
 from experiments.interrupt import run_interruptibly
 from experiments.models import ModelSpec, first_line
 from experiments.progress import ProgressLine
-from experiments.records import PCIE, PlannerRow
-from experiments.units import format_bytes
-from solver import PartitionProblem, SolveLimits, SolveStatus, solve
+from experiments.records import PlannerRow
+from solver import PCIE, PartitionProblem, SolveLimits, SolveStatus, solve
+from solver.quantities import format_bytes
 
 if TYPE_CHECKING:
     import networkx as nx

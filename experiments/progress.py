@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from experiments.units import format_gap, format_value
 from solver import Progress
+from solver.quantities import format_gap, format_value
 
 _REFRESH_S: Final = 0.1
 

@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from experiments.instances import NamedDevices
 from solver import (
+    PCIE,
     SOLVERS,
     DeviceUsage,
     Interconnect,
-    Link,
     PartitionError,
     PartitionPlan,
     SolveLimits,
@@ -20,9 +20,6 @@ from solver import (
 
 EXACT_SOLVER: Final = "cp-sat"
 DEFAULT_TIME_LIMIT_S: Final = 20.0
-
-PCIE: Final = Interconnect(default=Link(bandwidth_bytes_per_s=25 * 10**9, latency_ns=10_000))
-"""What a comparison assumes between devices: PCIe 4.0 x16 as it is achieved in practice."""
 
 
 @dataclass(frozen=True, slots=True)

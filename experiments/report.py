@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from experiments.records import Comparison, ModelRecord, PlannerRow
 from experiments.summary import HEADER, cases_of, headline, planner_sentences, row_cells
-from experiments.units import MISSING, format_bytes, format_ns, format_seconds
 from solver import DeviceUsage, PartitionError, PartitionPlan, SolveLimits
+from solver.quantities import MISSING, format_bytes, format_ns, format_seconds
 from solver.serialization import plan_to_json, write_text_atomically
 
 SCHEMA: Final = "fxpartition.comparison"

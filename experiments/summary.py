@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from experiments.records import EXACT_SOLVER, Comparison, ComparisonRow, ModelRecord
-from experiments.units import MISSING, format_bytes, format_gap, format_seconds, format_value
+from solver.quantities import MISSING, format_bytes, format_gap, format_seconds, format_value
 
 Case = Mapping[str, ComparisonRow]
 """The rows of one model on one device set, by solver."""
@@ -197,28 +197,4 @@ def planner_sentences(record: ModelRecord) -> tuple[str, ...]:
                 ", proven to be the fewest" if least.proven else ", not proven to be the fewest"
             )
         sentences.append(f"{text}.")
-    return tuple(sentences)
-
-
-def plan_sentences(rows: Sequence[ComparisonRow], objective: str) -> tuple[str, ...]:
-    """Return one sentence per solver: status, value, bound and gap, or why there is no plan."""
-    sentences: list[str] = []
-    greedy = next((row for row in rows if row.solver == "greedy"), None)
-    for row in rows:
-        text = f"{row.solver}: {row.status}"
-        if row.feasible and row.objective is not None:
-            text += f", {objective} {format_value(objective, row.objective[0])}"
-            if row.bound is not None:
-                text += f", bound {format_value(objective, row.bound[0])}"
-                text += f", gap {format_gap(row.gap)}"
-            part = None if greedy is None or row is greedy else saving(greedy, row)
-            if part is not None:
-                text += (
-                    f", {percent(part)} better than greedy"
-                    if part > 0
-                    else (", no better than greedy" if part == 0 else ", WORSE than greedy")
-                )
-        elif row.reason:
-            text += f": {row.reason}"
-        sentences.append(f"{text} ({format_seconds(row.wall_time_s)})")
     return tuple(sentences)

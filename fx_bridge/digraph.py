@@ -15,14 +15,13 @@ from torch import fx
 
 from fx_bridge.capture import CapturedGraph
 from fx_bridge.costs import (
-    DEVICE_SPECS,
-    DeviceSpec,
     dtype_name,
     node_flops,
     operation_name,
     roofline_latency_ns,
 )
 from fx_bridge.replay import hint
+from fx_bridge.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.storage import (
     StorageTable,
     WeightStorage,

@@ -8,34 +8,31 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from torch import fx, nn
 from torch.export import ExportedProgram
 
 from fx_bridge.capture import CapturedGraph, capture
-from fx_bridge.costs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.digraph import Optimizer, to_digraph
+from fx_bridge.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.splitting import split_by_plan
 from solver import (
+    PCIE,
     Device,
     Interconnect,
-    Link,
+    Operator,
     PartitionError,
     PartitionPlan,
     PartitionProblem,
     SolveLimits,
     SolveResult,
+    check_solver,
     problem_from_digraph,
     save_plan,
     solve,
     summary,
 )
-
-# PCIe 4.0 x16 moves 31.5 GB/s in theory; about 25 GB/s of it reach a copy, which takes some
-# 10 us to start.
-DEFAULT_INTERCONNECT: Final = Interconnect(Link(25_000_000_000, 10_000))
-"""What :func:`partition_module` assumes between devices unless it is told otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +105,7 @@ def partition_module(
     devices: Sequence[Device],
     objective: str | Sequence[str] = "bottleneck",
     memory_model: str = "inference",
-    interconnect: Interconnect = DEFAULT_INTERCONNECT,
+    interconnect: Interconnect = PCIE,
     limits: SolveLimits | None = None,
     solver: str = "cp-sat",
     specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
@@ -163,6 +160,16 @@ def partition_module(
     ['1.bias', '1.weight']
     """
     _check_devices(devices, specs, latency_ns)
+    check_solver(solver)
+    settings: dict[str, Any] = {
+        "objective": objective,
+        "memory_model": memory_model,
+        "interconnect": interconnect,
+        "schedule": schedule,
+        "microbatches": microbatches,
+    }
+    # A capture takes long: refuse wrong settings before it, on a graph of one operator.
+    PartitionProblem((Operator("placeholder"),), tuple(devices), **settings)
     captured = capture(model, args, kwargs)
     graph = to_digraph(
         captured,
@@ -171,15 +178,7 @@ def partition_module(
         training=memory_model == "training",
         optimizer=optimizer,
     )
-    problem = problem_from_digraph(
-        graph,
-        devices,
-        objective=objective,
-        memory_model=memory_model,
-        interconnect=interconnect,
-        schedule=schedule,
-        microbatches=microbatches,
-    )
+    problem = problem_from_digraph(graph, devices, **settings)
     baseline = solve(problem, limits, solver="greedy")
     solved = baseline if solver == "greedy" else solve(problem, limits, solver=solver)
     return PartitionResult(captured, problem, baseline, solved)

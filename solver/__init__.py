@@ -8,6 +8,7 @@ from solver.problem import (
     DEFAULT_DEVICE_CLASS,
     MEMORY_MODELS,
     OBJECTIVES,
+    PCIE,
     STAGING_HOST,
     ColocationGroup,
     Device,
@@ -21,7 +22,7 @@ from solver.problem import (
     PartitionProblem,
     Weight,
 )
-from solver.registry import SOLVERS, solve
+from solver.registry import SOLVERS, check_solver, solve
 from solver.result import Progress, SolveLimits, Solver, SolveResult, SolveStatus
 from solver.serialization import load_plan, load_problem, save_plan, save_problem
 from solver.summary import summary
@@ -30,6 +31,7 @@ __all__ = [
     "DEFAULT_DEVICE_CLASS",
     "MEMORY_MODELS",
     "OBJECTIVES",
+    "PCIE",
     "SOLVERS",
     "STAGING_HOST",
     "ColocationGroup",
@@ -52,6 +54,7 @@ __all__ = [
     "SolveStatus",
     "Solver",
     "Weight",
+    "check_solver",
     "evaluate",
     "load_plan",
     "load_problem",

@@ -35,6 +35,12 @@ SOLVERS: Final[Mapping[str, Solver]] = MappingProxyType(
 )
 
 
+def check_solver(name: str) -> None:
+    """Raise PartitionError unless a solver of that name is registered."""
+    if name not in SOLVERS:
+        raise PartitionError(f"solver {name!r} is unknown; write one of {', '.join(SOLVERS)}")
+
+
 def solve(
     problem: PartitionProblem, limits: SolveLimits | None = None, *, solver: str = "cp-sat"
 ) -> SolveResult:
@@ -62,6 +68,5 @@ def solve(
     >>> solve(problem).objective
     5
     """
-    if solver not in SOLVERS:
-        raise PartitionError(f"solver {solver!r} is unknown; write one of {', '.join(SOLVERS)}")
+    check_solver(solver)
     return SOLVERS[solver](problem, limits or SolveLimits())

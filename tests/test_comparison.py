@@ -22,7 +22,6 @@ from experiments.interrupt import run_interruptibly
 from experiments.models import ZOO, ModelSpec
 from experiments.progress import ProgressLine
 from experiments.records import (
-    PCIE,
     CompareSettings,
     Comparison,
     ComparisonRow,
@@ -369,9 +368,3 @@ def test_a_search_on_its_own_thread_answers_fails_and_is_interrupted() -> None:
     with pytest.raises(KeyboardInterrupt):
         run_interruptibly(lambda: forever.wait(60))
     forever.set()
-
-
-def test_a_comparison_assumes_the_links_that_the_library_assumes() -> None:
-    from fx_bridge.partition import DEFAULT_INTERCONNECT
-
-    assert PCIE == DEFAULT_INTERCONNECT

@@ -23,8 +23,7 @@ from experiments.records import (
 )
 from experiments.report import escape_markdown, prepare_folder, to_json, to_markdown, write_report
 from experiments.summary import headline, planner_sentences
-from experiments.tables import comparison_table, plan_table
-from experiments.units import format_bytes, format_gap, format_ns, format_value
+from experiments.tables import comparison_table
 from solver import (
     Device,
     Operator,
@@ -34,6 +33,7 @@ from solver import (
     SolveResult,
     solve,
 )
+from solver.quantities import format_bytes, format_gap, format_ns, format_value
 
 
 def row(
@@ -191,18 +191,6 @@ def small_result() -> SolveResult:
     )
     problem = PartitionProblem(operators, (Device("x", 100), Device("[y]")))
     return solve(problem, SolveLimits(workers=1), solver="cp-sat")
-
-
-def test_plans_stand_side_by_side() -> None:
-    done = ComparisonRow.from_result("m", "equal", small_result())
-    stream = io.StringIO()
-    Console(file=stream, width=150).print(
-        plan_table([dataclasses.replace(done, solver="greedy"), done], ("bottleneck",))
-    )
-    text = stream.getvalue()
-    assert "[y]" in text
-    assert "5 ns" in text
-    assert text.index("greedy") < text.index("cp-sat")
 
 
 def test_json_holds_everything_and_can_be_read_back() -> None:

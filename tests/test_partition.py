@@ -1,0 +1,156 @@
+"""The library call, from a model to a split that computes the same."""
+
+from collections import namedtuple
+
+import pytest
+import torch
+from torch import nn
+
+from fx_bridge import PartitionResult, check_equivalence, partition_module
+from solver import (
+    Device,
+    KiB,
+    PartitionError,
+    SolveLimits,
+    SolveStatus,
+    evaluate,
+    load_plan,
+)
+
+LIMITS = SolveLimits(workers=1, time_limit_s=60)
+Answer = namedtuple("Answer", ["mixed", "parts"])
+
+
+class Branches(nn.Module):
+    """Two branches of unequal width, a keyword argument, and a nested output."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Linear(32, 32)
+        self.wide = nn.Sequential(nn.Linear(32, 128), nn.ReLU(), nn.Linear(128, 32))
+        self.narrow = nn.Linear(32, 32)
+        self.register_buffer("offset", torch.linspace(-1, 1, 32))
+
+    def forward(self, x, *, scale=1.0, shift):
+        x = self.stem(x) * scale + shift["by"]
+        wide, narrow = self.wide(x), self.narrow(x)
+        return Answer(wide + narrow + self.offset, {"wide": wide, "both": (wide, [narrow])})
+
+
+def inputs():
+    torch.manual_seed(0)
+    return (torch.randn(4, 32),), {"scale": 0.5, "shift": {"by": torch.randn(32)}}
+
+
+def devices(*sizes_kib):
+    return [Device(f"gpu{i}", memory_bytes=size * KiB) for i, size in enumerate(sizes_kib)]
+
+
+def partition(**changes):
+    args, kwargs = inputs()
+    settings = {"devices": devices(44, 30), "limits": LIMITS, **changes}
+    return partition_module(Branches(), args, kwargs, **settings)
+
+
+def test_the_split_returns_what_the_model_returns():
+    """Tests pytree, keyword arguments and values against the model itself."""
+    args, kwargs = inputs()
+    model = Branches()
+    result = partition_module(model, args, kwargs, devices=devices(44, 30), limits=LIMITS)
+    assert result.solved.status is SolveStatus.OPTIMAL
+    split = result.split()
+    found, expected = split(*args, **kwargs), model(*args, **kwargs)
+    assert type(found) is Answer
+    assert torch.equal(found.mixed, expected.mixed)
+    assert torch.equal(found.parts["both"][1][0], expected.parts["both"][1][0])
+    report = check_equivalence(model, split, args, kwargs, gradients=True)
+    assert report.equal, report.differences
+
+
+def test_submodules_own_their_parameters_under_their_names():
+    """Tests that every parameter is in a stage, and none is left behind."""
+    split = partition().split()
+    stages = [getattr(split, name) for name in split.meta["stages"]]
+    assert len(stages) == 2
+    owned = [name for stage in stages for name, _ in stage.named_parameters()]
+    assert sorted(owned) == sorted(name for name, _ in Branches().named_parameters())
+    assert [name for stage in stages for name, _ in stage.named_buffers()] == ["offset"]
+
+
+def test_the_plan_is_what_the_evaluator_says_it_is():
+    """Tests bound, gap and feasibility of the answer against the evaluator."""
+    result = partition()
+    evaluation = evaluate(result.problem, result.plan)
+    assert evaluation.feasible
+    assert result.solved.objective == evaluation.bottleneck_ns
+    assert result.solved.gap == 0.0
+    assert result.baseline.objective is None or (
+        result.baseline.objective >= result.solved.objective
+    )
+
+
+def test_printing_shows_greedy_beside_optimal():
+    """Tests the one table."""
+    text = str(partition())
+    for part in ("greedy", "cp-sat: optimal", "bound", "gap 0 %", "gpu0", "gpu1"):
+        assert part in text
+
+
+def test_save_writes_the_plan(tmp_path):
+    """Tests the round trip through a file."""
+    result = partition()
+    result.save(tmp_path / "plan.json")
+    assert load_plan(tmp_path / "plan.json") == result.plan
+
+
+@pytest.mark.parametrize("objective", ["latency", "transfer", "devices", "peak_memory"])
+def test_every_objective_is_optimised(objective):
+    """Tests that each objective's optimum is not above the bottleneck plan's value in it."""
+    result = partition(objective=objective)
+    assert result.solved.status is SolveStatus.OPTIMAL
+    other = partition().solved.evaluation.value(objective)
+    assert result.solved.objective <= other
+
+
+def test_training_needs_more_memory_than_inference():
+    """Tests that gradients, optimiser state and saved activations are counted."""
+    large = devices(1000, 1000)
+    needs = [
+        sum(
+            usage.memory_bytes
+            for usage in partition(devices=large, memory_model=model).solved.evaluation.usage
+        )
+        for model in ("weights", "inference", "training")
+    ]
+    assert needs[0] < needs[1] < needs[2]
+    assert needs[2] > 4 * needs[0]
+
+
+def test_too_little_memory_is_a_status_and_split_says_so():
+    """Tests that nothing is raised before someone asks for the plan that does not exist."""
+    result = partition(devices=devices(10, 10))
+    assert isinstance(result, PartitionResult)
+    assert result.solved.status is SolveStatus.INFEASIBLE
+    assert "infeasible" in str(result)
+    with pytest.raises(PartitionError, match=r"there is no plan to use \(infeasible\)"):
+        result.split()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"devices": []}, "there are no devices; give at least one"),
+        ({"devices": ["cuda:0"]}, "'cuda:0' is not a solver.Device"),
+        ({"devices": [Device("a", device_class="abacus")]}, "no speed is known for class 'abacus'"),
+        ({"objective": "speed"}, "objective is 'speed'; write one of"),
+        ({"memory_model": "all"}, "memory_model is 'all'; write one of"),
+        ({"solver": "magic"}, "solver 'magic' is unknown; write one of"),
+        ({"devices": [Device("a"), Device("a")]}, "two entries are called 'a'"),
+    ],
+)
+def test_bad_input_is_one_line(changes, message):
+    """Tests that the message says what is wrong and what to write."""
+    with pytest.raises(PartitionError) as caught:
+        partition(**changes)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,44 @@
+"""Answers side by side."""
+
+from solver import Device, Operator, PartitionProblem, SolveLimits, solve, summary
+
+LIMITS = SolveLimits(workers=1)
+
+
+def chain_of_two(memory_bytes):
+    operators = (
+        Operator("a", 3000, storage_bytes=6, value_bytes=6),
+        Operator("b", 5000, reads=("a",), storage_bytes=6),
+    )
+    devices = (Device("x", memory_bytes), Device("[bold]y"))
+    return PartitionProblem(operators, devices)
+
+
+def test_a_table_shows_every_device_under_every_answer():
+    """Tests that names come as they are, and that capacities, loads and objectives are there."""
+    problem = chain_of_two(100)
+    text = summary(problem, [solve(problem, LIMITS, solver=name) for name in ("greedy", "cp-sat")])
+    header, columns, _, first, second, _, total, *sentences = text.splitlines()
+    assert header.split() == ["greedy", "cp-sat"]
+    assert columns.split() == ["device", "capacity", *["operators", "memory", "load"] * 2]
+    assert first.startswith("x ") and "100 B" in first
+    assert second.startswith("[bold]y ") and "unlimited" in second
+    assert total.split() == ["bottleneck", "8", "us", "5", "us"]
+    assert "cp-sat: optimal" in sentences[1] and "bound 5 us, gap 0 %" in sentences[1]
+    assert sentences[-1] == "greedy's bottleneck is 60.0% above cp-sat's"
+
+
+def test_an_equal_baseline_is_said_to_be_equal():
+    """Tests that no gain is claimed where there is none."""
+    problem = chain_of_two(None).replace(devices=(Device("x"),))
+    text = summary(problem, [solve(problem, LIMITS, solver=name) for name in ("greedy", "cp-sat")])
+    assert text.endswith("greedy reaches the same bottleneck")
+
+
+def test_without_a_plan_the_reason_stands_there():
+    """Tests that an infeasible problem is shown with its reason, and no numbers."""
+    problem = chain_of_two(1).replace(devices=(Device("x", 1),))
+    result = solve(problem, LIMITS)
+    text = summary(problem, [result])
+    assert f"cp-sat: infeasible after {result.wall_time_s:.2f} s: proven: no plan fits" in text
+    assert "gap" not in text
