@@ -85,7 +85,8 @@ MemoryOption = Annotated[
 ]
 LimitOption = Annotated[float, typer.Option("--time-limit", help="Seconds for each solve.")]
 WorkersOption = Annotated[
-    int | None, typer.Option("--workers", help="Search threads; one per core if left out.")
+    int | None,
+    typer.Option("--workers", help="Search threads; one per core, at least 4, if left out."),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Of every random choice.")]
 SolverOption = Annotated[str, typer.Option("--solver", help="cp-sat, chain or greedy.")]

@@ -46,7 +46,8 @@ class SolveLimits:
     time_limit_s : float or None
         Wall-clock limit of the whole search, in seconds; None is no limit.
     workers : int or None
-        Search threads; None takes one per core.
+        Search threads; None takes one per core, but at least four: the searches of CP-SAT
+        complement each other even when they share a core (docs/formulation.md, section 5).
     seed : int
         Of every random choice.
     on_progress : callable, optional
@@ -71,7 +72,7 @@ class SolveLimits:
     @property
     def worker_count(self) -> int:
         """Search threads to start."""
-        return self.workers if self.workers is not None else (os.cpu_count() or 1)
+        return self.workers if self.workers is not None else max(os.cpu_count() or 1, 4)
 
 
 @dataclass(frozen=True, slots=True)
