@@ -110,7 +110,7 @@ def compare(
     link: LinkOption = None,
     objective: ObjectiveOption = None,
     memory_model: MemoryOption = None,
-    time_limit: LimitOption = 20.0,
+    time_limit: LimitOption = 30.0,
     workers: WorkersOption = None,
     seed: SeedOption = 0,
     solver: Annotated[

@@ -19,7 +19,7 @@ from solver import (
 )
 
 EXACT_SOLVER: Final = "cp-sat"
-DEFAULT_TIME_LIMIT_S: Final = 20.0
+DEFAULT_TIME_LIMIT_S: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
