@@ -76,6 +76,8 @@ def _aligned(rows: list[list[str]]) -> list[str]:
 
 def _sentence(problem: PartitionProblem, result: SolveResult) -> str:
     start = f"{result.solver}: {result.status.value}"
+    if result.plan is not None and result.objective is None:
+        return f"{result.solver}: its plan breaks limits: {result.reason}"
     if result.status in (SolveStatus.INFEASIBLE, SolveStatus.UNKNOWN):
         return f"{start} after {result.wall_time_s:.2f} s: {result.reason}"
     bound = ""

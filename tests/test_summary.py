@@ -42,3 +42,10 @@ def test_without_a_plan_the_reason_stands_there():
     text = summary(problem, [result])
     assert f"cp-sat: infeasible after {result.wall_time_s:.2f} s: proven: no plan fits" in text
     assert "gap" not in text
+
+
+def test_an_answer_that_breaks_limits_is_called_that():
+    """Tests that an infeasible heuristic answer is shown with what it breaks."""
+    problem = chain_of_two(1).replace(devices=(Device("x", 1), Device("y", 1)))
+    text = summary(problem, [solve(problem, LIMITS, solver="greedy")])
+    assert "greedy: its plan breaks limits: device" in text
