@@ -12,6 +12,7 @@ import copy
 import inspect
 import io
 import logging
+import operator
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -122,11 +123,7 @@ def capture(
     >>> captured.how, [node.name for node in captured.operators]
     ('export', ['linear'])
     """
-    keywords = dict(kwargs or {})
-    if isinstance(args, (torch.Tensor, str)) or not isinstance(args, Sequence):
-        raise PartitionError(
-            f"args is a {type(args).__name__}; give a tuple of inputs, such as (tokens,)"
-        )
+    keywords = checked_inputs(args, kwargs)
     if isinstance(model, ExportedProgram):
         captured = _from_exported_program(model)
     elif isinstance(model, fx.GraphModule):
@@ -145,6 +142,24 @@ def capture(
             "give a model that computes something"
         )
     return captured
+
+
+def checked_inputs(args: object, kwargs: object) -> dict[str, Any]:
+    """Return the keyword inputs; raise PartitionError unless both can be inputs of a call."""
+    if isinstance(args, (torch.Tensor, str)) or not isinstance(args, Sequence):
+        raise PartitionError(
+            f"args is a {type(args).__name__}; give a tuple of inputs, such as (tokens,)"
+        )
+    if kwargs is None:
+        return {}
+    if not isinstance(kwargs, Mapping):
+        raise PartitionError(
+            f"kwargs is a {type(kwargs).__name__}; give a dict of inputs, such as {{'mask': mask}}"
+        )
+    for name in kwargs:
+        if not isinstance(name, str):
+            raise PartitionError(f"kwargs has the key {name!r}; write names, such as 'mask'")
+    return dict(kwargs)
 
 
 def placeholder_values(
@@ -185,6 +200,10 @@ def _from_exported_program(program: ExportedProgram) -> CapturedGraph:
 def _from_graph_module(
     module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> CapturedGraph:
+    _check_graph(module)
+    if args or kwargs:
+        # Values in the graph need no inputs, but those that are given are called with later.
+        _placeholder_values(module.graph, args, kwargs)
     own = _copy(module)
     for node in own.graph.nodes:
         # Dynamo's name for it. Left in place, it makes split_module see cycles where sizes
@@ -213,6 +232,22 @@ def _from_graph_module(
     return CapturedGraph(own, "graph_module", args=args, kwargs=kwargs)
 
 
+def _check_graph(module: fx.GraphModule) -> None:
+    if not module.graph.find_nodes(op="output"):
+        raise PartitionError(
+            "the graph of the GraphModule has no output node; write graph.output(node)"
+        )
+    for node in module.graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            try:
+                operator.attrgetter(str(node.target))(module)
+            except AttributeError:
+                raise PartitionError(
+                    f"node {node.name!r} of the GraphModule reads {node.target!r}, which it does "
+                    "not have; add it, or erase the node"
+                ) from None
+
+
 def _from_module(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CapturedGraph:
     if isinstance(model, torch.jit.ScriptModule):
         raise PartitionError(
@@ -234,7 +269,7 @@ def _from_module(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
             return CapturedGraph(module, how, "; ".join(failures.values()), args, kwargs)
         except Exception as error:
             # The same complaint three times over says no more than once.
-            failures.setdefault(_message(error), f"{how} failed {_where(error, model)}")
+            failures.setdefault(first_line(error), f"{how} failed {_where(error, model)}")
             cause = cause or error
     if "DataDependent" in type(cause).__name__:
         remedy = (
@@ -434,7 +469,8 @@ def _describe(model: object) -> str:
     return model.__name__ if isinstance(model, type) else type(model).__name__
 
 
-def _message(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message that is not empty, cut to 200 characters."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
 
 
@@ -450,7 +486,7 @@ def _where(error: BaseException, model: nn.Module) -> str:
     for summary in traceback.extract_tb(error.__traceback__):
         if not summary.filename.startswith((_TORCH_DIRECTORY, _HERE, "<")) and summary.line:
             place = f"at {summary.filename}:{summary.lineno}, {summary.line!r}, "
-    return f"{module}{place}({type(error).__name__}: {_message(error)})".replace(", (", " (")
+    return f"{module}{place}({type(error).__name__}: {first_line(error)})".replace(", (", " (")
 
 
 @contextlib.contextmanager

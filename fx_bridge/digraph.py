@@ -89,10 +89,7 @@ def to_digraph(
     >>> graph.nodes["linear"]["value_bytes"], list(graph.graph["weights"])
     (32, ['weight', 'bias'])
     """
-    if optimizer not in get_args(Optimizer):
-        raise PartitionError(
-            f"optimizer is {optimizer!r}; write one of {', '.join(get_args(Optimizer))}"
-        )
+    check_optimizer(optimizer)
     table = captured.storage_table
     flops = node_flops(captured)
     latencies: Mapping[str, int | Mapping[str, int]]
@@ -146,6 +143,14 @@ def to_digraph(
         "made_up": list(table.made_up),
     }
     return graph
+
+
+def check_optimizer(optimizer: str) -> None:
+    """Raise PartitionError unless `optimizer` is a known one."""
+    if optimizer not in get_args(Optimizer):
+        raise PartitionError(
+            f"optimizer is {optimizer!r}; write one of {', '.join(get_args(Optimizer))}"
+        )
 
 
 def _colocation_groups(captured: CapturedGraph, training: bool) -> Sequence[ColocationGroup]:

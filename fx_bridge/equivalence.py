@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from fx_bridge.capture import checked_inputs, first_line
 from solver import PartitionError
 
 
@@ -96,19 +97,39 @@ def check_equivalence(
     -------
     EquivalenceReport
 
+    Raises
+    ------
+    PartitionError
+        In one line: an argument is invalid, or one of the two does not run on the inputs.
+
     Notes
     -----
     Parameters, buffers, gradients and the random state are as before when it returns. Both
     modules run in the grad mode of the caller, which decides between kernels.
     """
-    keywords = dict(kwargs or {})
-    if isinstance(args, (torch.Tensor, str)) or not isinstance(args, Sequence):
+    keywords = checked_inputs(args, kwargs)
+    for what, module in (("model", model), ("split", split)):
+        if not isinstance(module, nn.Module):
+            raise PartitionError(
+                f"the {what} is a {type(module).__name__}; give a torch.nn.Module, such as "
+                + ("the model that was partitioned" if what == "model" else "result.split()")
+            )
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise PartitionError(f"seed is {seed!r}; write a whole number")
+    if gradient_rtol is not None and (
+        not isinstance(gradient_rtol, (int, float)) or not gradient_rtol >= 0
+    ):
         raise PartitionError(
-            f"args is a {type(args).__name__}; give a tuple of inputs, such as (tokens,)"
+            f"gradient_rtol is {gradient_rtol!r}; write a number that is not negative"
         )
     with _unchanged(model, split):
-        reference = _observe(model, tuple(args), keywords, gradients, seed)
-        found = _observe(split, tuple(args), keywords, gradients, seed)
+        with _run("the model fails on these inputs", "pass inputs that it accepts"):
+            reference = _observe(model, tuple(args), keywords, gradients, seed)
+        with _run(
+            "the split fails on inputs that the model accepts",
+            "a graph keeps the sizes and types of the inputs that it was captured with: pass such",
+        ):
+            found = _observe(split, tuple(args), keywords, gradients, seed)
         classes = _classes(model)
     comparison = _Comparison()
     comparison.trees("output", reference.outputs, found.outputs)
@@ -143,6 +164,19 @@ def check_equivalence(
 
 
 # -- running -------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _run(failure: str, remedy: str) -> Iterator[None]:
+    """Say in one line what a module raises that is called on inputs it was not made for."""
+    try:
+        yield
+    except PartitionError:
+        raise
+    except Exception as error:
+        raise PartitionError(
+            f"{failure} ({type(error).__name__}: {first_line(error)}); {remedy}"
+        ) from error
 
 
 @dataclass(slots=True)
@@ -223,7 +257,10 @@ def _backward(outputs: Any, seed: int) -> None:
         else torch.randn(root.shape, generator=generator, dtype=torch.float64).to(root)
         for root in roots
     ]
-    torch.autograd.backward(roots, cotangents)
+    with _run(
+        "the backward pass fails", "call check_equivalence without gradients, or change the model"
+    ):
+        torch.autograd.backward(roots, cotangents)
 
 
 def _clone(tree: Any) -> Any:

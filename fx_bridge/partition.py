@@ -6,7 +6,7 @@ This is the one file of ``fx_bridge`` that calls a solver.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from fx_bridge.capture import CapturedGraph, capture
-from fx_bridge.digraph import Optimizer, to_digraph
+from fx_bridge.digraph import Optimizer, check_optimizer, to_digraph
 from fx_bridge.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.splitting import split_by_plan
 from solver import (
@@ -27,6 +27,7 @@ from solver import (
     PartitionProblem,
     SolveLimits,
     SolveResult,
+    check_limits,
     check_solver,
     problem_from_digraph,
     save_plan,
@@ -159,8 +160,9 @@ def partition_module(
     >>> sorted(name for name, _ in result.split().submod_1.named_parameters())
     ['1.bias', '1.weight']
     """
-    _check_devices(devices, specs, latency_ns)
+    devices = _checked_devices(devices, specs, latency_ns)
     check_solver(solver)
+    check_limits(limits)
     settings: dict[str, Any] = {
         "objective": objective,
         "memory_model": memory_model,
@@ -169,7 +171,8 @@ def partition_module(
         "microbatches": microbatches,
     }
     # A capture takes long: refuse wrong settings before it, on a graph of one operator.
-    PartitionProblem((Operator("placeholder"),), tuple(devices), **settings)
+    PartitionProblem((Operator("placeholder"),), devices, **settings)
+    check_optimizer(optimizer)
     captured = capture(model, args, kwargs)
     graph = to_digraph(
         captured,
@@ -184,21 +187,36 @@ def partition_module(
     return PartitionResult(captured, problem, baseline, solved)
 
 
-def _check_devices(
+def _checked_devices(
     devices: Sequence[Device],
     specs: Mapping[str, DeviceSpec],
     latency_ns: Mapping[str, int | Mapping[str, int]] | None,
-) -> None:
+) -> tuple[Device, ...]:
     """Refuse wrong devices before the capture, which takes long."""
+    example = "Device('cuda:0', memory_bytes=24 * GiB)"
+    if isinstance(devices, str) or not isinstance(devices, Iterable):
+        raise PartitionError(f"devices is {devices!r}; write a list, such as [{example}]")
+    devices = tuple(devices)
     if not devices:
         raise PartitionError("there are no devices; give at least one solver.Device")
+    if not isinstance(specs, Mapping):
+        raise PartitionError(
+            f"specs is a {type(specs).__name__}; give a mapping of device class to DeviceSpec"
+        )
+    if latency_ns is not None and not isinstance(latency_ns, Mapping):
+        raise PartitionError(
+            f"latency_ns is a {type(latency_ns).__name__}; "
+            "give a mapping of operator to nanoseconds"
+        )
+    for name, spec in specs.items():
+        if not isinstance(spec, DeviceSpec):
+            raise PartitionError(f"specs[{name!r}] is {spec!r}; write a fx_bridge.DeviceSpec")
     for device in devices:
         if not isinstance(device, Device):
-            raise PartitionError(
-                f"{device!r} is not a solver.Device; write Device('cuda:0', memory_bytes=24 * GiB)"
-            )
+            raise PartitionError(f"{device!r} is not a solver.Device; write {example}")
         if latency_ns is None and device.device_class not in specs:
             raise PartitionError(
                 f"device {device.name!r}: no speed is known for class {device.device_class!r}; "
-                f"write one of {', '.join(specs)}, or pass specs or latency_ns"
+                f"write one of {', '.join(map(str, specs)) or 'none'}, or pass specs or latency_ns"
             )
+    return devices

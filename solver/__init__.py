@@ -22,7 +22,7 @@ from solver.problem import (
     PartitionProblem,
     Weight,
 )
-from solver.registry import SOLVERS, check_solver, solve
+from solver.registry import SOLVERS, check_limits, check_solver, solve
 from solver.result import Progress, SolveLimits, Solver, SolveResult, SolveStatus
 from solver.serialization import load_plan, load_problem, save_plan, save_problem
 from solver.summary import summary
@@ -54,6 +54,7 @@ __all__ = [
     "SolveStatus",
     "Solver",
     "Weight",
+    "check_limits",
     "check_solver",
     "evaluate",
     "load_plan",

@@ -368,7 +368,9 @@ class PartitionProblem:
             object.__setattr__(self, attribute, tuple(getattr(self, attribute)))
         object.__setattr__(self, "weights", MappingProxyType(dict(self.weights)))
         object.__setattr__(self, "saved", MappingProxyType(dict(self.saved)))
-        objective = (self.objective,) if isinstance(self.objective, str) else self.objective
+        objective: Any = self.objective
+        if isinstance(objective, str) or not isinstance(objective, Iterable):
+            objective = (objective,)
         object.__setattr__(self, "objective", tuple(objective))
         self._check_settings()
         self._check_devices()
@@ -479,7 +481,17 @@ class PartitionProblem:
     def _check_devices(self) -> None:
         if not self.devices:
             raise PartitionError("there are no devices; give at least one")
+        for device in self.devices:
+            if not isinstance(device, Device):
+                raise PartitionError(
+                    f"{device!r} is not a Device; write Device('cuda:0', memory_bytes=24 * GiB)"
+                )
         _check_unique((device.name for device in self.devices), "device")
+        if not isinstance(self.interconnect, Interconnect):
+            raise PartitionError(
+                f"interconnect is {self.interconnect!r}; write Interconnect(...), or a preset "
+                "such as solver.PCIE"
+            )
         known = {device.name for device in self.devices} | {STAGING_HOST}
         for pair in self.interconnect.links:
             for end in pair:

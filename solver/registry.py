@@ -37,8 +37,14 @@ SOLVERS: Final[Mapping[str, Solver]] = MappingProxyType(
 
 def check_solver(name: str) -> None:
     """Raise PartitionError unless a solver of that name is registered."""
-    if name not in SOLVERS:
+    if not isinstance(name, str) or name not in SOLVERS:
         raise PartitionError(f"solver {name!r} is unknown; write one of {', '.join(SOLVERS)}")
+
+
+def check_limits(limits: SolveLimits | None) -> None:
+    """Raise PartitionError unless `limits` are limits of a search, or None."""
+    if limits is not None and not isinstance(limits, SolveLimits):
+        raise PartitionError(f"limits is {limits!r}; write SolveLimits(time_limit_s=60)")
 
 
 def solve(
@@ -56,7 +62,7 @@ def solve(
     Raises
     ------
     PartitionError
-        If no solver has that name.
+        If no solver has that name, or `limits` are none.
 
     Examples
     --------
@@ -69,4 +75,5 @@ def solve(
     5
     """
     check_solver(solver)
-    return SOLVERS[solver](problem, limits or SolveLimits())
+    check_limits(limits)
+    return SOLVERS[solver](problem, SolveLimits() if limits is None else limits)

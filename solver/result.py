@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from solver.errors import PartitionError
 from solver.evaluate import Evaluation, evaluate
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
+
+_MAX_WORKERS: Final = 1024
+_MAX_SEED: Final = 2**31 - 1
+
+
+def _check_whole(value: object, what: str, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise PartitionError(
+            f"{what} is {value!r}; write a whole number of at least {least} and at most {most}"
+        )
 
 
 class SolveStatus(Enum):
@@ -60,14 +72,24 @@ class SolveLimits:
     on_progress: Callable[[Progress], None] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        if self.time_limit_s is not None and not self.time_limit_s > 0:
-            raise PartitionError(
-                f"time_limit_s is {self.time_limit_s}; write a positive number of seconds"
-            )
-        if self.workers is not None and (
-            isinstance(self.workers, bool) or not isinstance(self.workers, int) or self.workers < 1
+        limit = self.time_limit_s
+        if limit is not None and (
+            isinstance(limit, bool)
+            or not isinstance(limit, (int, float))
+            or not limit > 0
+            or math.isinf(limit)
         ):
-            raise PartitionError(f"workers is {self.workers!r}; write a whole number of at least 1")
+            raise PartitionError(
+                f"time_limit_s is {limit!r}; write a positive number of seconds, "
+                "or None for no limit"
+            )
+        if self.workers is not None:
+            _check_whole(self.workers, "workers", 1, _MAX_WORKERS)
+        _check_whole(self.seed, "seed", 0, _MAX_SEED)
+        if self.on_progress is not None and not callable(self.on_progress):
+            raise PartitionError(
+                f"on_progress is {self.on_progress!r}; write a function of one Progress"
+            )
 
     @property
     def worker_count(self) -> int:

@@ -191,6 +191,18 @@ def test_placeholder_values_follow_the_graph_not_the_order_of_the_call():
         placeholder_values(traced, (1, 2))
 
 
+def broken_graph(what):
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.call_module("gone", (x,))
+    if what != "no output":
+        graph.output(y)
+    module = fx.GraphModule({"gone": nn.ReLU()}, graph)
+    if what == "no module":
+        del module.gone
+    return module
+
+
 @pytest.mark.parametrize(
     ("model", "args", "expected"),
     [
@@ -207,6 +219,8 @@ def test_placeholder_values_follow_the_graph_not_the_order_of_the_call():
             "in module '1' (RuntimeError",
         ),
         (Branching(), (torch.ones(2, 4),), "'if x.sum() > 0:'"),
+        (broken_graph("no output"), (torch.ones(2),), "has no output node"),
+        (broken_graph("no module"), (torch.ones(2),), "reads 'gone', which it does not have"),
     ],
 )
 def test_errors_say_in_one_line_what_and_where(model, args, expected, capfd):
@@ -215,6 +229,20 @@ def test_errors_say_in_one_line_what_and_where(model, args, expected, capfd):
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+def test_inputs_that_do_not_fit_a_graph_with_values_are_refused():
+    """Tests the graph of an exported program itself, whose parameters are inputs."""
+    program = torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
+    with pytest.raises(PartitionError, match="placeholders are p_weight, p_bias, input"):
+        capture(program.graph_module, (torch.ones(1, 2),))
+    assert capture(program.module(), (torch.ones(1, 2),)).how == "graph_module"
+
+
+@pytest.mark.parametrize("kwargs", [3, "ab", torch.ones(2, 2), {1: torch.ones(2)}])
+def test_wrong_keyword_inputs_are_refused(kwargs):
+    with pytest.raises(PartitionError, match="kwargs"):
+        capture(nn.Linear(2, 2), (torch.ones(1, 2),), kwargs)
 
 
 def test_a_model_that_returns_its_cache_is_told_not_to():

@@ -238,6 +238,38 @@ def test_meta_tensors_are_compared_by_shape_and_type(model):
 def test_bad_input_is_refused(model):
     with pytest.raises(PartitionError, match="give a tuple of inputs"):
         check_equivalence(model, model, X[0])
+    for wrong, options, message in [
+        ((None, model, X), {}, "the model is a NoneType; give a torch.nn.Module"),
+        ((model, "split", X), {}, "the split is a str; give a torch.nn.Module"),
+        ((model, model, X, 3), {}, "kwargs is a int; give a dict"),
+        ((model, model, X), {"seed": "a"}, "seed is 'a'; write a whole number"),
+        ((model, model, X), {"gradient_rtol": "a"}, "gradient_rtol is 'a'"),
+        ((model, model, X), {"gradient_rtol": -1.0}, "gradient_rtol is -1.0"),
+    ]:
+        with pytest.raises(PartitionError, match=message):
+            check_equivalence(*wrong, **options)
     frozen = copy.deepcopy(model).requires_grad_(False)
     with pytest.raises(PartitionError, match="without gradients"):
         check_equivalence(frozen, frozen, X, gradients=True)
+
+
+def test_a_module_that_does_not_run_is_named_in_one_line(model):
+    with pytest.raises(PartitionError, match="the model fails on these inputs") as caught:
+        check_equivalence(model, model, (torch.ones(2, 77),))
+    assert "\n" not in str(caught.value)
+    with pytest.raises(PartitionError, match="the split fails on inputs that the model accepts"):
+        check_equivalence(model, nn.Linear(77, 1), X)
+
+
+def test_a_model_without_a_backward_pass_is_named():
+    class WritesWhatBackwardNeeds(nn.Linear):
+        def forward(self, x):
+            y = super().forward(x).relu()
+            z = y.exp()
+            z.mul_(2)
+            return z
+
+    model = WritesWhatBackwardNeeds(4, 4)
+    with pytest.raises(PartitionError, match=r"the backward pass fails .*modified by an inplace"):
+        check_equivalence(model, model, (torch.ones(2, 4),), gradients=True)
+    assert check_equivalence(model, model, (torch.ones(2, 4),)).equal

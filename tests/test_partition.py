@@ -146,6 +146,22 @@ def test_too_little_memory_is_a_status_and_split_says_so():
         ({"memory_model": "all"}, "memory_model is 'all'; write one of"),
         ({"solver": "magic"}, "solver 'magic' is unknown; write one of"),
         ({"devices": [Device("a"), Device("a")]}, "two entries are called 'a'"),
+        ({"devices": 3}, "devices is 3; write a list"),
+        ({"devices": Device("a")}, "write a list"),
+        ({"devices": "cuda:0"}, "devices is 'cuda:0'; write a list"),
+        ({"devices": None}, "devices is None; write a list"),
+        ({"objective": None}, "objective is None; write one of"),
+        ({"objective": 3}, "objective is 3; write one of"),
+        ({"solver": ["cp-sat"]}, "solver ['cp-sat'] is unknown"),
+        ({"limits": 60}, "limits is 60; write SolveLimits("),
+        ({"limits": {}}, "limits is {}; write SolveLimits("),
+        ({"interconnect": None}, "interconnect is None; write Interconnect("),
+        ({"interconnect": "pcie"}, "interconnect is 'pcie'; write Interconnect("),
+        ({"optimizer": "lion"}, "optimizer is 'lion'; write one of"),
+        ({"specs": None}, "specs is a NoneType; give a mapping"),
+        ({"specs": {"default": 3}}, "specs['default'] is 3; write a fx_bridge.DeviceSpec"),
+        ({"specs": {}}, "write one of none, or pass specs"),
+        ({"latency_ns": 3}, "latency_ns is a int; give a mapping"),
     ],
 )
 def test_bad_input_is_one_line(changes, message):
@@ -154,3 +170,8 @@ def test_bad_input_is_one_line(changes, message):
         partition(**changes)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_devices_may_come_from_a_generator():
+    result = partition(devices=(device for device in devices(2000, 2000)))
+    assert [device.name for device in result.problem.devices] == ["gpu0", "gpu1"]

@@ -48,6 +48,14 @@ def raises(*parts):
         ({"workers": 0}, ("workers is 0", "at least 1")),
         ({"workers": 1.0}, ("workers is 1.0", "whole number")),
         ({"workers": True}, ("workers is True", "whole number")),
+        ({"workers": 100_000}, ("workers is 100000", "at most")),
+        ({"time_limit_s": "5"}, ("time_limit_s is '5'", "positive")),
+        ({"time_limit_s": True}, ("time_limit_s is True", "positive")),
+        ({"time_limit_s": float("inf")}, ("time_limit_s is inf", "None for no limit")),
+        ({"seed": "x"}, ("seed is 'x'", "whole number")),
+        ({"seed": None}, ("seed is None", "whole number")),
+        ({"seed": 2**40}, ("seed is 1099511627776", "at most")),
+        ({"on_progress": 3}, ("on_progress is 3", "function")),
     ],
 )
 def test_wrong_limits_are_named_with_the_remedy(fields, parts):
