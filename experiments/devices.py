@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from solver import DEFAULT_DEVICE_CLASS, Device, Interconnect, Link, PartitionError
-from solver.serialization import read_json
+from solver.serialization import read_json, read_text
 
 if TYPE_CHECKING:
     from fx_bridge.specs import DeviceSpec
 
 EXAMPLE: Final = "write for example 4x24GiB, or 80GB,24GB, or 2x80GiB@a100-80gb"
 _MAX_DEVICES: Final = 1024
+_MAX_DIGITS: Final = 30
 _UNITS: Final[Mapping[str, int]] = {
     "b": 1,
     **{f"{prefix}b": 1000 ** (i + 1) for i, prefix in enumerate("kmgt")},
@@ -101,7 +102,7 @@ def parse_devices(text: str) -> DeviceSet:
         if not part.strip() or match is None:
             raise PartitionError(f"devices {text!r}: an entry is empty; {EXAMPLE}")
         where = f"devices {text!r}"
-        count = _count(int(match["count"] or 1), where)
+        count = _count(_whole(match["count"] or "1", where), where)
         memory_bytes = parse_memory(match["memory"], where)
         device_class = DEFAULT_DEVICE_CLASS
         if match["cls"] is not None:
@@ -131,13 +132,13 @@ def parse_link(text: str) -> Link:
     """
     example = "write for example 25GB/s, or 25GB/s,10us, or unlimited"
     where = f"link {text!r}"
-    bandwidth, _, latency = text.partition(",")
+    bandwidth, comma, latency = text.partition(",")
     latency_ns = 0
-    if latency.strip():
+    if comma:
         match = re.fullmatch(r"\s*([0-9]+)\s*(ns|us|ms)\s*", latency)
         if match is None:
             raise PartitionError(f"{where}: {latency.strip()!r} is not a latency; {example}")
-        latency_ns = int(match[1]) * {"ns": 1, "us": 1000, "ms": 1_000_000}[match[2]]
+        latency_ns = _whole(match[1], where) * {"ns": 1, "us": 1000, "ms": 1_000_000}[match[2]]
     return Link(_bandwidth(bandwidth, where, example), latency_ns)
 
 
@@ -147,7 +148,10 @@ def _bandwidth(text: str, where: str, example: str) -> int | None:
     body, slash, per = text.strip().rpartition("/")
     if not slash or per != "s":
         raise PartitionError(f"{where}: {text.strip()!r} is not a bandwidth; {example}")
-    return max(1, math.floor(_quantity(body, where, "bandwidth", example)))
+    rate = math.floor(_quantity(body, where, "bandwidth", example))
+    if rate < 1:
+        raise PartitionError(f"{where}: bandwidth is {text.strip()}; {example}")
+    return rate
 
 
 def _quantity(text: str, where: str, what: str, example: str) -> Fraction:
@@ -159,8 +163,22 @@ def _quantity(text: str, where: str, what: str, example: str) -> Fraction:
     unit = _UNITS.get(match[2].lower())
     if unit is None:
         raise PartitionError(f"{where}: unit {match[2]!r} is unknown; write {_UNIT_NAMES}")
+    _check_digits(match[1], where)
     # Exact arithmetic: 0.1GB is 100,000,000 bytes, not what a float makes of it.
     return Fraction(match[1]) * unit
+
+
+def _whole(digits: str, where: str) -> int:
+    _check_digits(digits, where)
+    return int(digits)
+
+
+def _check_digits(digits: str, where: str) -> None:
+    # Python refuses to read numbers of thousands of digits, and no quantity has so many.
+    if len(digits) > _MAX_DIGITS:
+        raise PartitionError(
+            f"{where}: a number has {len(digits)} digits; write at most {_MAX_DIGITS}"
+        )
 
 
 def _count(count: int, where: str) -> int:
@@ -231,12 +249,13 @@ def _from_file(path: Path) -> DeviceSet:
 def _read_toml(path: Path) -> object:
     import tomllib
 
+    text = read_text(path, "a TOML file")
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PartitionError(f"cannot read {path}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise PartitionError(f"{path}: not valid TOML ({error})") from None
+        return tomllib.loads(text)
+    except RecursionError:
+        raise PartitionError(f"{path} is nested too deeply to be a list of devices") from None
+    except ValueError as error:  # not TOML, or a number of thousands of digits
+        raise PartitionError(f"{path}: not valid TOML ({error}); correct it") from None
 
 
 def _fields(value: object, known: tuple[str, ...], where: str) -> dict[str, Any]:
@@ -284,10 +303,12 @@ def _file_devices(
 def _file_class(fields: dict[str, Any], where: str, specs: dict[str, DeviceSpec]) -> str:
     """Return the class of a device, defining it in `specs` where its speeds are given."""
     given = {
-        name: _speed(fields[name], f"{where}: {name}") for name in _SPEED_FIELDS if name in fields
+        name: _speed(fields[name], f"{where}: {name}", name)
+        for name in _SPEED_FIELDS
+        if name in fields
     }
     device_class = fields.get("class")
-    if device_class is not None and not isinstance(device_class, str):
+    if device_class is not None and (not isinstance(device_class, str) or not device_class):
         raise PartitionError(f"{where}: class is {device_class!r}; write a name")
     if not given:
         return _known_class(device_class or DEFAULT_DEVICE_CLASS, specs, where)
@@ -312,12 +333,14 @@ def _file_class(fields: dict[str, Any], where: str, specs: dict[str, DeviceSpec]
     return device_class
 
 
-def _speed(value: object, where: str) -> Any:
-    """Return a rate as a whole number, or a table of them by dtype; TOML writes 312e12."""
-    if isinstance(value, dict) and value:
-        return {dtype: _speed(rate, f"{where}.{dtype}") for dtype, rate in value.items()}
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1 <= value < 1e30:
-        raise PartitionError(f"{where} is {value!r}; write a positive number")
+def _speed(value: object, where: str, name: str) -> Any:
+    """Return a speed as a whole number, or FLOP/s by dtype; TOML writes 312e12."""
+    if name == "flops_per_s" and isinstance(value, dict) and value:
+        return {dtype: _speed(rate, f"{where}.{dtype}", "") for dtype, rate in value.items()}
+    least = 0 if name == "launch_overhead_ns" else 1
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < 1e30:
+        want = "a number that is not negative" if least == 0 else "a positive number"
+        raise PartitionError(f"{where} is {value!r}; write {want}")
     return int(value)
 
 
@@ -339,10 +362,11 @@ def _file_interconnect(fields: dict[str, Any], where: str, names: list[str]) -> 
         at = f"{where}: links[{index}]"
         link = dict(_fields(entry, ("source", "target", *_LINK_FIELDS), at))
         source, target = (link.pop(end, None) for end in ("source", "target"))
-        for end in (source, target):
+        for field, end in (("source", source), ("target", target)):
             if end not in (*names, "host"):
                 raise PartitionError(
-                    f"{at}: {end!r} is not a device; the devices are {', '.join(names)}"
+                    f"{at}: {field} is {end!r}, which is not a device; "
+                    f"the devices are {', '.join(names)}"
                 )
         if (source, target) in links:
             raise PartitionError(f"{at}: {source!r} to {target!r} is given twice")
@@ -351,9 +375,10 @@ def _file_interconnect(fields: dict[str, Any], where: str, names: list[str]) -> 
     if not isinstance(overlap, bool):
         raise PartitionError(f"{where}: interconnect: overlap is {overlap!r}; write true or false")
     charging = settings.pop("charging", "peer_to_peer")
+    default = _file_link(settings, f"{where}: interconnect")
     try:
         return Interconnect(
-            default=_file_link(settings, f"{where}: interconnect"),
+            default=default,
             links=links,
             charging=charging,
             overlap=overlap,

@@ -32,6 +32,9 @@ _SETTINGS: Final = ("objective", "memory_model", "schedule", "microbatches")
 def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` to `path` by way of a temporary file beside it.
 
+    A symbolic link stays one: the file that it names is replaced. What is neither a file nor a
+    folder, such as ``/dev/null`` or a pipe, is written to as it is, never replaced.
+
     Raises
     ------
     PartitionError
@@ -39,9 +42,15 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
     """
     target = Path(path)
     try:
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    except OSError as error:
-        raise PartitionError(f"cannot write {target}: {error.strerror}") from None
+        if target.exists() and not (target.is_file() or target.is_dir()):
+            with target.open("w", encoding="utf-8") as stream:
+                stream.write(text)
+            return
+        target = Path(os.path.realpath(target))
+        # The name is left out: with it, a name of the greatest length would not fit.
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".fxpartition.")
+    except (OSError, ValueError) as error:
+        raise PartitionError(f"cannot write {path}: {_why(error)}") from None
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
@@ -54,10 +63,27 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
         Path(temporary).replace(target)
     except OSError as error:
         Path(temporary).unlink(missing_ok=True)
-        raise PartitionError(f"cannot write {target}: {error.strerror}") from None
+        raise PartitionError(f"cannot write {path}: {_why(error)}") from None
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def check_folder_writable(folder: str | os.PathLike[str]) -> None:
+    """Raise PartitionError unless a file can be created in `folder`, leaving nothing there."""
+    try:
+        # Permission bits do not tell: a file system may be read-only, and root may do anything.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, ValueError) as error:
+        raise PartitionError(
+            f"cannot write to the folder {folder}: {_why(error)}; write another path"
+        ) from None
+
+
+def _why(error: OSError | ValueError) -> str:
+    """Return what the system says of a path; a ValueError is about characters in it."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def problem_to_json(problem: PartitionProblem) -> dict[str, Any]:
@@ -184,18 +210,34 @@ def load_plan(path: str | os.PathLike[str]) -> PartitionPlan:
 
 def read_json(path: str | os.PathLike[str]) -> object:
     """Read a JSON file; PartitionError says in one line why it cannot be read."""
+    text = read_text(path, "a JSON file")
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise PartitionError(f"cannot read {path}: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise PartitionError(f"{path} is not UTF-8 text; give a JSON file") from None
+        return json.loads(text)
     except json.JSONDecodeError as error:
         raise PartitionError(
             f"{path}, line {error.lineno}: not valid JSON ({error.msg}); give a JSON file"
         ) from None
     except RecursionError:
         raise PartitionError(f"{path} is nested too deeply to be a problem or a plan") from None
+    except ValueError:
+        # Python refuses to read numbers of thousands of digits.
+        raise PartitionError(f"{path} holds a number with too many digits; correct it") from None
+
+
+def read_text(path: str | os.PathLike[str], wanted: str) -> str:
+    """Read a text file; PartitionError says in one line why it is not `wanted`."""
+    source = Path(path)
+    try:
+        # Some devices, such as /dev/zero, never end.
+        if source.is_char_device() or source.is_block_device():
+            raise PartitionError(f"{path} is a device, not a file; give {wanted}")
+        return source.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise PartitionError(f"{path} is not UTF-8 text; give {wanted}") from None
+    except PartitionError:
+        raise
+    except (OSError, ValueError) as error:
+        raise PartitionError(f"cannot read {path}: {_why(error)}; give {wanted}") from None
 
 
 def _object(value: object, what: str) -> dict[str, Any]:
@@ -208,10 +250,9 @@ def _document(data: object, schema: str) -> dict[str, Any]:
     fields = _object(data, "the file's content")
     if fields.get("schema") != schema:
         raise PartitionError(f"schema is {fields.get('schema')!r}; expected {schema!r}")
-    if fields.get("version") != SCHEMA_VERSION:
-        raise PartitionError(
-            f"version is {fields.get('version')!r}; this release reads {SCHEMA_VERSION}"
-        )
+    version = fields.get("version")
+    if isinstance(version, bool) or not isinstance(version, int) or version != SCHEMA_VERSION:
+        raise PartitionError(f"version is {version!r}; this release reads {SCHEMA_VERSION}")
     return fields
 
 

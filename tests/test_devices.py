@@ -193,7 +193,10 @@ def test_speed_may_be_given_by_dtype(tmp_path: Path) -> None:
             '[[devices]]\nmemory = 5\nname = "a"\n[[devices]]\nmemory = 5\nname = "a"',
             "two devices are called 'a'",
         ),
-        ("[[devices]]\nmemory = 5\n[[links]]\nsource = 'x'\ntarget = 'y'", "'x' is not a device"),
+        (
+            "[[devices]]\nmemory = 5\n[[links]]\nsource = 'x'\ntarget = 'y'",
+            "source is 'x', which is not",
+        ),
         ("[[devices]]\nmemory = 5\n[interconnect]\nbandwidth = 0", "bandwidth_bytes_per_s is 0"),
         ("[[devices]]\nmemory = 5\n[interconnect]\nbandwidth = '5'", "not a bandwidth"),
         ("[[devices]]\nmemory = 5\n[interconnect]\ncharging = 'free'", "charging is 'free'"),
@@ -217,3 +220,58 @@ def test_wrong_json_is_one_line(tmp_path: Path) -> None:
         with pytest.raises(PartitionError) as caught:
             read(tmp_path, text, "devices.json")
         assert "\n" not in str(caught.value)
+
+
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize("text", [f"{LONG}x1GiB", f"{LONG}GiB", f"0.{LONG}GiB"])
+def test_numbers_of_thousands_of_digits_are_refused(text: str) -> None:
+    with pytest.raises(PartitionError, match="digits; write at most"):
+        parse_devices(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("0GB/s", "bandwidth is 0GB/s"),
+        ("0.1B/s", "bandwidth is 0.1B/s"),
+        ("25GB/s,", "'' is not a latency"),
+        (f"{LONG}GB/s", "digits; write at most"),
+        (f"1GB/s,{LONG}us", "digits; write at most"),
+    ],
+)
+def test_links_of_no_use_are_refused(text: str, says: str) -> None:
+    with pytest.raises(PartitionError, match=says):
+        parse_link(text)
+
+
+SPEEDS = "[[devices]]\nmemory = 5\nflops_per_s = 1e12\nmemory_bandwidth_bytes_per_s = "
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a = " + "[" * 5000 + "]" * 5000, "nested too deeply"),
+        (f"[[devices]]\nmemory = {LONG}", "not valid TOML"),
+        ("[[devices]]\nmemory = 5\nclass = ''", "class is ''"),
+        (SPEEDS + "{a = 1}", "memory_bandwidth_bytes_per_s is {'a': 1}"),
+        (SPEEDS + "1\nlaunch_overhead_ns = {a = 1}", "launch_overhead_ns is {'a': 1}"),
+        (SPEEDS + "1\nlaunch_overhead_ns = -1", "launch_overhead_ns is -1"),
+        ("[[devices]]\nmemory = 5\n[interconnect]\nbandwidth = 0", "t.toml: interconnect: link"),
+    ],
+)
+def test_more_bad_files_name_the_field_once(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.toml"
+    path.write_text(text)
+    with pytest.raises(PartitionError) as caught:
+        parse_devices(str(path))
+    assert says in str(caught.value)
+    assert str(caught.value).count("t.toml") == 1
+
+
+def test_a_launch_overhead_may_be_zero(tmp_path: Path) -> None:
+    path = tmp_path / "t.toml"
+    path.write_text(SPEEDS + "1e9\nlaunch_overhead_ns = 0")
+    ((_, spec),) = parse_devices(str(path)).specs
+    assert spec.launch_overhead_ns == 0

@@ -16,6 +16,7 @@ from solver.errors import PartitionError
 from solver.plan import PartitionPlan
 from solver.problem import Device, Interconnect, Link, Operator, PartitionProblem
 from solver.serialization import (
+    check_folder_writable,
     load_plan,
     load_problem,
     plan_from_json,
@@ -336,3 +337,67 @@ def test_a_killed_writer_leaves_the_old_file_whole(tmp_path):
     )
     assert finished.returncode == -signal.SIGKILL
     assert file.read_text(encoding="utf-8") == "old"
+
+
+# -- odd files ----------------------------------------------------------------------------------
+
+
+def test_a_number_of_thousands_of_digits_is_named(tmp_path):
+    file = tmp_path / "long.json"
+    file.write_text('{"version": ' + "9" * 6000 + "}")
+    with raises(str(file), "too many digits"):
+        read_json(file)
+
+
+def test_a_path_with_a_null_character_is_an_error_of_one_line(tmp_path):
+    with raises("cannot read", "give a JSON file"):
+        read_json("x\0.json")
+    with raises("cannot write"):
+        write_text_atomically("x\0.json", "text")
+    with raises("cannot write to the folder"):
+        check_folder_writable("x\0")
+
+
+@pytest.mark.skipif(not Path(os.devnull).is_char_device(), reason="POSIX only")
+def test_a_device_is_not_read():
+    with raises(os.devnull, "is a device, not a file"):
+        read_json(os.devnull)
+
+
+@pytest.mark.parametrize("version", [True, 1.0])
+def test_a_version_is_a_whole_number(version):
+    with raises(f"version is {version}"):
+        problem_from_json({**problem_to_json(PROBLEM), "version": version})
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_what_is_not_a_file_is_written_to_and_not_replaced(tmp_path):
+    """Tests with a pipe what holds for /dev/null: replacing it would break the machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True)
+    write_text_atomically(pipe, "text")
+    assert reader.communicate(timeout=60)[0] == "text"
+    assert pipe.is_fifo()
+
+
+def test_a_symbolic_link_stays_one(tmp_path):
+    file, link = tmp_path / "file.json", tmp_path / "link.json"
+    file.write_text("old")
+    link.symlink_to(file)
+    write_text_atomically(link, "new")
+    assert link.is_symlink()
+    assert file.read_text() == "new"
+
+
+def test_a_name_of_the_greatest_length_is_written(tmp_path):
+    file = tmp_path / ("x" * 250 + ".json")
+    write_text_atomically(file, "text")
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_writable_folder_is_left_empty(tmp_path):
+    check_folder_writable(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with raises("cannot write to the folder", "No such file", "write another path"):
+        check_folder_writable(tmp_path / "missing")
