@@ -26,6 +26,13 @@ STAGING_HOST: Final = "host"
 
 DEFAULT_DEVICE_CLASS: Final = "default"
 
+MAX_TOTAL: Final = 10**15
+"""The most bytes (1 PB) or nanoseconds (11 days) that the parts of a problem may add up to.
+
+Up to here the solvers' integers of 64 bits hold per mille of a capacity, and their floats are
+exact.
+"""
+
 MemoryModel = Literal["weights", "inference", "training"]
 ObjectiveName = Literal["devices", "transfer", "bottleneck", "latency", "peak_memory"]
 Charging = Literal["peer_to_peer", "host_staged"]
@@ -376,6 +383,7 @@ class PartitionProblem:
         self._check_devices()
         self._check_graph()
         self._check_colocation()
+        self._check_totals()
 
     def replace(self, **changes: Any) -> PartitionProblem:
         """Return a copy with `changes` applied, validated again."""
@@ -569,6 +577,42 @@ class PartitionProblem:
                     )
                 allowed = own if allowed is None else allowed & own
                 pinned_by = name
+
+
+    def _check_totals(self) -> None:
+        """Refuse numbers beyond `MAX_TOTAL`, counting every cost as if no plan avoided it."""
+        for device in self.devices:
+            if device.memory_bytes is not None and device.memory_bytes > MAX_TOTAL:
+                raise PartitionError(
+                    f"device {device.name!r}: memory_bytes is above {MAX_TOTAL} (1 PB); "
+                    "write less, or None for unlimited memory"
+                )
+        sizes = [weight.held_bytes("training") for weight in self.weights.values()]
+        sizes += [weight.size_bytes for weight in self.weights.values()]
+        sizes += [graph_input.value_bytes for graph_input in self.inputs]
+        sizes += [op.storage_bytes for op in self.operators]
+        sizes += [self.microbatches * size_bytes for size_bytes in self.saved.values()]
+        links = (self.interconnect.default, *self.interconnect.links.values())
+        rates = [link.bandwidth_bytes_per_s for link in links if link.bandwidth_bytes_per_s]
+        slowest = Link(min(rates, default=None), max(link.latency_ns for link in links))
+        times: list[int] = []
+        for op in self.operators:
+            latency = op.latency_ns
+            times.append(max(latency.values()) if isinstance(latency, Mapping) else latency)
+            moves = min(len(self.readers_of[op.name]), len(self.devices) - 1)
+            sizes.append(op.value_bytes * max(1, moves))
+            own_ns = slowest.transfer_ns(op.value_bytes)
+            # One send or write for each device that reads, and one receive there.
+            times.append(2 * moves * (own_ns if op.transfer_ns is None else op.transfer_ns))
+        if sum(sizes) > MAX_TOTAL:
+            raise PartitionError(
+                f"sizes add up to more than {MAX_TOTAL} bytes (1 PB); write smaller ones"
+            )
+        if sum(times) > MAX_TOTAL:
+            raise PartitionError(
+                f"times of operators and transfers add up to more than {MAX_TOTAL} ns (11 days); "
+                "write smaller ones, or a faster link"
+            )
 
 
 def _check_unique(names: Iterable[str], what: str) -> None:

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from solver import SOLVERS, SolveLimits, solve
 from solver.errors import PartitionError
 from solver.problem import (
     ColocationGroup,
@@ -314,3 +315,45 @@ def test_units_are_the_connected_components_of_the_groups(groups):
     graph.add_nodes_from(range(8))
     expected = sorted(sorted(component) for component in nx.connected_components(graph))
     assert [[int(name[2:]) for name in unit] for unit in made.units] == expected
+
+
+HUGE = 10**18
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"devices": (Device("d", HUGE),)}, "memory_bytes is above"),
+        ({"operators": (Operator("a", HUGE),)}, "times of operators and transfers"),
+        ({"operators": (Operator("a", {"default": HUGE}),)}, "times of operators and transfers"),
+        ({"operators": (Operator("a", storage_bytes=HUGE),)}, "sizes add up"),
+        ({"operators": (Operator("a", value_bytes=HUGE),)}, "sizes add up"),
+        ({"inputs": (GraphInput("i", HUGE),)}, "sizes add up"),
+        ({"weights": {"w": Weight(1, HUGE)}}, "sizes add up"),
+        ({"saved": {"s": 10**9}, "microbatches": 10**9}, "sizes add up"),
+        ({"interconnect": Interconnect(Link(1))}, "a faster link"),
+        ({"interconnect": Interconnect(Link(None, HUGE))}, "a faster link"),
+    ],
+)
+def test_numbers_that_solvers_cannot_hold_are_refused(changes, says):
+    start = {
+        "operators": (Operator("a", value_bytes=10**9), Operator("b", reads=("a",))),
+        "devices": (Device("d"), Device("e")),
+    }
+    PartitionProblem(**start)
+    with pytest.raises(PartitionError, match=says):
+        PartitionProblem(**{**start, **changes})
+
+
+def test_the_greatest_numbers_are_solved_exactly():
+    operators = (Operator("a", 10**15 - 3, storage_bytes=10**15), Operator("b", 3, reads=("a",)))
+    problem = PartitionProblem(
+        operators, (Device("d", 10**15), Device("e", 10**15)), objective="peak_memory"
+    )
+    for objective, value in (("peak_memory", 1000), ("bottleneck", 10**15 - 3)):
+        for solver in SOLVERS:
+            changed = problem.replace(objective=objective)
+            result = solve(changed, SolveLimits(workers=1), solver=solver)
+            assert result.objective is not None
+            assert result.objective >= value
+        assert result.objective == value
