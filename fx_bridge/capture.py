@@ -237,6 +237,12 @@ def _check_graph(module: fx.GraphModule) -> None:
         raise PartitionError(
             "the graph of the GraphModule has no output node; write graph.output(node)"
         )
+    transform = _functorch_node(module.graph)
+    if transform is not None:
+        raise PartitionError(
+            f"node {transform.name!r} of the GraphModule opens a transform such as torch.vmap, "
+            "whose values cannot be placed; give the module itself, or an ExportedProgram of it"
+        )
     for node in module.graph.nodes:
         if node.op in ("get_attr", "call_module"):
             try:
@@ -298,10 +304,30 @@ def _export(
 
 
 def _unlift(program: ExportedProgram) -> fx.GraphModule:
+    if _functorch_node(program.graph) is not None:
+        with warnings.catch_warnings():
+            # torch's own deprecations, met while it copies the structure of the inputs.
+            warnings.simplefilter("ignore", FutureWarning)
+            # Functionalising runs the transform, and leaves batched operators.
+            program = program.run_decompositions({})
     # A guards function would be a call_module node that cannot be pickled.
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
     return module
+
+
+def _functorch_node(graph: fx.Graph) -> fx.Node | None:
+    """Return the first node that opens a region of torch.vmap or the like.
+
+    What is computed inside one are no tensors of their own: they have no storage, and exist
+    for as long as the region is open.
+    """
+    nodes: Iterator[fx.Node] = iter(graph.nodes)
+    for node in nodes:
+        name = getattr(node.target, "__name__", "")
+        if node.op == "call_function" and name.endswith("_increment_nesting"):
+            return node
+    return None
 
 
 def _copy(module: fx.GraphModule) -> fx.GraphModule:

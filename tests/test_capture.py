@@ -231,6 +231,27 @@ def test_errors_say_in_one_line_what_and_where(model, args, expected, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+class Vmapped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return torch.vmap(lambda row: self.linear(row).sin())(x) + 1
+
+
+def test_vmap_becomes_ordinary_operators():
+    """Tests that no operator is left whose value is no tensor of its own."""
+    model, args = Vmapped(), (torch.ones(3, 2),)
+    program = torch.export.export(model, args)
+    for captured in (capture(model, args), capture(program)):
+        assert not any("nesting" in node.name for node in captured.operators)
+        assert captured.storage_table.made_up == ()
+        assert torch.allclose(captured.module(*args), model(*args))
+    with pytest.raises(PartitionError, match=r"opens a transform such as torch\.vmap"):
+        capture(program.module(), args)
+
+
 def test_inputs_that_do_not_fit_a_graph_with_values_are_refused():
     """Tests the graph of an exported program itself, whose parameters are inputs."""
     program = torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
