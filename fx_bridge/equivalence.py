@@ -331,10 +331,11 @@ def _unchanged(*modules: nn.Module) -> Iterator[None]:
 
 
 def _original_name(module: nn.Module, name: str) -> str:
-    """Return `name` without the stage that holds it."""
-    stages = getattr(module, "meta", {}).get("stages", {})
+    """Return `name` without the stage that holds it, or the stages of stages."""
     stage, _, rest = name.partition(".")
-    return rest if stage in stages else name
+    if stage not in getattr(module, "meta", {}).get("stages", {}):
+        return name
+    return _original_name(module.get_submodule(stage), rest)
 
 
 def _buffers(module: nn.Module) -> dict[str, list[torch.Tensor]]:

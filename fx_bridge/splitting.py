@@ -51,7 +51,8 @@ def split_by_plan(captured: CapturedGraph, plan: PartitionPlan) -> fx.GraphModul
         metadata of its nodes.
 
         ``meta["stages"]`` maps the name of each child to its device, in stage order; every
-        child has ``meta["stage"]`` (its position) and ``meta["device"]``.
+        child has ``meta["stage"]`` (its position) and ``meta["device"]``, and ``meta["stages"]``
+        where it holds stages of a split that was split again.
         ``meta["shared_tensors"]`` holds, for every tensor that several children own, a tuple of
         its names, such as ``("submod_0.wte.weight", "submod_2.lm_head.weight")``.
 
@@ -271,6 +272,10 @@ def _finish(
         call.args = _restore_stage(stage, call.args, source, scratch)
         call.meta["val"] = _output_value(stage)
         stage.meta.update(stage=position, device=plan.stages[position])
+        held = {k: v for k, v in source.meta.get("stages", {}).items() if k in stage._modules}
+        if held:
+            # A split is split again: parameters keep their names within its stages.
+            stage.meta["stages"] = held
     _restore_root(split, source, scratch)
     split.meta = {
         **source.meta,

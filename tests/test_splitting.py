@@ -428,6 +428,21 @@ def test_the_split_can_be_copied_and_split_again():
     assert check_equivalence(model, copy.deepcopy(split), TWO, gradients=True).equal
 
 
+def test_a_split_is_a_model_like_any_other():
+    """Tests that what a second split holds is compared under the names of the first model."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 4))
+    args = (torch.randn(2, 4),)
+    first_capture = capture(model, args)
+    first = check(model, first_capture, cut_at(first_capture, 2), args)
+    second_capture = capture(first, args)
+    second = check(first, second_capture, cut_at(second_capture, 1), args)
+    assert check_equivalence(model, second, args, gradients=True).equal
+    assert [stage.meta["stages"] for stage in second.children()] == [
+        {"submod_0": "d0"},
+        {"submod_1": "d1"},
+    ]
+
+
 def test_something_that_was_not_captured_is_refused():
     program = torch.export.export(nn.Linear(4, 4), TWO_BY_FOUR)
     with pytest.raises(PartitionError, match="capture the model first"):
