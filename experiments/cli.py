@@ -1,7 +1,8 @@
 """The command ``fxpartition``: reads what a person wrote, runs it, prints and writes files.
 
 Exit codes: 0 done; 1 no plan exists; 2 bad input (one line on stderr); 3 time ran out without a
-plan; 4 a split model computes something else than the model; 130 interrupted.
+plan; 4 a split model computes something else than the model; 130 interrupted;
+143 terminated.
 
 torch and OR-Tools load only in the commands that need them.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -22,6 +24,7 @@ from experiments.commands import (
     check_writable,
     finish,
     make_console,
+    read_limits,
     read_memory_model,
     read_objective,
     read_problem,
@@ -32,17 +35,19 @@ from solver import (
     MEMORY_MODELS,
     OBJECTIVES,
     PartitionError,
-    SolveLimits,
     check_solver,
     load_plan,
     save_problem,
 )
+from solver.quantities import printable
 
 EXIT_BAD_INPUT: Final = 2
 EXIT_NOT_EQUAL: Final = 4
 EXIT_INTERRUPTED: Final = 130
+EXIT_TERMINATED: Final = 143
 
 _DEFAULT_LIMIT_S: Final = 60.0
+_LONGEST: Final = 2000
 
 app = typer.Typer(
     name="fxpartition",
@@ -133,7 +138,7 @@ def compare(
         objective=read_objective(objective) or ("bottleneck",),
         memory_model=read_memory_model(memory_model) or "inference",
         solvers=tuple(solver or SOLVERS),
-        limits=SolveLimits(time_limit, workers, seed),
+        limits=read_limits(time_limit, workers, seed),
     )
     if out is not None:
         prepare_folder(out)
@@ -152,10 +157,10 @@ def compare(
         console = make_console()
         console.print(comparison_table(comparison, console.width))
         for sentence in headline(comparison):
-            console.print(sentence, markup=False)
+            console.print(printable(sentence), markup=False)
     if out is not None:
         for path in write_report(comparison, out):
-            print(f"wrote {path}", file=sys.stderr)
+            print(printable(f"wrote {path}"), file=sys.stderr)
     if all(record.reason for record in comparison.models):
         raise PartitionError(f"no model could be compared: {comparison.models[0].reason}")
     if any(not check.equal for record in comparison.models for check in record.equivalence):
@@ -179,7 +184,7 @@ def plan(
     """Plan one model: greedy beside optimal, device by device, with bound and gap."""
     from experiments.progress import ProgressLine
 
-    limits = SolveLimits(time_limit, workers, seed)
+    limits = read_limits(time_limit, workers, seed)
     check_solver(solver)
     check_writable(out)
     with ProgressLine(quiet=True) as progress:
@@ -205,7 +210,7 @@ def solve(
     """Solve a saved problem; torch is not needed."""
     from experiments.progress import ProgressLine
 
-    limits = SolveLimits(time_limit, workers, seed)
+    limits = read_limits(time_limit, workers, seed)
     check_solver(solver)
     check_writable(out)
     problem = read_saved_problem(Path(graph), devices, link, objective, memory_model)
@@ -230,7 +235,8 @@ def export(
     with ProgressLine(quiet=True) as progress:
         problem = read_problem(model, devices, link, objective, memory_model, progress.step)
     save_problem(problem, out)
-    print(f"wrote {out}: {len(problem.operators)} operators, {len(problem.devices)} devices")
+    counts = f"{len(problem.operators)} operators, {len(problem.devices)} devices"
+    print(printable(f"wrote {out}: {counts}"))
 
 
 @app.command()
@@ -239,7 +245,7 @@ def split(
     plan_file: Annotated[str, typer.Option("--plan", help="A plan that plan or solve wrote.")],
 ) -> None:
     """Split a model by a plan, check that it computes the same, and show the stages."""
-    from experiments.models import build_model, resolve_model
+    from experiments.models import build_model, others_code, resolve_model
 
     spec = resolve_model(model)
     if isinstance(spec, Path):
@@ -255,7 +261,8 @@ def split(
     from solver.quantities import format_bytes
 
     loaded = build_model(spec)
-    captured = capture(loaded.module, loaded.args, loaded.kwargs)
+    with others_code(f"model {model!r}"):
+        captured = capture(loaded.module, loaded.args, loaded.kwargs)
     parts = split_by_plan(captured, chosen)
     table = Table()
     for name in ("stage", "device", "operators", "parameters and buffers"):
@@ -265,16 +272,17 @@ def split(
         tensors = (*stage.parameters(), *stage.buffers())
         size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
         cells = (str(index), device, str(len(chosen.operators_of(device))))
-        table.add_row(*(Text(cell) for cell in (*cells, format_bytes(size_bytes))))
+        table.add_row(*(Text(printable(cell)) for cell in (*cells, format_bytes(size_bytes))))
     console = make_console()
     console.print(table)
     if not loaded.has_weights:
         console.print("The model has no weights in memory, so nothing was run.")
         return
-    report = check_equivalence(loaded.module, parts, loaded.args, loaded.kwargs)
+    with others_code(f"model {model!r}"):
+        report = check_equivalence(loaded.module, parts, loaded.args, loaded.kwargs)
     if not report.equal:
         reasons = "; ".join(str(difference) for difference in report.differences[:3])
-        print(f"error: the split computes something else: {reasons}", file=sys.stderr)
+        print(printable(f"error: the split computes something else: {reasons}"), file=sys.stderr)
         raise typer.Exit(EXIT_NOT_EQUAL)
     console.print(f"The split computes the same (largest error {report.max_abs_error:g}).")
 
@@ -336,6 +344,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     int
         The exit code.
     """
+    terminated = False
+
+    def terminate(*_: object) -> None:
+        # As with Ctrl-C: temporary files are removed on the way out.
+        nonlocal terminated
+        terminated = True
+        raise KeyboardInterrupt
+
+    if argv is None:
+        signal.signal(signal.SIGTERM, terminate)
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         with warnings.catch_warnings():
@@ -357,16 +375,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             return EXIT_BAD_INPUT
         return _fail(message())
     if code == EXIT_INTERRUPTED:
-        print("interrupted", file=sys.stderr)
+        if terminated:
+            code = EXIT_TERMINATED
+        print("terminated" if terminated else "interrupted", file=sys.stderr)
         if argv is None:
             # A search may still run in native threads, which must not see Python shut down.
             # Nothing is lost: files are written whole or not at all.
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(EXIT_INTERRUPTED)
+            os._exit(code)
     return int(code or 0)
 
 
 def _fail(message: str) -> int:
-    print(f"error: {' '.join(message.split())}", file=sys.stderr)
+    line = printable(" ".join(message.split()))
+    if len(line) > _LONGEST:
+        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 2 :]}"
+    print(f"error: {line}", file=sys.stderr)
     return EXIT_BAD_INPUT

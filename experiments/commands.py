@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -26,6 +27,8 @@ from solver import (
     save_plan,
     summary,
 )
+from solver.quantities import printable
+from solver.serialization import check_folder_writable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -64,6 +67,15 @@ def read_objective(text: str | None) -> tuple[str, ...] | None:
     return names
 
 
+def read_limits(time_limit_s: float, workers: int | None, seed: int) -> SolveLimits:
+    """Return the limits of a search; from a command it always ends, so that JSON can say when."""
+    if math.isinf(time_limit_s):
+        raise PartitionError(
+            f"--time-limit is {time_limit_s}; write a positive number of seconds, such as 60"
+        )
+    return SolveLimits(time_limit_s, workers, seed)
+
+
 def read_memory_model(text: str | None) -> str | None:
     """Return a memory model that exists, or None."""
     if text is not None and text not in MEMORY_MODELS:
@@ -77,11 +89,23 @@ def check_writable(path: str | None) -> None:
     """Refuse a file that cannot be written before the work, not after it."""
     if path is None:
         return
+    if not path:
+        raise PartitionError("--out is empty; write the name of a file, such as plan.json")
+    if "\0" in path:
+        raise PartitionError(f"cannot write {path}: a null character; write another path")
     target = Path(path)
-    if target.is_dir():
-        raise PartitionError(f"{path} is a folder; write the name of a file")
-    if not target.parent.is_dir():
-        raise PartitionError(f"there is no folder {target.parent}; create it or write another path")
+    try:
+        if target.is_dir():
+            raise PartitionError(f"{path} is a folder; write the name of a file")
+        if not target.parent.is_dir():
+            raise PartitionError(
+                f"there is no folder {target.parent}; create it or write another path"
+            )
+        if target.exists() and not target.is_file():
+            return  # such as /dev/null, which is written to as it is
+    except OSError as error:
+        raise PartitionError(f"cannot write {path}: {error.strerror}; write another path") from None
+    check_folder_writable(Path(os.path.realpath(target)).parent)
 
 
 def _settings(
@@ -153,13 +177,14 @@ def _captured_problem(
     spec: ModelSpec, devices: DeviceSet, settings: dict[str, Any], step: Callable[[str], None]
 ) -> PartitionProblem:
     from experiments.comparison import operator_graph
-    from experiments.models import build_model
+    from experiments.models import build_model, others_code
     from fx_bridge.capture import capture
 
     step(f"{spec.name}: building")
     loaded = build_model(spec)
     step(f"{spec.name}: capturing")
-    captured = capture(loaded.module, loaded.args, loaded.kwargs)
+    with others_code(f"model {spec.name!r}"):
+        captured = capture(loaded.module, loaded.args, loaded.kwargs)
     step(f"{spec.name}: operator graph")
     graph = operator_graph(captured, [devices], settings.get("memory_model", "inference"))
     return PartitionProblem.from_digraph(graph, **{"interconnect": PCIE, **settings})
@@ -202,12 +227,12 @@ def finish(
     if asked.objective is not None and asked.plan is not None:
         if out is not None:
             save_plan(asked.plan, out)
-            print(f"wrote {out}", file=sys.stderr)
+            print(printable(f"wrote {out}"), file=sys.stderr)
         return
     if asked.status is SolveStatus.INFEASIBLE:
-        print(f"no plan exists: {asked.reason}", file=sys.stderr)
+        print(printable(f"no plan exists: {asked.reason}"), file=sys.stderr)
         raise typer.Exit(EXIT_NO_PLAN)
-    print(f"no plan found, and none ruled out: {asked.reason}", file=sys.stderr)
+    print(printable(f"no plan found, and none ruled out: {asked.reason}"), file=sys.stderr)
     raise typer.Exit(EXIT_TIME_OUT)
 
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from experiments.devices import DeviceSet
 from experiments.instances import NamedDevices, derived_device_sets, one_device_bytes
 from experiments.interrupt import run_interruptibly
-from experiments.models import LoadedModel, ModelSpec, build_model, first_line
+from experiments.models import LoadedModel, ModelSpec, build_model, first_line, others_code
 from experiments.progress import ProgressLine
 from experiments.records import (
     CompareSettings,
@@ -74,7 +74,8 @@ def run_comparison(
             if isinstance(source, Path):
                 record = _compare_problem(source, settings, progress)
             else:
-                record = _compare_model(source, settings, progress)
+                with others_code(f"model {name!r}"):
+                    record = _compare_model(source, settings, progress)
         except Exception as error:
             # A model is other people's code; one that fails must not end the run.
             record = ModelRecord(model=name, reason=describe_error(error))

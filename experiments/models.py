@@ -6,11 +6,12 @@ depends on shapes alone. torch and transformers load only when a model is built.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -72,6 +73,21 @@ class ModelSpec:
     slack_permille: int = 1150
 
 
+@contextlib.contextmanager
+def others_code(what: str) -> Iterator[None]:
+    """Run code of a model: its prints go to stderr, and it cannot end the program.
+
+    Standard output is for answers alone, which another program may read.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            yield
+        except SystemExit as error:
+            raise PartitionError(
+                f"{what} calls sys.exit({error.code!r}); let it return or raise instead"
+            ) from error
+
+
 def build_model(spec: ModelSpec) -> LoadedModel:
     """Build the model of `spec` in evaluation mode, with the same random weights every time.
 
@@ -86,7 +102,8 @@ def build_model(spec: ModelSpec) -> LoadedModel:
     try:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(_SEED)
-            made = spec.factory()
+            with others_code(f"the factory of model {spec.name!r}"):
+                return _checked(spec.name, spec.factory())
     except PartitionError:
         raise
     except ImportError as error:
@@ -101,7 +118,6 @@ def build_model(spec: ModelSpec) -> LoadedModel:
         raise PartitionError(
             f"model {spec.name!r} cannot be built: {type(error).__name__}: {first_line(error)}"
         ) from error
-    return _checked(spec.name, made)
 
 
 def first_line(error: BaseException) -> str:
@@ -129,7 +145,8 @@ def _checked(name: str, made: object) -> LoadedModel:
         )
     if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
         raise PartitionError(f"model {name!r}: the factory's kwargs are not a dict; {want}")
-    return LoadedModel(name, module.eval(), tuple(args), dict(kwargs))
+    module.eval()
+    return LoadedModel(name, module, tuple(args), dict(kwargs))
 
 
 def resolve_model(text: str) -> ModelSpec | Path:
@@ -150,7 +167,7 @@ def resolve_model(text: str) -> ModelSpec | Path:
         return ZOO[text]
     if text.lower().endswith(".json"):
         path = Path(text)
-        if not path.is_file():
+        if "\0" in text or not path.is_file():
             raise PartitionError(f"there is no file {text}; write the path of a saved problem")
         return path
     if ":" in text:
@@ -173,19 +190,25 @@ def _import_spec(text: str) -> ModelSpec:
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        target: Any = importlib.import_module(module_name)
+        with others_code(f"module {module_name}"):
+            target: Any = importlib.import_module(module_name)
+    except PartitionError:
+        raise
     except Exception as error:
         raise PartitionError(
             f"model {text!r}: cannot import {module_name}: "
             f"{type(error).__name__}: {first_line(error)}"
         ) from error
     for part in attribute.split("."):
-        if not hasattr(target, part):
+        try:
+            target = getattr(target, part)
+        except Exception:  # whatever a model's own __getattr__ raises
             names = [name for name in dir(target) if not name.startswith("_")]
             close = difflib.get_close_matches(part, names, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise PartitionError(f"model {text!r}: {module_name} has no {attribute!r}{hint}")
-        target = getattr(target, part)
+            raise PartitionError(
+                f"model {text!r}: {module_name} has no {attribute!r}{hint}"
+            ) from None
     if not callable(target):
         raise PartitionError(
             f"model {text!r}: {attribute} is a {type(target).__name__}; "

@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from solver import Progress
-from solver.quantities import format_gap, format_value
+from solver.quantities import format_gap, format_value, printable
 
 _REFRESH_S: Final = 0.1
 
@@ -48,8 +48,8 @@ class ProgressLine:
 
     def step(self, text: str) -> None:
         """Say what is being done now."""
-        self._step = text
-        self._show(Text(text, no_wrap=True, overflow="ellipsis"))
+        self._step = printable(text)
+        self._show(Text(self._step, no_wrap=True, overflow="ellipsis"))
 
     def search(self, progress: Progress) -> None:
         """Show a moment of a search; solvers call it from their own threads."""
@@ -77,6 +77,7 @@ class ProgressLine:
         """Report a finished step."""
         if self._quiet:
             return
+        text = printable(text)
         if self._live is None:
             print(text, file=sys.stderr, flush=True)
         else:

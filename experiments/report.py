@@ -13,8 +13,8 @@ from typing import Any, Final
 from experiments.records import Comparison, ModelRecord, PlannerRow
 from experiments.summary import HEADER, cases_of, headline, planner_sentences, row_cells
 from solver import DeviceUsage, PartitionError, PartitionPlan, SolveLimits
-from solver.quantities import MISSING, format_bytes, format_ns, format_seconds
-from solver.serialization import plan_to_json, write_text_atomically
+from solver.quantities import MISSING, format_bytes, format_ns, format_seconds, printable
+from solver.serialization import check_folder_writable, plan_to_json, write_text_atomically
 
 SCHEMA: Final = "fxpartition.comparison"
 SCHEMA_VERSION: Final = 1
@@ -25,6 +25,8 @@ def prepare_folder(path: str | os.PathLike[str]) -> Path:
 
     Called before a long run, so that the run is not lost to a wrong path.
     """
+    if not os.fspath(path):
+        raise PartitionError("--out is empty; give --out a folder, such as report/")
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -32,8 +34,9 @@ def prepare_folder(path: str | os.PathLike[str]) -> Path:
         raise PartitionError(f"{folder} is a file; give --out a folder") from None
     except OSError as error:
         raise PartitionError(f"cannot create the folder {folder}: {error.strerror}") from None
-    if not os.access(folder, os.W_OK):
-        raise PartitionError(f"cannot write to the folder {folder}; give --out another")
+    except ValueError as error:  # a null character in the name
+        raise PartitionError(f"cannot create the folder {folder}: {error}") from None
+    check_folder_writable(folder)
     return folder
 
 
@@ -101,7 +104,7 @@ def _plain(value: object) -> Any:
 
 def escape_markdown(text: str) -> str:
     """Return `text` as it must stand in Markdown, table cells included, to read as it is."""
-    return re.sub(r"([\\`*_{}\[\]<#|~])", r"\\\1", " ".join(text.split()))
+    return re.sub(r"([\\`*_{}\[\]<>&#|~])", r"\\\1", printable(" ".join(text.split())))
 
 
 def _markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

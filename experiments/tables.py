@@ -13,6 +13,7 @@ from rich.text import Text
 
 from experiments.records import Comparison, ComparisonRow, ModelRecord, best_row
 from experiments.summary import HEADER, Case, row_cells
+from solver.quantities import printable
 
 # What a narrow terminal does without, in this order; the report has it all.
 _LEFT_OUT: Final = (
@@ -36,7 +37,7 @@ def comparison_table(comparison: Comparison, width: int | None = None) -> Table:
         table.add_column(Text(name), justify="right" if numeric else "left", overflow="fold")
     for record in comparison.models:
         if record.reason:
-            table.add_row(Text(record.model), "", "", Text(f"failed: {record.reason}"))
+            table.add_row(_cell(record.model), "", "", _cell(f"failed: {record.reason}"))
         cases = _cases(record)
         best = [best_row(list(case.values())) for case in cases]
         for index, row in enumerate(record.rows):
@@ -44,9 +45,13 @@ def comparison_table(comparison: Comparison, width: int | None = None) -> Table:
             cells = row_cells(row, case, objective)
             style = "bold" if any(row is each for each in best) else ""
             name = record.model if index == 0 else ""
-            table.add_row(Text(name), *(Text(cells[i]) for i in shown), style=style)
+            table.add_row(_cell(name), *(_cell(cells[i]) for i in shown), style=style)
         table.add_section()
     return table
+
+
+def _cell(text: str) -> Text:
+    return Text(printable(text))
 
 
 def _cases(record: ModelRecord) -> list[Case]:

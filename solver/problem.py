@@ -578,7 +578,6 @@ class PartitionProblem:
                 allowed = own if allowed is None else allowed & own
                 pinned_by = name
 
-
     def _check_totals(self) -> None:
         """Refuse numbers beyond `MAX_TOTAL`, counting every cost as if no plan avoided it."""
         for device in self.devices:

@@ -5,6 +5,18 @@ from __future__ import annotations
 MISSING = "-"
 
 
+def printable(text: str) -> str:
+    """Return `text` with escapes for what a terminal would obey instead of show.
+
+    Control characters, line breaks, characters that turn the direction of reading, and bytes
+    that are no text become escapes of letters and digits.
+    """
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode("ascii")
+        for char in text
+    )
+
+
 def format_ns(value_ns: int | None) -> str:
     """Return a time with four significant digits, such as ``12.34 ms``."""
     if value_ns is None:

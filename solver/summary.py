@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from solver.evaluate import DeviceUsage
 from solver.problem import PartitionProblem
-from solver.quantities import MISSING, format_bytes, format_gap, format_ns, format_value
+from solver.quantities import MISSING, format_bytes, format_gap, format_ns, format_value, printable
 from solver.result import SolveResult, SolveStatus
 
 
@@ -45,7 +45,7 @@ def summary(problem: PartitionProblem, results: Sequence[SolveResult]) -> str:
     rule = "-" * max(map(len, lines))
     lines.insert(len(header), rule)
     lines.insert(len(header) + 1 + len(rows), rule)
-    lines += [_sentence(problem, result) for result in results]
+    lines += [printable(_sentence(problem, result)) for result in results]
     if len(results) > 1:
         lines += _gain(problem, results[0], results[-1])
     return "\n".join(lines)
@@ -64,6 +64,7 @@ def _usage_cells(result: SolveResult, index: int) -> list[str]:
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:
+    rows = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     return [
         "  ".join(

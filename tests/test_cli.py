@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -301,3 +302,92 @@ def test_an_import_string_names_a_model(
     monkeypatch.chdir(tmp_path)
     assert main(["plan", "one_layer_of_test:make", "--devices", "1MB", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["assignment"] == {"linear": "cuda:0"}
+
+
+def test_a_model_cannot_end_the_program_or_print_into_an_answer(
+    saved: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "talkative_of_test.py").write_text(
+        "import sys, torch\nprint('imported')\n"
+        "class Loud(torch.nn.Linear):\n"
+        "    def forward(self, x):\n        print('forward')\n        return super().forward(x)\n"
+        "class Quits(torch.nn.Module):\n    def forward(self, x):\n        sys.exit(7)\n"
+        "class Stubborn(torch.nn.Module):\n    def eval(self):\n        raise ValueError('no')\n"
+        "class Odd:\n    def __getattr__(self, name):\n        raise RuntimeError(name)\n"
+        "odd = Odd()\n"
+        "def loud():\n    print('made')\n    return Loud(4, 4), (torch.ones(1, 4),)\n"
+        "def quits():\n    sys.exit(7)\n"
+        "def quits_later():\n    return Quits(), (torch.ones(1),)\n"
+        "def stubborn():\n    return Stubborn(), (torch.ones(1),)\n"
+    )
+    (tmp_path / "quitting_of_test.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    devices = ["--devices", "1MB"]
+    assert main(["plan", "talkative_of_test:loud", *devices, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "optimal"
+    for model, says in (
+        ("quitting_of_test:make", "module quitting_of_test calls sys.exit(0)"),
+        ("talkative_of_test:quits", "calls sys.exit(7)"),
+        ("talkative_of_test:quits_later", "calls sys.exit(7)"),
+        ("talkative_of_test:stubborn", "ValueError: no"),
+        ("talkative_of_test:odd.make", "has no 'odd.make'"),
+    ):
+        assert main(["plan", model, *devices]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert says in captured.err.splitlines()[-1]
+    words = ["compare", "talkative_of_test:quits", "talkative_of_test:quits_later", str(saved)]
+    assert main([*words, "talkative_of_test:loud", "--solver", "greedy", "--json", *devices]) == 0
+    data = json.loads(capsys.readouterr().out)
+    reasons = [model["reason"] for model in data["models"]]
+    assert ["sys.exit(7)" in reason for reason in reasons] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--out", ""], "--out is empty"),
+        (["--out", "x\0y"], "cannot write"),
+        (["--out", "x" * 300], "cannot write"),
+        (["--time-limit", "inf"], "--time-limit is inf"),
+        (["--time-limit", "nan"], "time_limit_s is nan"),
+        (["--workers", "9" * 20], "workers is"),
+        (["--seed", "9" * 20], "seed is"),
+        (["--devices", "9" * 20 + "TB"], "memory_bytes is above"),
+        (["--devices", "\x1b[31m"], "'\\x1b[31m' is not a memory"),
+    ],
+)
+def test_odd_options_are_refused_before_the_work(
+    saved: Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["solve", str(saved), *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+    assert says in captured.err
+    assert captured.err.rstrip("\n").isprintable()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_comparison_leaves_the_old_report_whole(
+    saved: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    folder = tmp_path / "report"
+    folder.mkdir()
+    (folder / "report.md").write_text("mine")
+    # The signal comes in the middle of writing.
+    script = (
+        "import os, signal, sys\nfrom experiments.cli import main\n"
+        f"os.fsync = lambda handle: os.kill(os.getpid(), {int(number)})\n"
+        f"sys.argv[1:] = ['compare', {str(saved)!r}, '--solver', 'greedy', '--out', "
+        f"{str(folder)!r}]\nsys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in folder.iterdir()] == ["report.md"]
+    assert (folder / "report.md").read_text() == "mine"

@@ -293,3 +293,26 @@ def test_the_table_fits_the_terminal(width: int) -> None:
     done = next(line for line in lines if "cp-sat" in line)
     for cell in ("unequal", "optimal", "12.35 ms", "0 %", "1.00 s"):
         assert cell in done, done
+
+
+def test_hostile_names_change_neither_page_nor_table() -> None:
+    name = "\x1b[31m[bold]a|b\n<script>&lt;../../x\udcff"
+    page = to_markdown(comparison(row("greedy", 5, model=name, device_set=name)))
+    page.encode()
+    assert all(char == "\n" or char.isprintable() for char in page)
+    assert "\n<script" not in page
+    assert "\\<script\\>\\&lt;" in page
+    tables = [line for line in page.splitlines() if "script" in line and line.startswith("|")]
+    assert tables
+    assert all(line.replace("\\|", "").count("|") == 13 for line in tables)
+    shown = io.StringIO()
+    made = comparison_table(comparison(row("greedy", 5, model=name, device_set=name)))
+    Console(file=shown, width=300).print(made)
+    assert "\\x1b[31m[bold]a|b\\n<script>" in shown.getvalue()
+    assert "\x1b" not in shown.getvalue()
+
+
+def test_a_folder_without_a_name_is_refused() -> None:
+    for name, says in (("", "--out is empty"), ("x\0y", "cannot create the folder")):
+        with pytest.raises(PartitionError, match=says):
+            prepare_folder(name)

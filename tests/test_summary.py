@@ -49,3 +49,13 @@ def test_an_answer_that_breaks_limits_is_called_that():
     problem = chain_of_two(1).replace(devices=(Device("x", 1), Device("y", 1)))
     text = summary(problem, [solve(problem, LIMITS, solver="greedy")])
     assert "greedy: its plan breaks limits: device" in text
+
+
+def test_names_cannot_steer_the_terminal():
+    """Tests that escape sequences, line breaks and what is no text are shown, not obeyed."""
+    device = Device("\x1b[31mred\n\u202eback\udcff")
+    problem = chain_of_two(None).replace(devices=(device,))
+    text = summary(problem, [solve(problem, LIMITS, solver="greedy")])
+    assert "\\x1b[31mred\\n\\u202eback\\udcff" in text
+    assert all(char == "\n" or char.isprintable() for char in text)
+    text.encode()
