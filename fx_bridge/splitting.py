@@ -77,6 +77,11 @@ def split_by_plan(captured: CapturedGraph, plan: PartitionPlan) -> fx.GraphModul
             f"cannot split {type(captured).__name__}; capture the model first: "
             "split_by_plan(capture(model, args), plan)"
         )
+    if not isinstance(plan, PartitionPlan):
+        raise PartitionError(
+            f"the plan is a {type(plan).__name__}; give a PartitionPlan, such as result.plan, or "
+            "one that solver.load_plan reads from a file"
+        )
     stage_of = _stage_of(captured, plan)
     _check_order(captured, plan, stage_of)
     _check_inseparable(captured, plan, stage_of)

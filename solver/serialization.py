@@ -29,6 +29,11 @@ _PLAN_SCHEMA: Final = "fxpartition.plan"
 _SETTINGS: Final = ("objective", "memory_model", "schedule", "microbatches")
 
 
+def _check_path(path: object) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise PartitionError(f"path is {path!r}; write the name of a file, such as 'plan.json'")
+
+
 def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` to `path` by way of a temporary file beside it.
 
@@ -40,6 +45,7 @@ def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
     PartitionError
         If the folder is missing or not writable; `path` is then as it was.
     """
+    _check_path(path)
     target = Path(path)
     try:
         if target.exists() and not (target.is_file() or target.is_dir()):
@@ -226,6 +232,7 @@ def read_json(path: str | os.PathLike[str]) -> object:
 
 def read_text(path: str | os.PathLike[str], wanted: str) -> str:
     """Read a text file; PartitionError says in one line why it is not `wanted`."""
+    _check_path(path)
     source = Path(path)
     try:
         # Some devices, such as /dev/zero, never end.

@@ -172,6 +172,12 @@ def test_bad_input_is_one_line(changes, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("path", [None, 3.5, b"plan.json"])
+def test_a_path_that_is_none_is_refused(path):
+    with pytest.raises(PartitionError, match=r"path is .*; write the name of a file"):
+        partition(solver="greedy").save(path)
+
+
 def test_devices_may_come_from_a_generator():
     result = partition(devices=(device for device in devices(2000, 2000)))
     assert [device.name for device in result.problem.devices] == ["gpu0", "gpu1"]

@@ -401,3 +401,9 @@ def test_a_writable_folder_is_left_empty(tmp_path):
     assert list(tmp_path.iterdir()) == []
     with raises("cannot write to the folder", "No such file", "write another path"):
         check_folder_writable(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("path", [None, 3.5])
+def test_a_path_to_read_that_is_none_is_refused(path):
+    with pytest.raises(PartitionError, match=r"path is .*; write the name of a file"):
+        load_plan(path)

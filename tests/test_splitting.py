@@ -449,6 +449,8 @@ def test_something_that_was_not_captured_is_refused():
         split_by_plan(program, PartitionPlan({"linear": "a"}, ("a",)))
     captured = capture(program)
     split_by_plan(captured, PartitionPlan({"linear": "a"}, ("a",)))
+    with pytest.raises(PartitionError, match="the plan is a dict; give a PartitionPlan"):
+        split_by_plan(captured, {"linear": "a"})
 
 
 def test_a_graph_without_operators():
