@@ -354,6 +354,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     if argv is None:
         signal.signal(signal.SIGTERM, terminate)
+    if sys.stdout is None:
+        return _fail("standard output is closed; give the answer somewhere to go")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         with warnings.catch_warnings():
@@ -364,6 +366,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(str(error))
     except (KeyboardInterrupt, typer.Abort):
         code = EXIT_INTERRUPTED
+    except OSError as error:
+        # Files say in their own words what is wrong; this is standard output.
+        if argv is None:
+            # Nor must the last flush at the end fail on it.
+            with Path(os.devnull).open("w") as nowhere:
+                os.dup2(nowhere.fileno(), sys.__stdout__.fileno() if sys.__stdout__ else 1)
+        return _fail(f"cannot write the answer: {error.strerror or error}; free its destination")
     except Exception as error:
         # What typer finds wrong with the options has a message of its own, whichever release
         # of typer or click defines the class.

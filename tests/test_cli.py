@@ -391,3 +391,16 @@ def test_a_stopped_comparison_leaves_the_old_report_whole(
     assert "Traceback" not in done.stderr
     assert [path.name for path in folder.iterdir()] == ["report.md"]
     assert (folder / "report.md").read_text() == "mine"
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="Linux only")
+@pytest.mark.parametrize("where", ["> /dev/full", ">&-"])
+def test_an_answer_that_cannot_be_printed_is_one_line_and_exit_code_2(
+    saved: Path, where: str
+) -> None:
+    for words in ("models", f"solve '{saved}' --solver greedy"):
+        command = f"'{sys.executable}' -m experiments {words} {where}"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert done.stderr.startswith("error: ")
