@@ -1,5 +1,6 @@
 import copy
 import io
+import warnings
 
 import pytest
 import torch
@@ -229,6 +230,14 @@ def test_errors_say_in_one_line_what_and_where(model, args, expected, capfd):
     assert expected in str(caught.value)
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_warning_of_torch_is_no_failure():
+    """Tests a recurrent layer, for which torch.export warns, where warnings are errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        captured = capture(nn.LSTM(4, 4), (torch.ones(2, 3, 4),))
+    assert (captured.how, captured.note) == ("export", "")
 
 
 class Vmapped(nn.Module):
