@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import networkx as nx
@@ -36,6 +36,7 @@ _OPERATOR_FIELDS: Final = (
 )
 _NODE_ATTRIBUTES: Final = ("kind", "order", "info", *_OPERATOR_FIELDS)
 _GRAPH_ATTRIBUTES: Final = ("weights", "saved", "colocation", "info")
+_SETTINGS: Final = ("interconnect", "objective", "memory_model", "schedule", "microbatches")
 _DEFAULTS: Final = Operator(name="defaults")
 
 
@@ -69,6 +70,9 @@ def problem_from_digraph(
     """
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
         raise PartitionError(f"the graph is a {type(graph).__name__}; give a networkx.DiGraph")
+    if isinstance(devices, str) or not isinstance(devices, Iterable):
+        raise PartitionError(f"devices is {devices!r}; write a list, such as [Device('cuda:0')]")
+    _reject_unknown(settings, _SETTINGS, "setting")
     _reject_unknown(graph.graph, _GRAPH_ATTRIBUTES, "graph attribute")
     for node, attributes in graph.nodes(data=True):
         if not isinstance(node, str):

@@ -215,3 +215,20 @@ def test_the_graph_is_left_as_it_was():
     before = nx.node_link_data(graph, edges="edges")
     problem_from_digraph(graph, random_problem(3).devices)
     assert nx.node_link_data(graph, edges="edges") == before
+
+
+@pytest.mark.parametrize(
+    ("devices", "settings", "says"),
+    [
+        (None, {}, "devices is None"),
+        (3, {}, "devices is 3"),
+        ("gpu0", {}, "devices is 'gpu0'"),
+        ([Device("d")], {"objectve": "latency"}, "did you mean 'objective'"),
+        ([Device("d")], {"weights": {}}, "setting 'weights' is unknown; write one of"),
+    ],
+)
+def test_devices_and_settings_that_are_wrong_are_named(devices, settings, says):
+    graph = nx.DiGraph()
+    graph.add_node("a")
+    with pytest.raises(PartitionError, match=says):
+        problem_from_digraph(graph, devices, **settings)
