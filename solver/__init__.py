@@ -3,21 +3,23 @@
 from solver.digraph import problem_from_digraph, problem_to_digraph
 from solver.errors import PartitionError
 from solver.evaluate import DeviceUsage, Evaluation, evaluate
-from solver.plan import PartitionPlan
-from solver.problem import (
+from solver.hardware import (
     DEFAULT_DEVICE_CLASS,
-    MEMORY_MODELS,
-    OBJECTIVES,
     PCIE,
     STAGING_HOST,
-    ColocationGroup,
     Device,
     GiB,
-    GraphInput,
     Interconnect,
     KiB,
     Link,
     MiB,
+)
+from solver.plan import PartitionPlan
+from solver.problem import (
+    MEMORY_MODELS,
+    OBJECTIVES,
+    ColocationGroup,
+    GraphInput,
     Operator,
     PartitionProblem,
     Weight,

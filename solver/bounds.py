@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from solver.problem import Device
+from solver.hardware import Device
 from solver.reduce import UnitGraph
 
 Ints = npt.NDArray[np.int64]

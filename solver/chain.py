@@ -20,8 +20,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.hardware import STAGING_HOST, Device
 from solver.plan import PartitionPlan
-from solver.problem import STAGING_HOST, Device, PartitionProblem
+from solver.problem import PartitionProblem
 from solver.reduce import UnitGraph, condense, interchangeable_kinds
 from solver.result import SolveLimits, SolveResult, SolveStatus, judge
 from solver.segments import Ints, SegmentRow, SegmentRows

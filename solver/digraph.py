@@ -20,7 +20,8 @@ from typing import Any, Final
 import networkx as nx
 
 from solver.errors import PartitionError
-from solver.problem import ColocationGroup, Device, GraphInput, Operator, PartitionProblem, Weight
+from solver.hardware import Device
+from solver.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
 
 _OPERATOR_FIELDS: Final = (
     "latency_ns",

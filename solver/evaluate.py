@@ -13,8 +13,9 @@ from itertools import accumulate
 
 import networkx as nx
 
+from solver.hardware import STAGING_HOST, Device
 from solver.plan import PartitionPlan, check_assignment, quotient_arcs
-from solver.problem import STAGING_HOST, Device, ObjectiveName, Operator, PartitionProblem
+from solver.problem import ObjectiveName, Operator, PartitionProblem
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,8 +47,9 @@ from typing import Final
 import networkx as nx
 
 from solver.evaluate import stage_memory_bytes
+from solver.hardware import Device
 from solver.plan import PartitionPlan
-from solver.problem import Device, PartitionProblem
+from solver.problem import PartitionProblem
 from solver.result import SolveLimits, SolveResult, judge
 
 _SPARE_PARTITIONS: Final = 16

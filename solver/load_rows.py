@@ -7,8 +7,9 @@ from functools import cached_property
 
 from ortools.sat.python import cp_model
 
+from solver.hardware import STAGING_HOST, Device
 from solver.linear import LinearSum
-from solver.problem import STAGING_HOST, Device, Operator
+from solver.problem import Operator
 from solver.reduce import Net
 from solver.stage_model import StageChoice, StageModel
 

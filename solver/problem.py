@@ -1,4 +1,4 @@
-"""What an instance of the partitioning problem is: operators, devices, links and limits.
+"""What an instance of the partitioning problem is: operators, weights, limits and goals.
 
 The semantics of every field are those of ``docs/formulation.md``; costs and
 feasibility are defined in :mod:`solver.evaluate` and nowhere else.
@@ -12,19 +12,18 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from solver.checks import (
+    check_choice,
+    check_name,
+    check_natural,
+    check_unique,
+    several,
+)
 from solver.errors import PartitionError
+from solver.hardware import STAGING_HOST, Device, Interconnect, Link
 
 if TYPE_CHECKING:
     import networkx as nx
-
-KiB: Final = 1024
-MiB: Final = 1024**2
-GiB: Final = 1024**3
-
-STAGING_HOST: Final = "host"
-"""Name of the staging memory in the links of a host-staged interconnect."""
-
-DEFAULT_DEVICE_CLASS: Final = "default"
 
 MAX_TOTAL: Final = 10**15
 """The most bytes (1 PB) or nanoseconds (11 days) that the parts of a problem may add up to.
@@ -35,7 +34,6 @@ exact.
 
 MemoryModel = Literal["weights", "inference", "training"]
 ObjectiveName = Literal["devices", "transfer", "bottleneck", "latency", "peak_memory"]
-Charging = Literal["peer_to_peer", "host_staged"]
 Schedule = Literal["gpipe", "1f1b"]
 
 MEMORY_MODELS: Final[tuple[str, ...]] = ("weights", "inference", "training")
@@ -46,43 +44,7 @@ OBJECTIVES: Final[tuple[str, ...]] = (
     "latency",
     "peak_memory",
 )
-CHARGINGS: Final[tuple[str, ...]] = ("peer_to_peer", "host_staged")
 SCHEDULES: Final[tuple[str, ...]] = ("gpipe", "1f1b")
-
-
-def _natural(value: object, what: str) -> None:
-    """Raise unless `value` is an integer >= 0 (bool is not one)."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise PartitionError(
-            f"{what} is {value!r}; write a whole number (bytes and nanoseconds are integers)"
-        )
-    if value < 0:
-        raise PartitionError(f"{what} is {value}; write a number that is not negative")
-
-
-def _positive_or_none(value: object, what: str, none_means: str) -> None:
-    if value is None:
-        return
-    _natural(value, what)
-    if value == 0:
-        raise PartitionError(f"{what} is 0; write a positive number, or None for {none_means}")
-
-
-def _name(value: object, what: str) -> None:
-    if not isinstance(value, str) or not value:
-        raise PartitionError(f"{what} is {value!r}; write a non-empty string")
-
-
-def _several(value: Iterable[str], what: str) -> tuple[str, ...]:
-    # A string would pass as a sequence of names of one letter each.
-    if isinstance(value, str):
-        raise PartitionError(f"{what} is {value!r}; write a list of names, such as [{value!r}]")
-    return tuple(value)
-
-
-def _choice(value: object, allowed: tuple[str, ...], what: str) -> None:
-    if value not in allowed:
-        raise PartitionError(f"{what} is {value!r}; write one of {', '.join(allowed)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,22 +95,22 @@ class Operator:
     is_backward: bool = False
 
     def __post_init__(self) -> None:
-        _name(self.name, "operator name")
+        check_name(self.name, "operator name")
         where = f"operator {self.name!r}: "
         if isinstance(self.latency_ns, Mapping):
             for device_class, latency_ns in self.latency_ns.items():
-                _natural(latency_ns, f"{where}latency_ns[{device_class!r}]")
+                check_natural(latency_ns, f"{where}latency_ns[{device_class!r}]")
             object.__setattr__(self, "latency_ns", MappingProxyType(dict(self.latency_ns)))
         else:
-            _natural(self.latency_ns, f"{where}latency_ns")
-        _natural(self.storage_bytes, f"{where}storage_bytes")
-        _natural(self.value_bytes, f"{where}value_bytes")
+            check_natural(self.latency_ns, f"{where}latency_ns")
+        check_natural(self.storage_bytes, f"{where}storage_bytes")
+        check_natural(self.value_bytes, f"{where}value_bytes")
         if self.transfer_ns is not None:
-            _natural(self.transfer_ns, f"{where}transfer_ns")
+            check_natural(self.transfer_ns, f"{where}transfer_ns")
         for attribute in ("reads", "weights", "saves"):
-            names = _several(getattr(self, attribute), f"{where}{attribute}")
+            names = several(getattr(self, attribute), f"{where}{attribute}")
             for item in names:
-                _name(item, f"{where}an entry of {attribute}")
+                check_name(item, f"{where}an entry of {attribute}")
             object.__setattr__(self, attribute, tuple(dict.fromkeys(names)))
         if self.alias_of is not None:
             if self.alias_of not in self.reads:
@@ -162,9 +124,9 @@ class Operator:
                     f"{self.alias_of!r}; an alias allocates 0 bytes"
                 )
         if self.allowed_devices is not None:
-            devices = _several(self.allowed_devices, f"{where}allowed_devices")
+            devices = several(self.allowed_devices, f"{where}allowed_devices")
             for item in devices:
-                _name(item, f"{where}an entry of allowed_devices")
+                check_name(item, f"{where}an entry of allowed_devices")
             object.__setattr__(self, "allowed_devices", frozenset(devices))
             if not self.allowed_devices:
                 raise PartitionError(
@@ -189,8 +151,8 @@ class GraphInput:
     value_bytes: int = 0
 
     def __post_init__(self) -> None:
-        _name(self.name, "graph input name")
-        _natural(self.value_bytes, f"graph input {self.name!r}: value_bytes")
+        check_name(self.name, "graph input name")
+        check_natural(self.value_bytes, f"graph input {self.name!r}: value_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,108 +172,15 @@ class Weight:
     training_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        _natural(self.size_bytes, "weight size_bytes")
+        check_natural(self.size_bytes, "weight size_bytes")
         if self.training_bytes is not None:
-            _natural(self.training_bytes, "weight training_bytes")
+            check_natural(self.training_bytes, "weight training_bytes")
 
     def held_bytes(self, memory_model: MemoryModel) -> int:
         """Return the bytes that a device holds for it under `memory_model`."""
         if memory_model == "training" and self.training_bytes is not None:
             return self.training_bytes
         return self.size_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Device:
-    """A device that runs one stage.
-
-    Parameters
-    ----------
-    name : str
-        Unique, such as ``"cuda:0"``.
-    memory_bytes : int, optional
-        Memory capacity; None is unlimited.
-    device_class : str
-        Key into ``Operator.latency_ns`` when that is a mapping.
-    is_host : bool
-        Under host-staged charging it pays no transfers.
-    """
-
-    name: str
-    memory_bytes: int | None = None
-    device_class: str = DEFAULT_DEVICE_CLASS
-    is_host: bool = False
-
-    def __post_init__(self) -> None:
-        _name(self.name, "device name")
-        if self.name == STAGING_HOST:
-            raise PartitionError(
-                f"device name {STAGING_HOST!r} is taken by the staging memory of host-staged "
-                "links; choose another, such as 'cpu'"
-            )
-        where = f"device {self.name!r}: "
-        _positive_or_none(self.memory_bytes, f"{where}memory_bytes", "unlimited memory")
-        _name(self.device_class, f"{where}device_class")
-
-
-@dataclass(frozen=True, slots=True)
-class Link:
-    """A directed connection: transfer time = `latency_ns` + bytes / bandwidth, rounded up.
-
-    `bandwidth_bytes_per_s` None is unlimited.
-    """
-
-    bandwidth_bytes_per_s: int | None = None
-    latency_ns: int = 0
-
-    def __post_init__(self) -> None:
-        _positive_or_none(self.bandwidth_bytes_per_s, "link bandwidth_bytes_per_s", "unlimited")
-        _natural(self.latency_ns, "link latency_ns")
-
-    def transfer_ns(self, value_bytes: int) -> int:
-        """Return the time to move `value_bytes` bytes, in integer nanoseconds."""
-        if self.bandwidth_bytes_per_s is None:
-            return self.latency_ns
-        return self.latency_ns - (-value_bytes * 1_000_000_000 // self.bandwidth_bytes_per_s)
-
-
-@dataclass(frozen=True, slots=True)
-class Interconnect:
-    """How values travel between devices, and who pays.
-
-    Parameters
-    ----------
-    default : Link
-        Used for every ordered pair that `links` does not name.
-    links : mapping of (str, str) to Link
-        By ordered pair of device names. Under host-staged charging only pairs with
-        `STAGING_HOST` count: ``(device, "host")`` to write, ``("host", device)`` to read.
-    charging : {"peer_to_peer", "host_staged"}
-        Peer-to-peer: the producer pays one send per consuming device, each of those one
-        receive. Host-staged: the producer pays one write, each consuming device one read,
-        and devices with ``is_host`` nothing.
-    overlap : bool
-        Compute, send and receive of a device overlap: its load is the largest of the three
-        instead of their sum.
-    """
-
-    default: Link = field(default_factory=Link)
-    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
-    charging: Charging = "peer_to_peer"
-    overlap: bool = False
-
-    def __post_init__(self) -> None:
-        _choice(self.charging, CHARGINGS, "interconnect charging")
-        object.__setattr__(self, "links", MappingProxyType(dict(self.links)))
-
-    def link(self, source: str, target: str) -> Link:
-        """Return the link from device `source` to device `target`."""
-        return self.links.get((source, target), self.default)
-
-
-PCIE: Final = Interconnect(Link(25_000_000_000, 10_000))
-"""PCIe 4.0 x16, peer to peer: of 31.5 GB/s in theory about 25 GB/s reach a copy, which takes
-some 10 us to start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,9 +191,9 @@ class ColocationGroup:
     reason: str = "given by the caller"
 
     def __post_init__(self) -> None:
-        names = _several(self.operators, f"colocation group ({self.reason}): operators")
+        names = several(self.operators, f"colocation group ({self.reason}): operators")
         for item in names:
-            _name(item, f"colocation group ({self.reason}): an operator name")
+            check_name(item, f"colocation group ({self.reason}): an operator name")
         object.__setattr__(self, "operators", tuple(dict.fromkeys(names)))
 
 
@@ -475,16 +344,16 @@ class PartitionProblem:
         if not self.objective:
             raise PartitionError(f"objective is empty; write one of {', '.join(OBJECTIVES)}")
         for name in self.objective:
-            _choice(name, OBJECTIVES, "objective")
+            check_choice(name, OBJECTIVES, "objective")
         if len(set(self.objective)) != len(self.objective):
             raise PartitionError(f"objective {self.objective} names one twice; name each once")
-        _choice(self.memory_model, MEMORY_MODELS, "memory_model")
-        _choice(self.schedule, SCHEDULES, "schedule")
-        _natural(self.microbatches, "microbatches")
+        check_choice(self.memory_model, MEMORY_MODELS, "memory_model")
+        check_choice(self.schedule, SCHEDULES, "schedule")
+        check_natural(self.microbatches, "microbatches")
         if self.microbatches == 0:
             raise PartitionError("microbatches is 0; write at least 1")
         for key, size_bytes in self.saved.items():
-            _natural(size_bytes, f"saved[{key!r}]")
+            check_natural(size_bytes, f"saved[{key!r}]")
 
     def _check_devices(self) -> None:
         if not self.devices:
@@ -494,7 +363,7 @@ class PartitionProblem:
                 raise PartitionError(
                     f"{device!r} is not a Device; write Device('cuda:0', memory_bytes=24 * GiB)"
                 )
-        _check_unique((device.name for device in self.devices), "device")
+        check_unique((device.name for device in self.devices), "device")
         if not isinstance(self.interconnect, Interconnect):
             raise PartitionError(
                 f"interconnect is {self.interconnect!r}; write Interconnect(...), or a preset "
@@ -512,7 +381,7 @@ class PartitionProblem:
     def _check_graph(self) -> None:
         if not self.operators:
             raise PartitionError("the graph has no operators; there is nothing to place")
-        _check_unique(
+        check_unique(
             [g.name for g in self.inputs] + [op.name for op in self.operators],
             "operator or graph input",
         )
@@ -612,11 +481,3 @@ class PartitionProblem:
                 f"times of operators and transfers add up to more than {MAX_TOTAL} ns (11 days); "
                 "write smaller ones, or a faster link"
             )
-
-
-def _check_unique(names: Iterable[str], what: str) -> None:
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise PartitionError(f"two entries are called {name!r}; {what} names must be unique")
-        seen.add(name)

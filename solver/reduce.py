@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from solver.problem import Device, PartitionProblem
+from solver.hardware import Device
+from solver.problem import PartitionProblem
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,9 @@ import networkx as nx
 
 from solver.digraph import problem_from_digraph, problem_to_digraph
 from solver.errors import PartitionError
+from solver.hardware import Device, Interconnect, Link
 from solver.plan import PartitionPlan
-from solver.problem import Device, Interconnect, Link, PartitionProblem
+from solver.problem import PartitionProblem
 
 T = TypeVar("T")
 

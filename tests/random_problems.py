@@ -6,18 +6,14 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from solver.hardware import CHARGINGS, STAGING_HOST, Device, Interconnect, Link
 from solver.plan import PartitionPlan
 from solver.problem import (
-    CHARGINGS,
     MEMORY_MODELS,
     OBJECTIVES,
     SCHEDULES,
-    STAGING_HOST,
     ColocationGroup,
-    Device,
     GraphInput,
-    Interconnect,
-    Link,
     Operator,
     PartitionProblem,
     Weight,

@@ -7,7 +7,8 @@ from random_problems import random_problem
 
 from solver.digraph import problem_from_digraph, problem_to_digraph
 from solver.errors import PartitionError
-from solver.problem import Device, GraphInput, Operator, PartitionProblem, Weight
+from solver.hardware import Device
+from solver.problem import GraphInput, Operator, PartitionProblem, Weight
 
 DEVICES = (Device("gpu0"), Device("gpu1"))
 

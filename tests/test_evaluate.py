@@ -8,17 +8,9 @@ from random_problems import random_plan, random_problem
 
 from solver.errors import PartitionError
 from solver.evaluate import evaluate, stage_memory_bytes
+from solver.hardware import Device, Interconnect, Link
 from solver.plan import PartitionPlan
-from solver.problem import (
-    ColocationGroup,
-    Device,
-    GraphInput,
-    Interconnect,
-    Link,
-    Operator,
-    PartitionProblem,
-    Weight,
-)
+from solver.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
 
 ONE_BYTE_PER_NS = Link(1_000_000_000)
 PQ = (Device("p"), Device("q"))

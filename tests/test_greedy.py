@@ -11,14 +11,8 @@ from random_problems import random_problem, to_instance
 import solver.greedy
 from solver.evaluate import evaluate
 from solver.greedy import solve_greedy
-from solver.problem import (
-    ColocationGroup,
-    Device,
-    GraphInput,
-    Operator,
-    PartitionProblem,
-    Weight,
-)
+from solver.hardware import Device
+from solver.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
 from solver.result import SolveLimits, SolveStatus
 
 

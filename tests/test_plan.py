@@ -5,8 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solver.errors import PartitionError
+from solver.hardware import Device
 from solver.plan import PartitionPlan, check_assignment, quotient_arcs
-from solver.problem import Device, GraphInput, Operator, PartitionProblem
+from solver.problem import GraphInput, Operator, PartitionProblem
 
 
 def diamond(**changes):

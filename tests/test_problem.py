@@ -7,16 +7,8 @@ from hypothesis import strategies as st
 
 from solver import SOLVERS, SolveLimits, solve
 from solver.errors import PartitionError
-from solver.problem import (
-    ColocationGroup,
-    Device,
-    GraphInput,
-    Interconnect,
-    Link,
-    Operator,
-    PartitionProblem,
-    Weight,
-)
+from solver.hardware import Device, Interconnect, Link
+from solver.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
 
 A, B = Operator("a"), Operator("b", reads=("a",))
 DEVICES = (Device("gpu0"), Device("gpu1"))

@@ -5,8 +5,9 @@ import pytest
 import solver.registry
 from solver.errors import PartitionError
 from solver.evaluate import evaluate
+from solver.hardware import Device
 from solver.plan import PartitionPlan
-from solver.problem import Device, Operator, PartitionProblem, Weight
+from solver.problem import Operator, PartitionProblem, Weight
 from solver.registry import SOLVERS, solve
 from solver.result import SolveLimits, SolveResult, SolveStatus, judge
 

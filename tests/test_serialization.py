@@ -13,8 +13,9 @@ import pytest
 from random_problems import random_plan, random_problem
 
 from solver.errors import PartitionError
+from solver.hardware import Device, Interconnect, Link
 from solver.plan import PartitionPlan
-from solver.problem import Device, Interconnect, Link, Operator, PartitionProblem
+from solver.problem import Operator, PartitionProblem
 from solver.serialization import (
     check_folder_writable,
     load_plan,

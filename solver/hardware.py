@@ -1,0 +1,118 @@
+"""What plans run on: devices, the links between them, and who pays for transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Literal
+
+from solver.checks import check_choice, check_name, check_natural, check_positive_or_none
+from solver.errors import PartitionError
+
+KiB: Final = 1024
+MiB: Final = 1024**2
+GiB: Final = 1024**3
+
+STAGING_HOST: Final = "host"
+"""Name of the staging memory in the links of a host-staged interconnect."""
+
+DEFAULT_DEVICE_CLASS: Final = "default"
+
+Charging = Literal["peer_to_peer", "host_staged"]
+CHARGINGS: Final[tuple[str, ...]] = ("peer_to_peer", "host_staged")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device that runs one stage.
+
+    Parameters
+    ----------
+    name : str
+        Unique, such as ``"cuda:0"``.
+    memory_bytes : int, optional
+        Memory capacity; None is unlimited.
+    device_class : str
+        Key into ``Operator.latency_ns`` when that is a mapping.
+    is_host : bool
+        Under host-staged charging it pays no transfers.
+    """
+
+    name: str
+    memory_bytes: int | None = None
+    device_class: str = DEFAULT_DEVICE_CLASS
+    is_host: bool = False
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "device name")
+        if self.name == STAGING_HOST:
+            raise PartitionError(
+                f"device name {STAGING_HOST!r} is taken by the staging memory of host-staged "
+                "links; choose another, such as 'cpu'"
+            )
+        where = f"device {self.name!r}: "
+        check_positive_or_none(self.memory_bytes, f"{where}memory_bytes", "unlimited memory")
+        check_name(self.device_class, f"{where}device_class")
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed connection: transfer time = `latency_ns` + bytes / bandwidth, rounded up.
+
+    `bandwidth_bytes_per_s` None is unlimited.
+    """
+
+    bandwidth_bytes_per_s: int | None = None
+    latency_ns: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive_or_none(
+            self.bandwidth_bytes_per_s, "link bandwidth_bytes_per_s", "unlimited"
+        )
+        check_natural(self.latency_ns, "link latency_ns")
+
+    def transfer_ns(self, value_bytes: int) -> int:
+        """Return the time to move `value_bytes` bytes, in integer nanoseconds."""
+        if self.bandwidth_bytes_per_s is None:
+            return self.latency_ns
+        return self.latency_ns - (-value_bytes * 1_000_000_000 // self.bandwidth_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Interconnect:
+    """How values travel between devices, and who pays.
+
+    Parameters
+    ----------
+    default : Link
+        Used for every ordered pair that `links` does not name.
+    links : mapping of (str, str) to Link
+        By ordered pair of device names. Under host-staged charging only pairs with
+        `STAGING_HOST` count: ``(device, "host")`` to write, ``("host", device)`` to read.
+    charging : {"peer_to_peer", "host_staged"}
+        Peer-to-peer: the producer pays one send per consuming device, each of those one
+        receive. Host-staged: the producer pays one write, each consuming device one read,
+        and devices with ``is_host`` nothing.
+    overlap : bool
+        Compute, send and receive of a device overlap: its load is the largest of the three
+        instead of their sum.
+    """
+
+    default: Link = field(default_factory=Link)
+    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+    charging: Charging = "peer_to_peer"
+    overlap: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice(self.charging, CHARGINGS, "interconnect charging")
+        object.__setattr__(self, "links", MappingProxyType(dict(self.links)))
+
+    def link(self, source: str, target: str) -> Link:
+        """Return the link from device `source` to device `target`."""
+        return self.links.get((source, target), self.default)
+
+
+PCIE: Final = Interconnect(Link(25_000_000_000, 10_000))
+"""PCIe 4.0 x16, peer to peer: of 31.5 GB/s in theory about 25 GB/s reach a copy, which takes
+some 10 us to start."""
