@@ -174,7 +174,6 @@ def roofline_latency_ns(
     captured: CapturedGraph,
     specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
     *,
-    table: StorageTable | None = None,
     flops: Mapping[str, int] | None = None,
 ) -> dict[str, dict[str, int]]:
     """Estimate the time of every operator: the larger of computing and moving bytes.
@@ -184,7 +183,7 @@ def roofline_latency_ns(
     captured : CapturedGraph
     specs : mapping of str to DeviceSpec
         By device class.
-    table, flops : optional
+    flops : mapping of str to int, optional
         Of the same graph, when they are there already.
 
     Returns
@@ -192,7 +191,7 @@ def roofline_latency_ns(
     dict of str to dict of str to int
         Nanoseconds by operator name and device class; 0 for views and ``getitem``.
     """
-    table = captured.storage_table if table is None else table
+    table = captured.storage_table
     flops = node_flops(captured) if flops is None else flops
     moved = node_moved_bytes(captured, table)
     latency: dict[str, dict[str, int]] = {}

@@ -94,7 +94,7 @@ def to_digraph(
     flops = node_flops(captured)
     latencies: Mapping[str, int | Mapping[str, int]]
     if latency_ns is None:
-        latencies = roofline_latency_ns(captured, specs, table=table, flops=flops)
+        latencies = roofline_latency_ns(captured, specs, flops=flops)
     else:
         latencies = _checked(latency_ns, captured)
     saved = saved_storages(captured) if training else {}

@@ -239,12 +239,15 @@ class _Search:
         """Run CP-SAT on a model; `hinted` is the value of a solution that it certainly has."""
         model = formulation.stages.model
         watcher = _Watcher(self, branch, name)
+        known = branch.bound
         solver = self._solver(slice_s)
         if self.limits.on_progress is not None:
             solver.best_bound_callback = watcher.on_bound
         status = solver.solve(model, watcher)
         if hinted is not None and _contradicts(solver, status, hinted):
             # Presolve has been wrong before (see docs/formulation.md); believe the search alone.
+            # What the watcher was told meanwhile is worth no more than that answer.
+            branch.bound = known
             solver = self._solver(slice_s)
             solver.parameters.cp_model_presolve = False
             status = solver.solve(model, watcher)

@@ -91,15 +91,14 @@ class StageModel:
         self.upper[variable.index] = 1
         return variable
 
-    def at_least(self, total: LinearSum, upper: int | None = None) -> LinearSum:
+    def at_least(self, total: LinearSum) -> LinearSum:
         """Return a variable that is at least `total`, or `total` itself if that is short."""
         if len(total.terms) <= 1:
             return total
-        largest = total.largest(self.upper)
-        upper = largest if upper is None else min(upper, largest)
-        variable = self.model.new_int_var(0, max(upper, 0), "")
+        upper = max(total.largest(self.upper), 0)
+        variable = self.model.new_int_var(0, upper, "")
         self.definitions.append((variable, total))
-        self.upper[variable.index] = max(upper, 0)
+        self.upper[variable.index] = upper
         self.model.add(variable >= total.expression)
         return LinearSum().add(variable)
 

@@ -1,0 +1,116 @@
+"""What the exact solver does beside finding the optimum: modes, hints, limits, progress."""
+
+import pytest
+from oracle import brute_force
+from ortools.sat.python import cp_model
+from random_problems import random_problem, to_instance
+
+import solver.cp_sat as cp_sat
+from solver import SolveLimits, SolveStatus, solve
+from solver.bounds import StageBounds
+from solver.formulation import CpSatFormulation
+from solver.reduce import condense
+
+LIMITS = SolveLimits(workers=1, time_limit_s=60)
+
+
+def optimum(problem):
+    best = brute_force(to_instance(problem))
+    return None if best is None else tuple(best[0])
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_the_free_device_order_alone_equals_brute_force(block, monkeypatch):
+    """Tests the one model that decides the order, which single orders otherwise overtake."""
+    monkeypatch.setattr(cp_sat, "_MOST_ORDERS", 0)
+    for seed in range(40 * block, 40 * (block + 1)):
+        problem = random_problem(seed)
+        result = solve(problem, LIMITS)
+        expected = SolveStatus.INFEASIBLE if optimum(problem) is None else SolveStatus.OPTIMAL
+        assert result.status is expected, seed
+        assert result.objective_values == optimum(problem), seed
+
+
+def test_a_plan_is_a_full_hint_of_the_same_value():
+    """Tests that fixing every variable to its hint is feasible, and costs what the plan costs."""
+    hinted = 0
+    for seed in range(150):
+        problem = random_problem(seed)
+        plan = solve(problem, LIMITS, solver="chain")
+        if plan.objective is None:
+            continue
+        units = condense(problem)
+        positions = min(len(problem.devices), len(units))
+        model = CpSatFormulation(units, positions, StageBounds(units).windows(positions))
+        target = model.objective(problem.objective[0])
+        model.stages.model.minimize(target.expression)
+        choice = model.stages.choice_of(plan.plan)
+        assert choice is not None, seed
+        model.stages.set_hint(choice)
+        run = cp_model.CpSolver()
+        run.parameters.num_workers = 1
+        run.parameters.fix_variables_to_their_hinted_value = True
+        assert run.solve(model.stages.model) == cp_model.OPTIMAL, seed
+        assert round(run.objective_value) == plan.objective, seed
+        hinted += 1
+    assert hinted > 75
+
+
+def test_the_windows_hold_an_optimal_plan():
+    """Tests that neither windows nor the least bottleneck cut off the brute-force optimum."""
+    for seed in range(300):
+        problem = random_problem(seed).replace(objective=("bottleneck",))
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        units = condense(problem)
+        positions = min(len(problem.devices), len(units))
+        bounds = StageBounds(units)
+        assert bounds.least_bottleneck_ns(positions) <= best[0][0], seed
+        assert bounds.least_devices() <= len(problem.devices), seed
+        assert not bounds.windows(positions, best[0][0]).empty, seed
+
+
+def test_without_time_the_answer_is_honest():
+    """Tests that an exhausted limit gives a true bound, and no proof that was not made."""
+    for seed in range(60):
+        problem = random_problem(seed)
+        best = optimum(problem)
+        result = solve(problem, SolveLimits(workers=1, time_limit_s=1e-6))
+        if result.status is SolveStatus.INFEASIBLE:
+            assert best is None, seed
+        elif best is not None and result.objective_bound is not None:
+            assert result.objective_bound <= best[0], seed
+            assert result.objective is None or result.objective >= best[0], seed
+
+
+def test_progress_never_gets_worse_and_its_bound_is_true():
+    """Tests what the callback hears against brute force."""
+    heard = 0
+    for seed in range(40):
+        problem = random_problem(seed).replace(objective=("bottleneck",))
+        best = optimum(problem)
+        seen = []
+        solve(problem, SolveLimits(workers=1, time_limit_s=60, on_progress=seen.append))
+        if best is None:
+            continue
+        heard += len(seen)
+        assert all(p.bound is None or p.bound <= best[0] for p in seen), seed
+        assert all(p.incumbent is None or p.incumbent >= best[0] for p in seen), seed
+    assert heard > 0
+
+
+def test_an_answer_that_denies_a_known_plan_is_not_believed(monkeypatch):
+    """Tests that the search is made again without presolve, and its answer taken."""
+    asked = []
+    contradicts = cp_sat._contradicts
+
+    def deny_once(run, status, hinted):
+        asked.append(run.parameters.cp_model_presolve)
+        return run.parameters.cp_model_presolve or contradicts(run, status, hinted)
+
+    monkeypatch.setattr(cp_sat, "_contradicts", deny_once)
+    for seed in range(30):
+        problem = random_problem(seed)
+        assert solve(problem, LIMITS).objective_values == optimum(problem), seed
+    assert False in asked
