@@ -15,10 +15,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.devices import DeviceSet
+from experiments.workloads import load_workload
 from solver import Device, PartitionPlan, PartitionProblem, SolveLimits, evaluate, solve
 
 if TYPE_CHECKING:
     import networkx as nx
+
+__all__ = [
+    "UNEQUAL_SHARES",
+    "NamedDevices",
+    "derived_device_sets",
+    "load_workload",
+    "one_device_bytes",
+]
 
 UNEQUAL_SHARES: Final = (400, 300, 200, 100)
 """Shares of the unequal devices, per mille."""
