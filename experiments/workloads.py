@@ -102,6 +102,8 @@ def workload_from_json(
     devices = _devices(data, with_host)
     cpus = frozenset(device.name for device in devices if device.is_host)
     nodes = [_node(entry, f"nodes[{index}]") for index, entry in enumerate(_list(data, "nodes"))]
+    if not nodes:
+        raise PartitionError("nodes is empty; there is nothing to place")
     node_of: dict[str, _Node] = {}
     for node in nodes:
         if node.name in node_of:
