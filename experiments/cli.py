@@ -96,6 +96,16 @@ WorkersOption = Annotated[
 SeedOption = Annotated[int, typer.Option("--seed", help="Of every random choice.")]
 SolverOption = Annotated[str, typer.Option("--solver", help="cp-sat, chain or greedy.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+CommunicationScaleOption = Annotated[
+    float | None,
+    typer.Option(
+        "--communication-scale",
+        help="Factor of a workload's communication costs; 1000 where they are in seconds.",
+    ),
+]
+NoHostOption = Annotated[
+    bool, typer.Option("--no-host", help="Leave a workload's CPUs out: accelerators only.")
+]
 
 
 @app.command()
@@ -195,11 +205,19 @@ def plan(
 
 @app.command()
 def solve(
-    graph: Annotated[str, typer.Argument(metavar="GRAPH.json", help="A saved problem.")],
+    graph: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.json",
+            help="A saved problem, or a workload in the format of msr-fiddle/dnn-partitioning.",
+        ),
+    ],
     devices: DevicesOption = None,
     link: LinkOption = None,
     objective: ObjectiveOption = None,
     memory_model: MemoryOption = None,
+    communication_scale: CommunicationScaleOption = None,
+    no_host: NoHostOption = False,
     time_limit: LimitOption = _DEFAULT_LIMIT_S,
     workers: WorkersOption = None,
     seed: SeedOption = 0,
@@ -207,13 +225,21 @@ def solve(
     out: Annotated[str | None, typer.Option("--out", help="File for the plan.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Solve a saved problem; torch is not needed."""
+    """Solve a saved problem or a published workload; torch is not needed."""
     from experiments.progress import ProgressLine
 
     limits = read_limits(time_limit, workers, seed)
     check_solver(solver)
     check_writable(out)
-    problem = read_saved_problem(Path(graph), devices, link, objective, memory_model)
+    problem = read_saved_problem(
+        Path(graph),
+        devices,
+        link,
+        objective,
+        memory_model,
+        communication_scale,
+        with_host=not no_host,
+    )
     with ProgressLine(quiet=True) as progress:
         results = solve_all(problem, (solver,), limits, graph, progress)
     finish(problem, results, out, as_json)
@@ -271,7 +297,8 @@ def split(
         stage = parts.get_submodule(name)
         tensors = (*stage.parameters(), *stage.buffers())
         size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in tensors)
-        cells = (str(index), device, str(len(chosen.operators_of(device))))
+        count = sum(position == index for position in chosen.stage_index.values())
+        cells = (str(index), device, str(count))
         table.add_row(*(Text(printable(cell)) for cell in (*cells, format_bytes(size_bytes))))
     console = make_console()
     console.print(table)

@@ -23,7 +23,6 @@ from solver import (
     SolveLimits,
     SolveResult,
     SolveStatus,
-    load_problem,
     save_plan,
     summary,
 )
@@ -137,13 +136,16 @@ def read_saved_problem(
     link: str | None,
     objective: str | None,
     memory_model: str | None,
+    communication_scale: float | None = None,
+    with_host: bool = True,
 ) -> PartitionProblem:
-    """Load a problem, changed where the options say so."""
+    """Load a problem or a published workload, changed where the options say so."""
     from experiments.devices import parse_devices
+    from experiments.workloads import load_instance
 
     given = None if devices is None else parse_devices(devices)
     settings = _settings(given, link, objective, memory_model)
-    problem = load_problem(path)
+    problem = load_instance(path, communication_scale=communication_scale, with_host=with_host)
     if given is not None and "interconnect" not in settings and problem.interconnect.links:
         raise PartitionError(
             f"{path} has links between its own devices; with other devices give --link too"
@@ -248,7 +250,7 @@ def _result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, An
         "objectives": dict(zip(problem.objective, result.objective_values or (), strict=False)),
         "wall_time_s": result.wall_time_s,
         "reason": result.reason,
-        "stages": [] if plan is None else list(plan.stages),
+        "device_order": [] if plan is None else list(plan.device_order),
         "assignment": None if plan is None else dict(plan.assignment),
         "devices": [
             {

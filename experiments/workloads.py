@@ -36,7 +36,7 @@ from solver import (
     Weight,
 )
 from solver.problem import MAX_TOTAL
-from solver.serialization import read_json
+from solver.serialization import problem_from_json, read_json
 
 ACCELERATOR: Final = "accelerator"
 CPU: Final = "cpu"
@@ -88,6 +88,32 @@ def load_workload(
         return workload_from_json(
             data, communication_scale=communication_scale, with_host=with_host
         )
+    except PartitionError as error:
+        raise PartitionError(f"{path}: {error}") from None
+
+
+def load_instance(
+    path: str | os.PathLike[str],
+    *,
+    communication_scale: float | None = None,
+    with_host: bool = True,
+) -> PartitionProblem:
+    """Read a published workload or a saved problem, whichever the file's content is.
+
+    `communication_scale` None is 1; a saved problem knows neither it nor `with_host`.
+    """
+    data = read_json(path)
+    try:
+        if is_workload(data):
+            scale = 1 if communication_scale is None else communication_scale
+            return workload_from_json(data, communication_scale=scale, with_host=with_host)
+        problem = problem_from_json(data)
+        if communication_scale is not None or not with_host:
+            raise PartitionError(
+                "this is a saved problem; --communication-scale and --no-host are for "
+                "published workloads, so leave them out"
+            )
+        return problem
     except PartitionError as error:
         raise PartitionError(f"{path}: {error}") from None
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from experiments.cli import main
 from experiments.instances import load_workload
 from experiments.workloads import is_workload, workload_from_json
-from solver import PartitionError, SolveLimits, SolveStatus, evaluate, solve
+from solver import PartitionError, SolveLimits, SolveStatus, evaluate, save_problem, solve
 
 WORKLOADS = Path(__file__).parent / "workloads"
 OPTIMA_MS = {
@@ -364,3 +365,63 @@ def test_mutated_files_load_or_are_refused_in_one_line(tmp_path):
             assert "mutated.json" in str(error) and "\n" not in str(error)
             assert len(str(error)) < 500
     assert 200 < refused < 400
+
+
+# -- from the shell ----------------------------------------------------------------------------
+
+
+def test_solve_reads_a_workload(capsys):
+    file = str(WORKLOADS / "layer.bert24_training.json")
+    assert main(["solve", file, "--workers", "2", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["status"], answer["gap"], answer["solver"]) == ("optimal", 0, "cp-sat")
+    assert answer["objective"] == answer["objective_bound"] == 41_745_812
+    assert isinstance(answer["wall_time_s"], float)
+    nodes = json.loads(Path(file).read_text("utf-8"))["nodes"]
+    assert {str(entry["id"]) for entry in nodes} == set(answer["assignment"])
+    loads = {device["name"]: device["load_ns"] for device in answer["devices"]}
+    assert len(loads) == 7 and max(loads.values()) == answer["objective"]
+
+
+def test_solve_scales_communication_and_leaves_the_host_out(tmp_path, capsys):
+    file = tmp_path / "pair.json"
+    file.write_text(json.dumps(workload([node(1, 3), node(2, 3, 1)], [edge(1, 2, 0.002)])))
+    words = ["solve", str(file), "--json", "--communication-scale", "500"]
+    for more, expected_ns, names in (
+        ([], 4_000_000, ["accelerator:0", "accelerator:1", "cpu:0"]),
+        (["--no-host"], 4_000_000, ["accelerator:0", "accelerator:1"]),
+        (["--communication-scale", "5000", "--no-host"], 6_000_000, None),
+    ):
+        assert main([*words, *more]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        assert answer["objective"] == expected_ns
+        if names:
+            assert [device["name"] for device in answer["devices"]] == names
+
+
+def test_solve_says_in_its_table_what_it_found(capsys):
+    assert main(["solve", str(WORKLOADS / "layer.bert24_inference.json")]) == 0
+    shown = capsys.readouterr().out
+    for words in ("accelerator:5", "cpu:0", "17.79 ms", "cp-sat: optimal in", "gap 0 %"):
+        assert words in shown
+
+
+def test_exit_codes_of_workloads(tmp_path, capsys):
+    file = tmp_path / "big.json"
+    file.write_text(json.dumps(workload([node(1, size=2000)], [], cpus=0)))
+    assert main(["solve", str(file)]) == 1
+    assert main(["solve", str(file), "--solver", "greedy"]) == 3
+    file.write_text(json.dumps(workload([node(1, size=-5)], [])))
+    capsys.readouterr()
+    assert main(["solve", str(file)]) == 2
+    message = capsys.readouterr().err
+    assert "big.json: node 1: size is -5" in message and message.count("\n") == 1
+
+
+def test_a_saved_problem_takes_no_options_of_workloads(tmp_path, capsys):
+    file = tmp_path / "problem.json"
+    save_problem(workload_from_json(workload([node(1), node(2)], [edge(1, 2)])), file)
+    assert main(["solve", str(file), "--json"]) == 0
+    capsys.readouterr()
+    assert main(["solve", str(file), "--no-host"]) == 2
+    assert "this is a saved problem" in capsys.readouterr().err
