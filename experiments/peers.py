@@ -186,9 +186,9 @@ def _own_row(
     proven = result.status is SolveStatus.OPTIMAL
     runs = "; ".join(
         f"{usage.operators[0]} … {usage.operators[-1]} -> {usage.device}"
-        for stage in result.plan.stages
+        for device in result.plan.device_order
         for usage in judged.usage
-        if usage.device == stage
+        if usage.device == device
     )
     return PlannerRow(
         model=model,

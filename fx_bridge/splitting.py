@@ -38,8 +38,8 @@ def split_by_plan(captured: CapturedGraph, plan: PartitionPlan) -> fx.GraphModul
     captured : CapturedGraph
         Not changed.
     plan : PartitionPlan
-        A device for every operator (by node name); ``stages`` in the order in which data
-        flows. Operators of different stages may interleave in the captured order.
+        A device and chunk for every operator (by node name); ``stages`` in the order in which
+        data flows. Operators of different stages may interleave in the captured order.
 
     Returns
     -------
@@ -50,9 +50,10 @@ def split_by_plan(captured: CapturedGraph, plan: PartitionPlan) -> fx.GraphModul
         reads, under the paths that they have in the captured module, and keeps the names and
         metadata of its nodes.
 
-        ``meta["stages"]`` maps the name of each child to its device, in stage order; every
-        child has ``meta["stage"]`` (its position) and ``meta["device"]``, and ``meta["stages"]``
-        where it holds stages of a split that was split again.
+        ``meta["stages"]`` maps the name of each child to its device, in stage order; a device
+        has one child for each of its chunks. Every child has ``meta["stage"]`` (its position),
+        ``meta["device"]`` and ``meta["chunk"]``, and ``meta["stages"]`` where it holds stages of
+        a split that was split again.
         ``meta["shared_tensors"]`` holds, for every tensor that several children own, a tuple of
         its names, such as ``("submod_0.wte.weight", "submod_2.lm_head.weight")``.
 
@@ -101,12 +102,11 @@ def split_by_plan(captured: CapturedGraph, plan: PartitionPlan) -> fx.GraphModul
 
 
 def _stage_of(captured: CapturedGraph, plan: PartitionPlan) -> dict[str, int]:
-    position = {device: stage for stage, device in enumerate(plan.stages)}
     stage_of: dict[str, int] = {}
     for node in captured.operators:
         if node.name not in plan.assignment:
             raise PartitionError(f"the plan has no device for operator {node.name!r}")
-        stage_of[node.name] = position[plan.assignment[node.name]]
+        stage_of[node.name] = plan.stage_index[node.name]
     for name in plan.assignment:
         if name not in stage_of:
             raise PartitionError(f"the plan places {name!r}, which is not an operator of the graph")
@@ -127,7 +127,7 @@ def _check_order(captured: CapturedGraph, plan: PartitionPlan, stage_of: Mapping
 
     def describe(arc: tuple[int, int]) -> str:
         source, target = example[arc]
-        return f"{source!r} on {plan.stages[arc[0]]!r} -> {target!r} on {plan.stages[arc[1]]!r}"
+        return f"{source!r} on {plan.stages[arc[0]]} -> {target!r} on {plan.stages[arc[1]]}"
 
     quotient = nx.DiGraph(list(example))
     if not nx.is_directed_acyclic_graph(quotient):
@@ -136,10 +136,13 @@ def _check_order(captured: CapturedGraph, plan: PartitionPlan, stage_of: Mapping
             f"the stages of the plan form a cycle: {'; '.join(describe(arc) for arc in cycle)}; "
             "put the operators of one of these edges on one device"
         )
-    order = nx.lexicographical_topological_sort(quotient)
+    remedy = "put the second operator in a later chunk, or order the devices differently"
+    if not plan.chunks:
+        order = nx.lexicographical_topological_sort(quotient)
+        remedy = f"an order that works is {', '.join(plan.stages[stage].device for stage in order)}"
     raise PartitionError(
         f"the plan's stages are out of order: {describe(backward[0])}, which is an earlier "
-        f"stage; an order that works is {', '.join(plan.stages[stage] for stage in order)}"
+        f"stage; {remedy}"
     )
 
 
@@ -276,7 +279,11 @@ def _finish(
         call = next(node for node in split.graph.nodes if node.target == name)
         call.args = _restore_stage(stage, call.args, source, scratch)
         call.meta["val"] = _output_value(stage)
-        stage.meta.update(stage=position, device=plan.stages[position])
+        stage.meta.update(
+            stage=position,
+            device=plan.stages[position].device,
+            chunk=plan.stages[position].chunk,
+        )
         held = {k: v for k, v in source.meta.get("stages", {}).items() if k in stage._modules}
         if held:
             # A split is split again: parameters keep their names within its stages.
@@ -285,7 +292,7 @@ def _finish(
     split.meta = {
         **source.meta,
         **split.meta,
-        "stages": dict(zip(names, plan.stages, strict=True)),
+        "stages": {name: stage.device for name, stage in zip(names, plan.stages, strict=True)},
         "shared_tensors": _shared(dict(zip(names, stages, strict=True))),
     }
     # Recompiles the stages too; nothing else compiles after an edit.

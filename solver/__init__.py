@@ -14,7 +14,7 @@ from solver.hardware import (
     Link,
     MiB,
 )
-from solver.plan import PartitionPlan
+from solver.plan import PartitionPlan, Stage
 from solver.problem import (
     MEMORY_MODELS,
     OBJECTIVES,
@@ -55,6 +55,7 @@ __all__ = [
     "SolveResult",
     "SolveStatus",
     "Solver",
+    "Stage",
     "Weight",
     "check_limits",
     "check_solver",

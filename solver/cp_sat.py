@@ -174,7 +174,7 @@ class _Search:
         branches = [_Branch(order, len(order), least) for order in orders]
         if self.incumbent is not None:
             kind_of = {d.name: k for k, entry in enumerate(self.kinds) for d in entry.devices}
-            stages = [kind_of[device] for device in self.incumbent.stages]
+            stages = [kind_of[device] for device in self.incumbent.device_order]
             # The incumbent's own order first: its neighbourhood is where better plans are.
             branches.sort(key=lambda branch: not _is_subsequence(stages, branch.order or ()))
         # With one prevailing kind the relaxation of the free order averages little.

@@ -37,7 +37,15 @@ _OPERATOR_FIELDS: Final = (
 )
 _NODE_ATTRIBUTES: Final = ("kind", "order", "info", *_OPERATOR_FIELDS)
 _GRAPH_ATTRIBUTES: Final = ("weights", "saved", "colocation", "info")
-_SETTINGS: Final = ("interconnect", "objective", "memory_model", "schedule", "microbatches")
+_SETTINGS: Final = (
+    "interconnect",
+    "objective",
+    "memory_model",
+    "schedule",
+    "microbatches",
+    "chunks_per_device",
+    "max_devices",
+)
 _DEFAULTS: Final = Operator(name="defaults")
 
 

@@ -134,20 +134,22 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
         compute_ns[device.name] += op.latency_on(device.device_class)
         operators[device.name].append(op.name)
     send_ns, receive_ns, transfer_bytes = _transfers(problem, assignment, consumers)
-    stage_of = {device: position for position, device in enumerate(plan.stages)}
+    stage_of = {device: position for position, device in enumerate(plan.device_order)}
 
     usage: list[DeviceUsage] = []
     for device in problem.devices:
         parts = (compute_ns[device.name], send_ns[device.name], receive_ns[device.name])
-        in_flight = _microbatches_in_flight(problem, stage_of.get(device.name), len(plan.stages))
+        in_flight = _microbatches_in_flight(
+            problem, stage_of.get(device.name), len(plan.device_order)
+        )
         usage.append(
             _usage(problem, device, tuple(operators[device.name]), consumers, in_flight, parts)
         )
 
-    arcs = tuple(quotient_arcs(problem, assignment))
+    arcs = quotient_arcs(problem, assignment)
     load_of = {entry.device: entry.load_ns for entry in usage}
     values: dict[str, int] = {
-        "devices": len(plan.stages),
+        "devices": len(plan.device_order),
         "transfer": transfer_bytes,
         "bottleneck": max(load_of.values()),
         "latency": _longest_path(load_of, arcs),
@@ -375,7 +377,7 @@ def _violations(
         cycle = [source for source, _ in nx.find_cycle(quotient)]
         found.append(f"the stages form a cycle: {' -> '.join([*cycle, cycle[0]])}")
     else:
-        position = {device: index for index, device in enumerate(plan.stages)}
+        position = {device: index for index, device in enumerate(plan.device_order)}
         found.extend(
             f"device {source!r} sends to {target!r}, which is an earlier stage"
             for source, target in arcs

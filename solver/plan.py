@@ -1,80 +1,161 @@
-"""What an answer is: every operator on a device, devices in stage order."""
+"""What an answer is: every operator on a device and in a chunk, devices in order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from types import MappingProxyType
+from typing import Any, TypeVar
 
+from solver.checks import check_natural
 from solver.errors import PartitionError
 from solver.problem import PartitionProblem
 
+Group = TypeVar("Group", bound=Hashable)
+
 
 @dataclass(frozen=True, slots=True)
+class Stage:
+    """The operators of one device in one chunk, named by the two."""
+
+    device: str
+    chunk: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.device!r}" + (f" chunk {self.chunk}" if self.chunk else "")
+
+
+@dataclass(frozen=True)
 class PartitionPlan:
-    """A total map from operators to devices, with the used devices in stage order.
+    """A total map from operators to devices, with the used devices in order.
+
+    With several chunks per device (interleaved, "virtual" pipeline stages; Narayanan et al.,
+    "Efficient Large-Scale Language Model Training on GPU Clusters", 2021, section 2.2) data
+    flows through the devices in one order, once for every chunk.
 
     Parameters
     ----------
     assignment : mapping of str to str
         Operator name to device name.
-    stages : tuple of str
+    device_order : tuple of str
         The used devices, each once, in the order in which data flows through them.
-        A plan whose quotient graph has a cycle has no such order; its `stages` are
+        A plan whose quotient graph has a cycle has no such order; these are
         then only the used devices, and :func:`solver.evaluate.evaluate` names the cycle.
+    chunks : mapping of str to int
+        Operator name to chunk; operators that it leaves out are in chunk 0. Chunks are
+        renumbered so that the smallest one used is 0, and operators of chunk 0 are left
+        out, so that plans that mean the same are equal.
+
+    Raises
+    ------
+    PartitionError
+        If the devices are not the used ones, or a chunk is not a number or its operator unknown.
     """
 
     assignment: Mapping[str, str]
-    stages: tuple[str, ...]
+    device_order: tuple[str, ...]
+    chunks: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "assignment", MappingProxyType(dict(self.assignment)))
-        object.__setattr__(self, "stages", tuple(self.stages))
+        object.__setattr__(self, "device_order", tuple(self.device_order))
         used = set(self.assignment.values())
-        if len(set(self.stages)) != len(self.stages) or set(self.stages) != used:
+        if len(set(self.device_order)) != len(self.device_order) or set(self.device_order) != used:
             raise PartitionError(
-                f"stages are {list(self.stages)} but the operators use {sorted(used)}; "
-                "list every used device exactly once"
+                f"device_order is {list(self.device_order)} but the operators use "
+                f"{sorted(used)}; list every used device exactly once"
             )
+        for name, chunk in self.chunks.items():
+            if name not in self.assignment:
+                raise PartitionError(f"chunks names {name!r}, which has no device; assign it one")
+            check_natural(chunk, f"chunks[{name!r}]")
+        least = 0
+        if self.chunks and len(self.chunks) == len(self.assignment):
+            least = min(self.chunks.values())
+        chunks = {name: chunk - least for name, chunk in self.chunks.items() if chunk > least}
+        object.__setattr__(self, "chunks", MappingProxyType(chunks))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Read-only views cannot be pickled or copied.
+        return PartitionPlan, (dict(self.assignment), self.device_order, dict(self.chunks))
 
     @classmethod
     def from_assignment(
-        cls, problem: PartitionProblem, assignment: Mapping[str, str]
+        cls,
+        problem: PartitionProblem,
+        assignment: Mapping[str, str],
+        chunks: Mapping[str, int] | None = None,
     ) -> PartitionPlan:
-        """Build a plan from an assignment alone, finding the stage order.
+        """Build a plan from an assignment alone, finding the order of the devices.
 
-        Among the topological orders of the quotient graph it takes the one that prefers
-        the device whose first operator comes first. With a cycle, devices stand in the
-        order of their first operator.
+        Among the orders in which data flows forward within every chunk it takes the one that
+        prefers the device whose first operator comes first. If there is none, devices stand in
+        the order of their first operator.
 
         Raises
         ------
         PartitionError
-            If an operator is missing, unknown, or on an unknown device.
+            If an operator is missing, unknown, or on an unknown device, or a chunk is wrong.
         """
         check_assignment(problem, assignment)
         first_seen = tuple(dict.fromkeys(assignment[op.name] for op in problem.operators))
+        unordered = cls(assignment, first_seen, chunks or {})
         successors: dict[str, set[str]] = {device: set() for device in first_seen}
-        for source, target in quotient_arcs(problem, assignment):
-            successors[source].add(target)
+        for source, target in quotient_arcs(problem, unordered.stage_of_operator):
+            # Between chunks the order of the devices does not matter.
+            if source.chunk == target.chunk:
+                successors[source.device].add(target.device)
         indegree = dict.fromkeys(first_seen, 0)
         for targets in successors.values():
-            for target in targets:
-                indegree[target] += 1
-        stages: list[str] = []
+            for device in targets:
+                indegree[device] += 1
+        order: list[str] = []
         remaining = list(first_seen)
         while remaining:
             ready = next((device for device in remaining if indegree[device] == 0), None)
             if ready is None:
-                return cls(assignment, first_seen)
+                return unordered
             remaining.remove(ready)
-            stages.append(ready)
-            for target in successors[ready]:
-                indegree[target] -= 1
-        return cls(assignment, tuple(stages))
+            order.append(ready)
+            for device in successors[ready]:
+                indegree[device] -= 1
+        return cls(assignment, tuple(order), unordered.chunks)
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages with operators: every chunk in turn, its devices in their order."""
+        used = set(self.stage_of_operator.values())
+        rank = {device: rank for rank, device in enumerate(self.device_order)}
+        return tuple(sorted(used, key=lambda stage: (stage.chunk, rank[stage.device])))
+
+    @cached_property
+    def stage_of_operator(self) -> Mapping[str, Stage]:
+        """The stage of every operator, by name, in the order of `assignment`."""
+        # One object per stage: they are compared and hashed often.
+        known: dict[tuple[str, int], Stage] = {}
+        table: dict[str, Stage] = {}
+        for name, device in self.assignment.items():
+            key = device, self.chunks.get(name, 0)
+            if key not in known:
+                known[key] = Stage(*key)
+            table[name] = known[key]
+        return MappingProxyType(table)
+
+    @cached_property
+    def stage_index(self) -> Mapping[str, int]:
+        """The position in `stages` of every operator's stage, by name."""
+        position = {stage: index for index, stage in enumerate(self.stages)}
+        return MappingProxyType(
+            {name: position[stage] for name, stage in self.stage_of_operator.items()}
+        )
+
+    def stage_of(self, operator: str) -> Stage:
+        """Return the stage of `operator`."""
+        return self.stage_of_operator[operator]
 
     def operators_of(self, device: str) -> tuple[str, ...]:
-        """Return the operators on `device`, in the order of `assignment`."""
+        """Return the operators on `device`, of all its chunks, in the order of `assignment`."""
         return tuple(op for op, where in self.assignment.items() if where == device)
 
 
@@ -94,20 +175,27 @@ def check_assignment(problem: PartitionProblem, assignment: Mapping[str, str]) -
 
 
 def quotient_arcs(
-    problem: PartitionProblem, assignment: Mapping[str, str]
-) -> Iterable[tuple[str, str]]:
-    """Yield the arcs of the quotient graph: device pairs crossed by a forward edge."""
-    arcs: dict[tuple[str, str], None] = {}
+    problem: PartitionProblem, group_of: Mapping[str, Group]
+) -> tuple[tuple[Group, Group], ...]:
+    """Return the arcs of the quotient graph: pairs of groups crossed by a forward edge.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    group_of : mapping
+        The stage, device or other group of every operator, by name.
+    """
+    arcs: dict[tuple[Group, Group], None] = {}
     for op in problem.operators:
         if op.is_backward:
             continue
-        target = assignment[op.name]
+        target = group_of[op.name]
         for read in op.reads:
             if (
                 read in problem.index_of
                 and not problem.operators[problem.index_of[read]].is_backward
             ):
-                source = assignment[read]
+                source = group_of[read]
                 if source != target:
                     arcs[source, target] = None
     return tuple(arcs)

@@ -16,6 +16,7 @@ from solver.checks import (
     check_choice,
     check_name,
     check_natural,
+    check_positive_or_none,
     check_unique,
     several,
 )
@@ -220,6 +221,11 @@ class PartitionProblem:
         How many microbatches a stage has in flight (memory model ``training`` only).
     microbatches : int
         Microbatches per step (memory model ``training`` only).
+    chunks_per_device : int
+        Most stages of a device: data may pass through the order of devices so many times
+        (interleaved, "virtual" stages).
+    max_devices : int, optional
+        Most devices that a plan may use; None allows all.
 
     Raises
     ------
@@ -238,6 +244,8 @@ class PartitionProblem:
     memory_model: MemoryModel = "inference"
     schedule: Schedule = "1f1b"
     microbatches: int = 1
+    chunks_per_device: int = 1
+    max_devices: int | None = None
 
     def __post_init__(self) -> None:
         for attribute in ("operators", "devices", "inputs", "colocation"):
@@ -352,6 +360,10 @@ class PartitionProblem:
         check_natural(self.microbatches, "microbatches")
         if self.microbatches == 0:
             raise PartitionError("microbatches is 0; write at least 1")
+        check_natural(self.chunks_per_device, "chunks_per_device")
+        if self.chunks_per_device == 0:
+            raise PartitionError("chunks_per_device is 0; write at least 1")
+        check_positive_or_none(self.max_devices, "max_devices", "no limit")
         for key, size_bytes in self.saved.items():
             check_natural(size_bytes, f"saved[{key!r}]")
 

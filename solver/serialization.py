@@ -24,10 +24,17 @@ from solver.problem import PartitionProblem
 
 T = TypeVar("T")
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 _PROBLEM_SCHEMA: Final = "fxpartition.problem"
 _PLAN_SCHEMA: Final = "fxpartition.plan"
-_SETTINGS: Final = ("objective", "memory_model", "schedule", "microbatches")
+_SETTINGS: Final = (
+    "objective",
+    "memory_model",
+    "schedule",
+    "microbatches",
+    "chunks_per_device",
+    "max_devices",
+)
 
 
 def _check_path(path: object) -> None:
@@ -119,6 +126,8 @@ def problem_to_json(problem: PartitionProblem) -> dict[str, Any]:
         "memory_model": problem.memory_model,
         "schedule": problem.schedule,
         "microbatches": problem.microbatches,
+        "chunks_per_device": problem.chunks_per_device,
+        "max_devices": problem.max_devices,
     }
 
 
@@ -159,7 +168,8 @@ def plan_to_json(plan: PartitionPlan) -> dict[str, Any]:
     return {
         "schema": _PLAN_SCHEMA,
         "version": SCHEMA_VERSION,
-        "stages": list(plan.stages),
+        "device_order": list(plan.device_order),
+        "chunks": dict(plan.chunks),
         "assignment": dict(plan.assignment),
     }
 
@@ -173,18 +183,19 @@ def plan_from_json(data: object) -> PartitionPlan:
         Naming the field that is missing, unknown or of the wrong kind.
     """
     fields = _document(data, _PLAN_SCHEMA)
-    known = ("schema", "version", "stages", "assignment")
-    _check_fields(fields, required=("stages", "assignment"), known=known, where="plan")
-    stages = fields["stages"]
-    if not isinstance(stages, list) or not all(isinstance(name, str) for name in stages):
-        raise PartitionError("plan: stages is not a list of device names")
+    known = ("schema", "version", "device_order", "assignment", "chunks")
+    _check_fields(fields, required=("device_order", "assignment"), known=known, where="plan")
+    order = fields["device_order"]
+    if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
+        raise PartitionError("plan: device_order is not a list of device names")
     assignment = _object(fields["assignment"], "plan: assignment")
     for operator, device in assignment.items():
         if not isinstance(device, str):
             raise PartitionError(
                 f"plan: assignment[{operator!r}] is {device!r}; write a device name"
             )
-    return PartitionPlan(assignment, tuple(stages))
+    chunks = _object(fields.get("chunks", {}), "plan: chunks")
+    return PartitionPlan(assignment, tuple(order), chunks)
 
 
 def save_problem(problem: PartitionProblem, path: str | os.PathLike[str]) -> None:

@@ -374,7 +374,7 @@ class StageModel:
         kind_at: list[int | None] = [None] * len(self.positions)
         stage_of: dict[str, int] = {}
         position = len(self.positions) - 1
-        for device in reversed(plan.stages):
+        for device in reversed(plan.device_order):
             while position >= 0 and self.order and self.order[position] != kind_of[device]:
                 position -= 1
             if position < 0:

@@ -223,7 +223,7 @@ def random_plan(problem: PartitionProblem, seed: int) -> PartitionPlan:
         }
     plan = PartitionPlan.from_assignment(problem, assignment)
     if rng.random() < 0.2:
-        stages = list(plan.stages)
+        stages = list(plan.device_order)
         rng.shuffle(stages)
         plan = PartitionPlan(assignment, tuple(stages))
     return plan

@@ -241,9 +241,10 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "list.json").write_text("[]")
     graph = {"directed": True, "multigraph": False, "graph": {}, "nodes": [], "edges": []}
-    problem = {"schema": "fxpartition.problem", "version": 1, "graph": graph}
+    problem = {"schema": "fxpartition.problem", "version": 2, "graph": graph}
     (tmp_path / "none.json").write_text(json.dumps({**problem, "devices": [{"name": "a"}]}))
-    plan = {"schema": "fxpartition.plan", "version": 1, "stages": ["a"], "assignment": {"x": "a"}}
+    plan = {"schema": "fxpartition.plan", "version": 2, "device_order": ["a"]}
+    plan["assignment"] = {"x": "a"}
     (tmp_path / "other_plan.json").write_text(json.dumps(plan))
     (tmp_path / "empty_model.py").write_text(
         "import torch\nclass Same(torch.nn.Module):\n    def forward(self, x):\n        return x\n"

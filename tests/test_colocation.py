@@ -234,5 +234,5 @@ def test_random_plans_reach_every_feasible_plan():
     seen = set()
     for _ in range(300):
         plan = random_plan(captured, [], 2, rng)
-        seen.add(frozenset(plan.operators_of(plan.stages[0])))
+        seen.add(frozenset(plan.operators_of(plan.device_order[0])))
     assert seen == feasible

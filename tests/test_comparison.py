@@ -94,7 +94,7 @@ def test_every_row_carries_the_evaluators_figures(tiny: Comparison) -> None:
     for row in tiny.rows:
         if row.plan is None:
             continue
-        assert row.devices_used == len(row.plan.stages)
+        assert row.devices_used == len(row.plan.device_order)
         assert row.bottleneck_ns == max(usage.load_ns for usage in row.usage)
         assert row.peak_memory_permille == max(u.peak_memory_permille for u in row.usage)
         assert row.feasible == (not row.reason)

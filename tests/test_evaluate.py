@@ -449,7 +449,8 @@ def test_the_memory_of_a_stage_depends_on_its_operators_alone(seed, plan_seed):
             continue
         in_flight = problem.microbatches
         if problem.schedule == "1f1b":
-            in_flight = min(in_flight, len(plan.stages) - plan.stages.index(entry.device))
+            rank = plan.device_order.index(entry.device)
+            in_flight = min(in_flight, len(plan.device_order) - rank)
         backwards = tuple(reversed(entry.operators))
         assert stage_memory_bytes(problem, backwards, in_flight) == entry.memory_bytes
 
@@ -546,7 +547,7 @@ def test_new_names_change_no_cost(seed, plan_seed, random):
         ),
     )
     new_plan = PartitionPlan(
-        {new[op]: new[device] for op, device in plan.assignment.items()}, many(plan.stages)
+        {new[op]: new[device] for op, device in plan.assignment.items()}, many(plan.device_order)
     )
     assert numbers(evaluate(renamed, new_plan)) == numbers(evaluate(problem, plan))
 
@@ -566,7 +567,7 @@ def test_equal_devices_may_change_places(seed, plan_seed, permutation):
     plan = random_plan(problem, plan_seed)
     new_plan = PartitionPlan(
         {op: moved[device] for op, device in plan.assignment.items()},
-        tuple(moved[device] for device in plan.stages),
+        tuple(moved[device] for device in plan.device_order),
     )
     before, after = evaluate(problem, plan), evaluate(problem, new_plan)
     assert numbers(after) == numbers(before)

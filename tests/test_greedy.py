@@ -202,7 +202,7 @@ def test_random_answers_are_total_judged_and_never_better_than_the_optimum():
         result = greedy(problem)
         assert set(result.plan.assignment) == {op.name for op in problem.operators}
         assert result.evaluation == evaluate(problem, result.plan)
-        violations = cost(instance, result.plan.assignment, result.plan.stages)["violations"]
+        violations = cost(instance, result.plan.assignment, result.plan.device_order)["violations"]
         assert (result.status is SolveStatus.FEASIBLE) == (not violations)
         assert "colocation" not in violations
         solvable += best is not None
@@ -224,7 +224,7 @@ def test_the_answer_depends_on_nothing_but_the_problem():
         "from solver.result import SolveLimits\n"
         "for seed in range(60):\n"
         "    plan = solve_greedy(random_problem(seed), SolveLimits()).plan\n"
-        "    print(list(plan.assignment.items()), plan.stages)\n"
+        "    print(list(plan.assignment.items()), plan.device_order)\n"
     )
     answers = {
         subprocess.run(

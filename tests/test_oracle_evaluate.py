@@ -31,7 +31,7 @@ def violated_kinds(evaluation):
 
 
 def check_same(problem, plan, instance, oracle):
-    expected = cost(instance, plan.assignment, plan.stages, oracle)
+    expected = cost(instance, plan.assignment, plan.device_order, oracle)
     found = evaluate(problem, plan)
     assert [usage.memory_bytes for usage in found.usage] == expected["memory"]
     assert [usage.compute_ns for usage in found.usage] == expected["compute"]
@@ -90,7 +90,7 @@ def test_the_oracles_best_plan_has_the_value_it_claims():
 def every_stage_order(plan):
     from itertools import permutations
 
-    return [PartitionPlan(plan.assignment, order) for order in permutations(plan.stages)]
+    return [PartitionPlan(plan.assignment, order) for order in permutations(plan.device_order)]
 
 
 def test_the_oracle_solves_an_example_worked_by_hand():

@@ -31,8 +31,8 @@ def raises(*parts):
 
 
 @pytest.mark.parametrize("stages", [(), ("p",), ("p", "q", "r"), ("p", "q", "q"), ("p", "p")])
-def test_stages_must_be_the_used_devices_once_each(stages):
-    with raises("stages are", "['p', 'q']", "exactly once"):
+def test_device_order_must_be_the_used_devices_once_each(stages):
+    with raises("device_order is", "['p', 'q']", "exactly once"):
         PartitionPlan({"a": "p", "b": "q"}, stages)
 
 
@@ -73,14 +73,14 @@ def test_an_assignment_must_be_total_and_on_known_devices(assignment, parts):
 )
 def test_stages_follow_the_data(devices, stages):
     plan = PartitionPlan.from_assignment(diamond(), dict(zip("abcd", devices, strict=True)))
-    assert plan.stages == stages
+    assert plan.device_order == stages
 
 
 def test_independent_stages_follow_their_first_operators():
     operators = (Operator("a"), Operator("b"), Operator("c", reads=("b",)))
     problem = diamond(operators=operators, inputs=())
     plan = PartitionPlan.from_assignment(problem, {"a": "r", "b": "p", "c": "q"})
-    assert plan.stages == ("r", "p", "q")
+    assert plan.device_order == ("r", "p", "q")
 
 
 def test_a_device_seen_first_waits_for_what_it_reads():
@@ -88,12 +88,12 @@ def test_a_device_seen_first_waits_for_what_it_reads():
     operators = (Operator("a"), Operator("b"), Operator("c", reads=("b",)))
     problem = diamond(operators=operators, inputs=())
     plan = PartitionPlan.from_assignment(problem, {"a": "p", "b": "q", "c": "p"})
-    assert plan.stages == ("q", "p")
+    assert plan.device_order == ("q", "p")
 
 
 def test_a_cycle_leaves_the_devices_as_they_are_first_seen():
     plan = PartitionPlan.from_assignment(diamond(), {"a": "q", "b": "p", "c": "q", "d": "q"})
-    assert plan.stages == ("q", "p")
+    assert plan.device_order == ("q", "p")
 
 
 def test_quotient_arcs_are_the_crossed_pairs_once_each():
@@ -128,5 +128,7 @@ def test_the_stage_order_of_a_random_plan_is_topological_or_there_is_a_cycle(see
     assignment = random_plan(problem, plan_seed).assignment
     plan = PartitionPlan.from_assignment(problem, assignment)
     arcs = tuple(quotient_arcs(problem, assignment))
-    backwards = [arc for arc in arcs if plan.stages.index(arc[0]) > plan.stages.index(arc[1])]
+    backwards = [
+        arc for arc in arcs if plan.device_order.index(arc[0]) > plan.device_order.index(arc[1])
+    ]
     assert bool(backwards) == (not nx.is_directed_acyclic_graph(nx.DiGraph(arcs)))
