@@ -266,6 +266,47 @@ def export(
 
 
 @app.command()
+def generate(
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="layered, series-parallel, nasnet, transformer or mixture-of-experts.",
+        ),
+    ],
+    out: Annotated[str, typer.Option("--out", "-o", help="File for the problem.")],
+    operators: Annotated[
+        int, typer.Option("--operators", help="How many; whole blocks of a kind that has them.")
+    ] = 1000,
+    width: Annotated[int, typer.Option("--width", help="Operators in a layer (layered).")] = 20,
+    experts: Annotated[
+        int, typer.Option("--experts", help="Experts in a layer (mixture-of-experts).")
+    ] = 256,
+    devices: Annotated[int, typer.Option("--devices", help="How many.")] = 8,
+    unequal: Annotated[
+        bool, typer.Option("--unequal", help="Devices of unequal memory, speeds and links.")
+    ] = False,
+    slack: Annotated[
+        float,
+        typer.Option("--slack", help="Memory beyond what one device would need, in per cent."),
+    ] = 15.0,
+    seed: SeedOption = 0,
+) -> None:
+    """Make a random problem that solve reads; the same seed gives the same file everywhere.
+
+    For example: fxpartition generate layered --operators 1000 --width 20 --seed 1 -o g.json
+    """
+    from experiments.generators import GeneratorSettings, generate_problem
+
+    check_writable(out)
+    settings = GeneratorSettings(operators, width, experts, seed)
+    problem = generate_problem(kind, settings, devices, slack_percent=slack, unequal=unequal)
+    save_problem(problem, out)
+    counts = f"{len(problem.operators)} operators, {len(problem.devices)} devices"
+    print(printable(f"wrote {out}: {counts}"))
+
+
+@app.command()
 def split(
     model: ModelArgument,
     plan_file: Annotated[str, typer.Option("--plan", help="A plan that plan or solve wrote.")],
