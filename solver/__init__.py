@@ -1,5 +1,7 @@
 """Exact and heuristic partitioning of operator graphs onto devices; knows nothing of torch."""
 
+from solver.diagnose import diagnose
+from solver.diagnosis import Diagnosis
 from solver.digraph import problem_from_digraph, problem_to_digraph
 from solver.errors import PartitionError
 from solver.evaluate import DeviceUsage, Evaluation, evaluate
@@ -39,6 +41,7 @@ __all__ = [
     "ColocationGroup",
     "Device",
     "DeviceUsage",
+    "Diagnosis",
     "Evaluation",
     "GiB",
     "GraphInput",
@@ -59,6 +62,7 @@ __all__ = [
     "Weight",
     "check_limits",
     "check_solver",
+    "diagnose",
     "evaluate",
     "load_plan",
     "load_problem",

@@ -1,0 +1,379 @@
+"""Why nothing fits: limits that clash, and the smallest changes after which a plan exists.
+
+Only feasibility matters here, so all questions are asked of the problem without times: every plan
+of it costs nothing, and the exact solver stops at the first.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final
+
+from solver.diagnosis import (
+    Change,
+    ColocationLimit,
+    DeviceCountLimit,
+    Diagnosis,
+    HigherDeviceCount,
+    Limit,
+    MemoryLimit,
+    MoreDevices,
+    MoreMemory,
+    PinLimit,
+    Remedy,
+    Without,
+)
+from solver.evaluate import Evaluation, evaluate
+from solver.plan import PartitionPlan
+from solver.problem import PartitionProblem
+from solver.registry import check_limits, solve
+from solver.result import SolveLimits, SolveResult, SolveStatus
+from solver.shortfalls import find_shortfalls
+from solver.variants import (
+    changed,
+    keeping,
+    memory_limits,
+    other_limits,
+    with_more_memory,
+    without_times,
+)
+
+_MOST_PLANS: Final = 16
+"""Plans to remember, newest first: one that keeps the limits asked about saves a search."""
+_LEAST_TEST_S: Final = 0.05
+
+
+def diagnose(
+    problem: PartitionProblem,
+    limits: SolveLimits | None = None,
+    *,
+    result: SolveResult | None = None,
+) -> Diagnosis:
+    """Explain why no plan of `problem` exists, and find what would make one possible.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    limits : SolveLimits, optional
+        `time_limit_s` is the limit of everything together.
+    result : SolveResult, optional
+        What a solver answered; a proof in it is not repeated.
+
+    Returns
+    -------
+    Diagnosis
+        Its `text` is one paragraph. The remedies' plans are feasible under the evaluator.
+
+    Notes
+    -----
+    The conflict is found by QuickXplain (Junker, "QuickXplain: preferred explanations and
+    relaxations for over-constrained problems", AAAI 2004), which prefers memory to the number of
+    devices, that to pins, and those to colocation groups. Questions that the time left open count
+    as answered with yes: this can only leave limits in the conflict that are not needed. The
+    least memory is found by bisection; every plan found on the way lowers the upper end to what
+    it really needs, and only multiples of the greatest common divisor of all sizes are tried.
+
+    Examples
+    --------
+    >>> from solver import Device, Operator, Weight
+    >>> problem = PartitionProblem(
+    ...     (Operator("a", weights=("w",)),), (Device("gpu", 10),), weights={"w": Weight(12)}
+    ... )
+    >>> diagnosis = diagnose(problem)
+    >>> diagnosis.conflict
+    (MemoryLimit(devices=('gpu',), memory_bytes=10),)
+    >>> diagnosis.remedies[0].change.text
+    '2 B more on gpu (one byte less is not enough)'
+    """
+    check_limits(limits)
+    return _Search(problem, SolveLimits() if limits is None else limits).run(result)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """A plan, or a proof that there is none, or neither."""
+
+    plan: PartitionPlan | None
+    proven: bool
+
+
+class _Search:
+    """One diagnosis."""
+
+    def __init__(self, problem: PartitionProblem, limits: SolveLimits) -> None:
+        self.problem = problem
+        self.limits = limits
+        self.started_s = time.perf_counter()
+        self.base = without_times(problem)
+        self.plans: list[PartitionPlan] = []
+        self.time_ran_out = False
+        self.kinds = memory_limits(problem)
+        self.proven = False
+
+    def run(self, result: SolveResult | None) -> Diagnosis:
+        if result is not None and result.plan is not None:
+            self.plans.append(result.plan)
+        if result is not None and result.status is SolveStatus.INFEASIBLE:
+            answer = _Answer(None, True)
+        else:
+            answer = self.ask(self.base, self._share(3))
+        if answer.plan is not None:
+            return self._diagnosis(SolveStatus.FEASIBLE)
+        self.proven = answer.proven
+        remedies = None if self.proven else self._remedies(())
+        if remedies is not None and self.ask(self.base, time.perf_counter()).plan is not None:
+            return self._diagnosis(SolveStatus.FEASIBLE)  # met on the way
+        # What is too little with more memory is too little without.
+        if not self.proven:
+            return self._diagnosis(SolveStatus.UNKNOWN, remedies=remedies)
+        conflict, is_minimal = self._conflict()
+        return self._diagnosis(
+            SolveStatus.INFEASIBLE,
+            conflict=conflict,
+            is_minimal=is_minimal,
+            shortfalls=find_shortfalls(self.base),
+            remedies=self._remedies(conflict) if remedies is None else remedies,
+        )
+
+    def _diagnosis(self, status: SolveStatus, **found: Any) -> Diagnosis:
+        return Diagnosis(
+            status,
+            **found,
+            time_ran_out=self.time_ran_out,
+            wall_time_s=time.perf_counter() - self.started_s,
+        )
+
+    # -- questions ------------------------------------------------------------------------
+
+    def ask(self, problem: PartitionProblem, until_s: float | None) -> _Answer:
+        """Return a plan of `problem`, which has no times, or the proof that there is none."""
+        if find_shortfalls(problem):
+            return _Answer(None, True)
+        for plan in self.plans:
+            used = set(plan.assignment.values())
+            if used <= problem.device_of.keys() and evaluate(problem, plan).feasible:
+                return _Answer(plan, False)
+        left_s = None if until_s is None else until_s - time.perf_counter()
+        if left_s is not None and left_s < _LEAST_TEST_S:
+            self.time_ran_out = True
+            return _Answer(None, False)
+        limits = replace(self.limits, time_limit_s=left_s, on_progress=None)
+        result = solve(problem, limits, solver="cp-sat")
+        if result.objective is not None and result.plan is not None:
+            self.plans = [result.plan, *self.plans[: _MOST_PLANS - 1]]
+            return _Answer(result.plan, False)
+        proven = result.status is SolveStatus.INFEASIBLE
+        self.time_ran_out |= not proven
+        return _Answer(None, proven)
+
+    def _share(self, parts: int) -> float | None:
+        """Return when one of `parts` equal parts of the time that is left ends."""
+        if self.limits.time_limit_s is None:
+            return None
+        now_s = time.perf_counter()
+        left_s = self.started_s + self.limits.time_limit_s - now_s
+        return now_s + max(left_s, 0.0) / parts
+
+    # -- conflict -------------------------------------------------------------------------
+
+    def _conflict(self) -> tuple[tuple[Limit, ...], bool]:
+        """Return limits that clash, and whether it is proven that each of them is needed."""
+        ends_s = self._share(2)
+        found = _Clash(lambda limits: self.ask(keeping(self.base, limits), _halfway(ends_s)))
+        others = other_limits(self.problem)
+        # If memory has no part in it, none of it belongs into the explanation.
+        limits = [*self.kinds, *others] if found.may_hold(others) else others
+        conflict = found.smallest([], limits)
+        for place, limit in enumerate(conflict):
+            if isinstance(limit, PinLimit) and len(limit.operators) > 1:
+                singles = [PinLimit((name,), limit.devices) for name in limit.operators]
+                rest = [*conflict[:place], *conflict[place + 1 :]]
+                needed = {name for pin in found.smallest(rest, singles) for name in pin.operators}
+                names = tuple(name for name in limit.operators if name in needed)
+                conflict[place] = PinLimit(names, limit.devices)
+        return tuple(conflict), not found.guessed
+
+    # -- remedies -------------------------------------------------------------------------
+
+    def _remedies(self, conflict: Sequence[Limit]) -> tuple[Remedy, ...]:
+        """Return all kinds of changes that are enough alone.
+
+        A change helps only if it loosens a limit of every conflict, so of this one; without a
+        conflict (nothing is proven) every kind of memory is tried.
+        """
+        kinds = [limit for limit in conflict or self.kinds if isinstance(limit, MemoryLimit)]
+        searches: list[Callable[[float | None], Remedy | None]] = []
+        for limit in conflict:
+            if isinstance(limit, (PinLimit, ColocationLimit)):
+                searches.append(partial(self._drop, limit))
+            if isinstance(limit, DeviceCountLimit):
+                searches.append(self._higher_device_count)
+        everywhere = tuple(d.name for d in self.problem.devices if d.memory_bytes is not None)
+        sets = [kind.devices[:1] for kind in kinds]
+        if kinds and len(everywhere) > 1:
+            sets.insert(0, everywhere)
+        searches += [partial(self._more_memory, names) for names in sets]
+        searches += [partial(self._more_devices, kind.devices[0]) for kind in self.kinds]
+        remedies = [
+            search(self._share(len(searches) - number)) for number, search in enumerate(searches)
+        ]
+        return _worthwhile([remedy for remedy in remedies if remedy is not None])
+
+    def _remedy(self, change: Change, plan: PartitionPlan) -> Remedy:
+        """Return a remedy, confirmed by the evaluator on the whole problem."""
+        problem = changed(self.problem, change)
+        evaluation = evaluate(problem, plan)
+        assert evaluation.feasible, (change, evaluation.violations)
+        return Remedy(change, problem, plan)
+
+    def _drop(self, limit: PinLimit | ColocationLimit, ends_s: float | None) -> Remedy | None:
+        for change in _drops(self.problem, limit):
+            answer = self.ask(changed(self.base, change), _halfway(ends_s))
+            if answer.plan is not None:
+                return self._remedy(change, answer.plan)
+        return None
+
+    def _higher_device_count(self, ends_s: float | None) -> Remedy | None:
+        most = self.problem.max_devices
+        assert most is not None
+        is_least = True
+        for count in range(most + 1, len(self.problem.devices) + 1):
+            change = HigherDeviceCount(count, is_least)
+            answer = self.ask(changed(self.base, change), _halfway(ends_s))
+            if answer.plan is not None:
+                return self._remedy(change, answer.plan)
+            is_least &= answer.proven
+        return None
+
+    def _more_devices(self, name: str, ends_s: float | None) -> Remedy | None:
+        """Try up to as many more devices like `name` as there are devices."""
+        is_least = self.proven
+        for count in range(1, len(self.problem.devices) + 1):
+            change = MoreDevices(self.problem.device_of[name], count, is_least)
+            answer = self.ask(changed(self.base, change), _halfway(ends_s))
+            if answer.plan is not None:
+                return self._remedy(change, answer.plan)
+            is_least &= answer.proven
+        return None
+
+    def _more_memory(self, names: tuple[str, ...], ends_s: float | None) -> Remedy | None:
+        """Find the least bytes that, more on each of `names`, make a plan possible."""
+        answer = self.ask(with_more_memory(self.base, names, None), _halfway(ends_s))
+        if answer.plan is None:
+            return None
+        plan = answer.plan
+        too_few = 0 if self.proven else -1
+        if (enough := self._missing_bytes(names, plan)) <= 0:
+            return None  # nothing was proven, and it fits without any change
+        open_from = too_few  # between these two a question may have been left open
+        step = _granularity(self.base, names)
+        while (candidates := (enough - open_from - 1) // step) > 0:
+            extra = enough - step * ((candidates + 1) // 2)
+            answer = self.ask(with_more_memory(self.base, names, extra), _halfway(ends_s))
+            if answer.plan is not None:
+                plan, enough = answer.plan, self._missing_bytes(names, answer.plan)
+            else:
+                open_from = extra
+                if answer.proven:
+                    too_few = extra
+                    self.proven = True
+        if too_few >= 0:
+            # No plan needs more than that, but less than the next amount that can be missing.
+            too_few += (enough - 1 - too_few) % step
+        return self._remedy(MoreMemory(names, enough, too_few), plan)
+
+    def _missing_bytes(self, names: tuple[str, ...], plan: PartitionPlan) -> int:
+        """Return how many bytes more each of `names` needs for `plan`."""
+        evaluation: Evaluation = evaluate(self.base, plan)
+        missing = [
+            usage.memory_bytes - usage.capacity_bytes
+            for usage in evaluation.usage
+            if usage.device in names and usage.capacity_bytes is not None
+        ]
+        return max(missing)
+
+
+class _Clash:
+    """Finds a minimal conflict by asking which limits can be kept together."""
+
+    def __init__(self, ask: Callable[[Sequence[Limit]], _Answer]) -> None:
+        self._ask = ask
+        self.guessed = False
+
+    def may_hold(self, limits: Sequence[Limit]) -> bool:
+        """Whether a plan keeps `limits`, as far as is known."""
+        answer = self._ask(limits)
+        self.guessed |= answer.plan is None and not answer.proven
+        return not answer.proven
+
+    def smallest(
+        self, kept: Sequence[Limit], limits: Sequence[Limit], *, grown: bool = False
+    ) -> list[Any]:
+        """Return a minimal part of `limits` that clashes with `kept`; all of them do.
+
+        `grown` says that `kept` may clash already.
+        """
+        if grown and not self.may_hold(kept):
+            return []
+        if len(limits) == 1:
+            return list(limits)
+        # Kinds of limits part first: mostly memory alone clashes, and one question shows it.
+        own = sum(isinstance(limit, type(limits[0])) for limit in limits)
+        middle = own if own < len(limits) else len(limits) // 2
+        first, second = limits[:middle], limits[middle:]
+        later = self.smallest([*kept, *first], second, grown=True)
+        earlier = self.smallest([*kept, *later], first, grown=bool(later))
+        return [*earlier, *later]
+
+
+def _drops(problem: PartitionProblem, limit: PinLimit | ColocationLimit) -> Iterator[Without]:
+    """Yield what to drop of a limit: single pins first, at last all pins to these devices."""
+    if isinstance(limit, ColocationLimit):
+        yield Without(limit)
+        return
+    allowed = frozenset(limit.devices)
+    every = tuple(op.name for op in problem.operators if op.allowed_devices == allowed)
+    for name in limit.operators:
+        yield Without(PinLimit((name,), limit.devices))
+    if len(every) > 1:
+        yield Without(PinLimit(every, limit.devices))
+
+
+def _granularity(problem: PartitionProblem, names: tuple[str, ...]) -> int:
+    """Return a number that divides the difference between any two amounts that plans miss."""
+    sizes = [weight.held_bytes(problem.memory_model) for weight in problem.weights.values()]
+    sizes += [graph_input.value_bytes for graph_input in problem.inputs]
+    sizes += [size for op in problem.operators for size in (op.storage_bytes, op.value_bytes)]
+    sizes += problem.saved.values()
+    rooms = [problem.device_of[name].memory_bytes or 0 for name in names]
+    return math.gcd(*sizes, *(room - rooms[0] for room in rooms)) or 1
+
+
+def _halfway(ends_s: float | None) -> float | None:
+    """Return when half of the time until `ends_s` is over: one question may not take it all."""
+    return None if ends_s is None else (time.perf_counter() + ends_s) / 2
+
+
+def _worthwhile(remedies: list[Remedy]) -> tuple[Remedy, ...]:
+    """Return the remedies in order, without memory for several devices if one alone needs it."""
+
+    def order(remedy: Remedy) -> tuple[int, int]:
+        kinds = (MoreMemory, MoreDevices, HigherDeviceCount, Without)
+        return kinds.index(type(remedy.change)), getattr(remedy.change, "extra_bytes", 0)
+
+    memory = [r.change for r in remedies if isinstance(r.change, MoreMemory)]
+    one = min((change.extra_bytes for change in memory if len(change.devices) == 1), default=None)
+    return tuple(
+        remedy
+        for remedy in sorted(remedies, key=order)
+        if not (
+            one is not None
+            and isinstance(remedy.change, MoreMemory)
+            and len(remedy.change.devices) > 1
+            and remedy.change.extra_bytes >= one
+        )
+    )

@@ -1,0 +1,113 @@
+"""What no plan can place, found by adding up bytes without a search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from solver.diagnosis import Shortfall
+from solver.problem import Operator, PartitionProblem
+from solver.reduce import condense
+
+
+def find_shortfalls(problem: PartitionProblem) -> tuple[Shortfall, ...]:
+    """Return the largest shortfall of a unit, and of the operators with common devices.
+
+    Each proves that `problem` has no plan; none proves nothing.
+
+    Notes
+    -----
+    Proof. *One unit* is on one device. Until its stage ends the device holds its weights, the
+    graph inputs that it reads, and each saved storage for at least one microbatch. While one of the
+    unit's operators v runs, the device holds v's own storage and, for each other storage that v
+    reads, that storage or a received value of the chain of aliases from it to v, because a value
+    that is not received lives in a storage of this device. *Operators that may run only on a
+    set of devices*: some device of the set holds each of their weights, saved storages and graph
+    inputs, so together these are at most the set's capacity.
+    """
+    units = condense(problem)
+    # Operators pinned apart have no devices: no matter of bytes.
+    names = [tuple(problem.operators[i].name for i in members) for members in units.members]
+    single: list[Shortfall] = []
+    pinned: dict[frozenset[str], list[str]] = {}
+    every = frozenset(problem.device_of)
+    for unit, allowed in zip(names, units.allowed_devices, strict=True):
+        may = every if allowed is None else allowed
+        pinned.setdefault(may, []).extend(unit)
+        room = _room(problem, may, 1)
+        if room is None or not may:
+            continue
+        needed_bytes = least_bytes_together(problem, unit)
+        if needed_bytes > room:
+            single.append(Shortfall(unit, _ordered(problem, may), needed_bytes, room, True))
+    several: list[Shortfall] = []
+    for may in {every, *pinned}:
+        room = _room(problem, may, problem.max_devices)
+        if room is None or not may:
+            continue
+        operators = [name for own, held in pinned.items() if own <= may for name in held]
+        needed_bytes = sum(_held_bytes(problem, operators))
+        if needed_bytes > room:
+            devices = _ordered(problem, may)
+            several.append(Shortfall(tuple(operators), devices, needed_bytes, room, False))
+    worst = [max(found, key=lambda s: s.missing_bytes) for found in (single, several) if found]
+    if len(worst) == 2 and worst[0].operators == worst[1].operators:
+        del worst[1]  # the same said twice
+    return tuple(worst)
+
+
+def least_bytes_together(problem: PartitionProblem, unit: Iterable[str]) -> int:
+    """Return a lower bound of what a device holds that runs `unit`, whatever else it runs."""
+    names = list(unit)
+    held_bytes = sum(_held_bytes(problem, names))
+    if problem.memory_model == "weights":
+        return held_bytes
+    ops = (problem.operators[problem.index_of[name]] for name in names)
+    return held_bytes + max(_live_bytes(problem, op) for op in ops)
+
+
+def _live_bytes(problem: PartitionProblem, op: Operator) -> int:
+    """Return a lower bound of the storages and received values while `op` runs."""
+    least: dict[str, int] = {}
+    for read in op.reads:
+        root = problem.root_of[read]
+        if root in problem.input_of:
+            continue  # counted once for the whole stage
+        smallest = problem.operators[problem.index_of[root]].storage_bytes
+        name: str | None = read
+        while name is not None:
+            source = problem.operators[problem.index_of[name]]
+            smallest = min(smallest, source.value_bytes)
+            name = source.alias_of
+        least[root] = max(least.get(root, 0), smallest)
+    return op.storage_bytes + sum(least.values())
+
+
+def _held_bytes(problem: PartitionProblem, names: list[str]) -> Iterable[int]:
+    """Yield what devices hold for `names` until their stages end, each thing once."""
+    ops = [problem.operators[problem.index_of[name]] for name in names]
+    for key in dict.fromkeys(key for op in ops for key in op.weights):
+        yield problem.weights[key].held_bytes(problem.memory_model)
+    if problem.memory_model == "weights":
+        return
+    for name in dict.fromkeys(read for op in ops for read in op.reads):
+        if name in problem.input_of:
+            yield problem.input_of[name].value_bytes
+    if problem.memory_model == "training":
+        times = problem.microbatches if problem.schedule == "gpipe" else 1
+        for key in dict.fromkeys(key for op in ops for key in op.saves):
+            yield times * problem.saved[key]
+
+
+def _room(problem: PartitionProblem, names: frozenset[str], most: int | None) -> int | None:
+    """Return the bytes of the `most` largest of these devices, or None if one is unlimited."""
+    room: list[int] = []
+    for name in names:
+        capacity = problem.device_of[name].memory_bytes
+        if capacity is None:
+            return None
+        room.append(capacity)
+    return sum(sorted(room, reverse=True)[:most])
+
+
+def _ordered(problem: PartitionProblem, names: frozenset[str]) -> tuple[str, ...]:
+    return tuple(device.name for device in problem.devices if device.name in names)
