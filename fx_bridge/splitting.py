@@ -127,7 +127,8 @@ def _check_order(captured: CapturedGraph, plan: PartitionPlan, stage_of: Mapping
 
     def describe(arc: tuple[int, int]) -> str:
         source, target = example[arc]
-        return f"{source!r} on {plan.stages[arc[0]]} -> {target!r} on {plan.stages[arc[1]]}"
+        here, there = (str(plan.stages[stage]) for stage in arc)
+        return f"{source!r} on {here!r} -> {target!r} on {there!r}"
 
     quotient = nx.DiGraph(list(example))
     if not nx.is_directed_acyclic_graph(quotient):

@@ -23,7 +23,7 @@ class Stage:
     chunk: int = 0
 
     def __str__(self) -> str:
-        return f"{self.device!r}" + (f" chunk {self.chunk}" if self.chunk else "")
+        return f"{self.device} (chunk {self.chunk})" if self.chunk else self.device
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class PartitionPlan:
         first_seen = tuple(dict.fromkeys(assignment[op.name] for op in problem.operators))
         unordered = cls(assignment, first_seen, chunks or {})
         successors: dict[str, set[str]] = {device: set() for device in first_seen}
-        for source, target in quotient_arcs(problem, unordered.stage_of_operator):
+        for arc in quotient_arcs(problem, unordered.stage_index):
+            source, target = (unordered.stages[index] for index in arc)
             # Between chunks the order of the devices does not matter.
             if source.chunk == target.chunk:
                 successors[source.device].add(target.device)
@@ -125,34 +126,29 @@ class PartitionPlan:
     @cached_property
     def stages(self) -> tuple[Stage, ...]:
         """The stages with operators: every chunk in turn, its devices in their order."""
-        used = set(self.stage_of_operator.values())
+        if not self.chunks:
+            return tuple(Stage(device) for device in self.device_order)
         rank = {device: rank for rank, device in enumerate(self.device_order)}
-        return tuple(sorted(used, key=lambda stage: (stage.chunk, rank[stage.device])))
-
-    @cached_property
-    def stage_of_operator(self) -> Mapping[str, Stage]:
-        """The stage of every operator, by name, in the order of `assignment`."""
-        # One object per stage: they are compared and hashed often.
-        known: dict[tuple[str, int], Stage] = {}
-        table: dict[str, Stage] = {}
-        for name, device in self.assignment.items():
-            key = device, self.chunks.get(name, 0)
-            if key not in known:
-                known[key] = Stage(*key)
-            table[name] = known[key]
-        return MappingProxyType(table)
+        used = {(self.chunks.get(name, 0), rank[dev]) for name, dev in self.assignment.items()}
+        return tuple(Stage(self.device_order[rank], chunk) for chunk, rank in sorted(used))
 
     @cached_property
     def stage_index(self) -> Mapping[str, int]:
         """The position in `stages` of every operator's stage, by name."""
-        position = {stage: index for index, stage in enumerate(self.stages)}
+        position = {(stage.device, stage.chunk): at for at, stage in enumerate(self.stages)}
+        if not self.chunks:
+            rank = {device: at for (device, _), at in position.items()}
+            return MappingProxyType({name: rank[dev] for name, dev in self.assignment.items()})
         return MappingProxyType(
-            {name: position[stage] for name, stage in self.stage_of_operator.items()}
+            {
+                name: position[device, self.chunks.get(name, 0)]
+                for name, device in self.assignment.items()
+            }
         )
 
     def stage_of(self, operator: str) -> Stage:
         """Return the stage of `operator`."""
-        return self.stage_of_operator[operator]
+        return self.stages[self.stage_index[operator]]
 
     def operators_of(self, device: str) -> tuple[str, ...]:
         """Return the operators on `device`, of all its chunks, in the order of `assignment`."""
@@ -161,6 +157,11 @@ class PartitionPlan:
 
 def check_assignment(problem: PartitionProblem, assignment: Mapping[str, str]) -> None:
     """Raise PartitionError unless `assignment` maps exactly the operators to known devices."""
+    if (
+        assignment.keys() == problem.index_of.keys()
+        and set(assignment.values()) <= problem.device_of.keys()
+    ):
+        return
     for op in problem.operators:
         if op.name not in assignment:
             raise PartitionError(f"the plan has no device for operator {op.name!r}")

@@ -12,6 +12,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
+from solver.arrays import ProblemArrays
 from solver.checks import (
     check_choice,
     check_name,
@@ -320,6 +321,11 @@ class PartitionProblem:
         for op in self.operators:
             roots[op.name] = op.name if op.alias_of is None else roots[op.alias_of]
         return roots
+
+    @cached_property
+    def arrays(self) -> ProblemArrays:
+        """The numbers of the problem as arrays; see :mod:`solver.arrays`."""
+        return ProblemArrays(self)
 
     @cached_property
     def units(self) -> tuple[tuple[str, ...], ...]:
