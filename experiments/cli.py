@@ -200,7 +200,7 @@ def plan(
     with ProgressLine(quiet=True) as progress:
         problem = read_problem(model, devices, link, objective, memory_model, progress.step)
         results = solve_all(problem, dict.fromkeys(("greedy", solver)), limits, model, progress)
-    finish(problem, results, out, as_json)
+    finish(problem, results, limits, out, as_json)
 
 
 @app.command()
@@ -242,7 +242,7 @@ def solve(
     )
     with ProgressLine(quiet=True) as progress:
         results = solve_all(problem, (solver,), limits, graph, progress)
-    finish(problem, results, out, as_json)
+    finish(problem, results, limits, out, as_json)
 
 
 @app.command()

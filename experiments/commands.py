@@ -8,6 +8,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,12 +18,14 @@ from solver import (
     MEMORY_MODELS,
     OBJECTIVES,
     PCIE,
+    Diagnosis,
     Interconnect,
     PartitionError,
     PartitionProblem,
     SolveLimits,
     SolveResult,
     SolveStatus,
+    diagnose,
     save_plan,
     summary,
 )
@@ -215,12 +218,26 @@ def solve_all(
 
 
 def finish(
-    problem: PartitionProblem, results: list[SolveResult], out: str | None, as_json: bool
+    problem: PartitionProblem,
+    results: list[SolveResult],
+    limits: SolveLimits,
+    out: str | None,
+    as_json: bool,
 ) -> None:
-    """Print answers, the last of which was asked for; save its plan; exit by its status."""
+    """Print answers, the last of which was asked for; save its plan; exit by its status.
+
+    When no plan exists it says why, which may take as long as `limits` allow once more.
+    """
+    from experiments.interrupt import run_interruptibly
+
     asked = results[-1]
+    explain = functools.partial(
+        run_interruptibly, functools.partial(diagnose, problem, limits, result=asked)
+    )
     if as_json:
         answer = _result_json(problem, asked)
+        if asked.status is SolveStatus.INFEASIBLE:
+            answer["diagnosis"] = _diagnosis_json(explain())
         if len(results) > 1:
             answer["baseline"] = _result_json(problem, results[0])
         print(json.dumps(answer, indent=1))
@@ -233,6 +250,8 @@ def finish(
         return
     if asked.status is SolveStatus.INFEASIBLE:
         print(printable(f"no plan exists: {asked.reason}"), file=sys.stderr)
+        if not as_json:
+            print(printable(explain().text), file=sys.stderr)
         raise typer.Exit(EXIT_NO_PLAN)
     print(printable(f"no plan found, and none ruled out: {asked.reason}"), file=sys.stderr)
     raise typer.Exit(EXIT_TIME_OUT)
@@ -265,4 +284,30 @@ def _result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, An
             }
             for usage in (() if evaluation is None else evaluation.usage)
         ],
+    }
+
+
+def _diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "text": diagnosis.text,
+        "status": diagnosis.status.value,
+        "conflict": [
+            {"kind": type(limit).__name__, **asdict(limit)} for limit in diagnosis.conflict
+        ],
+        "is_minimal": diagnosis.is_minimal,
+        "shortfalls": [
+            {**asdict(shortfall), "missing_bytes": shortfall.missing_bytes}
+            for shortfall in diagnosis.shortfalls
+        ],
+        "remedies": [
+            {
+                "kind": type(remedy.change).__name__,
+                **asdict(remedy.change),
+                "is_least": remedy.change.is_least,
+                "text": remedy.change.text,
+            }
+            for remedy in diagnosis.remedies
+        ],
+        "time_ran_out": diagnosis.time_ran_out,
+        "wall_time_s": diagnosis.wall_time_s,
     }

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import pickle
 import sys
 from dataclasses import replace
@@ -10,6 +11,7 @@ import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
+from experiments.cli import main
 from solver import (
     ColocationGroup,
     Device,
@@ -24,6 +26,7 @@ from solver import (
     SolveStatus,
     Weight,
     evaluate,
+    save_problem,
     solve,
 )
 from solver.diagnose import diagnose
@@ -569,3 +572,51 @@ def test_graph_inputs_count_once_for_a_unit():
     assert least_bytes_together(problem, ["a", "b"]) == 10 + 4 + 3
     (shortfall,) = find_shortfalls(problem)
     assert shortfall.missing_bytes == 1
+
+
+# -- from the command line -----------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "problem.json"
+    save_problem(chain([6, 6, 6], [10, 7]), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("command", ["solve", "plan"])
+def test_a_command_explains_why_no_plan_exists(command, saved, capsys):
+    assert main([command, saved, "--workers", "1"]) == 1
+    reason, explanation = capsys.readouterr().err.splitlines()
+    assert reason.startswith("no plan exists: ")
+    assert explanation == diagnose(chain([6, 6, 6], [10, 7]), LIMITS).text
+
+
+def test_json_has_the_diagnosis_as_a_field(saved, capsys):
+    assert main(["solve", saved, "--workers", "1", "--json"]) == 1
+    captured = capsys.readouterr()
+    answer = json.loads(captured.out)["diagnosis"]
+    assert answer["text"] == diagnose(chain([6, 6, 6], [10, 7]), LIMITS).text
+    assert answer["text"] not in captured.err
+    assert answer["status"] == "infeasible"
+    assert answer["is_minimal"] is True
+    assert answer["conflict"] == [
+        {"kind": "MemoryLimit", "devices": ["gpu0"], "memory_bytes": 10},
+        {"kind": "MemoryLimit", "devices": ["gpu1"], "memory_bytes": 7},
+    ]
+    assert [shortfall["missing_bytes"] for shortfall in answer["shortfalls"]] == [1]
+    assert answer["remedies"][0] == {
+        "kind": "MoreMemory",
+        "devices": ["gpu0"],
+        "extra_bytes": 2,
+        "too_few_bytes": 1,
+        "is_least": True,
+        "text": "2 B more on gpu0 (one byte less is not enough)",
+    }
+
+
+def test_json_of_a_plan_has_no_diagnosis(tmp_path, capsys):
+    path = tmp_path / "problem.json"
+    save_problem(chain([4, 4], [5, 5]), path)
+    assert main(["solve", str(path), "--workers", "1", "--json"]) == 0
+    assert "diagnosis" not in json.loads(capsys.readouterr().out)
