@@ -304,6 +304,20 @@ def _llama3_70b() -> Any:
     return model, (), {"input_ids": tokens}
 
 
+def _deepseek_v3() -> Any:
+    import torch
+
+    hf = _transformers()
+
+    # The configuration's own defaults are those of the published DeepSeek-V3: 61 layers, of
+    # which the last 58 have 256 experts; 671B parameters.
+    config = hf.DeepseekV3Config(use_cache=False)
+    with torch.device("meta"):
+        model = hf.DeepseekV3ForCausalLM(config).to(torch.bfloat16)
+        tokens = torch.zeros((1, 128), dtype=torch.long)
+    return model, (), {"input_ids": tokens}
+
+
 def _branches() -> Any:
     from experiments.branches import TwoTowers
 
@@ -344,6 +358,14 @@ ZOO: Final[Mapping[str, ModelSpec]] = MappingProxyType(
                 extra="hf",
                 equal_devices=8,
                 slack_permille=1100,
+            ),
+            ModelSpec(
+                "deepseek-v3",
+                "DeepSeek-V3, all 61 layers, bf16, 128 tokens, on the meta device",
+                _deepseek_v3,
+                has_weights=False,
+                extra="hf",
+                equal_devices=16,
             ),
             ModelSpec("mlp", "five linear layers, for trying things out", _mlp),
             ModelSpec("tiny-branches", "branches, small", _tiny_branches),

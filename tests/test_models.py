@@ -27,7 +27,8 @@ def spec_of(factory: object) -> ModelSpec:
 def test_zoo_has_the_default_models() -> None:
     assert set(DEFAULT_MODELS) < set(ZOO)
     assert all(name == spec.name for name, spec in ZOO.items())
-    assert [name for name, spec in ZOO.items() if not spec.has_weights] == ["llama3-70b"]
+    without = [name for name, spec in ZOO.items() if not spec.has_weights]
+    assert without == ["llama3-70b", "deepseek-v3"]
 
 
 @pytest.mark.parametrize("name", ["mlp", "tiny-branches", "tiny-gpt2"])
@@ -57,12 +58,16 @@ def test_the_branching_model_is_not_a_chain() -> None:
     assert max(len(node.all_input_nodes) for node in operators) >= 3
 
 
-def test_llama_takes_no_memory_for_weights() -> None:
+@pytest.mark.parametrize(
+    ("name", "size_bytes"),
+    [("llama3-70b", 141_107_412_992), ("deepseek-v3", 1_342_052_808_704)],
+)
+def test_large_models_take_no_memory_for_weights(name: str, size_bytes: int) -> None:
     pytest.importorskip("transformers")
-    loaded = build_model(ZOO["llama3-70b"])
+    loaded = build_model(ZOO[name])
     assert not loaded.has_weights
     sizes = (p.numel() * p.element_size() for p in loaded.module.parameters())
-    assert sum(sizes) == 141_107_412_992
+    assert sum(sizes) == size_bytes
     assert all(parameter.is_meta for parameter in loaded.module.parameters())
 
 
