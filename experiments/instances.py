@@ -25,6 +25,7 @@ __all__ = [
     "UNEQUAL_SHARES",
     "NamedDevices",
     "derived_device_sets",
+    "devices_by_shares",
     "load_workload",
     "one_device_bytes",
 ]
@@ -79,13 +80,28 @@ def derived_device_sets(
         Of the problem, such as ``memory_model``.
     """
     probe = PartitionProblem.from_digraph(graph, (Device("probe"),), **settings)
-    need_bytes = max(1, one_device_bytes(probe))
-    sets: list[NamedDevices] = []
-    for name, shares in (("equal", (1,) * equal_devices), ("unequal", UNEQUAL_SHARES)):
-        scale = max(slack_permille, _least_scale_permille(probe, shares, need_bytes))
-        devices = _devices(shares, need_bytes, scale)
-        sets.append(NamedDevices(name, DeviceSet(devices)))
-    return tuple(sets)
+    return tuple(
+        NamedDevices(name, DeviceSet(devices_by_shares(probe, shares, slack_permille)))
+        for name, shares in (("equal", (1,) * equal_devices), ("unequal", UNEQUAL_SHARES))
+    )
+
+
+def devices_by_shares(
+    problem: PartitionProblem, shares: Sequence[int], slack_permille: int
+) -> tuple[Device, ...]:
+    """Return devices with capacities in the proportions `shares`, on which a plan exists.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+        Its own devices do not matter.
+    shares : sequence of int
+    slack_permille : int
+        Total capacity wanted, per thousand of what the model needs on one device.
+    """
+    need_bytes = max(1, one_device_bytes(problem))
+    scale = max(slack_permille, _least_scale_permille(problem, shares, need_bytes))
+    return _devices(shares, need_bytes, scale)
 
 
 def _devices(shares: Sequence[int], need_bytes: int, scale_permille: int) -> tuple[Device, ...]:
