@@ -23,6 +23,12 @@ def _chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     return solve_chain(problem, limits)
 
 
+def _ideal_dp(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
+    from solver.ideal_dp import solve_ideal_dp
+
+    return solve_ideal_dp(problem, limits)
+
+
 def _cp_sat(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     # OR-Tools takes a second to load; nobody pays for it who solves nothing.
     from solver.cp_sat import solve_cp_sat
@@ -31,7 +37,7 @@ def _cp_sat(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
 
 
 SOLVERS: Final[Mapping[str, Solver]] = MappingProxyType(
-    {"greedy": _greedy, "chain": _chain, "cp-sat": _cp_sat}
+    {"greedy": _greedy, "chain": _chain, "ideal-dp": _ideal_dp, "cp-sat": _cp_sat}
 )
 
 

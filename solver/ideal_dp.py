@@ -1,0 +1,244 @@
+"""Exact dynamic program over ideals, for graphs that have few.
+
+Source: Tarnawski, Phanishayee, Devanur, Mahajan, Nina Paravecino, "Efficient Algorithms for
+Device Placement of DNN Graph Operators", NeurIPS 2020, sections 4 and 5.
+
+**Why it is exact.** The stages of a feasible plan are in an order in which no forward edge
+leads back. So the units of the first i stages, for every i, are an ideal I_i: they contain all
+predecessors of their members. Conversely a chain of ideals {} = I_0 < ... < I_m = all units,
+with a device for each step that no other step has, is a feasible plan as far as order goes. What a
+stage costs is a function of its units S = I_{i+1} - I_i, its device, and the number of stages
+after it:
+
+* *Compute, pins, weights, saved storages, memory*: of S and the device alone
+  (:func:`solver.evaluate.stage_memory_bytes`); under 1F1B also of how many stages follow, which is
+  known because the program builds suffixes of a plan.
+* *Receives*, and bytes transferred: a device receives every value that S reads and others
+  produce, once. *Sends* under host-staged charging: every value that S produces and others read,
+  once. Edges of a backward pass fit: they lead anywhere, but only S counts.
+* *Sends* under peer-to-peer charging: one for each *device* that reads. With one reading unit
+  outside the producer that is one or none, again a function of S. With more it depends on how
+  the readers are divided, which is not a function of S or of the ideals before or after it: two
+  plans with the same S may differ in it. The program then counts one send, which is too few at
+  most, so its optimum is a lower bound; it claims optimality only if its plan turns out to cost no
+  more.
+
+So ``best[s, I]``, the best value of running all outside I on exactly the devices s, is the best
+over J and over the device taken from s of the cost of J - I joined with ``best[s', J]``: added
+(``transfer``, ``devices``) or the larger of both (``bottleneck``, ``peak_memory``). Both are
+monotone in the rest, and so is the pair (sum, largest) in lexicographic order: a rest with a
+smaller sum is better, and with equal sums a smaller largest is no worse. The largest *before* a sum
+is not (two rests may tie under the maximum of what is before), so a tuple is solved in sweeps: each
+``bottleneck`` or ``peak_memory`` becomes a limit on every stage of the later sweeps.
+
+Devices are told apart by kind only. ``latency`` is not a sum or maximum over stages (stages run in
+parallel), links between pairs of devices make costs depend on two devices, and with several
+chunks a device has several steps: all are declined.
+
+**What makes it fast.** Units without cost are merged first (:func:`solver.ideals.collapse`), which
+removes most ideals of some graphs: every dangling output doubles their number. Costs of all pairs
+of ideals in a block are one matrix product (:mod:`solver.ideal_costs`), and a ceiling on the load
+leaves few ideals where a set of devices can end (:mod:`solver.ideal_sweep`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solver.evaluate import Evaluation, evaluate
+from solver.ideal_sweep import DeviceSets, GaveUp, Goal, Solution, Sweep
+from solver.ideal_tables import StageTables, net_times_ns
+from solver.ideals import Blocks, collapse, list_ideals
+from solver.plan import PartitionPlan
+from solver.problem import PartitionProblem
+from solver.reduce import DeviceKind, UnitGraph, condense, interchangeable_kinds
+from solver.result import SolveLimits, SolveResult, SolveStatus
+
+_NAME = "ideal-dp"
+MOST_IDEALS = 40_000
+_MOST_SETS = 1_024
+_MOST_PAIRS = 3_000_000_000
+_EASY_IDEALS = 4_000
+"""Up to so many ideals the program is expected to beat a search, which needs a second to load."""
+_LARGEST = ("bottleneck", "peak_memory")
+
+
+def solve_ideal_dp(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
+    """Solve `problem` exactly if its graph has few ideals, or decline.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    limits : SolveLimits
+
+    Returns
+    -------
+    SolveResult
+        OPTIMAL or INFEASIBLE; UNKNOWN with a reason where it declines or the time runs out;
+        FEASIBLE with a bound where the relaxation that it solved is not tight.
+    """
+    started_s = time.perf_counter()
+    try:
+        answer = _solve(problem, limits, started_s)
+    except GaveUp as stopped:
+        answer = _Answer(SolveStatus.UNKNOWN, reason=str(stopped))
+    return SolveResult(
+        solver=_NAME,
+        status=answer.status,
+        plan=answer.plan,
+        evaluation=answer.evaluation,
+        objective_bounds=answer.bounds,
+        wall_time_s=time.perf_counter() - started_s,
+        reason=answer.reason,
+    )
+
+
+def can_win(problem: PartitionProblem) -> bool:
+    """Return whether :func:`solve_ideal_dp` will likely prove the optimum within a second.
+
+    Takes milliseconds: it lists ideals and gives up as soon as there are too many.
+    """
+    if why_declined(problem) is not None:
+        return False
+    units = condense(problem)
+    kinds = interchangeable_kinds(units)
+    if math.prod(len(kind.devices) + 1 for kind in kinds) > _MOST_SETS:
+        return False
+    blocks = _collapse(units, kinds, forget_weights=problem.memory_model == "weights")
+    most = _EASY_IDEALS if problem.objective[0] == "bottleneck" else _EASY_IDEALS // 4
+    return list_ideals(blocks.count, blocks.edges, most) is not None
+
+
+def why_declined(problem: PartitionProblem) -> str | None:
+    """Return in words what of `problem` the program does not do, or None."""
+    if "latency" in problem.objective:
+        return "latency is not a sum or maximum over stages"
+    if problem.chunks_per_device > 1:
+        return "several chunks on a device do not form one interval of ideals"
+    names = problem.device_of
+    if problem.interconnect.charging == "peer_to_peer" and any(
+        source in names and target in names for source, target in problem.interconnect.links
+    ):
+        return "links between pairs of devices make a stage's cost depend on two devices"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: SolveStatus
+    plan: PartitionPlan | None = None
+    evaluation: Evaluation | None = None
+    bounds: tuple[int, ...] | None = None
+    reason: str = ""
+
+
+def _collapse(units: UnitGraph, kinds: Sequence[DeviceKind], *, forget_weights: bool) -> Blocks:
+    times = [
+        net_times_ns(units, kind.device, sends=sends) for kind in kinds for sends in (True, False)
+    ]
+    free = frozenset(
+        index
+        for index, net in enumerate(units.nets)
+        if not net.value_bytes and not any(row[index] for row in times)
+    )
+    return collapse(units, free, forget_weights=forget_weights)
+
+
+def _solve(problem: PartitionProblem, limits: SolveLimits, started_s: float) -> _Answer:
+    declined = why_declined(problem)
+    if declined is not None:
+        raise GaveUp(declined)
+    units = condense(problem)
+    if any(allowed is not None and not allowed for allowed in units.allowed_devices):
+        return _Answer(
+            SolveStatus.INFEASIBLE, reason="operators that must share a device are pinned apart"
+        )
+    kinds = interchangeable_kinds(units)
+    if math.prod(len(kind.devices) + 1 for kind in kinds) > _MOST_SETS:
+        raise GaveUp(f"there are more than {_MOST_SETS:,} different sets of devices")
+    deadline_s = None if limits.time_limit_s is None else started_s + limits.time_limit_s
+    if problem.memory_model == "weights":
+        # Without the weights of units that cost nothing else there are far fewer ideals, and it
+        # seldom matters where these go. If it does, the same is done with them.
+        blocks = _collapse(units, kinds, forget_weights=True)
+        if blocks.weightless:
+            relaxed = _solve_blocks(units, kinds, blocks, deadline_s)
+            if relaxed.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
+                return relaxed
+    blocks = _collapse(units, kinds, forget_weights=False)
+    return _solve_blocks(units, kinds, blocks, deadline_s)
+
+
+def _solve_blocks(
+    units: UnitGraph, kinds: Sequence[DeviceKind], blocks: Blocks, deadline_s: float | None
+) -> _Answer:
+    """Solve the problem on blocks.
+
+    UNKNOWN if it forgets weights and its plan does not fit with them; FEASIBLE if the plan costs
+    more than the relaxation says.
+    """
+    problem = units.problem
+    ideals = list_ideals(blocks.count, blocks.edges, MOST_IDEALS)
+    if ideals is None:
+        raise GaveUp(f"the graph has more than {MOST_IDEALS:,} ideals")
+    most_devices = len(problem.devices)
+    if problem.max_devices is not None:
+        most_devices = min(most_devices, problem.max_devices)
+    tables = StageTables(units, kinds, blocks, ideals)
+    sweep = Sweep(tables, DeviceSets.of(kinds, most_devices), deadline_s, _MOST_PAIRS)
+    found = _minimise(problem, sweep)
+    if found is None:
+        return _Answer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
+    solution, values = found
+    plan = _plan(units, kinds, blocks, tables, solution)
+    evaluation = evaluate(problem, plan)
+    if not evaluation.feasible:
+        assert blocks.weightless, evaluation.violations
+        return _Answer(SolveStatus.UNKNOWN, reason="; ".join(evaluation.violations))
+    if evaluation.objective == values:
+        return _Answer(SolveStatus.OPTIMAL, plan, evaluation, values)
+    assert values < evaluation.objective, (values, evaluation.objective)
+    return _Answer(SolveStatus.FEASIBLE, plan, evaluation, values[:1])
+
+
+def _minimise(problem: PartitionProblem, sweep: Sweep) -> tuple[Solution, tuple[int, ...]] | None:
+    """Minimise the objectives one before the other, in as few sweeps as exactness allows."""
+    sums: tuple[str, ...] = ()
+    limits: dict[str, float] = {}
+    values: dict[str, int] = {}
+    found: Solution | None = None
+    for position, name in enumerate(problem.objective):
+        largest = name if name in _LARGEST else None
+        if largest is None:
+            sums = (*sums, name)
+            if position + 1 < len(problem.objective):
+                continue
+        found = sweep.minimise(Goal(sums, largest, dict(limits)))
+        if found is None:
+            return None
+        values.update(found.values)
+        if largest is not None:
+            limits[largest] = float(values[largest])
+    assert found is not None
+    return found, tuple(values[name] for name in problem.objective)
+
+
+def _plan(
+    units: UnitGraph,
+    kinds: Sequence[DeviceKind],
+    blocks: Blocks,
+    tables: StageTables,
+    solution: Solution,
+) -> PartitionPlan:
+    free = [[device.name for device in kind.devices] for kind in kinds]
+    order = [free[stage.kind].pop(0) for stage in solution.stages]
+    stage_of_block = [0] * blocks.count
+    for position, stage in enumerate(solution.stages):
+        inside = tables.member[:, stage.end] & ~tables.member[:, stage.start]
+        for block in inside.nonzero()[0]:
+            stage_of_block[int(block)] = position
+    stages = blocks.stage_of_units(stage_of_block)
+    return PartitionPlan(units.lift([order[stage] for stage in stages]), tuple(order))

@@ -1,0 +1,250 @@
+"""Loads, memory and transfers of all stages that a problem's ideals can form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from solver.evaluate import stage_memory_bytes
+from solver.hardware import STAGING_HOST, Device
+from solver.ideal_costs import Bools, Crossing, Floats, Indices, PairSum
+from solver.ideals import DROPPED, Blocks, consuming_blocks, membership
+from solver.reduce import DeviceKind, Net, UnitGraph
+
+
+def net_times_ns(units: UnitGraph, device: Device, *, sends: bool) -> list[int]:
+    """Return what `device` pays for one send (or one receive) of every net."""
+    problem = units.problem
+    if problem.interconnect.charging == "peer_to_peer":
+        link = problem.interconnect.default
+    elif device.is_host:
+        return [0] * len(units.nets)
+    else:
+        ends = (device.name, STAGING_HOST) if sends else (STAGING_HOST, device.name)
+        link = problem.interconnect.link(*ends)
+    return [
+        sum(
+            link.transfer_ns(op.value_bytes) if op.transfer_ns is None else op.transfer_ns
+            for op in (problem.operators[index] for index in net.operators)
+        )
+        for net in units.nets
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Profile:
+    """Send and receive times that several kinds of devices share; one sum if they add up."""
+
+    tables: tuple[PairSum, ...]
+
+
+class StageTables:
+    """Costs of the stages between ideals, by indices into an order in which subsets come first.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    kinds : sequence of DeviceKind
+    blocks : Blocks
+    ideals : sequence of int
+        Bit masks of all ideals, the smaller ones first.
+
+    Attributes
+    ----------
+    work_ns : array of float
+        Work of every ideal by every unit's fastest class; ascending.
+    kind_work_ns : list of array of float
+        Work of every ideal by kind.
+    slowness : list of float
+        Least ratio of the work of a set of units on a kind to its fastest work.
+    """
+
+    def __init__(
+        self,
+        units: UnitGraph,
+        kinds: Sequence[DeviceKind],
+        blocks: Blocks,
+        ideals: Sequence[int],
+    ) -> None:
+        self.units, self.problem, self.kinds, self.blocks = units, units.problem, kinds, blocks
+        times = np.array([units.latency_ns(k.device.device_class) for k in kinds], dtype=np.int64)
+        fastest = times.min(axis=0)
+        busy = fastest > 0
+        self.slowness = [
+            float((row[busy] / fastest[busy]).min()) if busy.any() else 1.0 for row in times
+        ]
+        # The most work that one unit needs, wherever it runs.
+        self.largest_unit_ns = int(fastest.max())
+        member = membership(ideals, blocks.count)
+        work = self._per_block(fastest) @ member
+        order = np.lexsort((np.arange(len(ideals)), work))
+        self.member = np.ascontiguousarray(member[:, order])
+        self.work_ns: Floats = work[order]
+        self.kind_work_ns: list[Floats] = [self._per_block(row) @ self.member for row in times]
+        self.count = len(ideals)
+        padded = np.zeros((self.count, -(-max(blocks.count, 1) // 64) * 8), dtype=np.uint8)
+        packed = np.packbits(self.member, axis=0, bitorder="little").T
+        padded[:, : packed.shape[1]] = packed
+        self.words = np.ascontiguousarray(padded.view(np.uint64).T)
+        self._build_bans()
+        self._build_transfers()
+        self._build_memory()
+
+    def _per_block(self, of_units: npt.NDArray[np.int64]) -> Floats:
+        sums = np.zeros(self.blocks.count)
+        for unit, value in enumerate(of_units):
+            if self.blocks.block_of[unit] != DROPPED:
+                sums[self.blocks.block_of[unit]] += value
+        return sums
+
+    def _build_bans(self) -> None:
+        """Count, in every ideal, the blocks that a kind may not run; None if it may run all."""
+        self._banned: list[Floats | None] = []
+        for kind in self.kinds:
+            flags = np.array(
+                [a is not None and kind.device.name not in a for a in self.units.allowed_devices]
+            )
+            counted = self._per_block(flags.astype(np.int64)) @ self.member
+            self._banned.append(counted if flags.any() else None)
+
+    def _crossings(self, nets: Sequence[Net], costs: Sequence[int]) -> list[Crossing]:
+        merged: dict[tuple[int, tuple[int, ...]], int] = {}
+        for net, cost in zip(nets, costs, strict=True):
+            ends = consuming_blocks(net, self.blocks)
+            if cost and ends is not None:
+                merged[ends] = merged.get(ends, 0) + cost
+        return [Crossing(*ends, cost) for ends, cost in merged.items()]
+
+    def _build_transfers(self) -> None:
+        nets = self.units.nets
+        known: dict[tuple[tuple[int, ...], ...], _Profile] = {}
+        self._profiles: list[_Profile] = []
+        for kind in self.kinds:
+            key = tuple(
+                tuple(net_times_ns(self.units, kind.device, sends=sends)) for sends in (True, False)
+            )
+            if key not in known:
+                send = PairSum(self.member)
+                # Times that overlap are compared, others are added.
+                receive = PairSum(self.member) if self.problem.interconnect.overlap else send
+                for crossing in self._crossings(nets, key[0]):
+                    send.add_sent(crossing)
+                for crossing in self._crossings(nets, key[1]):
+                    receive.add_received(crossing)
+                known[key] = _Profile((send,) if receive is send else (send, receive))
+            self._profiles.append(known[key])
+        self.transfer = PairSum(self.member)
+        self.most_transfer_bytes = sum(net.value_bytes * len(net.consumers) for net in nets)
+        for crossing in self._crossings(nets, [net.value_bytes for net in nets]):
+            self.transfer.add_received(crossing)
+
+    def _touched(self, of_units: Sequence[tuple[tuple[int, ...], int]], table: PairSum) -> None:
+        merged: dict[tuple[int, ...], int] = {}
+        for members, size_bytes in of_units:
+            held = {
+                self.blocks.block_of[unit] for unit in members if unit not in self.blocks.weightless
+            }
+            key = tuple(sorted(held - {DROPPED}))
+            if key:
+                merged[key] = merged.get(key, 0) + size_bytes
+        for key, size_bytes in merged.items():
+            table.add_touched(Crossing(-1, key, size_bytes))
+
+    def _build_memory(self) -> None:
+        """Build bounds on memory.
+
+        Below: weights, received values, and storages that wait for the end of the stage, which all
+        are held then. Above: all storages at once. Both are exact where only weights count.
+        """
+        units = self.units
+        self.weights = PairSum(self.member)
+        self._touched([(e.units, e.size_bytes) for e in units.weights], self.weights)
+        self.saved = PairSum(self.member)
+        self._received = PairSum(self.member)
+        self._waiting = PairSum(self.member)
+        self._allocated = PairSum(self.member)
+        self._exact: dict[tuple[int, int], int] = {}
+        if self.problem.memory_model == "weights":
+            return
+        if self.problem.memory_model == "training":
+            self._touched([(e.units, e.size_bytes) for e in units.saved], self.saved)
+        for crossing in self._crossings(units.nets, [net.value_bytes for net in units.nets]):
+            self._received.add_received(crossing)
+        self._touched([(n.consumers, n.value_bytes) for n in units.input_nets], self._received)
+        everything, waiting = [0] * self.blocks.count, [0] * self.blocks.count
+        for storage in units.storages:
+            block = self.blocks.block_of[storage.unit]
+            everything[block] += storage.size_bytes
+            readers = {self.blocks.block_of[unit] for unit in storage.readers} - {block, DROPPED}
+            if storage.is_output:
+                waiting[block] += storage.size_bytes
+            elif readers:
+                crossing = Crossing(block, tuple(sorted(readers)), storage.size_bytes)
+                self._waiting.add_sent(crossing)
+        self._waiting.add_units(waiting)
+        self._allocated.add_units(everything)
+
+    # -- pairs of ideals ------------------------------------------------------------------
+
+    def nested(self, starts: Indices, ends: Indices) -> Bools:
+        """Return whether each start is a proper subset of each end."""
+        result = ends[None, :] > starts[:, None]
+        for word in self.words:
+            here, there = word[starts], word[ends]
+            if int(np.bitwise_or.reduce(here)) & ~int(np.bitwise_and.reduce(there)):
+                result &= (here[:, None] & ~there[None, :]) == 0
+        return result
+
+    def allowed(self, kind: int, starts: Indices, ends: Indices) -> Bools | None:
+        """Return whether `kind` may run each stage; None if it may run all."""
+        banned = self._banned[kind]
+        return None if banned is None else banned[starts][:, None] == banned[ends][None, :]
+
+    def compute_ns(self, kind: int, starts: Indices, ends: Indices) -> Floats:
+        """Return the compute time of each stage on `kind`."""
+        work = self.kind_work_ns[kind]
+        result: Floats = work[ends][None, :] - work[starts][:, None]
+        return result
+
+    def load_ns(self, kind: int, starts: Indices, ends: Indices) -> Floats:
+        """Return the load of each stage on `kind`."""
+        result = self.compute_ns(kind, starts, ends)
+        tables = self._profiles[kind].tables
+        for table in tables:
+            part = table.table(starts, ends)
+            result = result + part if len(tables) == 1 else np.maximum(result, part)
+        return result
+
+    def memory_bytes(self, starts: Indices, ends: Indices, in_flight: int) -> tuple[Floats, Floats]:
+        """Return a lower and an upper bound of the memory of each stage."""
+        lower = self.weights.table(starts, ends)
+        if self.problem.memory_model == "training":
+            lower += in_flight * self.saved.table(starts, ends)
+        if self.problem.memory_model == "weights":
+            return lower, lower
+        lower += self._received.table(starts, ends)
+        waiting, allocated = self._waiting.table(starts, ends), self._allocated.table(starts, ends)
+        return lower + waiting, lower + allocated
+
+    def exact_memory_bytes(self, start: int, end: int, in_flight: int) -> int:
+        """Return the memory of one stage, as the evaluator defines it."""
+        if (start, end) not in self._exact:
+            inside = self.member[:, end] & ~self.member[:, start]
+            self._exact[start, end] = stage_memory_bytes(
+                self.problem,
+                (
+                    self.problem.operators[index].name
+                    for unit, members in enumerate(self.units.members)
+                    if self.blocks.block_of[unit] != DROPPED and inside[self.blocks.block_of[unit]]
+                    for index in members
+                ),
+                0,
+            )
+        one = self._exact[start, end]
+        if self.problem.memory_model == "training":
+            pair = np.array([start]), np.array([end])
+            one += in_flight * int(self.saved.table(*pair)[0, 0])
+        return one
