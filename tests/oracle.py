@@ -10,14 +10,15 @@ An instance is plain data, as JSON could hold it::
      "devices": [{"name", "memory_bytes", "device_class", "is_host"}, ...],
      "interconnect": {"charging", "overlap", "default": {"bandwidth_bytes_per_s", "latency_ns"},
                       "links": [{"source", "target", "bandwidth_bytes_per_s", "latency_ns"}, ...]},
-     "objective": [...], "memory_model", "schedule", "microbatches"}
+     "objective": [...], "memory_model", "schedule", "microbatches",
+     "chunks_per_device", "max_devices"}
 
-Memory is found by playing a stage step by step with a set of live storages; stage orders and
-paths by listing all of them. Nothing is pruned but pins and colocation, so that a wrong bound in a
-solver cannot be repeated here.
+A stage is a pair (chunk, device number). Memory is found by playing a stage step by step with a
+set of live storages; orders of devices and paths by listing all of them. Nothing is pruned but
+pins and colocation, so that a wrong bound in a solver cannot be repeated here.
 
-What a device holds depends only on the set of operators that it runs, so results of playing a
-stage are remembered by that set (a bit mask); this makes the enumeration fast enough.
+What a stage holds depends only on the set of operators that it runs, so results of playing it
+are remembered by that set (a bit mask); this makes the enumeration fast enough.
 """
 
 import itertools
@@ -46,6 +47,7 @@ class Oracle:
             if not self.ops[i]["is_backward"] and not self.ops[j]["is_backward"]
         ]
         self._stage_memo = {}
+        self._device_memo = {}
         self._compute_memo = {}
         self._order_memo = {}
         self._path_memo = {}
@@ -60,7 +62,7 @@ class Oracle:
         return name
 
     def stage_bytes(self, mask):
-        """(bytes whatever the schedule, bytes per microbatch in flight) of those in mask."""
+        """(weight keys, other bytes, bytes per microbatch in flight) of those in mask."""
         if mask not in self._stage_memo:
             members = [i for i in range(len(self.ops)) if mask >> i & 1]
             self._stage_memo[mask] = self._play(members)
@@ -77,15 +79,8 @@ class Oracle:
             for name in self.ops[i]["reads"]:
                 if name not in self.number or self.number[name] not in members:
                     arrived.add(name)
-        weights = 0
-        for key in held_weights:
-            entry = self.instance["weights"][key]
-            trained = entry["training_bytes"]
-            weights += (
-                trained if model == "training" and trained is not None else entry["size_bytes"]
-            )
         if model == "weights":
-            return weights, 0
+            return held_weights, 0, 0
         received = 0
         for name in arrived:
             if name in self.number:
@@ -100,7 +95,18 @@ class Oracle:
             peak = max(peak, sum(live.values()))
             live = {s: size for s, size in live.items() if self._needed_after(s, now, members)}
         saved = sum(self.instance["saved"][key] for key in kept_for_backward)
-        return weights + received + peak, saved if model == "training" else 0
+        return held_weights, received + peak, saved if model == "training" else 0
+
+    def weight_bytes(self, keys):
+        total = 0
+        for key in keys:
+            entry = self.instance["weights"][key]
+            trained = self.instance["memory_model"] == "training"
+            if trained and entry["training_bytes"] is not None:
+                total += entry["training_bytes"]
+            else:
+                total += entry["size_bytes"]
+        return total
 
     def _needed_after(self, storage, now, members):
         for i in members:
@@ -113,18 +119,41 @@ class Oracle:
                     return True
         return False
 
-    def in_flight(self, position, stage_count):
+    def in_flight(self, chunk, rank, device_count, chunk_count):
+        """Microbatches in a stage: with 1F1B as many as there are places from it to the end."""
         microbatches = self.instance["microbatches"]
         if self.instance["schedule"] == "gpipe":
             return microbatches
-        return min(stage_count - position, microbatches)
+        places = [(c, r) for c in range(chunk_count) for r in range(device_count)]
+        return min(len(places) - places.index((chunk, rank)), microbatches)
 
-    def memory(self, masks, stages):
-        """Bytes held by each device, given the stage order (device numbers)."""
+    def device_bytes(self, stages):
+        """(bytes whatever the schedule, [(chunk, bytes per microbatch in flight)]) of a device.
+
+        `stages` are the chunks of the device and the operators of each (a bit mask).
+        """
+        if stages not in self._device_memo:
+            played = [(chunk, *self.stage_bytes(mask)) for chunk, mask in stages]
+            keys = set().union(*(held_weights for _, held_weights, _, _ in played))
+            fixed = self.weight_bytes(keys) + sum(other for _, _, other, _ in played)
+            self._device_memo[stages] = fixed, [(chunk, saved) for chunk, _, _, saved in played]
+        return self._device_memo[stages]
+
+    def memory(self, masks, device_order):
+        """Bytes held by each device, given the operators of each stage (bit masks)."""
+        first = min(masks)[0]
+        chunk_count = max(masks)[0] + 1 - first
         held = [0] * len(self.devices)
-        for position, d in enumerate(stages):
-            fixed, per_microbatch = self.stage_bytes(masks[d])
-            held[d] = fixed + per_microbatch * self.in_flight(position, len(stages))
+        for rank, d in enumerate(device_order):
+            own = tuple(
+                (chunk - first, masks[chunk, device]) for chunk, device in masks if device == d
+            )
+            fixed, saved = self.device_bytes(own)
+            held[d] = fixed + sum(
+                size * self.in_flight(chunk, rank, len(device_order), chunk_count)
+                for chunk, size in saved
+                if size
+            )
         return held
 
     def memory_fits(self, held):
@@ -143,32 +172,46 @@ class Oracle:
 
     # -- order of stages and paths: list them all -----------------------------------------------
 
-    def arcs(self, where):
+    def arcs(self, places):
+        """The pairs of stages that a forward edge joins; `places` is the stage of each operator."""
         return frozenset(
-            (where[i], where[j]) for i, j in self.ordering_edges if where[i] != where[j]
+            (places[i], places[j]) for i, j in self.ordering_edges if places[i] != places[j]
         )
 
-    def stage_orders(self, used, arcs):
-        """All topological orders of the quotient graph; none if it has a cycle."""
+    def device_orders(self, used, arcs):
+        """All orders of the devices in which data only flows to later stages."""
         key = (used, arcs)
         if key not in self._order_memo:
             self._order_memo[key] = [
                 order
                 for order in itertools.permutations(used)
-                if all(order.index(p) < order.index(q) for p, q in arcs)
+                if all(
+                    (c, order.index(d)) < (other_c, order.index(other_d))
+                    for (c, d), (other_c, other_d) in arcs
+                )
             ]
         return self._order_memo[key]
 
-    def paths(self, used, arcs):
-        """All paths through an acyclic quotient graph."""
-        key = (used, arcs)
+    def paths(self, stages, arcs):
+        """All paths through the stages, or None if one returns to where it was.
+
+        Stages of one device are joined too, for they cannot run at once.
+        """
+        key = (stages, arcs)
         if key not in self._path_memo:
-            self._path_memo[key] = [
-                walk
-                for length in range(1, len(used) + 1)
-                for walk in itertools.permutations(used, length)
-                if all(step in arcs for step in itertools.pairwise(walk))
-            ]
+            steps = set(arcs)
+            for d in {d for _, d in stages}:
+                steps.update(itertools.pairwise(sorted(s for s in stages if s[1] == d)))
+            complete = []
+            unfinished = [(stage,) for stage in stages]
+            while unfinished:
+                walk = unfinished.pop()
+                if walk[-1] in walk[:-1]:
+                    complete = None
+                    break
+                complete.append(walk)
+                unfinished += [(*walk, target) for source, target in steps if source == walk[-1]]
+            self._path_memo[key] = complete
         return self._path_memo[key]
 
     # -- time ------------------------------------------------------------------------------------
@@ -205,68 +248,98 @@ class Oracle:
             self._compute_memo[key] = total
         return self._compute_memo[key]
 
-    def traffic(self, where):
-        """(send time by device, receive time by device, bytes sent in all)."""
-        send = [0] * len(self.devices)
-        receive = [0] * len(self.devices)
+    def traffic(self, places):
+        """(send time by stage, receive time by stage, bytes sent in all)."""
+        send = dict.fromkeys(places, 0)
+        receive = dict.fromkeys(places, 0)
         moved_bytes = 0
         staged = self.instance["interconnect"]["charging"] == "host_staged"
         for i, readers in enumerate(self.readers):
-            home = where[i]
-            away = {where[j] for j in readers}
-            away.discard(home)
-            if not away:
+            home = places[i]
+            arrivals = {}
+            for j in readers:
+                chunk, d = places[j]
+                if d != home[1]:
+                    # Received once by the device, when it first reads it.
+                    arrivals[d] = min(arrivals.get(d, chunk), chunk)
+            if not arrivals:
                 continue
-            moved_bytes += len(away) * self.ops[i]["value_bytes"]
-            here = self.devices[home]["name"]
-            if staged and not self.devices[home]["is_host"]:
+            moved_bytes += len(arrivals) * self.ops[i]["value_bytes"]
+            here = self.devices[home[1]]["name"]
+            if staged and not self.devices[home[1]]["is_host"]:
                 send[home] += self.move_ns(i, here, HOST)
-            for d in away:
+            for d, chunk in arrivals.items():
                 if not staged:
                     cost = self.move_ns(i, here, self.devices[d]["name"])
                     send[home] += cost
-                    receive[d] += cost
+                    receive[chunk, d] += cost
                 elif not self.devices[d]["is_host"]:
-                    receive[d] += self.move_ns(i, HOST, self.devices[d]["name"])
+                    receive[chunk, d] += self.move_ns(i, HOST, self.devices[d]["name"])
         return send, receive, moved_bytes
 
-    def loads(self, masks, send, receive):
-        combine = max if self.instance["interconnect"]["overlap"] else sum
-        return [
-            combine((self.compute_ns(d, mask), send[d], receive[d])) for d, mask in enumerate(masks)
-        ]
+    def combine(self, *times):
+        return max(times) if self.instance["interconnect"]["overlap"] else sum(times)
+
+    def by_device(self, by_stage):
+        totals = [0] * len(self.devices)
+        for (_, d), value in by_stage.items():
+            totals[d] += value
+        return totals
 
     # -- one assignment --------------------------------------------------------------------------
 
-    def masks(self, where):
-        masks = [0] * len(self.devices)
-        for i, d in enumerate(where):
-            masks[d] |= 1 << i
+    def masks(self, places):
+        masks = {}
+        for i, stage in enumerate(places):
+            masks[stage] = masks.get(stage, 0) | 1 << i
         return masks
 
+    def times(self, places, masks, *, with_latency=True):
+        """Everything about time and transfers, whatever the order of the devices."""
+        send, receive, moved_bytes = self.traffic(places)
+        compute = {stage: self.compute_ns(stage[1], mask) for stage, mask in masks.items()}
+        totals = [self.by_device(times) for times in (compute, send, receive)]
+        latency = None
+        paths = self.paths(tuple(sorted(masks)), self.arcs(places)) if with_latency else None
+        if paths is not None:
+            spent = {s: self.combine(compute[s], send[s], receive[s]) for s in masks}
+            latency = max(sum(spent[stage] for stage in walk) for walk in paths)
+        return {
+            "compute": totals[0],
+            "send": totals[1],
+            "receive": totals[2],
+            "load": [self.combine(*parts) for parts in zip(*totals, strict=True)],
+            "transfer": moved_bytes,
+            "latency": latency,
+        }
 
-def cost(instance, assignment, stages, oracle=None):
+
+def cost(instance, assignment, device_order, chunks=None, oracle=None):
     """Everything about one plan; `latency` is None when the stages form a cycle.
 
-    `violations` is a set of kinds: "order", "memory", "pin", "colocation".
+    `chunks` names the chunk of each operator that is not in chunk 0. `violations` is a set of
+    kinds: "order", "memory", "pin", "colocation", "chunks", "devices".
     """
     oracle = oracle or Oracle(instance)
     index = {device["name"]: d for d, device in enumerate(oracle.devices)}
-    where = [index[assignment[name]] for name in oracle.names]
-    order = tuple(index[name] for name in stages)
-    used = tuple(sorted(set(where)))
+    chunks = chunks or {}
+    places = [(chunks.get(name, 0), index[assignment[name]]) for name in oracle.names]
+    order = tuple(index[name] for name in device_order)
+    used = tuple(sorted({d for _, d in places}))
     assert sorted(order) == sorted(used)
-    masks = oracle.masks(where)
-    arcs = oracle.arcs(where)
-    orders = oracle.stage_orders(used, arcs)
+    masks = oracle.masks(places)
     held = oracle.memory(masks, order)
-    send, receive, moved_bytes = oracle.traffic(where)
-    loads = oracle.loads(masks, send, receive)
+    values = oracle.times(places, masks)
     violations = set()
-    if order not in orders:
+    if order not in oracle.device_orders(used, oracle.arcs(places)):
         violations.add("order")
     if not oracle.memory_fits(held):
         violations.add("memory")
+    numbers = [chunk for chunk, _ in places]
+    if max(numbers) - min(numbers) >= instance["chunks_per_device"]:
+        violations.add("chunks")
+    if instance["max_devices"] is not None and len(used) > instance["max_devices"]:
+        violations.add("devices")
     for op in oracle.ops:
         if (
             op["allowed_devices"] is not None
@@ -274,21 +347,13 @@ def cost(instance, assignment, stages, oracle=None):
         ):
             violations.add("pin")
     for group in instance["colocation"]:
-        if len({assignment[name] for name in group}) > 1:
+        if len({places[oracle.number[name]] for name in group}) > 1:
             violations.add("colocation")
-    latency = None
-    if orders:
-        latency = max(sum(loads[d] for d in walk) for walk in oracle.paths(used, arcs))
     return {
+        **values,
         "memory": held,
-        "compute": [oracle.compute_ns(d, mask) for d, mask in enumerate(masks)],
-        "send": send,
-        "receive": receive,
-        "load": loads,
         "devices": len(used),
-        "transfer": moved_bytes,
-        "bottleneck": max(loads),
-        "latency": latency,
+        "bottleneck": max(values["load"]),
         "peak_memory": oracle.permille(held),
         "violations": violations,
     }
@@ -305,7 +370,7 @@ def units(instance):
 
 
 def brute_force(instance):
-    """The best objective tuple and an assignment that has it, or None if there is no plan."""
+    """The best objective tuple with an assignment and chunks that have it; None without a plan."""
     oracle = Oracle(instance)
     number_of = {device["name"]: d for d, device in enumerate(oracle.devices)}
     choices = []
@@ -316,24 +381,31 @@ def brute_force(instance):
             own = oracle.ops[oracle.number[name]]["allowed_devices"]
             if own is not None:
                 allowed &= set(own)
-        choices.append(sorted(number_of[name] for name in allowed))
+        choices.append(
+            [
+                (chunk, number_of[name])
+                for chunk in range(instance["chunks_per_device"])
+                for name in sorted(allowed)
+            ]
+        )
         unit_numbers.append([oracle.number[name] for name in unit])
+    most_devices = instance["max_devices"] or len(number_of)
     order_matters = instance["memory_model"] == "training" and instance["schedule"] == "1f1b"
-    needs_time = bool({"bottleneck", "latency"} & set(instance["objective"]))
-    needs_traffic = needs_time or "transfer" in instance["objective"]
-    where = [0] * len(oracle.ops)
+    needs_time = bool({"bottleneck", "latency", "transfer"} & set(instance["objective"]))
+    places = [None] * len(oracle.ops)
     best = None
-    best_where = None
+    best_places = None
     for picks in itertools.product(*choices):
-        for numbers, d in zip(unit_numbers, picks, strict=True):
+        for numbers, stage in zip(unit_numbers, picks, strict=True):
             for i in numbers:
-                where[i] = d
-        used = tuple(sorted(set(where)))
-        arcs = oracle.arcs(where)
-        orders = oracle.stage_orders(used, arcs)
+                places[i] = stage
+        used = tuple(sorted({d for _, d in places}))
+        if len(used) > most_devices:
+            continue
+        orders = oracle.device_orders(used, oracle.arcs(places))
         if not orders:
             continue
-        masks = oracle.masks(where)
+        masks = oracle.masks(places)
         permilles = []
         for order in orders if order_matters else orders[:1]:
             held = oracle.memory(masks, order)
@@ -342,21 +414,19 @@ def brute_force(instance):
         if not permilles:
             continue
         values = {"devices": len(used), "peak_memory": min(permilles)}
-        if needs_traffic:
-            send, receive, values["transfer"] = oracle.traffic(where)
         if needs_time:
-            loads = oracle.loads(masks, send, receive)
-            values["bottleneck"] = max(loads)
-            if "latency" in instance["objective"]:
-                values["latency"] = max(
-                    sum(loads[d] for d in walk) for walk in oracle.paths(used, arcs)
-                )
+            with_latency = "latency" in instance["objective"]
+            values.update(oracle.times(places, masks, with_latency=with_latency))
+            values["bottleneck"] = max(values["load"])
         objective = tuple(values[name] for name in instance["objective"])
         if best is None or objective < best:
             best = objective
-            best_where = list(where)
+            best_places = list(places)
     if best is None:
         return None
-    return best, {
-        name: oracle.devices[d]["name"] for name, d in zip(oracle.names, best_where, strict=True)
-    }
+    named = list(zip(oracle.names, best_places, strict=True))
+    return (
+        best,
+        {name: oracle.devices[d]["name"] for name, (_, d) in named},
+        {name: chunk for name, (chunk, _) in named},
+    )

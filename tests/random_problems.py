@@ -21,11 +21,17 @@ from solver.problem import (
 
 
 def random_problem(
-    seed: int, *, min_operators: int = 4, max_operators: int = 8, **replaced: Any
+    seed: int,
+    *,
+    min_operators: int = 4,
+    max_operators: int = 8,
+    draw_chunks: bool = False,
+    **replaced: Any,
 ) -> PartitionProblem:
     """Return the problem of `seed`; the same seed gives the same problem.
 
-    `replaced` are fields of the problem to set afterwards (they must stay consistent).
+    With `draw_chunks` it gets a number of chunks per device and perhaps a limit on devices; the
+    rest is as without. `replaced` are fields to set afterwards (they must stay consistent).
     """
     rng = random.Random(seed)
     count = max(rng.randint(min_operators, max_operators) for _ in range(2))
@@ -105,6 +111,12 @@ def random_problem(
         schedule=rng.choice(SCHEDULES),  # type: ignore[arg-type]
         microbatches=rng.choice((1, 2, 3, 8)),
     )
+    if draw_chunks:
+        replaced = {
+            "chunks_per_device": rng.choice((1, 2, 2, 3)),
+            "max_devices": rng.choice((None, None, *range(1, device_count + 1))),
+            **replaced,
+        }
     return problem.replace(**replaced) if replaced else problem
 
 
@@ -200,32 +212,46 @@ def _interconnect(
     )
 
 
-def random_plan(problem: PartitionProblem, seed: int) -> PartitionPlan:
-    """Return a total plan: any, or one that keeps units and pins, or one that is a cut."""
+def random_plan(
+    problem: PartitionProblem, seed: int, *, draw_chunks: bool = False
+) -> PartitionPlan:
+    """Return a total plan: any, or one that keeps units and pins, or one that is a cut.
+
+    With `draw_chunks` its operators are in up to three chunks.
+    """
     rng = random.Random(seed)
     names = [device.name for device in problem.devices]
+    places = [
+        (chunk, name) for chunk in range(rng.randint(1, 3) if draw_chunks else 1) for name in names
+    ]
     kind = rng.random()
     if kind < 0.3:
-        assignment = {op.name: rng.choice(names) for op in problem.operators}
+        place_of = {op.name: rng.choice(places) for op in problem.operators}
     elif kind < 0.6:
-        assignment = {}
+        place_of = {}
         for unit in problem.units:
             allowed = set(names)
             for name in unit:
                 own = problem.operators[problem.index_of[name]].allowed_devices
                 allowed &= allowed if own is None else own
-            assignment.update(dict.fromkeys(unit, rng.choice(sorted(allowed))))
+            chosen = rng.choice([place for place in sorted(places) if place[1] in allowed])
+            place_of.update(dict.fromkeys(unit, chosen))
     else:
         rng.shuffle(names)
-        cuts = sorted(rng.randint(0, len(problem.operators)) for _ in names[1:])
-        assignment = {
-            op.name: names[sum(cut <= i for cut in cuts)] for i, op in enumerate(problem.operators)
+        places = [
+            (chunk, name) for chunk in sorted({chunk for chunk, _ in places}) for name in names
+        ]
+        cuts = sorted(rng.randint(0, len(problem.operators)) for _ in places[1:])
+        place_of = {
+            op.name: places[sum(cut <= i for cut in cuts)] for i, op in enumerate(problem.operators)
         }
-    plan = PartitionPlan.from_assignment(problem, assignment)
+    assignment = {name: device for name, (_, device) in place_of.items()}
+    chunks = {name: chunk for name, (chunk, _) in place_of.items()}
+    plan = PartitionPlan.from_assignment(problem, assignment, chunks)
     if rng.random() < 0.2:
-        stages = list(plan.device_order)
-        rng.shuffle(stages)
-        plan = PartitionPlan(assignment, tuple(stages))
+        order = list(plan.device_order)
+        rng.shuffle(order)
+        plan = PartitionPlan(assignment, tuple(order), chunks)
     return plan
 
 
@@ -289,4 +315,6 @@ def to_instance(problem: PartitionProblem) -> dict[str, Any]:
         "memory_model": problem.memory_model,
         "schedule": problem.schedule,
         "microbatches": problem.microbatches,
+        "chunks_per_device": problem.chunks_per_device,
+        "max_devices": problem.max_devices,
     }
