@@ -14,7 +14,7 @@ from typing import Final
 
 from experiments.nasnet import nasnet
 from experiments.synthetic import Draws, GraphBuilder, OperatorKind, SyntheticGraph, with_devices
-from solver import MiB, PartitionError, PartitionProblem
+from solver import KiB, MiB, PartitionError, PartitionProblem
 
 _BF16: Final = 2
 _FLOPS_PER_NS: Final = 495_000
@@ -52,13 +52,17 @@ class GeneratorSettings:
 def _random_operator(
     builder: GraphBuilder, draws: Draws, label: str, reads: tuple[str, ...]
 ) -> str:
-    """Add an operator of 32 us to 2 ms with a value of 1 to 16 MiB, half of them with weights."""
+    """Add an operator of 32 us to 2 ms, with a value of 256 KiB to 4 MiB and perhaps a weight.
+
+    Half of them have one, of 8 to 128 MiB: memory is for the most part weights, and a cut through
+    50 values costs about a tenth of an eighth of the work.
+    """
     compute = draws.chance(500)
     return builder.add(
         label,
         reads,
         draws.octaves(32_000, 6),
-        draws.octaves(MiB, 4),
+        draws.octaves(256 * KiB, 4),
         draws.octaves(8 * MiB, 4) if compute else 0,
         "compute" if compute else "memory",
     )
