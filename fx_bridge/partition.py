@@ -113,6 +113,8 @@ def partition_module(
     latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
     schedule: str = "1f1b",
     microbatches: int = 1,
+    chunks_per_device: int = 1,
+    max_devices: int | None = None,
     optimizer: Optimizer = "adamw",
 ) -> PartitionResult:
     """Split a model across devices optimally.
@@ -136,6 +138,11 @@ def partition_module(
         Speeds by device class, for the roofline.
     latency_ns : mapping, optional
         Latency of every operator by name, instead of the roofline.
+    chunks_per_device : int
+        Most stages of a device; with more than one, data may pass through the devices several
+        times (interleaved pipeline stages), and the split has a submodule for each stage.
+    max_devices : int, optional
+        Most devices to use.
     schedule, microbatches, optimizer
         Of training; see :class:`solver.PartitionProblem` and :func:`fx_bridge.to_digraph`.
 
@@ -169,6 +176,8 @@ def partition_module(
         "interconnect": interconnect,
         "schedule": schedule,
         "microbatches": microbatches,
+        "chunks_per_device": chunks_per_device,
+        "max_devices": max_devices,
     }
     # A capture takes long: refuse wrong settings before it, on a graph of one operator.
     PartitionProblem((Operator("placeholder"),), devices, **settings)

@@ -139,11 +139,16 @@ def _device_moves(units: UnitGraph) -> list[_Moves]:
     counts = [len(kind.devices) for kind in kinds]
     names = tuple(tuple(device.name for device in kind.devices) for kind in kinds)
     representatives = tuple(kind.device for kind in kinds)
+    most = min(sum(counts), units.problem.max_devices or sum(counts))
     state_count = 1
     for count in counts:
-        state_count *= count + 1
+        state_count *= min(count, most) + 1
     if state_count <= _MOST_STATES:
-        states = list(itertools.product(*(range(count + 1) for count in counts)))
+        states = [
+            state
+            for state in itertools.product(*(range(min(count, most) + 1) for count in counts))
+            if sum(state) <= most
+        ]
         states.sort(key=sum)
         number = {state: index for index, state in enumerate(states)}
         moves = tuple(
@@ -156,7 +161,7 @@ def _device_moves(units: UnitGraph) -> list[_Moves]:
         )
         return [_Moves(representatives, names, tuple(map(sum, states)), moves)]
     return [
-        _ordered_moves(representatives, names, order)
+        _ordered_moves(representatives, names, order[-most:])
         for order in _device_orders(representatives, counts)
     ]
 

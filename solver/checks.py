@@ -3,8 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any
 
 from solver.errors import PartitionError
+
+
+def remake(item: Any) -> tuple[Any, ...]:
+    """Return what pickle and copy make a dataclass of; for `__reduce__`.
+
+    Read-only views of mappings can be neither pickled nor copied; mappings can.
+    """
+    values = [getattr(item, entry.name) for entry in fields(item)]
+    plain = [dict(value) if isinstance(value, MappingProxyType) else value for value in values]
+    return type(item), tuple(plain)
 
 
 def check_natural(value: object, what: str) -> None:

@@ -29,6 +29,7 @@ Where it differs from torch's:
 * BFS levels are lengths of longest paths. So a path between partitions of levels that differ by at
   most 1 is a single arc, and combining two of them cannot close a cycle.
 * In step 4 a device that keeps the stages free of cycles is preferred; torch does not look.
+* With a limit on the number of devices it takes the largest ones that pins allow.
 * It never raises. The answer is total even where nothing fits, and the evaluator judges it: when
   it breaks memory, a pin, or acyclicity, its status is UNKNOWN and the plan is kept for the report.
 
@@ -41,15 +42,15 @@ from __future__ import annotations
 import heapq
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import networkx as nx
 
 from solver.evaluate import stage_memory_bytes
-from solver.hardware import Device
+from solver.hardware import Device, Interconnect
 from solver.plan import PartitionPlan
-from solver.problem import PartitionProblem
+from solver.problem import Operator, PartitionProblem
 from solver.result import SolveLimits, SolveResult, judge
 
 _SPARE_PARTITIONS: Final = 16
@@ -108,11 +109,50 @@ def solve_greedy(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     start_s = time.perf_counter()
     assignment = _single_device(problem)
     if assignment is None:
-        partitions = _combine(problem, _grow(problem))
-        assignment = _place(problem, partitions)
+        narrowed = _narrowed(problem)
+        partitions = _combine(narrowed, _grow(narrowed))
+        assignment = _place(narrowed, partitions)
     ordered = {op.name: assignment[op.name] for op in problem.operators}
     plan = PartitionPlan.from_assignment(problem, ordered)
     return judge("greedy", problem, plan, time.perf_counter() - start_s)
+
+
+def _narrowed(problem: PartitionProblem) -> PartitionProblem:
+    """Return the problem with as many devices as may be used: the largest that pins allow.
+
+    Devices that meet the most pins come first (the greedy algorithm for hitting sets), then the
+    largest. Where so few cannot meet all pins, all devices are left, and the evaluator judges.
+    """
+    most = problem.max_devices
+    if most is None or most >= len(problem.devices):
+        return problem
+    everywhere = frozenset(problem.device_of)
+    groups = (*_blocks(problem), *problem.units)
+    allowed_of = [_allowed(problem, group) or everywhere for group in groups]
+    open_pins = [allowed for allowed in allowed_of if allowed != everywhere]
+    rest = _largest_first(problem.devices)
+    chosen: set[str] = set()
+    while len(chosen) < most:
+        device = max(rest, key=lambda device: sum(device.name in pins for pins in open_pins))
+        rest.remove(device)
+        chosen.add(device.name)
+        open_pins = [pins for pins in open_pins if device.name not in pins]
+    if open_pins:
+        return problem
+    return problem.replace(
+        devices=tuple(device for device in problem.devices if device.name in chosen),
+        operators=tuple(
+            op if op.allowed_devices is None else _limited(op, chosen) for op in problem.operators
+        ),
+        # Links may name devices that are left out; sizes alone count here.
+        interconnect=Interconnect(),
+        max_devices=None,
+    )
+
+
+def _limited(op: Operator, devices: set[str]) -> Operator:
+    # Pins of one unit that only meet elsewhere were given up: then the operator goes anywhere.
+    return replace(op, allowed_devices=(op.allowed_devices or frozenset()) & devices or None)
 
 
 def _largest_first(devices: Iterable[Device]) -> list[Device]:

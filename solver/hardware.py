@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
-from solver.checks import check_choice, check_name, check_natural, check_positive_or_none
+from solver.checks import (
+    check_choice,
+    check_name,
+    check_natural,
+    check_positive_or_none,
+    remake,
+)
 from solver.errors import PartitionError
 
 KiB: Final = 1024
@@ -107,6 +113,9 @@ class Interconnect:
     def __post_init__(self) -> None:
         check_choice(self.charging, CHARGINGS, "interconnect charging")
         object.__setattr__(self, "links", MappingProxyType(dict(self.links)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return remake(self)
 
     def link(self, source: str, target: str) -> Link:
         """Return the link from device `source` to device `target`."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from solver.checks import check_natural
+from solver.checks import check_natural, remake
 from solver.errors import PartitionError
 from solver.problem import PartitionProblem
 
@@ -77,8 +77,7 @@ class PartitionPlan:
         object.__setattr__(self, "chunks", MappingProxyType(chunks))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Read-only views cannot be pickled or copied.
-        return PartitionPlan, (dict(self.assignment), self.device_order, dict(self.chunks))
+        return remake(self)
 
     @classmethod
     def from_assignment(

@@ -19,6 +19,7 @@ from solver.checks import (
     check_natural,
     check_positive_or_none,
     check_unique,
+    remake,
     several,
 )
 from solver.errors import PartitionError
@@ -134,6 +135,9 @@ class Operator:
                 raise PartitionError(
                     f"{where}allowed_devices is empty; name a device, or leave it out to allow all"
                 )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return remake(self)
 
     def latency_on(self, device_class: str) -> int:
         """Return the execution time in nanoseconds on a device of `device_class`."""
@@ -262,6 +266,10 @@ class PartitionProblem:
         self._check_graph()
         self._check_colocation()
         self._check_totals()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the derived tables, which are made again when needed.
+        return remake(self)
 
     def replace(self, **changes: Any) -> PartitionProblem:
         """Return a copy with `changes` applied, validated again."""
@@ -475,9 +483,11 @@ class PartitionProblem:
                 )
         sizes = [weight.held_bytes("training") for weight in self.weights.values()]
         sizes += [weight.size_bytes for weight in self.weights.values()]
-        sizes += [graph_input.value_bytes for graph_input in self.inputs]
+        # A stage without operators holds nothing.
+        chunks = min(self.chunks_per_device, len(self.operators))
+        sizes += [chunks * graph_input.value_bytes for graph_input in self.inputs]
         sizes += [op.storage_bytes for op in self.operators]
-        sizes += [self.microbatches * size_bytes for size_bytes in self.saved.values()]
+        sizes += [chunks * self.microbatches * size_bytes for size_bytes in self.saved.values()]
         links = (self.interconnect.default, *self.interconnect.links.values())
         rates = [link.bandwidth_bytes_per_s for link in links if link.bandwidth_bytes_per_s]
         slowest = Link(min(rates, default=None), max(link.latency_ns for link in links))
@@ -485,8 +495,10 @@ class PartitionProblem:
         for op in self.operators:
             latency = op.latency_ns
             times.append(max(latency.values()) if isinstance(latency, Mapping) else latency)
-            moves = min(len(self.readers_of[op.name]), len(self.devices) - 1)
-            sizes.append(op.value_bytes * max(1, moves))
+            readers = len(self.readers_of[op.name])
+            moves = min(readers, len(self.devices) - 1)
+            # Every other stage that reads it may hold it.
+            sizes.append(op.value_bytes * max(1, min(readers, chunks * len(self.devices) - 1)))
             own_ns = slowest.transfer_ns(op.value_bytes)
             # One send or write for each device that reads, and one receive there.
             times.append(2 * moves * (own_ns if op.transfer_ns is None else op.transfer_ns))

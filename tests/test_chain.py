@@ -29,11 +29,12 @@ def best_contiguous(problem):
 
 
 @pytest.mark.parametrize("objective", ["bottleneck", "transfer", "devices", "peak_memory"])
-def test_the_cut_is_the_best_of_all_contiguous_ones(objective):
+@pytest.mark.parametrize("limited", [False, True])
+def test_the_cut_is_the_best_of_all_contiguous_ones(objective, limited):
     """Tests the claim of the docstring: exact under uniform links, and host-staged bottleneck."""
     compared = infeasible = 0
     for seed in range(400):
-        problem = random_problem(seed)
+        problem = random_problem(seed, draw_chunks=limited)
         uniform = not problem.interconnect.links
         staged = problem.interconnect.charging == "host_staged"
         backward = any(op.is_backward for op in problem.operators)
@@ -41,7 +42,9 @@ def test_the_cut_is_the_best_of_all_contiguous_ones(objective):
             continue
         if objective == "bottleneck" and not staged:
             continue
-        problem = problem.replace(objective=(objective,))
+        if limited and problem.max_devices is None:
+            continue
+        problem = problem.replace(objective=(objective,), chunks_per_device=1)
         result = solve(problem, SolveLimits(workers=1), solver="chain")
         expected = best_contiguous(problem)
         assert result.objective_values == expected, seed

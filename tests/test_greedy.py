@@ -217,6 +217,39 @@ def test_random_answers_are_total_judged_and_never_better_than_the_optimum():
     assert feasible >= 0.9 * solvable
 
 
+def test_a_limit_on_devices_is_kept_where_pins_let_it():
+    kept = feasible = solvable = 0
+    for seed in range(400):
+        problem = random_problem(seed, draw_chunks=True, chunks_per_device=1, max_operators=6)
+        if problem.max_devices is None:
+            continue
+        best = brute_force(to_instance(problem))
+        result = greedy(problem)
+        assert result.plan is not None
+        assert not result.plan.chunks
+        within = len(result.plan.device_order) <= problem.max_devices
+        kept += within
+        feasible += result.status is SolveStatus.FEASIBLE
+        solvable += best is not None
+        if not within:
+            assert result.status is SolveStatus.UNKNOWN
+            assert any(op.allowed_devices is not None for op in problem.operators)
+    assert kept > 200
+    assert feasible >= 0.75 * solvable
+
+
+def test_a_limit_on_devices_takes_the_largest_that_pins_allow():
+    problem = weighted_chain([5, 5, 5], [10, 12, 9, 7])
+    assert placed(problem.replace(max_devices=2)) == "001"
+    pinned = problem.replace(
+        operators=tuple(
+            replace(op, allowed_devices=frozenset(["d2"])) if op is problem.operators[2] else op
+            for op in problem.operators
+        )
+    )
+    assert placed(pinned.replace(max_devices=2)) == "112"
+
+
 def test_the_answer_depends_on_nothing_but_the_problem():
     script = (
         "from random_problems import random_problem\n"

@@ -7,7 +7,7 @@ from random_problems import random_plan, random_problem, to_instance
 from solver.evaluate import evaluate
 from solver.plan import PartitionPlan
 
-PROBLEMS = {False: 2_500, True: 1_250}
+PROBLEMS = {False: 2_500, True: 1_000}
 """Without and with several chunks per device."""
 PLANS_PER_PROBLEM = 4
 
@@ -83,7 +83,7 @@ def test_evaluate_equals_the_oracle(block, draw_chunks):
 @pytest.mark.parametrize("draw_chunks", [False, True])
 def test_the_oracles_best_plan_has_the_value_it_claims(draw_chunks):
     solved = total = 0
-    for seed in range(150 if draw_chunks else 300):
+    for seed in range(100 if draw_chunks else 300):
         most = 4 if draw_chunks else 8
         problem = random_problem(seed, max_operators=most, draw_chunks=draw_chunks)
         answer = brute_force(to_instance(problem))
