@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -35,6 +35,7 @@ from solver.result import SolveLimits, SolveResult, SolveStatus
 from solver.shortfalls import find_shortfalls
 from solver.variants import (
     changed,
+    drops,
     keeping,
     memory_limits,
     other_limits,
@@ -44,7 +45,8 @@ from solver.variants import (
 
 _MOST_PLANS: Final = 16
 """Plans to remember, newest first: one that keeps the limits asked about saves a search."""
-_LEAST_TEST_S: Final = 0.05
+_LEAST_SEARCH_S: Final = 0.05
+_PROOFS_IN_A_ROW: Final = 3
 
 
 def diagnose(
@@ -111,6 +113,7 @@ class _Search:
         self.base = without_times(problem)
         self.plans: list[PartitionPlan] = []
         self.time_ran_out = False
+        self.quickest_s = 0.0
         self.kinds = memory_limits(problem)
         self.proven = False
 
@@ -120,12 +123,12 @@ class _Search:
         if result is not None and result.status is SolveStatus.INFEASIBLE:
             answer = _Answer(None, True)
         else:
-            answer = self.ask(self.base, self._share(3))
+            answer = self.ask(self.base, self._share(1))
         if answer.plan is not None:
             return self._diagnosis(SolveStatus.FEASIBLE)
         self.proven = answer.proven
         remedies = None if self.proven else self._remedies(())
-        if remedies is not None and self.ask(self.base, time.perf_counter()).plan is not None:
+        if remedies is not None and any(_fits(self.base, plan) for plan in self.plans):
             return self._diagnosis(SolveStatus.FEASIBLE)  # met on the way
         # What is too little with more memory is too little without.
         if not self.proven:
@@ -149,26 +152,42 @@ class _Search:
 
     # -- questions ------------------------------------------------------------------------
 
-    def ask(self, problem: PartitionProblem, until_s: float | None) -> _Answer:
-        """Return a plan of `problem`, which has no times, or the proof that there is none."""
-        if find_shortfalls(problem):
-            return _Answer(None, True)
-        for plan in self.plans:
-            used = set(plan.assignment.values())
-            if used <= problem.device_of.keys() and evaluate(problem, plan).feasible:
+    def ask(
+        self, problem: PartitionProblem, ends_s: float | None, *, is_new: bool = False
+    ) -> _Answer:
+        """Return a plan of `problem`, which has no times, or the proof that there is none.
+
+        `is_new` says that no plan found before can be one of `problem`. A search takes half of the
+        time until `ends_s`, so that one question does not take all of it.
+        """
+        for plan in () if is_new else self.plans:
+            if _fits(problem, plan):
                 return _Answer(plan, False)
-        left_s = None if until_s is None else until_s - time.perf_counter()
-        if left_s is not None and left_s < _LEAST_TEST_S:
+        if self._is_over(ends_s):
             self.time_ran_out = True
             return _Answer(None, False)
-        limits = replace(self.limits, time_limit_s=left_s, on_progress=None)
+        if find_shortfalls(problem):
+            return _Answer(None, True)
+        asked_s = time.perf_counter()
+        given_s = None
+        if ends_s is not None:
+            left_s = ends_s - asked_s
+            given_s = max(left_s / 2, min(left_s, 2 * self.quickest_s), _LEAST_SEARCH_S)
+        limits = replace(self.limits, time_limit_s=given_s, on_progress=None)
         result = solve(problem, limits, solver="cp-sat")
+        self.quickest_s = min(time.perf_counter() - asked_s, self.quickest_s or math.inf)
         if result.objective is not None and result.plan is not None:
             self.plans = [result.plan, *self.plans[: _MOST_PLANS - 1]]
             return _Answer(result.plan, False)
         proven = result.status is SolveStatus.INFEASIBLE
         self.time_ran_out |= not proven
         return _Answer(None, proven)
+
+    def _is_over(self, ends_s: float | None) -> bool:
+        """Whether the time until `ends_s` is too short for the quickest search so far."""
+        if ends_s is None:
+            return False
+        return ends_s - time.perf_counter() < max(self.quickest_s, _LEAST_SEARCH_S)
 
     def _share(self, parts: int) -> float | None:
         """Return when one of `parts` equal parts of the time that is left ends."""
@@ -183,7 +202,7 @@ class _Search:
     def _conflict(self) -> tuple[tuple[Limit, ...], bool]:
         """Return limits that clash, and whether it is proven that each of them is needed."""
         ends_s = self._share(2)
-        found = _Clash(lambda limits: self.ask(keeping(self.base, limits), _halfway(ends_s)))
+        found = _Clash(lambda limits: self.ask(keeping(self.base, limits), ends_s))
         others = other_limits(self.problem)
         # If memory has no part in it, none of it belongs into the explanation.
         limits = [*self.kinds, *others] if found.may_hold(others) else others
@@ -212,12 +231,13 @@ class _Search:
                 searches.append(partial(self._drop, limit))
             if isinstance(limit, DeviceCountLimit):
                 searches.append(self._higher_device_count)
+        searches += [partial(self._more_devices, kind.devices[0]) for kind in self.kinds]
+        # The long searches come last, and get what the others left.
         everywhere = tuple(d.name for d in self.problem.devices if d.memory_bytes is not None)
         sets = [kind.devices[:1] for kind in kinds]
         if kinds and len(everywhere) > 1:
-            sets.insert(0, everywhere)
+            sets.append(everywhere)
         searches += [partial(self._more_memory, names) for names in sets]
-        searches += [partial(self._more_devices, kind.devices[0]) for kind in self.kinds]
         remedies = [
             search(self._share(len(searches) - number)) for number, search in enumerate(searches)
         ]
@@ -231,8 +251,8 @@ class _Search:
         return Remedy(change, problem, plan)
 
     def _drop(self, limit: PinLimit | ColocationLimit, ends_s: float | None) -> Remedy | None:
-        for change in _drops(self.problem, limit):
-            answer = self.ask(changed(self.base, change), _halfway(ends_s))
+        for change in drops(self.problem, limit):
+            answer = self.ask(changed(self.base, change), ends_s)
             if answer.plan is not None:
                 return self._remedy(change, answer.plan)
         return None
@@ -243,7 +263,7 @@ class _Search:
         is_least = True
         for count in range(most + 1, len(self.problem.devices) + 1):
             change = HigherDeviceCount(count, is_least)
-            answer = self.ask(changed(self.base, change), _halfway(ends_s))
+            answer = self.ask(changed(self.base, change), ends_s)
             if answer.plan is not None:
                 return self._remedy(change, answer.plan)
             is_least &= answer.proven
@@ -254,7 +274,7 @@ class _Search:
         is_least = self.proven
         for count in range(1, len(self.problem.devices) + 1):
             change = MoreDevices(self.problem.device_of[name], count, is_least)
-            answer = self.ask(changed(self.base, change), _halfway(ends_s))
+            answer = self.ask(changed(self.base, change), ends_s)
             if answer.plan is not None:
                 return self._remedy(change, answer.plan)
             is_least &= answer.proven
@@ -262,25 +282,39 @@ class _Search:
 
     def _more_memory(self, names: tuple[str, ...], ends_s: float | None) -> Remedy | None:
         """Find the least bytes that, more on each of `names`, make a plan possible."""
-        answer = self.ask(with_more_memory(self.base, names, None), _halfway(ends_s))
-        if answer.plan is None:
+        unlimited = with_more_memory(self.base, names, None)
+        if self.ask(unlimited, ends_s).plan is None:
             return None
-        plan = answer.plan
+        known = [plan for plan in self.plans if _fits(unlimited, plan)]
+        plan = min(known, key=lambda plan: self._missing_bytes(names, plan))
         too_few = 0 if self.proven else -1
         if (enough := self._missing_bytes(names, plan)) <= 0:
             return None  # nothing was proven, and it fits without any change
-        open_from = too_few  # between these two a question may have been left open
+        # What plans need takes few values: one found by halving, or several proofs in a row, make
+        # it likely that no plan needs less. So ask that at once; left open, it is not asked again.
+        above, below, is_last, proofs = too_few, enough, False, 0
         step = _granularity(self.base, names)
-        while (candidates := (enough - open_from - 1) // step) > 0:
-            extra = enough - step * ((candidates + 1) // 2)
-            answer = self.ask(with_more_memory(self.base, names, extra), _halfway(ends_s))
+        while (candidates := (below - above - 1) // step) > 0:
+            if self._is_over(ends_s):
+                self.time_ran_out = True
+                break
+            extra = below - step * (1 if is_last else (candidates + 1) // 2)
+            less = with_more_memory(self.base, names, extra)
+            answer = self.ask(less, ends_s, is_new=True)
             if answer.plan is not None:
-                plan, enough = answer.plan, self._missing_bytes(names, answer.plan)
+                plan = answer.plan
+                below = enough = self._missing_bytes(names, plan)
+                is_last, proofs = not is_last, 0
+                continue
+            if answer.proven:
+                too_few = extra
+                self.proven = True
+            if is_last and not answer.proven:
+                below = extra
             else:
-                open_from = extra
-                if answer.proven:
-                    too_few = extra
-                    self.proven = True
+                above = extra
+            proofs += 1
+            is_last = proofs % _PROOFS_IN_A_ROW == 0
         if too_few >= 0:
             # No plan needs more than that, but less than the next amount that can be missing.
             too_few += (enough - 1 - too_few) % step
@@ -330,19 +364,6 @@ class _Clash:
         return [*earlier, *later]
 
 
-def _drops(problem: PartitionProblem, limit: PinLimit | ColocationLimit) -> Iterator[Without]:
-    """Yield what to drop of a limit: single pins first, at last all pins to these devices."""
-    if isinstance(limit, ColocationLimit):
-        yield Without(limit)
-        return
-    allowed = frozenset(limit.devices)
-    every = tuple(op.name for op in problem.operators if op.allowed_devices == allowed)
-    for name in limit.operators:
-        yield Without(PinLimit((name,), limit.devices))
-    if len(every) > 1:
-        yield Without(PinLimit(every, limit.devices))
-
-
 def _granularity(problem: PartitionProblem, names: tuple[str, ...]) -> int:
     """Return a number that divides the difference between any two amounts that plans miss."""
     sizes = [weight.held_bytes(problem.memory_model) for weight in problem.weights.values()]
@@ -353,9 +374,10 @@ def _granularity(problem: PartitionProblem, names: tuple[str, ...]) -> int:
     return math.gcd(*sizes, *(room - rooms[0] for room in rooms)) or 1
 
 
-def _halfway(ends_s: float | None) -> float | None:
-    """Return when half of the time until `ends_s` is over: one question may not take it all."""
-    return None if ends_s is None else (time.perf_counter() + ends_s) / 2
+def _fits(problem: PartitionProblem, plan: PartitionPlan) -> bool:
+    """Whether `plan`, which may use devices that there are not, is one of `problem`."""
+    used = set(plan.assignment.values())
+    return used <= problem.device_of.keys() and evaluate(problem, plan).feasible
 
 
 def _worthwhile(remedies: list[Remedy]) -> tuple[Remedy, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from solver.diagnosis import (
@@ -15,6 +15,7 @@ from solver.diagnosis import (
     MoreDevices,
     MoreMemory,
     PinLimit,
+    Without,
 )
 from solver.hardware import DEFAULT_DEVICE_CLASS, Device, Interconnect
 from solver.problem import MAX_TOTAL, Operator, PartitionProblem
@@ -144,3 +145,16 @@ def _with_devices(problem: PartitionProblem, like: str, count: int) -> Partition
         devices=(*problem.devices, *(replace(device, name=name) for name in names)),
         interconnect=replace(problem.interconnect, links=links),
     )
+
+
+def drops(problem: PartitionProblem, limit: PinLimit | ColocationLimit) -> Iterator[Without]:
+    """Yield what to drop of a limit: single pins first, at last all pins to these devices."""
+    if isinstance(limit, ColocationLimit):
+        yield Without(limit)
+        return
+    allowed = frozenset(limit.devices)
+    every = tuple(op.name for op in problem.operators if op.allowed_devices == allowed)
+    for name in limit.operators:
+        yield Without(PinLimit((name,), limit.devices))
+    if len(every) > 1:
+        yield Without(PinLimit(every, limit.devices))
