@@ -155,17 +155,19 @@ def _check_inseparable(
         first = group.operators[0]
         for other in group.operators[1:]:
             if stage_of[other] != stage_of[first]:
+                here, there = str(plan.stage_of(first)), str(plan.stage_of(other))
                 raise PartitionError(
-                    f"operators {first!r} and {other!r} are on {plan.assignment[first]!r} and "
-                    f"{plan.assignment[other]!r} but must share a device: {group.reason}"
+                    f"operators {first!r} and {other!r} are on {here!r} and {there!r} but must "
+                    f"share a {'stage' if plan.chunks else 'device'}: {group.reason}"
                 )
     latest: str | None = None
     for node in random_operators(captured):
         if latest is not None and stage_of[node.name] < stage_of[latest]:
+            here, there = str(plan.stage_of(latest)), str(plan.stage_of(node.name))
             raise PartitionError(
-                f"operators {latest!r} on {plan.assignment[latest]!r} and {node.name!r} on "
-                f"{plan.assignment[node.name]!r} would draw their random numbers in the opposite "
-                "order; put them on one device, or the second on a later stage"
+                f"operators {latest!r} on {here!r} and {node.name!r} on {there!r} would draw their "
+                "random numbers in the opposite order; put them on one stage, or the second on a "
+                "later one"
             )
         latest = node.name
 

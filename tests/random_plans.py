@@ -34,13 +34,19 @@ def units_of(captured: CapturedGraph, groups: list[ColocationGroup]) -> nx.DiGra
 
 
 def random_plan(
-    captured: CapturedGraph, groups: list[ColocationGroup], stages: int, rng: random.Random
+    captured: CapturedGraph,
+    groups: list[ColocationGroup],
+    devices: int,
+    rng: random.Random,
+    *,
+    chunks: int = 1,
 ) -> PartitionPlan:
     """Return a plan drawn from all acyclic ones that respect `groups`.
 
     A random topological order of the units is cut at random places. Every monotone plan is a
     cut of some topological order, so every feasible plan can come out. With fewer units than
-    `stages` there are fewer stages. Devices stand in random stage order.
+    `devices` fewer are used. Devices stand in random order, and data passes through them
+    `chunks` times, perhaps leaving some out.
     """
     units = units_of(captured, groups)
     assert nx.is_directed_acyclic_graph(units), "the groups close a cycle"
@@ -56,11 +62,17 @@ def random_plan(
             indegree[follower] -= 1
             if indegree[follower] == 0:
                 ready.append(follower)
-    count = min(stages, len(order))
+    count = min(devices, len(order))
+    if chunks > 1:
+        count = min(rng.randint(devices + 1, devices * chunks), len(order))
     cuts = sorted(rng.sample(range(1, len(order)), count - 1))
-    devices = rng.sample(DEVICES, count)
-    assignment = {}
-    for device, start, end in zip(devices, [0, *cuts], [*cuts, len(order)], strict=True):
+    names = rng.sample(DEVICES, min(devices, count))
+    places = [(chunk, name) for chunk in range(chunks) for name in names]
+    stages = [places[i] for i in sorted(rng.sample(range(len(places)), count))]
+    assignment, chunk_of = {}, {}
+    for (chunk, device), start, end in zip(stages, [0, *cuts], [*cuts, len(order)], strict=True):
         for unit in order[start:end]:
             assignment.update(dict.fromkeys(units.nodes[unit]["operators"], device))
-    return PartitionPlan(assignment, tuple(devices))
+            chunk_of.update(dict.fromkeys(units.nodes[unit]["operators"], chunk))
+    used = set(assignment.values())
+    return PartitionPlan(assignment, tuple(name for name in names if name in used), chunk_of)

@@ -45,13 +45,16 @@ def check_random_plans(
     groups = colocation_groups(captured, training=training)
     interleaved = 0
     for seed in range(plans):
-        plan = random_plan(captured, groups, 2 + seed % 3, random.Random(seed))
+        # Every other plan passes through its devices twice or three times.
+        chunks = 1 if seed % 2 == 0 else 2 + seed // 2 % 2
+        devices = 2 + seed % 3 if chunks == 1 else 2
+        plan = random_plan(captured, groups, devices, random.Random(seed), chunks=chunks)
         split = check(model, captured, plan, args, kwargs, gradients=gradients)
         report = check_equivalence(model, separated(split), args, kwargs, gradients=gradients)
         # What the caller's tensors become is the caller's device's concern.
         differences = [text for text in report.differences if not text.startswith("args")]
         assert not differences, (plan, differences)
-        devices = [plan.assignment[node.name] for node in captured.operators]
-        changes = sum(a != b for a, b in itertools.pairwise(devices))
+        stages = [plan.stage_of(node.name) for node in captured.operators]
+        changes = sum(a != b for a, b in itertools.pairwise(stages))
         interleaved += changes >= len(plan.stages)
     return captured, interleaved

@@ -12,6 +12,7 @@ from solver import (
     PCIE,
     ColocationGroup,
     Device,
+    Diagnosis,
     GraphInput,
     Interconnect,
     Link,
@@ -23,6 +24,7 @@ from solver import (
     evaluate,
     solve,
 )
+from solver.diagnosis import DeviceCountLimit
 
 PROBLEM = random_problem(3, draw_chunks=True)
 PLAN = random_plan(PROBLEM, 3, draw_chunks=True)
@@ -46,6 +48,7 @@ ITEMS = [
     ColocationGroup(("a", "b"), "because"),
     Stage("a", 2),
     SolveLimits(time_limit_s=3.0, workers=2),
+    Diagnosis(RESULT.status, (DeviceCountLimit(2),), is_minimal=True),
     Progress("cp-sat", "bottleneck", None, 2, 1.0),
 ]
 
