@@ -376,8 +376,7 @@ def test_a_diagnosis_is_plain_data():
 
 
 def feasible(instance):
-    best = brute_force({**instance, "objective": ["devices"]})
-    return best is not None and best[0][0] <= instance.get("max_devices", sys.maxsize)
+    return brute_force({**instance, "objective": ["devices"]}) is not None
 
 
 def dropped(instance, limits):
@@ -399,7 +398,8 @@ def dropped(instance, limits):
             assert members in instance["colocation"]
             instance["colocation"] = [g for g in instance["colocation"] if g != members]
         else:
-            assert instance.pop("max_devices") == limit.max_devices
+            assert instance["max_devices"] == limit.max_devices
+            instance["max_devices"] = None
     return instance
 
 
@@ -415,7 +415,10 @@ def every_limit(instance):
         if op["allowed_devices"] is not None
     ]
     groups = dict.fromkeys(map(tuple, instance["colocation"]))
-    return [*limits, *(ColocationLimit(ColocationGroup(group)) for group in groups)]
+    limits += [ColocationLimit(ColocationGroup(group)) for group in groups]
+    if instance["max_devices"] is not None:
+        limits.append(DeviceCountLimit(instance["max_devices"]))
+    return limits
 
 
 def parts_of(conflict):
@@ -494,7 +497,11 @@ def check_remedies(problem, instance, diagnosis):
             assert not feasible(with_more(instance, change.devices, change.extra_bytes - 1))
         elif isinstance(change, Without):
             assert feasible(dropped(instance, [change.limit]))
-        elif isinstance(change, MoreDevices):
+        elif isinstance(change, HigherDeviceCount):
+            assert change.is_least
+            assert feasible({**instance, "max_devices": change.max_devices})
+            assert not feasible({**instance, "max_devices": change.max_devices - 1})
+        else:
             assert change.is_least
             fewer = replace(change, count=change.count - 1)
             assert feasible(to_instance(remedy.problem))
