@@ -46,8 +46,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from solver.chain import solve_chain
 from solver.evaluate import Evaluation, evaluate
 from solver.ideal_sweep import DeviceSets, GaveUp, Goal, Solution, Sweep
 from solver.ideal_tables import StageTables, net_times_ns
@@ -61,8 +62,13 @@ _NAME = "ideal-dp"
 MOST_IDEALS = 40_000
 _MOST_SETS = 1_024
 _MOST_PAIRS = 3_000_000_000
-_EASY_IDEALS = 4_000
-"""Up to so many ideals the program is expected to beat a search, which needs a second to load."""
+_CHAIN_LIMIT_S = 5.0
+_FEW_IDEALS = 2_000
+_MANY_IDEALS = MOST_IDEALS
+_CHEAP_TRANSFERS = 0.5
+"""Ratio of all transfer times to all work up to which many ideals are few enough."""
+_MOST_ENTRIES = 16_000_000
+"""Most ideals times blocks: the tables take some twenty bytes for each."""
 _LARGEST = ("bottleneck", "peak_memory")
 
 
@@ -77,8 +83,9 @@ def solve_ideal_dp(problem: PartitionProblem, limits: SolveLimits) -> SolveResul
     Returns
     -------
     SolveResult
-        OPTIMAL or INFEASIBLE; UNKNOWN with a reason where it declines or the time runs out;
-        FEASIBLE with a bound where the relaxation that it solved is not tight.
+        OPTIMAL or INFEASIBLE; UNKNOWN with a reason where it declines or gives up, with a bound on
+        the bottleneck if it got that far; FEASIBLE with a bound where the relaxation that it
+        solved is not tight.
     """
     started_s = time.perf_counter()
     try:
@@ -97,9 +104,11 @@ def solve_ideal_dp(problem: PartitionProblem, limits: SolveLimits) -> SolveResul
 
 
 def can_win(problem: PartitionProblem) -> bool:
-    """Return whether :func:`solve_ideal_dp` will likely prove the optimum within a second.
+    """Return whether :func:`solve_ideal_dp` will likely prove the optimum in about a second.
 
-    Takes milliseconds: it lists ideals and gives up as soon as there are too many.
+    Takes milliseconds: it lists ideals and gives up as soon as there are too many. Few are
+    always good. With more, the ceiling on the load has to leave few places for a set of devices
+    to end at, which it does if the optimum is near the mean load: if transfers are cheap.
     """
     if why_declined(problem) is not None:
         return False
@@ -108,8 +117,23 @@ def can_win(problem: PartitionProblem) -> bool:
     if math.prod(len(kind.devices) + 1 for kind in kinds) > _MOST_SETS:
         return False
     blocks = _collapse(units, kinds, forget_weights=problem.memory_model == "weights")
-    most = _EASY_IDEALS if problem.objective[0] == "bottleneck" else _EASY_IDEALS // 4
+    most = _FEW_IDEALS
+    if problem.objective == ("bottleneck",):
+        work_ns = sum(min(t) for t in zip(*_latencies_ns(units, kinds), strict=True))
+        moved_ns = max(sum(times) for times in _net_times_ns(units, kinds))
+        most = _MANY_IDEALS if moved_ns <= _CHEAP_TRANSFERS * work_ns else _MANY_IDEALS // 2
+    most = min(most, _MOST_ENTRIES // max(blocks.count, 1))
     return list_ideals(blocks.count, blocks.edges, most) is not None
+
+
+def _latencies_ns(units: UnitGraph, kinds: Sequence[DeviceKind]) -> list[list[int]]:
+    return [units.latency_ns(kind.device.device_class) for kind in kinds]
+
+
+def _net_times_ns(units: UnitGraph, kinds: Sequence[DeviceKind]) -> list[list[int]]:
+    return [
+        net_times_ns(units, kind.device, sends=sends) for kind in kinds for sends in (True, False)
+    ]
 
 
 def why_declined(problem: PartitionProblem) -> str | None:
@@ -136,9 +160,7 @@ class _Answer:
 
 
 def _collapse(units: UnitGraph, kinds: Sequence[DeviceKind], *, forget_weights: bool) -> Blocks:
-    times = [
-        net_times_ns(units, kind.device, sends=sends) for kind in kinds for sends in (True, False)
-    ]
+    times = _net_times_ns(units, kinds)
     free = frozenset(
         index
         for index, net in enumerate(units.nets)
@@ -160,16 +182,22 @@ def _solve(problem: PartitionProblem, limits: SolveLimits, started_s: float) -> 
     if math.prod(len(kind.devices) + 1 for kind in kinds) > _MOST_SETS:
         raise GaveUp(f"there are more than {_MOST_SETS:,} different sets of devices")
     deadline_s = None if limits.time_limit_s is None else started_s + limits.time_limit_s
-    if problem.memory_model == "weights":
-        # Without the weights of units that cost nothing else there are far fewer ideals, and it
-        # seldom matters where these go. If it does, the same is done with them.
-        blocks = _collapse(units, kinds, forget_weights=True)
-        if blocks.weightless:
-            relaxed = _solve_blocks(units, kinds, blocks, deadline_s)
-            if relaxed.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
-                return relaxed
-    blocks = _collapse(units, kinds, forget_weights=False)
-    return _solve_blocks(units, kinds, blocks, deadline_s)
+    whole = _collapse(units, kinds, forget_weights=False)
+    if problem.memory_model != "weights":
+        return _solve_blocks(units, kinds, whole, deadline_s)
+    # Without the weights of units that cost nothing else there are far fewer ideals, and it seldom
+    # matters where these go. If it does, the same is done with them.
+    blocks = _collapse(units, kinds, forget_weights=True)
+    relaxed = _solve_blocks(units, kinds, blocks, deadline_s)
+    if not blocks.weightless or relaxed.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
+        return relaxed
+    answer = _solve_blocks(units, kinds, whole, deadline_s)
+    if answer.status is not SolveStatus.UNKNOWN:
+        return answer
+    if relaxed.status is SolveStatus.FEASIBLE:
+        return relaxed
+    bounds = [entry.bounds for entry in (relaxed, answer) if entry.bounds is not None]
+    return replace(answer, bounds=max(bounds, default=None))
 
 
 def _solve_blocks(
@@ -177,19 +205,33 @@ def _solve_blocks(
 ) -> _Answer:
     """Solve the problem on blocks.
 
-    UNKNOWN if it forgets weights and its plan does not fit with them; FEASIBLE if the plan costs
-    more than the relaxation says.
+    UNKNOWN if it gives up, or if it forgets weights and its plan does not fit with them; FEASIBLE
+    if the plan costs more than the relaxation says.
     """
     problem = units.problem
-    ideals = list_ideals(blocks.count, blocks.edges, MOST_IDEALS)
+    most = min(MOST_IDEALS, _MOST_ENTRIES // max(blocks.count, 1))
+    ideals = list_ideals(blocks.count, blocks.edges, most)
     if ideals is None:
-        raise GaveUp(f"the graph has more than {MOST_IDEALS:,} ideals")
+        return _Answer(SolveStatus.UNKNOWN, reason=f"the graph has more than {most:,} ideals")
     most_devices = len(problem.devices)
     if problem.max_devices is not None:
         most_devices = min(most_devices, problem.max_devices)
     tables = StageTables(units, kinds, blocks, ideals)
-    sweep = Sweep(tables, DeviceSets.of(kinds, most_devices), deadline_s, _MOST_PAIRS)
-    found = _minimise(problem, sweep)
+
+    def incumbent_ns() -> int | None:
+        evaluation = solve_chain(problem, SolveLimits(time_limit_s=_CHAIN_LIMIT_S)).evaluation
+        # A relaxation's optimum is no larger either.
+        return evaluation.bottleneck_ns if evaluation is not None and evaluation.feasible else None
+
+    sets = DeviceSets.of(kinds, most_devices)
+    sweep = Sweep(tables, sets, incumbent_ns, deadline_s, _MOST_PAIRS)
+    try:
+        found = _minimise(problem, sweep)
+    except GaveUp as stopped:
+        bounds = None
+        if problem.objective[0] == "bottleneck" and sweep.refuted >= 0:
+            bounds = (int(sweep.refuted) + 1,)
+        return _Answer(SolveStatus.UNKNOWN, bounds=bounds, reason=str(stopped))
     if found is None:
         return _Answer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
     solution, values = found
@@ -197,7 +239,8 @@ def _solve_blocks(
     evaluation = evaluate(problem, plan)
     if not evaluation.feasible:
         assert blocks.weightless, evaluation.violations
-        return _Answer(SolveStatus.UNKNOWN, reason="; ".join(evaluation.violations))
+        reason = "; ".join(evaluation.violations)
+        return _Answer(SolveStatus.UNKNOWN, bounds=values[:1], reason=reason)
     if evaluation.objective == values:
         return _Answer(SolveStatus.OPTIMAL, plan, evaluation, values)
     assert values < evaluation.objective, (values, evaluation.objective)

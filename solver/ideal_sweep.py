@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +20,9 @@ from solver.reduce import DeviceKind
 
 _ROWS = 64
 """Starts whose stages are costed together."""
+_CEILINGS = (1.01, 1.03, 1.08, 1.2, 1.4, 1.7, 2.1, 2.7, 3.5, 5.0, 8.0)
+"""Ceilings on the load to try, as multiples of its lower bound."""
+_CLOSE = 1.1
 _EXACT = 1 << 53
 """Floats are exact below."""
 
@@ -100,18 +103,32 @@ class Sweep:
     ----------
     tables : StageTables
     sets : DeviceSets
+    incumbent : callable
+        Returns the bottleneck of some plan, or None.
     deadline_s : float or None
         On the clock of ``time.perf_counter``.
     most_pairs : int
         Stages to cost before giving up.
+
+    Attributes
+    ----------
+    refuted : float
+        No plan has a bottleneck of at most so many nanoseconds.
     """
 
     def __init__(
-        self, tables: StageTables, sets: DeviceSets, deadline_s: float | None, most_pairs: int
+        self,
+        tables: StageTables,
+        sets: DeviceSets,
+        incumbent: Callable[[], int | None],
+        deadline_s: float | None,
+        most_pairs: int,
     ) -> None:
         self.tables, self.sets, self.problem = tables, sets, tables.problem
+        self._incumbent = incumbent
         self.deadline_s, self.most_pairs = deadline_s, most_pairs
         self.pairs = 0
+        self.refuted = -1.0
         self.capacity = [
             np.inf if kind.device.memory_bytes is None else float(kind.device.memory_bytes)
             for kind in tables.kinds
@@ -156,12 +173,20 @@ class Sweep:
         total = float(self.tables.work_ns[-1])
         speed = max(self._speed)
         least = max(total / speed if speed < np.inf else 0.0, self.tables.largest_unit_ns)
+        known = np.inf
         if least > 0:
-            for factor in (1.01, 1.03, 1.08, 1.2, 1.5, 2.5):
-                limits = {**goal.limits, "bottleneck": float(int(least * factor))}
+            for factor in _CEILINGS:
+                if factor > _CLOSE and known == np.inf:
+                    # So far above the bound, it pays to know a plan.
+                    value = self._incumbent()
+                    known = np.inf if value is None else float(value)
+                ceiling = min(float(int(least * factor)), known)
+                limits = {**goal.limits, "bottleneck": ceiling}
                 found = self._run(Goal(goal.sums, goal.largest, limits))
                 if found is not None:
+                    self.refuted = float(found.values["bottleneck"] - 1)
                     return found
+                self.refuted = limits["bottleneck"]
         return self._run(goal)
 
     # -- one sweep ------------------------------------------------------------------------
@@ -174,8 +199,15 @@ class Sweep:
         self._sum[0, -1] = self._top[0, -1] = 0.0
         self._end = np.zeros((set_count, count), dtype=np.int64)
         self._step = np.zeros((set_count, count), dtype=np.int64)
+        enough = np.zeros((set_count, count), dtype=np.bool_)
         for target in range(1, set_count):
+            if goal.largest == "bottleneck" and not goal.sums:
+                # All plans have larger loads than the refuted ceiling, so a rest below it is as
+                # good as any, and more devices for it are no use.
+                for _, rest in self.sets.steps[target]:
+                    enough[target] |= enough[rest] | (self._top[rest] <= self.refuted)
             rows = self._starts_of(target)
+            rows = rows[~enough[target, rows]]
             for step, (kind, rest) in enumerate(self.sets.steps[target]):
                 ends = np.flatnonzero(self._sum[rest] < np.inf)
                 for first in range(0, len(rows), _ROWS):

@@ -138,8 +138,9 @@ class StageTables:
             self._profiles.append(known[key])
         self.transfer = PairSum(self.member)
         self.most_transfer_bytes = sum(net.value_bytes * len(net.consumers) for net in nets)
-        for crossing in self._crossings(nets, [net.value_bytes for net in nets]):
-            self.transfer.add_received(crossing)
+        if "transfer" in self.problem.objective:
+            for crossing in self._crossings(nets, [net.value_bytes for net in nets]):
+                self.transfer.add_received(crossing)
 
     def _touched(self, of_units: Sequence[tuple[tuple[int, ...], int]], table: PairSum) -> None:
         merged: dict[tuple[int, ...], int] = {}
