@@ -30,6 +30,7 @@ from experiments.commands import (
     read_problem,
     read_saved_problem,
     solve_all,
+    with_stage_limits,
 )
 from solver import (
     MEMORY_MODELS,
@@ -88,6 +89,13 @@ ObjectiveOption = Annotated[
 MemoryOption = Annotated[
     str | None, typer.Option("--memory-model", help=f"One of {', '.join(MEMORY_MODELS)}.")
 ]
+ChunksOption = Annotated[
+    int | None,
+    typer.Option("--chunks", min=1, help="Most stages of a device (interleaved pipeline stages)."),
+]
+MaxDevicesOption = Annotated[
+    int | None, typer.Option("--max-devices", min=1, help="Most devices that a plan may use.")
+]
 LimitOption = Annotated[float, typer.Option("--time-limit", help="Seconds for each solve.")]
 WorkersOption = Annotated[
     int | None,
@@ -125,6 +133,8 @@ def compare(
     link: LinkOption = None,
     objective: ObjectiveOption = None,
     memory_model: MemoryOption = None,
+    chunks: ChunksOption = None,
+    max_devices: MaxDevicesOption = None,
     time_limit: LimitOption = 30.0,
     workers: WorkersOption = None,
     seed: SeedOption = 0,
@@ -147,6 +157,8 @@ def compare(
         interconnect=PCIE if link is None else Interconnect(default=parse_link(link)),
         objective=read_objective(objective) or ("bottleneck",),
         memory_model=read_memory_model(memory_model) or "inference",
+        chunks_per_device=chunks or 1,
+        max_devices=max_devices,
         solvers=tuple(solver or SOLVERS),
         limits=read_limits(time_limit, workers, seed),
     )
@@ -184,6 +196,8 @@ def plan(
     link: LinkOption = None,
     objective: ObjectiveOption = None,
     memory_model: MemoryOption = None,
+    chunks: ChunksOption = None,
+    max_devices: MaxDevicesOption = None,
     time_limit: LimitOption = _DEFAULT_LIMIT_S,
     workers: WorkersOption = None,
     seed: SeedOption = 0,
@@ -199,6 +213,7 @@ def plan(
     check_writable(out)
     with ProgressLine(quiet=True) as progress:
         problem = read_problem(model, devices, link, objective, memory_model, progress.step)
+        problem = with_stage_limits(problem, chunks, max_devices)
         results = solve_all(problem, dict.fromkeys(("greedy", solver)), limits, model, progress)
     finish(problem, results, limits, out, as_json)
 
@@ -218,6 +233,8 @@ def solve(
     memory_model: MemoryOption = None,
     communication_scale: CommunicationScaleOption = None,
     no_host: NoHostOption = False,
+    chunks: ChunksOption = None,
+    max_devices: MaxDevicesOption = None,
     time_limit: LimitOption = _DEFAULT_LIMIT_S,
     workers: WorkersOption = None,
     seed: SeedOption = 0,
@@ -240,6 +257,7 @@ def solve(
         communication_scale,
         with_host=not no_host,
     )
+    problem = with_stage_limits(problem, chunks, max_devices)
     with ProgressLine(quiet=True) as progress:
         results = solve_all(problem, (solver,), limits, graph, progress)
     finish(problem, results, limits, out, as_json)

@@ -156,6 +156,15 @@ def read_saved_problem(
     return problem.replace(**settings)
 
 
+def with_stage_limits(
+    problem: PartitionProblem, chunks: int | None, max_devices: int | None
+) -> PartitionProblem:
+    """Return a problem with the options --chunks and --max-devices, where they are given."""
+    given = {"chunks_per_device": chunks, "max_devices": max_devices}
+    settings = {name: value for name, value in given.items() if value is not None}
+    return problem.replace(**settings) if settings else problem
+
+
 def read_problem(
     model: str,
     devices: str | None,
@@ -270,6 +279,7 @@ def _result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, An
         "wall_time_s": result.wall_time_s,
         "reason": result.reason,
         "device_order": [] if plan is None else list(plan.device_order),
+        "chunks": None if plan is None else dict(plan.chunks),
         "assignment": None if plan is None else dict(plan.assignment),
         "devices": [
             {

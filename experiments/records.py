@@ -34,6 +34,8 @@ class CompareSettings:
         For device sets that do not bring their own.
     objective : tuple of str
     memory_model : str
+    chunks_per_device, max_devices : int
+        Of every problem; `max_devices` None allows all.
     solvers : tuple of str
     limits : SolveLimits
         Of each single solve.
@@ -47,6 +49,8 @@ class CompareSettings:
     interconnect: Interconnect = PCIE
     objective: tuple[str, ...] = ("bottleneck",)
     memory_model: str = "inference"
+    chunks_per_device: int = 1
+    max_devices: int | None = None
     solvers: tuple[str, ...] = tuple(SOLVERS)
     limits: SolveLimits = field(default_factory=lambda: SolveLimits(DEFAULT_TIME_LIMIT_S))
     check_splits: bool = True
@@ -64,7 +68,12 @@ class CompareSettings:
     @property
     def problem_settings(self) -> dict[str, Any]:
         """The settings of a problem, but for its interconnect."""
-        return {"objective": self.objective, "memory_model": self.memory_model}
+        return {
+            "objective": self.objective,
+            "memory_model": self.memory_model,
+            "chunks_per_device": self.chunks_per_device,
+            "max_devices": self.max_devices,
+        }
 
 
 @dataclass(frozen=True, slots=True)

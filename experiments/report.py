@@ -116,6 +116,7 @@ def _markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> lis
 def to_markdown(comparison: Comparison) -> str:
     """Return a comparison as one Markdown page."""
     settings = comparison.settings
+    chunks, most = settings.chunks_per_device, settings.max_devices
     limit_s = settings.limits.time_limit_s
     link = settings.interconnect.default
     bandwidth = link.bandwidth_bytes_per_s
@@ -126,6 +127,8 @@ def to_markdown(comparison: Comparison) -> str:
         "",
         f"Objective {escape_markdown(', '.join(settings.objective))}, minimised; memory model "
         f"{settings.memory_model}; "
+        + ("" if chunks == 1 else f"up to {chunks} chunks per device; ")
+        + ("" if most is None else f"at most {most} devices; ")
         + ("no time limit" if limit_s is None else f"at most {limit_s:g} s for each solve")
         + f", {settings.limits.worker_count} workers, seed {settings.limits.seed}. "
         f"Links unless said otherwise: "
