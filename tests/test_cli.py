@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments import cli, commands
+from experiments import cli, commands, workloads
 from experiments.cli import app, main
 from solver import load_plan, load_problem
 
@@ -282,7 +282,7 @@ def test_ctrl_c_is_one_line_and_130(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(commands, "load_problem", interrupt)
+    monkeypatch.setattr(workloads, "read_json", interrupt)
     assert main(["solve", str(saved)]) == 130
     assert capsys.readouterr().err.strip() == "interrupted"
 
