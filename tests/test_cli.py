@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments import cli, commands, workloads
+from experiments import cli, workloads
 from experiments.cli import app, main
 from solver import load_plan, load_problem
 
