@@ -30,10 +30,9 @@ class Blocks:
         Arcs between blocks, which are numbered in a topological order.
     dropped : tuple of (int, tuple of int)
         Units in the order in which they were dropped, each with its successors.
-    forgets_weights : bool
-        Weights of merged units are not counted: the problem on blocks is a relaxation.
     weightless : frozenset of int
-        Units whose weights are not counted.
+        Units whose weights are not counted; if there are any, the problem on blocks is a
+        relaxation.
     """
 
     count: int
@@ -41,11 +40,6 @@ class Blocks:
     edges: tuple[tuple[int, int], ...]
     dropped: tuple[tuple[int, tuple[int, ...]], ...]
     weightless: frozenset[int]
-
-    @property
-    def forgets_weights(self) -> bool:
-        """Whether the problem on blocks is a relaxation."""
-        return bool(self.weightless)
 
     def stage_of_units(self, stage_of_block: Sequence[int]) -> list[int]:
         """Return the stage of every unit, given that of every block."""
