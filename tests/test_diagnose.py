@@ -44,7 +44,7 @@ from solver.shortfalls import find_shortfalls, least_bytes_together
 from solver.variants import changed
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
-RANDOM = 270
+RANDOM = 250
 # The package has the function under the name of its file.
 MODULE = sys.modules["solver.diagnose"]
 
@@ -447,8 +447,10 @@ def with_more(instance, names, extra_bytes):
 
 
 def candidate(seed):
-    """A random problem with little memory, often pinned."""
+    """A random problem with little memory, often pinned, sometimes with few devices allowed."""
     problem = random_problem(300_000 + seed, max_operators=5)
+    if seed % 4 == 1 and len(problem.devices) > 2:
+        problem = problem.replace(max_devices=1 + seed % 3 % 2)
     if seed % 3:
         return problem
     share = 1 + seed % 4
@@ -527,6 +529,25 @@ def check_nothing_is_missing(problem, instance, diagnosis):
             assert Without(ColocationLimit(group)) in changes(diagnosis, Without)
 
 
+def check_diagnosis(problem, diagnosis):
+    instance = to_instance(problem)
+    assert diagnosis.status is SolveStatus.INFEASIBLE
+    assert not diagnosis.time_ran_out
+    check_conflict(instance, diagnosis)
+    check_remedies(problem, instance, diagnosis)
+    check_nothing_is_missing(problem, instance, diagnosis)
+
+
+def test_diagnoses_of_problems_with_chunks():
+    count = 0
+    for seed in range(24):
+        problem = random_problem(320_000 + seed, max_operators=4).replace(chunks_per_device=2)
+        if not feasible(to_instance(problem)):
+            count += 1
+            check_diagnosis(problem, diagnose(problem, LIMITS))
+    assert count >= 5
+
+
 def test_there_are_enough_random_problems():
     assert len(infeasible_problems()) >= 100
 
@@ -536,13 +557,7 @@ def test_diagnoses_are_right_by_brute_force(part):
     for seed, problem in infeasible_problems().items():
         if seed % 10 != part:
             continue
-        instance = to_instance(problem)
-        diagnosis = diagnose(problem, LIMITS)
-        assert diagnosis.status is SolveStatus.INFEASIBLE, seed
-        assert not diagnosis.time_ran_out, seed
-        check_conflict(instance, diagnosis)
-        check_remedies(problem, instance, diagnosis)
-        check_nothing_is_missing(problem, instance, diagnosis)
+        check_diagnosis(problem, diagnose(problem, LIMITS))
 
 
 def test_shortfalls_are_never_claimed_of_what_fits():
