@@ -125,10 +125,10 @@ class StageBounds:
         self._total_bytes = int(before.sum())
         self._largest_work = int(work.max())
 
-    def least_bottleneck_ns(self, positions: int) -> int:
+    def least_bottleneck_ns(self, slots: int) -> int:
         """Return a lower bound of the bottleneck: the average load, and the longest operator."""
         ratios = sorted(self._slowness[device.device_class] for device in self._devices)
-        rate = sum(1.0 / ratio for ratio in ratios[:positions])
+        rate = sum(1.0 / ratio for ratio in ratios[:slots])
         # The last division is in floats: give it away rather than claim too much.
         return max(self._largest_work, int(self._total_work / rate * (1 - 1e-12)))
 
@@ -142,31 +142,40 @@ class StageBounds:
 
     def windows(
         self,
-        positions: int,
+        slots: int,
         bottleneck_ns: int | None = None,
         order: Sequence[Device] | None = None,
+        chunks: int = 1,
     ) -> StageWindows:
         """Return the positions that each unit can have in any plan within the limits.
 
         Parameters
         ----------
-        positions : int
-            Number of stage positions.
+        slots : int
+            Number of devices in a round.
         bottleneck_ns : int, optional
             Only plans whose bottleneck is at most this are of interest.
         order : sequence of Device, optional
-            The device of each position; without it, the best devices come first from either end.
+            The device of each slot; without it, the best devices come first from either end.
+        chunks : int
+            Number of rounds. The room of a device counts once, however many of its chunks
+            come before a position.
         """
         if order is None:
-            memory = sorted(map(_capacity, self._devices), reverse=True)[:positions]
+            memory = sorted(map(_capacity, self._devices), reverse=True)[:slots]
             speed = sorted(1.0 / self._slowness[d.device_class] for d in self._devices)
-            ends = [(memory, speed[::-1][:positions])] * 2
+            ends = [(memory, speed[::-1][:slots])] * 2
         else:
             memory = [_capacity(device) for device in order]
             speed = [1.0 / self._slowness[device.device_class] for device in order]
             ends = [(memory, speed), (memory[::-1], speed[::-1])]
-        first = self._least_stages(self._up, *ends[0], bottleneck_ns) - 1
-        last = positions - self._least_stages(self._down, *ends[1], bottleneck_ns)
+        before = self._least_stages(self._up, *ends[0], bottleneck_ns)
+        after = self._least_stages(self._down, *ends[1], bottleneck_ns)
+        if max(before.max(), after.max()) > slots:
+            # Not even all devices have room for some unit with its ancestors.
+            return StageWindows((1,) * self._count, (0,) * self._count)
+        first = before - 1
+        last = slots * chunks - after
         return StageWindows(tuple(first.tolist()), tuple(last.tolist()))
 
     def _least_stages(

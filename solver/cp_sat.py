@@ -47,14 +47,14 @@ def solve_cp_sat(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
 
 @dataclass(slots=True)
 class _Branch:
-    """One device order (or all of them, None), with what is known of it.
+    """One device order (or all of that many devices, None), with what is known of it.
 
     `bound` is a proven lower bound of the objective under way among the plans of this order
     that are better than the incumbent; a closed branch has none that is better.
     """
 
     order: tuple[int, ...] | None
-    positions: int
+    slots: int
     bound: int
     closed: bool = False
 
@@ -82,6 +82,7 @@ class _Search:
         self._try_baselines()
         self.stage_bounds = StageBounds(self.units)
         self.kinds = interchangeable_kinds(self.units)
+        self.chunks = min(self.problem.chunks_per_device, len(self.units))
         for name in self.problem.objective:
             if not self._minimise(name):
                 break
@@ -136,41 +137,48 @@ class _Search:
 
     def _close_covered(self) -> None:
         """Close all branches once the free order, or every single order, has nothing better."""
-        free = [branch for branch in self.branches if branch.order is None]
-        single = [branch for branch in self.branches if branch.order is not None]
-        if any(branch.closed for branch in free) or (
-            single and all(branch.closed for branch in single)
-        ):
+        if any(all(branch.closed for branch in cover) for cover in self._covers()):
             for branch in self.branches:
                 branch.closed = True
+
+    def _covers(self) -> list[list[_Branch]]:
+        """Return the sets of branches of which each covers all plans."""
+        free = [branch for branch in self.branches if branch.order is None]
+        single = [branch for branch in self.branches if branch.order is not None]
+        return [cover for cover in (free, single) if cover]
 
     def least(self) -> int:
         """Return a lower bound of the objective under way over all plans."""
         values = self.incumbent_values
         known = [] if values is None else [values[len(self.proven)]]
-        # Either way all plans are covered: by the free order, or by the single ones together.
-        free = [branch for branch in self.branches if branch.order is None]
-        single = [branch for branch in self.branches if branch.order is not None]
         return max(
             min([branch.bound for branch in cover if not branch.closed] + known)
-            for cover in (free, single)
-            if cover
+            for cover in self._covers()
         )
 
     def _branches(self, name: ObjectiveName) -> list[_Branch]:
-        positions = min(len(self.problem.devices), len(self.units))
+        slots = min(
+            len(self.problem.devices)
+            if self.problem.max_devices is None
+            else min(self.problem.max_devices, len(self.problem.devices)),
+            len(self.units),
+        )
         least = 0
         if name == "bottleneck":
-            least = self.stage_bounds.least_bottleneck_ns(positions)
+            least = self.stage_bounds.least_bottleneck_ns(slots)
         if name == "devices":
             least = self.stage_bounds.least_devices()
+        # Where the number of used devices matters and no alignment hides it, one branch each.
+        counts = [slots]
+        if self.problem.memory_depends_on_followers and self.chunks > 1:
+            counts = list(range(slots, 0, -1))
         if len(self.kinds) == 1:
-            return [_Branch((0,) * positions, positions, least)]
-        free = _Branch(None, positions, least)
+            return [_Branch((0,) * count, count, least) for count in counts]
+        free = [_Branch(None, count, least) for count in counts]
         every_length = self.problem.memory_depends_on_followers
-        orders = device_orders(self.kinds, positions, every_length=every_length, most=_MOST_ORDERS)
+        orders = device_orders(self.kinds, slots, every_length=every_length, most=_MOST_ORDERS)
         if orders is None:
-            return [free]
+            return free
         branches = [_Branch(order, len(order), least) for order in orders]
         if self.incumbent is not None:
             kind_of = {d.name: k for k, entry in enumerate(self.kinds) for d in entry.devices}
@@ -179,7 +187,7 @@ class _Search:
             branches.sort(key=lambda branch: not _is_subsequence(stages, branch.order or ()))
         # With one prevailing kind the relaxation of the free order averages little.
         prevails = max(len(entry.devices) for entry in self.kinds) * 2 > len(self.problem.devices)
-        return [free, *branches] if prevails else [*branches, free]
+        return [*free, *branches] if prevails else [*branches, *free]
 
     def _search(self, branch: _Branch, name: ObjectiveName, slice_s: float | None) -> None:
         """Look for a plan of `branch` that is better than the incumbent."""
@@ -197,10 +205,12 @@ class _Search:
             return
         formulation = CpSatFormulation(
             self.units,
-            branch.positions,
             windows,
+            branch.slots,
+            chunks=self.chunks,
             largest_load_ns=largest_load_ns,
             order=branch.order,
+            use_all=self._uses_all(branch),
         )
         model = formulation.stages.model
         for earlier, value in zip(self.problem.objective, self.proven, strict=False):
@@ -214,6 +224,16 @@ class _Search:
             model.add(target.expression <= ceiling - 1)
         self._run_solver(formulation, branch, name, slice_s, None if choice is None else ceiling)
 
+    def _uses_all(self, branch: _Branch) -> bool:
+        """Whether the branch has only plans with a device in every slot.
+
+        Needed where memory depends on the number of used devices, and that is no constant of
+        the position: alignment to the right fixes it only with one chunk of equal devices.
+        """
+        if not self.problem.memory_depends_on_followers:
+            return False
+        return self.chunks > 1 or (branch.order is not None and len(self.kinds) > 1)
+
     def _windows(
         self, branch: _Branch, name: ObjectiveName, ceiling: int | None
     ) -> tuple[StageWindows, int | None]:
@@ -225,7 +245,7 @@ class _Search:
         devices = None
         if branch.order is not None:
             devices = [self.kinds[kind].device for kind in branch.order]
-        windows = self.stage_bounds.windows(branch.positions, largest_load_ns, devices)
+        windows = self.stage_bounds.windows(branch.slots, largest_load_ns, devices, self.chunks)
         return windows, largest_load_ns
 
     def _run_solver(
@@ -286,6 +306,8 @@ class _Search:
         # finds little: without both, searches start sooner (docs/formulation.md, section 5).
         parameters.keep_all_feasible_solutions_in_presolve = True
         parameters.max_presolve_iterations = 1
+        # The older propagation of linear rows is several times faster on these models.
+        parameters.new_linear_propagation = False
         times_s = [t for t in (slice_s, self._remaining_s()) if t is not None]
         if times_s:
             parameters.max_time_in_seconds = min(times_s)

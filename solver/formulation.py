@@ -48,12 +48,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from solver.bounds import StageWindows
-from solver.linear import LinearSum, Literal
+from solver.crossings import Crossings
+from solver.latency_rows import LatencyRows
+from solver.linear import LinearSum
 from solver.load_rows import LoadRows
 from solver.memory_rows import MemoryRows
 from solver.problem import ObjectiveName
 from solver.reduce import UnitGraph
-from solver.stage_model import StageChoice, StageModel
+from solver.stage_model import StageModel
 
 
 class CpSatFormulation:
@@ -62,14 +64,18 @@ class CpSatFormulation:
     Parameters
     ----------
     units : UnitGraph
-    positions : int
-        Number of stage positions P; at most one per device and per unit is of use.
     windows : StageWindows
         Must leave at least one optimal plan.
+    slots : int
+        Number of devices in a round; at most one per device and per unit is of use.
+    chunks : int
+        Number of rounds.
     largest_load_ns : int, optional
         An upper bound on the bottleneck of the plans of interest.
     order : sequence of int, optional
-        The kind of device on each position; without it the order is part of the decision.
+        The kind of device in each slot; without it the order is part of the decision.
+    use_all : bool
+        Only plans that leave no slot empty.
 
     Attributes
     ----------
@@ -80,15 +86,18 @@ class CpSatFormulation:
     def __init__(
         self,
         units: UnitGraph,
-        positions: int,
         windows: StageWindows,
+        slots: int,
         *,
+        chunks: int = 1,
         largest_load_ns: int | None = None,
         order: Sequence[int] | None = None,
+        use_all: bool = False,
     ) -> None:
-        self.stages = StageModel(units, positions, windows, order)
-        self._memory = MemoryRows(self.stages)
-        self._loads = LoadRows(self.stages, largest_load_ns)
+        self.stages = StageModel(units, windows, slots, chunks=chunks, order=order, use_all=use_all)
+        self._crossings = Crossings(self.stages)
+        self._memory = MemoryRows(self._crossings)
+        self._loads = LoadRows(self._crossings, largest_load_ns)
         self._objectives: dict[str, LinearSum] = {}
 
     def objective(self, name: ObjectiveName) -> LinearSum:
@@ -97,8 +106,8 @@ class CpSatFormulation:
             builders: dict[str, Callable[[], LinearSum]] = {
                 "devices": lambda: self.stages.sum_of(self.stages.used),
                 "transfer": self._transfer_bytes,
-                "bottleneck": self._bottleneck_ns,
-                "latency": self._end_ns,
+                "bottleneck": lambda: self._loads.bottleneck,
+                "latency": lambda: LatencyRows(self._crossings, self._loads).end,
                 "peak_memory": lambda: self._memory.peak_permille,
             }
             self._objectives[name] = builders[name]()
@@ -108,71 +117,6 @@ class CpSatFormulation:
         total = LinearSum()
         for net in self.stages.units.nets:
             if net.value_bytes:
-                for position in self.stages.positions:
-                    total.add(self.stages.received(net, position), net.value_bytes)
+                for place in self.stages.places:
+                    total.add(self._crossings.received(net, place), net.value_bytes)
         return total
-
-    def _bottleneck_ns(self) -> LinearSum:
-        return self.stages.largest_of(self._loads.loads)
-
-    def _end_ns(self) -> LinearSum:
-        """Add start[p] and return the end of the last stage: the longest path of loads."""
-        loads = self._loads.loads
-        horizon = sum(load.largest(self.stages.upper) for load in loads)
-        arcs = {
-            (source, target): self._arc(source, target)
-            for target in self.stages.positions
-            for source in self.stages.positions[:target]
-        }
-        values = self.stages.values
-        finishes: list[LinearSum] = []
-        for target in self.stages.positions:
-            start = self.stages.model.new_int_var(0, horizon, "")
-            self.stages.upper[start.index] = horizon
-            before: list[tuple[Literal, LinearSum]] = []
-            for source in self.stages.positions[:target]:
-                arc = arcs[source, target]
-                if arc is False:
-                    continue
-                before.append((arc, finishes[source]))
-                constraint = self.stages.model.add(start >= finishes[source].expression)
-                if arc is not True:
-                    constraint.only_enforce_if(arc)
-
-            def start_ns(_: StageChoice, before: list[tuple[Literal, LinearSum]] = before) -> int:
-                return max(
-                    (
-                        finish.value(values)
-                        for arc, finish in before
-                        if (arc if isinstance(arc, bool) else values[arc.index])
-                    ),
-                    default=0,
-                )
-
-            self.stages.definitions.append((start, start_ns))
-            finishes.append(LinearSum().add(start).add_sum(loads[target]))
-        return self.stages.largest_of(finishes)
-
-    def _arc(self, source: int, target: int) -> Literal:
-        """Whether some forward edge runs from position `source` to position `target`."""
-        edges = [
-            (tail, head)
-            for tail, head in self.stages.units.edges
-            if self.stages.may_be_on(tail, source) and self.stages.may_be_on(head, target)
-        ]
-        if not edges:
-            return False
-        if any(
-            self.stages.is_fixed_on(a, source) and self.stages.is_fixed_on(b, target)
-            for a, b in edges
-        ):
-            return True
-        literal = self.stages.new_bool(
-            lambda s: any(s.on(a, source) and s.on(b, target) for a, b in edges)
-        )
-        for tail, head in edges:
-            total = LinearSum(1).add(literal)
-            self.stages.add_on(total, tail, source, -1)
-            self.stages.add_on(total, head, target, -1)
-            self.stages.model.add(total.expression >= 0)
-        return literal

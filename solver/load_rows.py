@@ -1,126 +1,133 @@
-"""The load constraints of the CP-SAT model: compute, send and receive time of every stage."""
+"""The load constraints of the CP-SAT model: compute, send and receive time of every device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from functools import cached_property
 
 from ortools.sat.python import cp_model
 
+from solver.crossings import Crossings
 from solver.hardware import STAGING_HOST, Device
-from solver.linear import LinearSum
+from solver.linear import LinearSum, Literal
 from solver.problem import Operator
 from solver.reduce import Net
-from solver.stage_model import StageChoice, StageModel
+from solver.stage_model import Place, StageChoice
 
 
 class LoadRows:
-    """Adds the load of every position to a model, when it is first asked for.
+    """Adds the load of every slot to a model, when it is first asked for.
 
     Parameters
     ----------
-    stages : StageModel
+    crossings : Crossings
     largest_load_ns : int, optional
         An upper bound on the bottleneck of the plans of interest.
     """
 
-    def __init__(self, stages: StageModel, largest_load_ns: int | None) -> None:
-        self.stages = stages
+    def __init__(self, crossings: Crossings, largest_load_ns: int | None) -> None:
+        self.crossings = crossings
+        self.stages = crossings.stages
         self._largest_load_ns = largest_load_ns
         self._latency_cache: dict[str, list[int]] = {}
         self._pair_times: dict[tuple[int, int], LinearSum] = {}
 
     @cached_property
     def loads(self) -> list[LinearSum]:
-        """load[p] in nanoseconds: at least the load of whichever device is there."""
-        all_groups = self._cost_groups()
-        loads: list[LinearSum] = []
-        for position in self.stages.positions:
-            cost_groups = [
-                (device, kinds)
-                for device, kinds in all_groups
-                if any(self.stages.kind[position][kind] is not False for kind in kinds)
-            ]
-            parts_of = [self._load_parts(position, device) for device, _ in cost_groups]
-            upper = max(
-                sum(part.largest(self.stages.upper) for part in parts) for parts in parts_of
-            )
-            if self._largest_load_ns is not None:
-                upper = min(upper, self._largest_load_ns)
-            load = self.stages.model.new_int_var(0, upper, "")
-            self.stages.upper[load.index] = upper
-            for (_, kinds), parts in zip(cost_groups, parts_of, strict=True):
-                chosen = None if len(cost_groups) == 1 else self._any_kind(position, kinds)
-                for part in parts:
-                    constraint = self.stages.model.add(load >= part.expression)
-                    if chosen is not None:
-                        constraint.only_enforce_if(chosen)
-            group_of = {kind: g for g, (_, kinds) in enumerate(cost_groups) for kind in kinds}
-            self.stages.definitions.append((load, self._load_value(position, parts_of, group_of)))
-            loads.append(LinearSum().add(load))
-        return loads
+        """load[s] in nanoseconds: at least the load of whichever device is there."""
+        return [self.add_load(slot, parts_of) for slot, parts_of in enumerate(self._parts)]
 
-    def _cost_groups(self) -> list[tuple[Device, tuple[int, ...]]]:
-        """Group the kinds by what their load depends on, each with one of its devices."""
+    @cached_property
+    def bottleneck(self) -> LinearSum:
+        """The largest load, in nanoseconds.
+
+        The rows over intervals of slots are implied, but nothing in a search without linear
+        programming finds that out: consecutive slots i … j together take at most j - i + 1
+        bottlenecks. Sums over an interval telescope to the work between two borders, so that they
+        bind long before the single slots do (docs/formulation.md, section 5).
+        """
+        bottleneck = self.stages.largest_of(self.loads)
+        for first in self.stages.slots:
+            totals: list[LinearSum] | None = None
+            for slot in self.stages.slots[first:]:
+                if len(self._parts[slot]) != 1:
+                    # Which times count is only decided with the device.
+                    break
+                parts = next(iter(self._parts[slot].values()))
+                if totals is None:
+                    totals = [part.copy() for part in parts]
+                    continue
+                for total, part in zip(totals, parts, strict=True):
+                    row = total.add_sum(part).copy().add_sum(bottleneck, first - slot - 1)
+                    if total.terms:
+                        self.stages.model.add(row.expression <= 0)
+        return bottleneck
+
+    def add_load(self, slot: int, parts_of: dict[tuple[int, ...], list[LinearSum]]) -> LinearSum:
+        """Return a variable of at least the largest part that counts for the kind in `slot`."""
+        stages, values = self.stages, self.stages.values
+        upper = max(
+            sum(part.largest(stages.upper) for part in parts) for parts in parts_of.values()
+        )
+        if self._largest_load_ns is not None:
+            upper = min(upper, self._largest_load_ns)
+
+        def load_ns(choice: StageChoice) -> int:
+            kind = choice.kind_at[slot]
+            if kind is None:
+                return 0
+            parts = next(parts for kinds, parts in parts_of.items() if kind in kinds)
+            return max(part.value(values) for part in parts)
+
+        chosen = {
+            kinds: None if len(parts_of) == 1 else self._any_kind(slot, kinds) for kinds in parts_of
+        }
+        load = stages.new_int(upper, load_ns)
+        for kinds, parts in parts_of.items():
+            for part in parts:
+                constraint = stages.model.add(load >= part.expression)
+                literal = chosen[kinds]
+                if literal is not None:
+                    constraint.only_enforce_if(literal)
+        return LinearSum().add(load)
+
+    @cached_property
+    def _parts(self) -> list[dict[tuple[int, ...], list[LinearSum]]]:
+        """By slot and kinds of devices: sums of which the largest is the load."""
+        return [
+            {
+                kinds: self._load_parts(slot, device)
+                for kinds, device in self.cost_groups.items()
+                if any(self.stages.kind[slot][kind] is not False for kind in kinds)
+            }
+            for slot in self.stages.slots
+        ]
+
+    @cached_property
+    def cost_groups(self) -> dict[tuple[int, ...], Device]:
+        """The kinds by what their load depends on, each group with one of its devices."""
         staged = self.stages.problem.interconnect.charging == "host_staged"
+        link = self.stages.problem.interconnect.link
         groups: dict[tuple[object, ...], list[int]] = {}
         for kind, entry in enumerate(self.stages.kinds):
             device = entry.device
-            link = self.stages.problem.interconnect.link
             key = (
-                tuple(self._latency_ns(device.device_class)),
+                tuple(self.latency_ns(device.device_class)),
                 device.is_host if staged else None,
                 link(device.name, STAGING_HOST) if staged else None,
                 link(STAGING_HOST, device.name) if staged else None,
             )
             groups.setdefault(key, []).append(kind)
-        return [(self.stages.kinds[kinds[0]].device, tuple(kinds)) for kinds in groups.values()]
+        return {tuple(kinds): self.stages.kinds[kinds[0]].device for kinds in groups.values()}
 
-    def _any_kind(self, position: int, kinds: tuple[int, ...]) -> cp_model.IntVar:
-        """Return a literal that says that `position` has a device of one of `kinds`."""
-        chosen = [self.stages.kind[position][kind] for kind in kinds]
-        if len(chosen) == 1 and not isinstance(chosen[0], bool):
-            return chosen[0]
-        literal = self.stages.new_bool(lambda s: s.kind_at[position] in kinds)
-        total = self.stages.sum_of(chosen).add(literal, -1)
-        self.stages.model.add(total.expression == 0)
-        return literal
-
-    def _load_value(
-        self, position: int, parts_of: list[list[LinearSum]], group_of: dict[int, int]
-    ) -> Callable[[StageChoice], int]:
-        values = self.stages.values
-
-        def load_ns(choice: StageChoice) -> int:
-            kind = choice.kind_at[position]
-            if kind is None:
-                return 0
-            return max(part.value(values) for part in parts_of[group_of[kind]])
-
-        return load_ns
-
-    def _load_parts(self, position: int, device: Device) -> list[LinearSum]:
-        """Return the sums of which the largest is the load of `device` on `position`."""
-        compute = LinearSum()
-        for unit, latency_ns in enumerate(self._latency_ns(device.device_class)):
-            if latency_ns:
-                self.stages.add_on(compute, unit, position, latency_ns)
-        if self.stages.problem.interconnect.charging == "host_staged":
-            send, receive = self._staged_times(position, device)
-        elif self.stages.problem.interconnect.links:
-            send, receive = self._linked_times(position)
-        else:
-            send, receive = self._uniform_times(position)
-        if self.stages.problem.interconnect.overlap:
-            return [compute, send, receive]
-        return [compute.add_sum(send).add_sum(receive)]
-
-    def _latency_ns(self, device_class: str) -> list[int]:
+    def latency_ns(self, device_class: str) -> list[int]:
+        """Return the execution time of every unit on a device class."""
         if device_class not in self._latency_cache:
             self._latency_cache[device_class] = self.stages.units.latency_ns(device_class)
         return self._latency_cache[device_class]
 
-    def _net_time_ns(self, net: Net, source: str, target: str) -> int:
+    def net_time_ns(self, net: Net, source: str, target: str) -> int:
+        """Return the time of all values of `net` on the link between two devices."""
         link = self.stages.problem.interconnect.link(source, target)
 
         def time_ns(op: Operator) -> int:
@@ -128,70 +135,115 @@ class LoadRows:
 
         return sum(time_ns(self.stages.problem.operators[index]) for index in net.operators)
 
-    def _staged_times(self, position: int, device: Device) -> tuple[LinearSum, LinearSum]:
+    def compute(self, place: Place, device: Device) -> LinearSum:
+        """Return the time that the units on `place` take on `device`."""
+        total = LinearSum()
+        for unit, latency_ns in enumerate(self.latency_ns(device.device_class)):
+            if latency_ns:
+                self.stages.add_on(total, unit, place, latency_ns)
+        return total
+
+    def _any_kind(self, slot: int, kinds: tuple[int, ...]) -> cp_model.IntVar:
+        """Return a literal that says that `slot` has a device of one of `kinds`."""
+        chosen = [self.stages.kind[slot][kind] for kind in kinds]
+        if len(chosen) == 1 and not isinstance(chosen[0], bool):
+            return chosen[0]
+        literal = self.stages.new_bool(lambda s: s.kind_at[slot] in kinds)
+        total = self.stages.sum_of(chosen).add(literal, -1)
+        self.stages.model.add(total.expression == 0)
+        return literal
+
+    def _load_parts(self, slot: int, device: Device) -> list[LinearSum]:
+        """Return the sums of which the largest is the load of `device` in `slot`."""
+        compute = self.compute(self.stages.places[slot], device)
+        if self.stages.problem.interconnect.charging == "host_staged":
+            send, receive = self._staged_times(slot, device)
+        elif self.stages.problem.interconnect.links:
+            send, receive = self._linked_times(slot)
+        else:
+            send, receive = self._uniform_times(slot)
+        if self.stages.problem.interconnect.overlap:
+            return [compute, send, receive]
+        return [compute.add_sum(send).add_sum(receive)]
+
+    def _staged_times(self, slot: int, device: Device) -> tuple[LinearSum, LinearSum]:
         send, receive = LinearSum(), LinearSum()
         if not device.is_host:
+            place = self.stages.places[slot]
             for net in self.stages.units.nets:
-                crosses = self.stages.crosses_from(net.producer, net.consumers, position)
-                send.add(crosses, self._net_time_ns(net, device.name, STAGING_HOST))
-                read_ns = self._net_time_ns(net, STAGING_HOST, device.name)
-                receive.add(self.stages.received(net, position), read_ns)
+                leaves = self.crossings.leaves(net.producer, net.consumers, place)
+                send.add(leaves, self.net_time_ns(net, device.name, STAGING_HOST))
+                read_ns = self.net_time_ns(net, STAGING_HOST, device.name)
+                receive.add(self.crossings.received(net, place), read_ns)
         return send, receive
 
-    def _uniform_times(self, position: int) -> tuple[LinearSum, LinearSum]:
+    def _uniform_times(self, slot: int) -> tuple[LinearSum, LinearSum]:
         send, receive = LinearSum(), LinearSum()
-        for (source, _), entries in self.stages.pairs.items():
-            if source == position:
+        for (source, _), entries in self.crossings.pairs.items():
+            if source == slot:
                 for net, literal in entries:
-                    send.add(literal, self._net_time_ns(net, "", ""))
+                    send.add(literal, self.net_time_ns(net, "", ""))
         for net in self.stages.units.nets:
-            receive.add(self.stages.received(net, position), self._net_time_ns(net, "", ""))
+            received = self.crossings.received(net, self.stages.places[slot])
+            receive.add(received, self.net_time_ns(net, "", ""))
         return send, receive
 
-    def _linked_times(self, position: int) -> tuple[LinearSum, LinearSum]:
+    def _linked_times(self, slot: int) -> tuple[LinearSum, LinearSum]:
         send, receive = LinearSum(), LinearSum()
-        for source, target in self.stages.pairs:
-            if source == position:
+        for source, target in self.crossings.pairs:
+            if source == slot:
                 send.add_sum(self._pair_time(source, target))
-            elif target == position:
+            elif target == slot:
                 receive.add_sum(self._pair_time(source, target))
         return send, receive
 
     def _pair_time(self, source: int, target: int) -> LinearSum:
-        """Time on the link between two positions, whichever devices have them."""
-        if (source, target) in self._pair_times:
-            return self._pair_times[source, target]
+        """Time on the link between two slots, whichever devices have them."""
+        if (source, target) not in self._pair_times:
+            entries = self.crossings.pairs[source, target]
+            self._pair_times[source, target] = self.link_time(source, target, entries)
+        return self._pair_times[source, target]
+
+    def link_time(
+        self, source: int, target: int, entries: Sequence[tuple[Net, Literal]]
+    ) -> LinearSum:
+        """Return at least the time on the link between two slots of the nets that travel.
+
+        Parameters
+        ----------
+        source, target : int
+            Different slots.
+        entries : sequence of (Net, Literal)
+            Nets, and whether each of them travels.
+        """
+        stages, values = self.stages, self.stages.values
         by_kinds: dict[tuple[int, int], LinearSum] = {}
-        for first, sender in enumerate(self.stages.kinds):
-            for second, receiver in enumerate(self.stages.kinds):
-                chosen = [self.stages.kind[source][first], self.stages.kind[target][second]]
+        for first, sender in enumerate(stages.kinds):
+            for second, receiver in enumerate(stages.kinds):
+                chosen = [stages.kind[source][first], stages.kind[target][second]]
                 excluded = any(entry is False for entry in chosen)
                 if excluded or (first == second and len(sender.devices) == 1):
                     continue
                 total = LinearSum()
-                for net, literal in self.stages.pairs[source, target]:
-                    total.add(
-                        literal,
-                        self._net_time_ns(net, sender.devices[0].name, receiver.devices[-1].name),
-                    )
+                ends = (sender.devices[0].name, receiver.devices[-1].name)
+                for net, literal in entries:
+                    total.add(literal, self.net_time_ns(net, *ends))
                 by_kinds[first, second] = total
-        upper = max((total.largest(self.stages.upper) for total in by_kinds.values()), default=0)
-        variable = self.stages.model.new_int_var(0, upper, "")
-        self.stages.upper[variable.index] = upper
+        if len(by_kinds) == 1 and stages.order is not None:
+            return next(iter(by_kinds.values()))
+
+        def time_ns(choice: StageChoice) -> int:
+            first, second = choice.kind_at[source], choice.kind_at[target]
+            if first is None or second is None:
+                return 0
+            return by_kinds[first, second].value(values)
+
+        upper = max((total.largest(stages.upper) for total in by_kinds.values()), default=0)
+        variable = stages.new_int(upper, time_ns)
         for (first, second), total in by_kinds.items():
-            constraint = self.stages.model.add(variable >= total.expression)
-            chosen = [self.stages.kind[source][first], self.stages.kind[target][second]]
+            constraint = stages.model.add(variable >= total.expression)
+            chosen = [stages.kind[source][first], stages.kind[target][second]]
             conditions = [entry for entry in chosen if not isinstance(entry, bool)]
             if conditions:
                 constraint.only_enforce_if(*conditions)
-        values = self.stages.values
-
-        def time_ns(choice: StageChoice) -> int:
-            kinds = (choice.kind_at[source], choice.kind_at[target])
-            if kinds[0] is None or kinds[1] is None:
-                return 0
-            return by_kinds[kinds[0], kinds[1]].value(values)
-
-        self.stages.definitions.append((variable, time_ns))
-        self._pair_times[source, target] = LinearSum().add(variable)
-        return self._pair_times[source, target]
+        return LinearSum().add(variable)

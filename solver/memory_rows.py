@@ -1,7 +1,8 @@
 """The memory constraints of the CP-SAT model, exact for all three memory models.
 
-A device's memory is the largest of a few linear sums, one per maximal set of storages that
+A stage's memory is the largest of a few linear sums, one per maximal set of storages that
 may be live together; ``docs/formulation.md``, section 3, proves that these rows are exact.
+A device adds up its stages, and holds its weights once.
 """
 
 from __future__ import annotations
@@ -9,17 +10,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from solver.crossings import Crossings
 from solver.linear import LinearSum
 from solver.reduce import SharedBytes, Storage
-from solver.stage_model import StageChoice, StageModel
+from solver.stage_model import Place, StageChoice
 
 
 class MemoryRows:
-    """Adds the memory rows of every position to a model.
+    """Adds the memory rows of every slot to a model.
 
     Parameters
     ----------
-    stages : StageModel
+    crossings : Crossings
 
     Attributes
     ----------
@@ -28,8 +30,9 @@ class MemoryRows:
         constant 0 unless the objective ``peak_memory`` asks for it.
     """
 
-    def __init__(self, stages: StageModel) -> None:
-        self.stages = stages
+    def __init__(self, crossings: Crossings) -> None:
+        self.crossings = crossings
+        self.stages = crossings.stages
         self.peak_permille = LinearSum()
         capacities = [entry.device.memory_bytes for entry in self.stages.kinds]
         wants_ratio = "peak_memory" in self.stages.problem.objective
@@ -41,16 +44,16 @@ class MemoryRows:
             self.stages.upper[permille.index] = 1000
             self.peak_permille = LinearSum().add(permille)
         needs: list[LinearSum] = []
-        for position in self.stages.positions:
-            rows = self._memory_rows(position)
+        for slot in self.stages.slots:
+            rows = self._device_rows(slot)
             if wants_ratio:
                 rows = [self.stages.largest_of(rows)]
-            needs.append(rows[0])
+                needs.append(rows[0])
+                self._add_peak_permille(rows[0], slot, capacities)
             for row in rows:
-                self._add_capacity(row, position, capacities)
-            if wants_ratio:
-                self._add_peak_permille(rows[0], position, capacities)
+                self._add_capacity(row, slot, capacities)
         if wants_ratio:
+            # Last, because its value under a plan is that of the sums above.
             self.stages.definitions.append((permille, self._peak_of(needs, capacities)))
 
     def _peak_of(
@@ -68,14 +71,14 @@ class MemoryRows:
 
         return permille
 
-    def _add_capacity(self, row: LinearSum, position: int, capacities: list[int | None]) -> None:
+    def _add_capacity(self, row: LinearSum, slot: int, capacities: list[int | None]) -> None:
         largest = row.largest(self.stages.upper)
         limits = [largest if c is None else min(c, largest) for c in capacities]
-        if all(limit == largest for limit in limits) and self.stages.used[position] is True:
+        if all(limit == largest for limit in limits) and self.stages.used[slot] is True:
             return
         total = row.copy()
         for kind, limit in enumerate(limits):
-            total.add(self.stages.kind[position][kind], -limit)
+            total.add(self.stages.kind[slot][kind], -limit)
         self._add_scaled(total)
 
     def _add_scaled(self, total: LinearSum) -> None:
@@ -90,11 +93,9 @@ class MemoryRows:
             scaled.add(variable, coefficient // divisor)
         self.stages.model.add(scaled.expression <= 0)
 
-    def _add_peak_permille(
-        self, row: LinearSum, position: int, capacities: list[int | None]
-    ) -> None:
+    def _add_peak_permille(self, row: LinearSum, slot: int, capacities: list[int | None]) -> None:
         for kind, capacity in enumerate(capacities):
-            chosen = self.stages.kind[position][kind]
+            chosen = self.stages.kind[slot][kind]
             if capacity is None or chosen is False:
                 continue
             total = LinearSum().add_sum(row, 1000).add_sum(self.peak_permille, -capacity)
@@ -102,24 +103,32 @@ class MemoryRows:
             if not isinstance(chosen, bool):
                 constraint.only_enforce_if(chosen)
 
-    def _memory_rows(self, position: int) -> list[LinearSum]:
-        """Return the sums of which the largest is the memory of `position`."""
+    def _device_rows(self, slot: int) -> list[LinearSum]:
+        """Return the sums of which the largest is the memory of the device in `slot`."""
+        weights = LinearSum()
+        self._add_shared(weights, self.stages.units.weights, self.stages.places[slot])
+        if self.stages.problem.memory_model == "weights":
+            return [weights]
+        if self.stages.chunks == 1:
+            return self._stage_rows(slot, weights)
+        total = weights
+        for position in self.stages.places[slot]:
+            total.add_sum(self.stages.largest_of(self._stage_rows(position, LinearSum())))
+        return [total]
+
+    def _stage_rows(self, position: int, constant: LinearSum) -> list[LinearSum]:
+        """Return the sums of which the largest is `constant` plus the memory of one stage."""
         problem = self.stages.problem
-        constant = LinearSum()
-        self._add_shared(constant, self.stages.units.weights, position)
-        if problem.memory_model == "weights":
-            return [constant]
+        here: Place = (position,)
         for net in (*self.stages.units.nets, *self.stages.units.input_nets):
             if net.value_bytes:
-                constant.add(self.stages.received(net, position), net.value_bytes)
+                constant.add(self.crossings.received(net, here), net.value_bytes)
         if problem.memory_model == "training":
             in_flight = problem.microbatches
             if problem.schedule == "1f1b":
                 in_flight = min(in_flight, len(self.stages.positions) - position)
-            self._add_shared(constant, self.stages.units.saved, position, in_flight)
-        storages = [
-            s for s in self.stages.units.storages if self.stages.may_be_on(s.unit, position)
-        ]
+            self._add_shared(constant, self.stages.units.saved, here, in_flight)
+        storages = [s for s in self.stages.units.storages if self.stages.may_be_on(s.unit, here)]
         if not storages:
             return [constant]
         base = self.stages.at_least(constant)
@@ -133,32 +142,32 @@ class MemoryRows:
                 expired.append(by_end[next_end])
                 next_end += 1
             for storage in expired:
-                self._add_waiting(waiting, storage, position)
+                self._add_waiting(waiting, storage, here)
             expired.clear()
             # A chain of partial sums keeps the rows short however many are waiting.
             waiting = self.stages.at_least(waiting)
             row = base.copy().add_sum(waiting)
             for storage in live:
-                self.stages.add_on(row, storage.unit, position, storage.size_bytes)
+                self.stages.add_on(row, storage.unit, here, storage.size_bytes)
             rows.append(row)
         return rows
 
     def _add_shared(
-        self, total: LinearSum, entries: Sequence[SharedBytes], position: int, factor: int = 1
+        self, total: LinearSum, entries: Sequence[SharedBytes], place: Place, factor: int = 1
     ) -> None:
         for entry in entries:
             if len(entry.units) == 1:
-                self.stages.add_on(total, entry.units[0], position, factor * entry.size_bytes)
+                self.stages.add_on(total, entry.units[0], place, factor * entry.size_bytes)
             else:
-                total.add(self.stages.held(entry.units, position), factor * entry.size_bytes)
+                total.add(self.crossings.held(entry.units, place), factor * entry.size_bytes)
 
-    def _add_waiting(self, total: LinearSum, storage: Storage, position: int) -> None:
+    def _add_waiting(self, total: LinearSum, storage: Storage, place: Place) -> None:
         """Add a storage past its last reader: live if it is an output or waits to be sent."""
         if storage.is_output:
-            self.stages.add_on(total, storage.unit, position, storage.size_bytes)
+            self.stages.add_on(total, storage.unit, place, storage.size_bytes)
         else:
-            crosses = self.stages.crosses_from(storage.unit, storage.readers, position)
-            total.add(crosses, storage.size_bytes)
+            leaves = self.crossings.leaves(storage.unit, storage.readers, place)
+            total.add(leaves, storage.size_bytes)
 
 
 def maximal_live_sets(storages: Sequence[Storage]) -> list[tuple[int, list[Storage]]]:

@@ -1,4 +1,4 @@
-"""CP-SAT variables that say where units and devices are, and what crosses between stages.
+"""CP-SAT variables that say where units and devices are.
 
 The notation is that of :mod:`solver.formulation`. Every variable carries a definition, its
 value under a given plan, so that any plan becomes a full hint.
@@ -9,47 +9,56 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from ortools.sat.python import cp_model
 
 from solver.bounds import StageWindows
 from solver.linear import LinearSum, Literal
 from solver.plan import PartitionPlan
-from solver.reduce import Net, UnitGraph, interchangeable_kinds
+from solver.reduce import UnitGraph, interchangeable_kinds
+
+Place = tuple[int, ...]
+"""Positions that count as one: a single stage, or all stages of one device."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageChoice:
-    """A plan in the terms of the model: unit to position, position to kind of device."""
+    """A plan in the terms of the model: unit to position, slot to kind of device."""
 
     position_of: tuple[int, ...]
     kind_at: tuple[int | None, ...]
 
-    def on(self, unit: int, position: int) -> bool:
-        """Whether `unit` is on `position`."""
-        return self.position_of[unit] == position
+    def on(self, unit: int, place: Place) -> bool:
+        """Whether `unit` is on one of the positions of `place`."""
+        return self.position_of[unit] in place
 
 
 class StageModel:
-    """Stage, device and crossing variables with the constraints that define them.
+    """Stage and device variables with the constraints that define them.
 
     Parameters
     ----------
     units : UnitGraph
-    positions : int
-        Number of stage positions.
     windows : StageWindows
+        Of positions 0 to slots * chunks - 1.
+    slots : int
+        Number of devices in a round.
+    chunks : int
+        Number of rounds; position c * slots + s is chunk c of the device in slot s.
     order : sequence of int, optional
-        The kind of device on each position; without it the order is part of the decision.
+        The kind of device in each slot; without it the order is part of the decision.
+    use_all : bool
+        Leave no slot empty.
 
     Attributes
     ----------
     model : cp_model.CpModel
+    places : tuple of Place
+        The positions of each slot.
     used : list of Literal
-        used[p], by position.
+        used[s], by slot.
     kind : list of list of Literal
-        q[p,k], by position and kind.
+        q[s,k], by slot and kind.
     upper : dict of int to int
         Upper bound of every variable, by index; all lower bounds are 0.
     definitions : list
@@ -61,15 +70,22 @@ class StageModel:
     def __init__(
         self,
         units: UnitGraph,
-        positions: int,
         windows: StageWindows,
+        slots: int,
+        *,
+        chunks: int = 1,
         order: Sequence[int] | None = None,
+        use_all: bool = False,
     ) -> None:
         self.units = units
         self.problem = units.problem
-        self.positions = range(positions)
+        self.slots = range(slots)
+        self.chunks = chunks
+        self.positions = range(slots * chunks)
+        self.places = tuple(tuple(range(slot, slots * chunks, slots)) for slot in self.slots)
         self.windows = windows
         self.order = order
+        self.use_all = use_all
         self.kinds = interchangeable_kinds(units)
         self.model = cp_model.CpModel()
         self.definitions: list[
@@ -77,18 +93,23 @@ class StageModel:
         ] = []
         self.upper: dict[int, int] = {}
         self.values: dict[int, int] = {}
-        self._received: dict[tuple[int, int], Literal] = {}
-        self._crosses: dict[tuple[int, tuple[int, ...], int], Literal] = {}
-        self._held: dict[tuple[int, tuple[int, ...]], Literal] = {}
-        self._has_backward = any(op.is_backward for op in self.problem.operators)
         self._add_stage_variables()
         self._add_devices()
+
+    # -- building blocks ------------------------------------------------------------------
 
     def new_bool(self, definition: Callable[[StageChoice], int]) -> cp_model.IntVar:
         """Return a new Boolean variable whose value under a plan is `definition`."""
         variable = self.model.new_bool_var("")
         self.definitions.append((variable, definition))
         self.upper[variable.index] = 1
+        return variable
+
+    def new_int(self, upper: int, definition: Callable[[StageChoice], int]) -> cp_model.IntVar:
+        """Return a new variable from 0 to `upper` whose value under a plan is `definition`."""
+        variable = self.model.new_int_var(0, upper, "")
+        self.definitions.append((variable, definition))
+        self.upper[variable.index] = upper
         return variable
 
     def at_least(self, total: LinearSum) -> LinearSum:
@@ -104,42 +125,14 @@ class StageModel:
 
     def largest_of(self, rows: list[LinearSum]) -> LinearSum:
         """Return a variable that is at least every row."""
-        upper = max(row.largest(self.upper) for row in rows)
-        variable = self.model.new_int_var(0, upper, "")
-        self.upper[variable.index] = upper
+        values = self.values
+        variable = self.new_int(
+            max(0, *(row.largest(self.upper) for row in rows)),
+            lambda _: max(0, *(row.value(values) for row in rows)),
+        )
         for row in rows:
             self.model.add(variable >= row.expression)
-        values = self.values
-        self.definitions.append((variable, lambda _: max(row.value(values) for row in rows)))
         return LinearSum().add(variable)
-
-    def reaches(self, unit: int, position: int) -> Literal:
-        """y[unit, position]: the unit is on this position or a later one."""
-        if position <= self.windows.first[unit]:
-            return True
-        if position > self.windows.last[unit]:
-            return False
-        return self._y[unit][position - self.windows.first[unit] - 1]
-
-    def add_on(self, total: LinearSum, unit: int, position: int, coefficient: int = 1) -> None:
-        """Add coefficient * x[unit, position] to `total`."""
-        if self.may_be_on(unit, position):
-            total.add(self.reaches(unit, position), coefficient)
-            total.add(self.reaches(unit, position + 1), -coefficient)
-
-    def on(self, unit: int, position: int) -> LinearSum:
-        """Return x[unit, position] as a sum."""
-        total = LinearSum()
-        self.add_on(total, unit, position)
-        return total
-
-    def may_be_on(self, unit: int, position: int) -> bool:
-        """Return whether the windows let `unit` be on `position`."""
-        return self.windows.first[unit] <= position <= self.windows.last[unit]
-
-    def is_fixed_on(self, unit: int, position: int) -> bool:
-        """Return whether the windows leave `unit` no other position."""
-        return self.windows.first[unit] == position == self.windows.last[unit]
 
     @staticmethod
     def sum_of(literals: Sequence[Literal]) -> LinearSum:
@@ -158,6 +151,41 @@ class StageModel:
             self.model.new_constant(0) if conclusion is False else conclusion,
         )
 
+    # -- where units are ------------------------------------------------------------------
+
+    def reaches(self, unit: int, position: int) -> Literal:
+        """y[unit, position]: the unit is on this position or a later one."""
+        if position <= self.windows.first[unit]:
+            return True
+        if position > self.windows.last[unit]:
+            return False
+        return self._y[unit][position - self.windows.first[unit] - 1]
+
+    def add_on(self, total: LinearSum, unit: int, place: Place, coefficient: int = 1) -> None:
+        """Add coefficient * x[unit, place] to `total`."""
+        for position in place:
+            if self.windows.first[unit] <= position <= self.windows.last[unit]:
+                total.add(self.reaches(unit, position), coefficient)
+                total.add(self.reaches(unit, position + 1), -coefficient)
+
+    def on(self, unit: int, place: Place) -> LinearSum:
+        """Return x[unit, place] as a sum."""
+        total = LinearSum()
+        self.add_on(total, unit, place)
+        return total
+
+    def may_be_on(self, unit: int, place: Place) -> bool:
+        """Return whether the windows let `unit` be on `place`."""
+        first, last = self.windows.first[unit], self.windows.last[unit]
+        return any(first <= position <= last for position in place)
+
+    def is_fixed_on(self, unit: int, place: Place) -> bool:
+        """Return whether the windows leave `unit` nowhere else."""
+        first, last = self.windows.first[unit], self.windows.last[unit]
+        if first == last:
+            return first in place
+        return all(position in place for position in range(first, last + 1))
+
     def _add_stage_variables(self) -> None:
         self._y = [
             [
@@ -175,47 +203,49 @@ class StageModel:
             for position in self.positions[1:]:
                 self.imply(self.reaches(source, position), self.reaches(target, position))
 
+    # -- where devices are ----------------------------------------------------------------
+
     def _add_devices(self) -> None:
-        self.used: list[Literal] = [True for _ in self.positions]
+        self.used: list[Literal] = [True for _ in self.slots]
         self.kind: list[list[Literal]]
-        if self.order is None or len(self.kinds) == 1:
-            self._align_right()
-        elif self.problem.memory_depends_on_followers:
+        if self.use_all:
             self._use_all()
+        elif self.order is None or len(self.kinds) == 1:
+            self._align_right()
         elif "devices" in self.problem.objective:
             self._count_used()
         if self.order is not None:
             self.kind = [
-                [
-                    self.used[position] if kind == chosen else False
-                    for kind in range(len(self.kinds))
-                ]
-                for position, chosen in enumerate(self.order)
+                [self.used[slot] if kind == chosen else False for kind in range(len(self.kinds))]
+                for slot, chosen in enumerate(self.order)
             ]
         else:
             self.kind = [
                 [
-                    self.new_bool(lambda s, p=position, k=kind: s.kind_at[p] == k)  # type: ignore[misc]
+                    self.new_bool(lambda s, p=slot, k=kind: s.kind_at[p] == k)  # type: ignore[misc]
                     for kind in range(len(self.kinds))
                 ]
-                for position in self.positions
+                for slot in self.slots
             ]
-            for position in self.positions:
-                choice = self.sum_of(self.kind[position]).add(self.used[position], -1)
+            for slot in self.slots:
+                choice = self.sum_of(self.kind[slot]).add(self.used[slot], -1)
                 self.model.add(choice.expression == 0)
             for kind, entry in enumerate(self.kinds):
-                taken = self.sum_of([self.kind[position][kind] for position in self.positions])
+                taken = self.sum_of([self.kind[slot][kind] for slot in self.slots])
                 self.model.add(taken.expression <= len(entry.devices))
         self._add_pins()
 
-    def _new_used(self, position: int) -> cp_model.IntVar:
-        return self.new_bool(lambda s: s.kind_at[position] is not None)
+    def _new_used(self, slot: int) -> cp_model.IntVar:
+        return self.new_bool(lambda s: s.kind_at[slot] is not None)
 
     def _align_right(self) -> None:
-        """Let unused positions come first; exchangeable devices leave that choice free."""
-        self.used[:-1] = [self._new_used(position) for position in self.positions[:-1]]
-        for position in self.positions[:-1]:
-            self.imply(self.used[position], self.used[position + 1])
+        """Let unused slots come first; exchangeable devices leave that choice free."""
+        self.used[:-1] = [self._new_used(slot) for slot in self.slots[:-1]]
+        for slot in self.slots[:-1]:
+            self.imply(self.used[slot], self.used[slot + 1])
+        if self.chunks > 1:
+            self._empty_unless_used(self.slots[:-1])
+            return
         has_predecessor = {target for _, target in self.units.edges}
         for unit in range(len(self.units)):
             if unit not in has_predecessor:
@@ -225,19 +255,24 @@ class StageModel:
                     self.model.add(total.expression >= 1)
 
     def _use_all(self) -> None:
-        """Leave no position empty; plans with fewer stages have an order of their own."""
-        for position in self.positions:
+        """Leave no slot empty; plans with fewer devices have an order of their own."""
+        for place in self.places:
             total = LinearSum()
             for unit in range(len(self.units)):
-                self.add_on(total, unit, position)
+                self.add_on(total, unit, place)
             self.model.add(total.expression >= 1)
 
     def _count_used(self) -> None:
-        for position in self.positions:
-            self.used[position] = used = self._new_used(position)
+        for slot in self.slots:
+            self.used[slot] = self._new_used(slot)
+        self._empty_unless_used(self.slots)
+
+    def _empty_unless_used(self, slots: Sequence[int]) -> None:
+        for slot in slots:
             for unit in range(len(self.units)):
-                if self.may_be_on(unit, position):
-                    total = LinearSum().add(used).add_sum(self.on(unit, position), -1)
+                if self.may_be_on(unit, self.places[slot]):
+                    total = LinearSum().add(self.used[slot])
+                    self.add_on(total, unit, self.places[slot], -1)
                     self.model.add(total.expression >= 0)
 
     def _add_pins(self) -> None:
@@ -247,149 +282,42 @@ class StageModel:
             kinds = [k for k, entry in enumerate(self.kinds) if entry.device.name in allowed]
             if len(kinds) == len(self.kinds):
                 continue
-            for position in self.positions:
-                if self.may_be_on(unit, position):
-                    total = self.sum_of([self.kind[position][kind] for kind in kinds])
-                    total.add_sum(self.on(unit, position), -1)
+            for slot, place in enumerate(self.places):
+                if self.may_be_on(unit, place):
+                    total = self.sum_of([self.kind[slot][kind] for kind in kinds])
+                    self.add_on(total, unit, place, -1)
                     self.model.add(total.expression >= 0)
 
-    def received(self, net: Net, position: int) -> Literal:
-        """received[net, position]; graph inputs are produced nowhere."""
-        # Nets live as long as the model; hashing their consumers is slow.
-        key = (id(net), position)
-        if key in self._received:
-            return self._received[key]
-        readers = [unit for unit in net.consumers if self.may_be_on(unit, position)]
-        producer = net.producer
-        produced_here = producer >= 0 and self.may_be_on(producer, position)
-        literal: Literal
-        if not readers or (produced_here and self.is_fixed_on(producer, position)):
-            literal = False
-        elif not produced_here and any(self.is_fixed_on(unit, position) for unit in readers):
-            literal = True
-        else:
-            literal = self.new_bool(
-                lambda s: (
-                    any(s.on(unit, position) for unit in net.consumers)
-                    and not (producer >= 0 and s.on(producer, position))
-                )
-            )
-            for unit in readers:
-                total = LinearSum().add(literal).add_sum(self.on(unit, position), -1)
-                if produced_here:
-                    self.add_on(total, producer, position)
-                self.model.add(total.expression >= 0)
-        self._received[key] = literal
-        return literal
-
-    def crosses_from(self, unit: int, others: tuple[int, ...], position: int) -> Literal:
-        """crosses[unit, others, position]: unit is here, and one of others is not."""
-        key = (unit, others, position)
-        if key in self._crosses:
-            return self._crosses[key]
-        away = [other for other in others if not self.is_fixed_on(other, position)]
-        literal: Literal
-        if not self.may_be_on(unit, position) or not away:
-            literal = False
-        elif self.is_fixed_on(unit, position) and any(
-            not self.may_be_on(other, position) for other in away
-        ):
-            literal = True
-        else:
-            literal = self.new_bool(
-                lambda s: (
-                    s.on(unit, position) and any(not s.on(other, position) for other in others)
-                )
-            )
-            for other in away:
-                total = LinearSum().add(literal).add_sum(self.on(unit, position), -1)
-                self.add_on(total, other, position)
-                self.model.add(total.expression >= 0)
-        self._crosses[key] = literal
-        return literal
-
-    def held(self, units: tuple[int, ...], position: int) -> Literal:
-        """held[units, position]: some of the units are here."""
-        key = (position, units)
-        if key in self._held:
-            return self._held[key]
-        here = [unit for unit in units if self.may_be_on(unit, position)]
-        literal: Literal
-        if not here:
-            literal = False
-        elif any(self.is_fixed_on(unit, position) for unit in here):
-            literal = True
-        else:
-            literal = self.new_bool(lambda s: any(s.on(unit, position) for unit in units))
-            for unit in here:
-                total = LinearSum().add(literal).add_sum(self.on(unit, position), -1)
-                self.model.add(total.expression >= 0)
-        self._held[key] = literal
-        return literal
-
-    @cached_property
-    def pairs(self) -> dict[tuple[int, int], list[tuple[Net, Literal]]]:
-        """pair[net, p, r]: by ordered pair of positions, the nets that may travel it."""
-        pairs: dict[tuple[int, int], list[tuple[Net, Literal]]] = {}
-        for net in self.units.nets:
-            producer = net.producer
-            for target in self.positions:
-                received = self.received(net, target)
-                if received is False:
-                    continue
-                sources = [
-                    source
-                    for source in self.positions
-                    if source != target and self.may_be_on(producer, source)
-                ]
-                if not self._has_backward:
-                    # Without backward operators no value runs against the stage order.
-                    sources = [source for source in sources if source < target]
-                if len(sources) == 1:
-                    pairs.setdefault((sources[0], target), []).append((net, received))
-                    continue
-                # Implied send variables: the value comes from wherever its producer is.
-                total = LinearSum().add(received, -1)
-                for source in sources:
-                    literal = self._pair(net, source, target)
-                    total.add(literal)
-                    bound = self.on(producer, source).add(literal, -1)
-                    self.model.add(bound.expression >= 0)
-                    pairs.setdefault((source, target), []).append((net, literal))
-                self.model.add(total.expression >= 0)
-        return pairs
-
-    def _pair(self, net: Net, source: int, target: int) -> cp_model.IntVar:
-        return self.new_bool(
-            lambda s: (
-                s.on(net.producer, source) and any(s.on(unit, target) for unit in net.consumers)
-            )
-        )
+    # -- plans ----------------------------------------------------------------------------
 
     def choice_of(self, plan: PartitionPlan) -> StageChoice | None:
         """Return `plan` in the model's terms, or None if order or windows exclude it."""
         kind_of = {
             device.name: kind for kind, entry in enumerate(self.kinds) for device in entry.devices
         }
-        kind_at: list[int | None] = [None] * len(self.positions)
-        stage_of: dict[str, int] = {}
-        position = len(self.positions) - 1
+        kind_at: list[int | None] = [None] * len(self.slots)
+        slot_of: dict[str, int] = {}
+        slot = len(self.slots) - 1
         for device in reversed(plan.device_order):
-            while position >= 0 and self.order and self.order[position] != kind_of[device]:
-                position -= 1
-            if position < 0:
+            while slot >= 0 and self.order and self.order[slot] != kind_of[device]:
+                slot -= 1
+            if slot < 0:
                 return None
-            kind_at[position] = kind_of[device]
-            stage_of[device] = position
-            position -= 1
-        fixed_length = self.order is not None and len(self.kinds) > 1
-        if fixed_length and self.problem.memory_depends_on_followers and None in kind_at:
+            kind_at[slot] = kind_of[device]
+            slot_of[device] = slot
+            slot -= 1
+        if self.use_all and None in kind_at:
             return None
+        # Chunks, too, are aligned to the right: then nothing is in flight for longer than in
+        # the plan.
+        first_chunk = self.chunks - 1 - max(plan.chunks.values(), default=0)
         unit_of = self.units.unit_of_operator()
         position_of = [0] * len(self.units)
         for index, op in enumerate(self.problem.operators):
-            position_of[unit_of[index]] = stage_of[plan.assignment[op.name]]
-        if not all(self.may_be_on(unit, p) for unit, p in enumerate(position_of)):
+            chunk = first_chunk + plan.chunks.get(op.name, 0)
+            position = chunk * len(self.slots) + slot_of[plan.assignment[op.name]]
+            position_of[unit_of[index]] = position
+        if not all(self.may_be_on(unit, (p,)) for unit, p in enumerate(position_of)):
             return None
         return StageChoice(tuple(position_of), tuple(kind_at))
 
@@ -418,17 +346,23 @@ class StageModel:
         ]
         free = [list(entry.devices) for entry in self.kinds]
         device_at: list[str] = []
-        for position in self.positions:
+        for slot in self.slots:
             kind = next(
                 (
                     k
-                    for k, chosen in enumerate(self.kind[position])
+                    for k, chosen in enumerate(self.kind[slot])
                     if (chosen if isinstance(chosen, bool) else value(chosen))
                 ),
                 None,
             )
             device_at.append("" if kind is None else free[kind].pop(0).name)
-        assignment = self.units.lift([device_at[position] for position in position_of])
-        used = set(position_of)
-        stages = tuple(device_at[position] for position in self.positions if position in used)
-        return PartitionPlan(assignment, stages)
+        slots = len(self.slots)
+        assignment = self.units.lift([device_at[position % slots] for position in position_of])
+        used = {position % slots for position in position_of}
+        device_order = tuple(device_at[slot] for slot in self.slots if slot in used)
+        unit_of = self.units.unit_of_operator()
+        chunks = {
+            op.name: position_of[unit_of[index]] // slots
+            for index, op in enumerate(self.problem.operators)
+        }
+        return PartitionPlan(assignment, device_order, chunks)

@@ -41,7 +41,7 @@ def test_a_plan_is_a_full_hint_of_the_same_value():
             continue
         units = condense(problem)
         positions = min(len(problem.devices), len(units))
-        model = CpSatFormulation(units, positions, StageBounds(units).windows(positions))
+        model = CpSatFormulation(units, StageBounds(units).windows(positions), positions)
         target = model.objective(problem.objective[0])
         model.stages.model.minimize(target.expression)
         choice = model.stages.choice_of(plan.plan)
