@@ -400,6 +400,80 @@ def test_stages_in_the_wrong_order_are_named():
     )
 
 
+def chunked(problem, chunks, order, **places):
+    """Return the evaluation of a plan with an order of devices and chunks by operator."""
+    assignment = {name: device for device, names in places.items() for name in names}
+    plan = PartitionPlan(
+        assignment, tuple(order), {name: c for c, names in chunks for name in names}
+    )
+    return evaluate(problem, plan)
+
+
+def test_chunks_of_a_device_add_up_and_share_weights():
+    problem = PartitionProblem(
+        operators=(
+            Operator("a", 1, storage_bytes=1, value_bytes=1, weights=("w",), saves=("s",)),
+            Operator("b", 10, ("a",), storage_bytes=10, value_bytes=10),
+            Operator(
+                "c",
+                100,
+                ("a", "b"),
+                storage_bytes=100,
+                weights=("w",),
+                saves=("s",),
+                is_output=True,
+            ),
+        ),
+        devices=(Device("p"), Device("q")),
+        weights={"w": Weight(1_000, 10_000)},
+        saved={"s": 100_000},
+        memory_model="training",
+        microbatches=8,
+        chunks_per_device=2,
+        interconnect=Interconnect(Link(1_000_000_000)),
+        objective=("bottleneck", "transfer", "latency"),
+    )
+    evaluation = chunked(problem, [(1, "c")], "pq", p="ac", q="b")
+    assert evaluation.feasible
+    p, q = evaluation.usage
+    # Chunk 0 holds its value; chunk 1 receives both values, one of them from the same device.
+    assert (p.weights_bytes, p.received_bytes) == (10_000, 11)
+    # Four places: p and q in chunk 0, p and q in chunk 1.
+    assert [entry.in_flight for entry in evaluation.stages] == [4, 3, 2]
+    assert p.saved_bytes == 6 * 100_000
+    assert p.memory_bytes == 610_011 + 1 + 100
+    assert p.operators == ("a", "c")
+    # While a runs, c is at its peak for another microbatch.
+    assert p.timeline_bytes == (610_112, 610_112)
+    assert q.memory_bytes == 1 + 10
+    # Nothing travels from p to p: a's value goes to q, b's to p.
+    assert evaluation.objective == (101 + 1 + 10, 11, 1 + 1 + 1 + 10 + 10 + 10 + 100)
+    assert [entry.time_ns for entry in evaluation.stages] == [2, 21, 110]
+
+
+def test_a_value_that_several_chunks_read_is_received_by_the_first():
+    problem = fan_out(chunks_per_device=2, interconnect=Interconnect(Link(latency_ns=7)))
+    evaluation = chunked(problem, [(1, "d")], "pq", p="a", q="bcd")
+    assert evaluation.usage[1].receive_ns == 7
+    assert [entry.receive_ns for entry in evaluation.stages] == [0, 7, 0]
+    # The chunks of a device run one after another, though no value joins b and c to d here.
+    total = sum(entry.time_ns for entry in evaluation.stages)
+    assert evaluation.latency_ns == total
+
+
+def test_too_many_chunks_and_devices_are_named():
+    problem = fan_out(
+        max_devices=1, colocation=(ColocationGroup(("b", "c"), "they mutate a cache"),)
+    )
+    assert chunked(problem, [(1, "cd")], "pq", p="a", q="bcd").violations == (
+        "the plan has 2 chunks per device, but at most 1 may be used",
+        "the plan uses 2 devices, but may use 1 at most",
+        "operators 'b' and others must share a stage (they mutate a cache) but are in chunks 0, 1",
+    )
+    back = chunked(problem.replace(chunks_per_device=2), [(1, "a")], "p", p="abcd").violations
+    assert back[0] == "stage 'p (chunk 1)' sends to 'p', which is an earlier stage"
+
+
 def test_pins_and_colocation_are_named():
     a, *others = fan_out().operators
     problem = fan_out(

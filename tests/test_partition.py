@@ -126,6 +126,14 @@ def test_training_needs_more_memory_than_inference():
     assert needs[2] > 4 * needs[0]
 
 
+def test_a_limit_on_devices_is_kept():
+    """Tests that the settings reach the problem and the plan."""
+    large = devices(2000, 2000, 2000)
+    result = partition(devices=large, solver="greedy", chunks_per_device=2, max_devices=1)
+    assert (result.problem.chunks_per_device, result.problem.max_devices) == (2, 1)
+    assert len(result.plan.device_order) == 1
+
+
 def test_too_little_memory_is_a_status_and_split_says_so():
     """Tests that nothing is raised before someone asks for the plan that does not exist."""
     result = partition(devices=devices(10, 10))
@@ -150,6 +158,8 @@ def test_too_little_memory_is_a_status_and_split_says_so():
         ({"devices": Device("a")}, "write a list"),
         ({"devices": "cuda:0"}, "devices is 'cuda:0'; write a list"),
         ({"devices": None}, "devices is None; write a list"),
+        ({"chunks_per_device": 0}, "chunks_per_device is 0; write at least 1"),
+        ({"max_devices": 0}, "max_devices is 0; write a positive number"),
         ({"objective": None}, "objective is None; write one of"),
         ({"objective": 3}, "objective is 3; write one of"),
         ({"solver": ["cp-sat"]}, "solver ['cp-sat'] is unknown"),

@@ -200,6 +200,10 @@ def latency(name, table, **fields):
         ({"schedule": "zigzag"}, ("schedule is 'zigzag'", "gpipe, 1f1b")),
         ({"microbatches": 0}, ("microbatches is 0", "at least 1")),
         ({"microbatches": -1}, ("microbatches is -1", "not negative")),
+        ({"chunks_per_device": 0}, ("chunks_per_device is 0", "at least 1")),
+        ({"chunks_per_device": None}, ("chunks_per_device is None", "whole number")),
+        ({"max_devices": 0}, ("max_devices is 0", "positive number, or None for no limit")),
+        ({"max_devices": "2"}, ("max_devices is '2'", "whole number")),
         ({"microbatches": 2.0}, ("microbatches is 2.0", "whole number")),
         ({"saved": {"s": -1}}, ("saved['s'] is -1", "not negative")),
         (

@@ -48,10 +48,10 @@ def raises(*parts):
 
 @pytest.mark.parametrize("seed", range(200))
 def test_problems_and_plans_survive_json(seed):
-    problem = random_problem(seed)
+    problem = random_problem(seed, draw_chunks=seed % 2 == 0)
     text = json.dumps(problem_to_json(problem))
     assert problem_from_json(json.loads(text)) == problem
-    plan = random_plan(problem, seed)
+    plan = random_plan(problem, seed, draw_chunks=seed % 2 == 0)
     again = plan_from_json(json.loads(json.dumps(plan_to_json(plan))))
     assert again == plan
     assert list(again.assignment) == list(plan.assignment)
@@ -116,6 +116,8 @@ def changed(data, path, value):
         (["memory_model"], ["weights"], ("memory_model is ['weights']", "write a name")),
         (["schedule"], None, ("schedule is None", "write a name")),
         (["microbatches"], "2", ("microbatches is '2'", "whole number")),
+        (["chunks_per_device"], 0, ("chunks_per_device is 0", "at least 1")),
+        (["max_devices"], 0, ("max_devices is 0", "positive number")),
         (["devices"], {}, ("devices is not a list",)),
         (["devices"], [], ("no devices",)),
         (["devices", 0], "gpu0", ("devices[0] is not an object",)),

@@ -421,6 +421,27 @@ def test_flags_and_metadata_are_kept():
         assert "val" in node.meta or node.op == "output"
 
 
+def test_every_chunk_of_a_device_is_a_stage():
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+    captured = capture(model, TWO_BY_FOUR)
+    names = [node.name for node in captured.operators]
+    assignment = dict(zip(names, "abab", strict=True))
+    plan = PartitionPlan(assignment, ("a", "b"), {names[2]: 1, names[3]: 1})
+    split = check(model, captured, plan, TWO_BY_FOUR)
+    assert list(split.meta["stages"].values()) == ["a", "b", "a", "b"]
+    assert [(s.meta["stage"], s.meta["device"], s.meta["chunk"]) for s in split.children()] == [
+        (0, "a", 0),
+        (1, "b", 0),
+        (2, "a", 1),
+        (3, "b", 1),
+    ]
+    with pytest.raises(PartitionError, match="the stages of the plan form a cycle"):
+        split_by_plan(captured, PartitionPlan(assignment, ("a", "b")))
+    backwards = PartitionPlan(assignment, ("a", "b"), {names[0]: 1, names[3]: 1})
+    with pytest.raises(PartitionError, match=r"on 'a \(chunk 1\)'.*later chunk"):
+        split_by_plan(captured, backwards)
+
+
 def test_the_split_can_be_copied_and_split_again():
     model = TwoBranches()
     captured = capture(model, TWO)
