@@ -60,7 +60,11 @@ def _usage_cells(result: SolveResult, index: int) -> list[str]:
     memory = format_bytes(usage.memory_bytes)
     if usage.capacity_bytes is not None:
         memory += f" ({usage.peak_memory_permille / 10:.1f} %)"
-    return [str(len(usage.operators)), memory, format_ns(usage.load_ns)]
+    operators = str(len(usage.operators))
+    stages = sum(entry.stage.device == usage.device for entry in result.evaluation.stages)
+    if stages > 1:
+        operators += f" in {stages} stages"
+    return [operators, memory, format_ns(usage.load_ns)]
 
 
 def _aligned(rows: list[list[str]]) -> list[str]:

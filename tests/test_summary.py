@@ -1,6 +1,15 @@
 """Answers side by side."""
 
-from solver import Device, Operator, PartitionProblem, SolveLimits, solve, summary
+from solver import (
+    Device,
+    Operator,
+    PartitionPlan,
+    PartitionProblem,
+    SolveLimits,
+    solve,
+    summary,
+)
+from solver.result import judge
 
 LIMITS = SolveLimits(workers=1)
 
@@ -49,6 +58,13 @@ def test_an_answer_that_breaks_limits_is_called_that():
     problem = chain_of_two(1).replace(devices=(Device("x", 1), Device("y", 1)))
     text = summary(problem, [solve(problem, LIMITS, solver="greedy")])
     assert "greedy: its plan breaks limits: device" in text
+
+
+def test_several_stages_of_a_device_are_counted():
+    problem = chain_of_two(100).replace(chunks_per_device=2)
+    plan = PartitionPlan({"a": "x", "b": "x"}, ("x",), {"b": 1})
+    text = summary(problem, [judge("greedy", problem, plan, 0.0)])
+    assert "2 in 2 stages" in text
 
 
 def test_names_cannot_steer_the_terminal():
