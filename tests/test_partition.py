@@ -9,6 +9,7 @@ from torch import nn
 from fx_bridge import PartitionResult, check_equivalence, partition_module
 from solver import (
     Device,
+    Interconnect,
     KiB,
     PartitionError,
     SolveLimits,
@@ -132,6 +133,19 @@ def test_a_limit_on_devices_is_kept():
     result = partition(devices=large, solver="greedy", chunks_per_device=2, max_devices=1)
     assert (result.problem.chunks_per_device, result.problem.max_devices) == (2, 1)
     assert len(result.plan.device_order) == 1
+
+
+def test_a_model_is_split_into_several_stages_per_device():
+    """Tests that an interleaved plan is never worse, and that its split computes the same."""
+    args, kwargs = inputs()
+    model = Branches()
+    setting = {"devices": devices(44, 30), "limits": LIMITS, "interconnect": Interconnect()}
+    plain = partition_module(model, args, kwargs, **setting)
+    result = partition_module(model, args, kwargs, chunks_per_device=2, **setting)
+    assert result.solved.objective <= plain.solved.objective
+    assert evaluate(result.problem, result.plan).feasible
+    report = check_equivalence(model, result.split(), args, kwargs, gradients=True)
+    assert report.equal, report.differences
 
 
 def test_too_little_memory_is_a_status_and_split_says_so():
