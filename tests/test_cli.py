@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from experiments import cli, workloads
 from experiments.cli import app, main
-from solver import load_plan, load_problem
+from solver import evaluate, load_plan, load_problem
 
 ONE_LAYER = "import torch\ndef make():\n    return torch.nn.Linear(4, 4), (torch.ones(1, 4),)\n"
 
@@ -108,6 +108,24 @@ def test_objectives_are_lexicographic(saved: Path, capsys: pytest.CaptureFixture
     answer = json.loads(capsys.readouterr().out)
     assert list(answer["objectives"]) == ["devices", "transfer"]
     assert answer["objectives"]["devices"] == 2
+
+
+@pytest.mark.parametrize("command", ["plan", "solve"])
+def test_chunks_and_a_limit_on_devices_can_be_asked_for(
+    saved: Path, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    options = ["--chunks", "2", "--max-devices", "2", "--solver", "cp-sat", "--out", str(out)]
+    assert main([command, str(saved), "--json", *options]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["device_order"]) <= 2
+    assert answer["chunks"] == dict(load_plan(out).chunks)
+    problem = load_problem(saved).replace(chunks_per_device=2, max_devices=2)
+    evaluation = evaluate(problem, load_plan(out))
+    assert evaluation.feasible
+    assert evaluation.objective[0] == answer["objective"]
+    assert main([command, str(saved), "--chunks", "0"]) == 2
+    assert main([command, str(saved), "--max-devices", "-1"]) == 2
 
 
 def test_no_plan_exits_with_1_and_the_reason(
