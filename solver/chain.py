@@ -16,10 +16,11 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solver.evaluate import evaluate
 from solver.hardware import STAGING_HOST, Device
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
@@ -71,6 +72,47 @@ def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     if best is None:
         return _no_plan(started_s, "no contiguous cut of the execution order fits")
     return judge(_NAME, problem, best[1], time.perf_counter() - started_s)
+
+
+def best_cut(
+    units: UnitGraph, *, most_cuts: int | None = None, stretch_permille: int = 1000
+) -> PartitionPlan | None:
+    """Return the cut of the units' own numbering that is best for the first objective.
+
+    Parameters
+    ----------
+    units : UnitGraph
+        In the order to cut, which need not be the execution order. Then live storages are
+        counted as if the operators ran in that order, so that the plan may need more memory,
+        or less, than this function believes.
+    most_cuts : int, optional
+        Look at this many evenly spread places only.
+    stretch_permille : int
+        Capacities to cut by, per thousand of the true ones: a start for a search that repairs.
+
+    Returns
+    -------
+    PartitionPlan or None
+        The best in the evaluator's eyes over a few orders of the devices, if there are too many
+        to tell apart; not necessarily feasible. None if nothing fits.
+    """
+    best: tuple[tuple[bool, tuple[int, ...]], PartitionPlan] | None = None
+    for moves in _device_moves(units):
+        cuts = _Cuts(units).spread(most_cuts, moves)
+        roomy = moves.stretched(stretch_permille)
+        found = _Pass(units.problem, units, roomy, cuts, units.problem.objective[0], {}).run()
+        if found is None:
+            continue
+        evaluation = evaluate(units.problem, found)
+        rank = (not evaluation.feasible, evaluation.objective)
+        if best is None or rank < best[0]:
+            best = (rank, found)
+    return None if best is None else best[1]
+
+
+def transition_count(units: UnitGraph) -> int:
+    """Return how many transitions between sets of devices a pass looks at for every cut."""
+    return sum(moves.transition_count for moves in _device_moves(units))
 
 
 def _no_plan(started_s: float, reason: str) -> SolveResult:
@@ -131,6 +173,16 @@ class _Moves:
     @property
     def transition_count(self) -> int:
         return sum(map(len, self.moves))
+
+    def stretched(self, permille: int) -> _Moves:
+        """Return the same moves on devices of other capacities."""
+        kinds = tuple(
+            device
+            if device.memory_bytes is None
+            else replace(device, memory_bytes=device.memory_bytes * permille // 1000)
+            for device in self.kinds
+        )
+        return replace(self, kinds=kinds)
 
 
 def _device_moves(units: UnitGraph) -> list[_Moves]:

@@ -1,0 +1,238 @@
+"""Local search from a plan: annealing on clusters of units, then on the units themselves.
+
+A value that is large to move makes a wall around its readers that single units do not climb:
+on NASNet one crossing costs 8 % of a stage. Merged with its readers it moves along for
+nothing. So every round merges units that share a position, anneals the clusters, and refines
+the result on the units: the V-cycle of multilevel partitioners (Karypis and Kumar, SIAM J. Sci.
+Comput. 20, 1998; iterated from an incumbent as in Walshaw, Ann. Oper. Res. 131, 2004; for
+acyclic partitions Herrmann et al., SIAM J. Sci. Comput. 41, 2019).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solver.anneal import Cooling, anneal
+from solver.chain import best_cut, transition_count
+from solver.clusters import cluster, contract
+from solver.evaluate import evaluate
+from solver.hardware import Device
+from solver.orders import renumbered, topological_orders
+from solver.plan import PartitionPlan
+from solver.problem import ObjectiveName
+from solver.reduce import UnitGraph
+from solver.stage_state import StageState
+
+_SHARES = (1 / 8, 1 / 16, 1 / 4)
+"""Largest clusters of the rounds, as shares of an average stage."""
+_COARSE = (0.03, 0.002)
+_FINE = (0.01, 0.0001)
+"""First and last temperatures; measured on NASNet and on random layered graphs."""
+_WORTHWHILE = 0.7
+"""Clusters beyond this share of the units are left out."""
+_ITERATIONS_PER_UNIT = 360
+_MOST_ITERATIONS = 240_000
+"""Of all rounds together: one to three seconds, or up to ten if memory counts activations."""
+_ONE_ROUND_ABOVE = 5_000
+"""Units beyond which a single round uses up all iterations."""
+_FEW_UNITS = 16
+"""Up to here an exact solver needs no better start than its baselines."""
+_MOST_ORDERS = 8
+_ORDER_CUTS = 192
+_ORDER_WORK = 60_000_000
+"""Array entries, or the time of as many, that cuts of several orders may take."""
+_STRETCHES = (1000, 1100, 1250, 1500, 2000, 4000)
+"""Capacities for a start that the search mends, per mille of the true ones."""
+
+
+def improve(
+    units: UnitGraph,
+    plan: PartitionPlan,
+    *,
+    seed: int = 0,
+    max_iterations: int | None = None,
+    target: int = 0,
+    deadline_s: float | None = None,
+) -> PartitionPlan:
+    """Return a plan that is at least as good as `plan`.
+
+    Minimises the problem's first objective other than ``devices``; if ``devices`` comes before
+    it, no further device is used. Later objectives decide only between start and end.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    plan : PartitionPlan
+        In order, with colocation and pins kept; memory may exceed the capacities, which the
+        search then tries to mend. A plan of several chunks is returned as it is.
+    seed : int
+    max_iterations : int, optional
+        Moves tried in all; the default grows with the number of units.
+    target : int
+        Stop when the objective reaches this, such as a proven bound.
+    deadline_s : float, optional
+        On ``time.perf_counter``. Until then the result depends on nothing but the arguments.
+    """
+    names = [name for name in units.problem.objective if name != "devices"]
+    if plan.chunks or not names or len(units) < 2:
+        return plan
+    devices = _devices(units, plan)
+    if len(devices) < 2:
+        return plan
+    search = _Search(units, devices, names[0], seed, target, deadline_s)
+    budget = search.default_iterations() if max_iterations is None else max_iterations
+    found = search.run([devices.index(d) for d in _devices_of_units(units, plan)], budget)
+    if found is None:
+        return plan
+    return better(units, plan, plan_at(units, devices, found))
+
+
+def first_incumbents(
+    units: UnitGraph,
+    starts: Sequence[PartitionPlan] = (),
+    *,
+    seed: int = 0,
+    max_iterations: int | None = None,
+    target: int = 0,
+    deadline_s: float | None = None,
+) -> PartitionPlan | None:
+    """Return a good feasible plan in a time that grows with the graph, or None.
+
+    Cuts several topological orders and improves the best of these cuts and of `starts`.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    starts : sequence of PartitionPlan
+        Known plans, such as those of the baselines.
+    seed, max_iterations, target, deadline_s
+        As for :func:`improve`. With few units only `starts` are looked at, if there are any.
+    """
+    best: PartitionPlan | None = None
+    for plan in starts:
+        best = plan if best is None else better(units, best, plan)
+    if best is not None and len(units) <= _FEW_UNITS:
+        return best if evaluate(units.problem, best).feasible else None
+    if any(allowed is not None and not allowed for allowed in units.allowed_devices):
+        return None
+    work = transition_count(units) * _ORDER_CUTS**2 // 2 + 2000 * len(units)
+    for order in topological_orders(units, max(1, min(_MOST_ORDERS, _ORDER_WORK // work)), seed):
+        if best is not None:
+            if deadline_s is not None and time.perf_counter() > deadline_s:
+                break
+            found = evaluate(units.problem, best)
+            if found.feasible and found.objective[0] <= target:
+                return best
+        cut = best_cut(renumbered(units, order), most_cuts=_ORDER_CUTS)
+        if cut is not None:
+            best = cut if best is None else better(units, best, cut)
+    for stretch in _STRETCHES:
+        if best is None:
+            best = best_cut(units, most_cuts=_ORDER_CUTS, stretch_permille=stretch)
+    if best is None:
+        return None
+    best = improve(
+        units,
+        best,
+        seed=seed,
+        max_iterations=max_iterations,
+        target=target,
+        deadline_s=deadline_s,
+    )
+    return best if evaluate(units.problem, best).feasible else None
+
+
+def better(units: UnitGraph, plan: PartitionPlan, other: PartitionPlan) -> PartitionPlan:
+    """Return the better one of two plans in the evaluator's eyes; the first one of equals."""
+    before, after = (evaluate(units.problem, each) for each in (plan, other))
+    if after.feasible and (not before.feasible or after.objective < before.objective):
+        return other
+    return plan
+
+
+def plan_at(units: UnitGraph, devices: Sequence[Device], positions: Sequence[int]) -> PartitionPlan:
+    """Return the plan that puts every unit on the device at its position."""
+    used = set(positions)
+    return PartitionPlan(
+        units.lift([devices[position].name for position in positions]),
+        tuple(device.name for position, device in enumerate(devices) if position in used),
+    )
+
+
+def _devices(units: UnitGraph, plan: PartitionPlan) -> list[Device]:
+    """Return the devices that the search may use, by position: those of the plan first."""
+    problem = units.problem
+    devices = [problem.device_of[name] for name in plan.device_order]
+    if problem.objective[0] == "devices":
+        return devices
+    most = len(problem.devices) if problem.max_devices is None else problem.max_devices
+    unused = [device for device in problem.devices if device not in devices]
+    return devices + unused[: max(0, most - len(devices))]
+
+
+def _devices_of_units(units: UnitGraph, plan: PartitionPlan) -> list[Device]:
+    problem = units.problem
+    return [
+        problem.device_of[plan.assignment[problem.operators[members[0]].name]]
+        for members in units.members
+    ]
+
+
+@dataclass(slots=True)
+class _Search:
+    units: UnitGraph
+    devices: list[Device]
+    objective: ObjectiveName
+    seed: int
+    target: int
+    deadline_s: float | None
+
+    def default_iterations(self) -> int:
+        """Return a budget of moves that grows with the graph."""
+        return min(len(self.units) * _ITERATIONS_PER_UNIT, _MOST_ITERATIONS)
+
+    def run(self, positions: list[int], budget: int) -> list[int] | None:
+        """Return the best positions found within the capacities, or None."""
+        best: int | None = None
+        rounds = 1 if len(self.units) > _ONE_ROUND_ABOVE else len(_SHARES)
+        each = budget // (2 * rounds)
+        for round_number in range(rounds):
+            share = _SHARES[round_number] / len(self.devices)
+            seed = self.seed + round_number
+            cluster_of, count = cluster(self.units, positions, share, seed)
+            spared = each
+            if count <= _WORTHWHILE * len(self.units):
+                start = [0] * count
+                for unit, name in enumerate(cluster_of):
+                    start[name] = positions[unit]
+                graph = contract(self.units, cluster_of, count)
+                found = self._anneal(graph, start, Cooling(each, *_COARSE), seed)
+                spared = 0
+                if found is not None and (best is None or found[0] < best):
+                    best = found[0]
+                    positions = [found[1][name] for name in cluster_of]
+            cooling = Cooling(each + spared, *_FINE)
+            found = self._anneal(self.units, positions, cooling, seed)
+            if found is not None and (best is None or found[0] < best):
+                best, positions = found
+            if best is not None and best <= self.target:
+                break
+            if self.deadline_s is not None and time.perf_counter() > self.deadline_s:
+                break
+        return None if best is None else positions
+
+    def _anneal(
+        self, graph: UnitGraph, positions: Sequence[int], cooling: Cooling, seed: int
+    ) -> tuple[int, list[int]] | None:
+        state = StageState(graph, self.devices, every_value=self.objective == "transfer")
+        state.place(positions)
+        return anneal(
+            state,
+            self.objective,
+            cooling,
+            seed,
+            target=self.target,
+            deadline_s=self.deadline_s,
+        )
