@@ -18,6 +18,8 @@ from dataclasses import dataclass
 from solver.problem import ObjectiveName
 from solver.stage_state import StageState
 
+PEAK_SCALE = 1_000_000
+"""The value of ``peak_memory`` here is in millionths of a capacity, rounded up."""
 _LOADS_POWER = 8
 """Of the norm of loads: high enough to follow the largest, low enough to see the others."""
 _CLOSURE_SHARE = 0.03
@@ -259,7 +261,7 @@ class _Annealing:
     def _peak_memory(self, parts: list[int]) -> tuple[float, int]:
         state = self.state
         shares = [
-            need * 1_000_000 // capacity
+            -(-need * PEAK_SCALE // capacity)
             for need, capacity, device in zip(
                 state.memory_bytes, state.capacity, state.devices, strict=True
             )

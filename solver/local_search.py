@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from solver.anneal import Cooling, anneal
+from solver.anneal import PEAK_SCALE, Cooling, anneal
 from solver.chain import best_cut, transition_count
 from solver.clusters import cluster, contract
 from solver.evaluate import evaluate
@@ -197,6 +197,8 @@ class _Search:
         """Return the best positions found within the capacities, or None."""
         best: int | None = None
         rounds = 1 if len(self.units) > _ONE_ROUND_ABOVE else len(_SHARES)
+        if any(limit is not None for limit in (d.memory_bytes for d in self.devices)):
+            positions = self._mended(positions, budget // 3)
         each = budget // (2 * rounds)
         for round_number in range(rounds):
             share = _SHARES[round_number] / len(self.devices)
@@ -222,6 +224,24 @@ class _Search:
             if self.deadline_s is not None and time.perf_counter() > self.deadline_s:
                 break
         return None if best is None else positions
+
+    def _mended(self, positions: list[int], budget: int) -> list[int]:
+        """Return positions within the capacities, if the least peak of memory leads to some."""
+        state = StageState(self.units, self.devices)
+        state.place(positions)
+        if not state.excess_bytes():
+            return positions
+        cooling = Cooling(budget, *_FINE)
+        # Any plan that fits ends this search: anneal records no other.
+        found = anneal(
+            state,
+            "peak_memory",
+            cooling,
+            self.seed,
+            target=PEAK_SCALE,
+            deadline_s=self.deadline_s,
+        )
+        return positions if found is None else found[1]
 
     def _anneal(
         self, graph: UnitGraph, positions: Sequence[int], cooling: Cooling, seed: int
