@@ -1,0 +1,82 @@
+"""Times of units and of the nets between them, by kind of device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.arrays import Ints, sums
+from solver.hardware import STAGING_HOST, Link
+from solver.reduce import UnitGraph
+
+
+@dataclass(frozen=True, slots=True)
+class TimeKind:
+    """Devices with the same times of units and nets.
+
+    Attributes
+    ----------
+    names : set of str
+    time_ns : list of int
+        By unit.
+    send_least, send_most, receive_least, receive_most : list of int
+        Time to move each net over the fastest and the slowest link.
+    """
+
+    names: set[str]
+    time_ns: list[int]
+    send_least: list[int]
+    send_most: list[int]
+    receive_least: list[int]
+    receive_most: list[int]
+
+
+def time_kinds(units: UnitGraph) -> list[TimeKind]:
+    """Group the devices of a problem by the times of units and nets there."""
+    problem = units.problem
+    interconnect = problem.interconnect
+    staged = interconnect.charging == "host_staged"
+    linked = {end for pair in interconnect.links for end in pair}
+    kinds: dict[tuple[object, ...], TimeKind] = {}
+    for device in problem.devices:
+        name = device.name
+        key = (device.device_class, staged and device.is_host, name if name in linked else "")
+        if key in kinds:
+            kinds[key].names.add(name)
+            continue
+        others = [STAGING_HOST] if staged else [d.name for d in problem.devices if d is not device]
+        free = staged and device.is_host
+        out = {interconnect.link(name, other) for other in others if not free}
+        into = {interconnect.link(other, name) for other in others if not free}
+        kinds[key] = TimeKind(
+            {name},
+            units.latency_ns(device.device_class),
+            *_least_and_most(units, out),
+            *_least_and_most(units, into),
+        )
+    return list(kinds.values())
+
+
+def _least_and_most(units: UnitGraph, links: set[Link]) -> tuple[list[int], list[int]]:
+    """Return the least and the most time of each net over any of the links, 0 without one."""
+    if not links:
+        return [0] * len(units.nets), [0] * len(units.nets)
+    times = [_net_times(units, link) for link in links]
+    return np.min(times, axis=0).tolist(), np.max(times, axis=0).tolist()
+
+
+def _net_times(units: UnitGraph, link: Link) -> Ints:
+    moved = np.array([index for net in units.nets for index in net.operators], dtype=np.int64)
+    net_of = np.repeat(np.arange(len(units.nets)), [len(net.operators) for net in units.nets])
+    return sums(net_of, units.problem.arrays.transfer_ns(moved, link), len(units.nets))
+
+
+def is_uniform(units: UnitGraph) -> list[bool]:
+    """Return whether each net takes equally long between any two devices."""
+    problem = units.problem
+    names = [device.name for device in problem.devices]
+    least, most = _least_and_most(
+        units, {problem.interconnect.link(a, b) for a in names for b in names if a != b}
+    )
+    return [a == b for a, b in zip(least, most, strict=True)]
