@@ -36,8 +36,20 @@ def _cp_sat(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     return solve_cp_sat(problem, limits)
 
 
+def _coarse(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
+    from solver.large import solve_large
+
+    return solve_large(problem, limits)
+
+
 SOLVERS: Final[Mapping[str, Solver]] = MappingProxyType(
-    {"greedy": _greedy, "chain": _chain, "ideal-dp": _ideal_dp, "cp-sat": _cp_sat}
+    {
+        "greedy": _greedy,
+        "chain": _chain,
+        "ideal-dp": _ideal_dp,
+        "coarse": _coarse,
+        "cp-sat": _cp_sat,
+    }
 )
 
 

@@ -1,0 +1,393 @@
+"""A lower bound of the bottleneck that knows transfers, in near-linear time and memory.
+
+The stages of a plan run growing sets of operators, each closed under ancestors. Such a set is
+described by its *position*, the work in it, and ends in one region between two articulation units
+(:mod:`solver.articulation`). What must cross its border depends on the region and the position
+(:mod:`solver.region_cuts`), so a stage from position x to position y takes at least
+y - x + arrive(x) + leave(y), and T is too small if even the farthest positions that stages of at
+most T can reach do not pass all work.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from solver.arrays import Ints
+from solver.articulation import articulation_units
+from solver.hardware import STAGING_HOST
+from solver.reduce import UnitGraph
+from solver.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
+
+Floats = npt.NDArray[np.float64]
+
+_CELLS_PER_STAGE = 1600
+"""Positions are told apart to this part of the average load."""
+_LARGE_REGION = 0.02
+"""From this part of the average load on, cuts of a region are told apart by their work."""
+_MOST_CUT_UNITS = 4_000_000
+"""Units in all minimum cuts together; regions beyond that, in order, claim no local crossing."""
+_CUTS_PER_LARGE_REGION = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Nets:
+    """Producer and consumers of every net, as coordinates.
+
+    The coordinate is 2 r for the r-th articulation unit and 2 r + 1 for a unit between it and the
+    next. Pairs are sorted by net and consumer.
+    """
+
+    time_ns: Ints
+    producer: Ints
+    pair_net: Ints
+    pair_consumer: Ints
+
+
+class PositionBound:
+    """Lower bounds of the bottleneck of all plans of a problem, for any number of devices.
+
+    Parameters
+    ----------
+    units : UnitGraph
+        With one chunk per device, no backward operators and no overlap (`applies`).
+    slots : int
+        The most devices that a plan may use.
+
+    Attributes
+    ----------
+    cuts : Ints
+        The articulation units.
+    members : dict of int to list of int
+        The units of each region that has some; region r lies after r articulation units.
+    regions : dict of int to Region
+        What counts in them; units by their place in `members`.
+
+    Notes
+    -----
+    Proof. Let S_0 = {} and S_k be what the first k stages run. S_k has all units up to
+    articulation unit a_r and none from a_{r+1} on for one region r. Let h(r) > r and g(r) <= r be
+    fixed articulation indices. Stage k receives at least every value that is produced in
+    S_{k-1}, of region r, and read outside by a unit up to a_{h(r)}, provided that S_k
+    contains a_{h(r)}; it sends at least every value that is produced by a unit from a_{g(r)} on
+    in S_k, of region r, and read outside, provided that S_{k-1} does not contain a_{g(r)}. Both are
+    at least the sum of what crosses whichever set of the region it is (`_through`) and the
+    least local crossing (`region_cuts`). If a proviso fails, S_k ends in a region j with
+    j < h(i) or g(j) <= i, where i is the region of S_{k-1}, and its load is at least its
+    work. Times are those of the fastest link and the fastest class, and 0 if a host,
+    which pays nothing, is among host-staged devices. The weights of a stage are at least the
+    least in S_k less the most in S_{k-1}, and fit the largest device. By induction no S_k is
+    farther than the farthest position computed here, and unused devices change nothing as
+    positions never shrink.
+    """
+
+    def __init__(self, units: UnitGraph, slots: int) -> None:
+        self._slots = slots
+        count = len(units)
+        classes = sorted({device.device_class for device in units.problem.devices})
+        work = np.array([units.latency_ns(name) for name in classes], dtype=np.int64).min(axis=0)
+        self._total = int(work.sum())
+        self.cuts = cuts = articulation_units(count, units.edges)
+        self._regions = len(cuts) + 1
+        before = np.searchsorted(cuts, np.arange(count))
+        coordinate = 2 * before + 1
+        coordinate[cuts] = 2 * np.arange(1, len(cuts) + 1)
+        self._coordinate = coordinate
+        # Position where region r starts (a_r done) and ends (a_{r+1} not yet).
+        by_coordinate = np.bincount(coordinate, weights=None, minlength=2 * self._regions)
+        sums = np.zeros(2 * self._regions, dtype=np.int64)
+        np.add.at(sums, coordinate, work)
+        done = np.cumsum(sums)
+        self._start, self._end = done[0::2], done[1::2]
+        self._sizes = by_coordinate[1::2]
+        self._set_horizons()
+        self._nets = self._net_arrays(units)
+        self._find_regions(units, work)
+        self._make_cells()
+        self._weigh_cells(units, work)
+
+    @staticmethod
+    def applies(units: UnitGraph) -> bool:
+        """Whether transfers order and add up as the bound assumes."""
+        problem = units.problem
+        return (
+            problem.chunks_per_device == 1
+            and not problem.interconnect.overlap
+            and not any(op.is_backward for op in problem.operators)
+        )
+
+    # -- what crosses ---------------------------------------------------------------------
+
+    def _set_horizons(self) -> None:
+        """Choose h(r) and g(r).
+
+        They lie half an average load away or, from a large region, a little beyond its other
+        end: the more is counted the nearer they are, and the more rarely a proviso fails.
+        """
+        near = self._total // (2 * max(self._slots, 1))
+        regions = np.arange(self._regions)
+        # The end of the graph counts as articulation unit number `_regions`.
+        starts = np.append(self._start, self._total)
+        ahead_to = np.maximum(self._start + near, self._end + near // 4)
+        ahead = np.searchsorted(starts, ahead_to, side="right") - 1
+        self._ahead = np.clip(ahead, regions + 1, self._regions)
+        behind_to = np.minimum(self._end - near, self._start - near // 4)
+        self._behind = np.minimum(np.searchsorted(starts, behind_to), regions)
+
+    def _net_arrays(self, units: UnitGraph) -> _Nets:
+        times = least_times_ns(units)
+        kept = [number for number, time_ns in enumerate(times) if time_ns]
+        nets = [units.nets[number] for number in kept]
+        lengths = np.array([len(net.consumers) for net in nets], dtype=np.int64)
+        pair_net = np.repeat(np.arange(len(nets), dtype=np.int64), lengths)
+        consumers = np.array([unit for net in nets for unit in net.consumers], dtype=np.int64)
+        producers = np.array([net.producer for net in nets], dtype=np.int64)
+        self._kept_nets = nets
+        # Consumers ascend, and so do their coordinates.
+        return _Nets(
+            np.array([times[number] for number in kept], dtype=np.int64),
+            self._coordinate[producers] if nets else producers,
+            pair_net,
+            self._coordinate[consumers] if nets else consumers,
+        )
+
+    def _through(self, *, produced_near: bool, read_near: bool) -> Ints:
+        """Sum, for each region, what crosses every set that ends in it.
+
+        These are values from a_r or before (with `produced_near` from a_{g(r)} on) that a unit from
+        a_{r+1} on (with `read_near` up to a_{h(r)}) reads. The regions r that one reader accounts
+        for are an interval, and those of a net's readers move right together, so what is
+        new in each is counted once.
+        """
+        nets = self._nets
+        reader, producer = nets.pair_consumer, nets.producer[nets.pair_net]
+        low = (producer + 1) // 2
+        high = reader // 2 - 1
+        if read_near:
+            low = np.maximum(low, np.searchsorted(self._ahead, (reader + 1) // 2))
+        if produced_near:
+            far = np.searchsorted(self._behind, producer // 2, side="right")
+            high = np.minimum(high, far - 1)
+        same = np.zeros(len(reader), dtype=np.bool_)
+        same[1:] = nets.pair_net[1:] == nets.pair_net[:-1]
+        previous = np.zeros(len(reader), dtype=np.int64)
+        previous[1:] = high[:-1] + 1
+        low = np.where(same, np.maximum(low, previous), low)
+        some = low <= high
+        change = np.zeros(self._regions + 1, dtype=np.int64)
+        np.add.at(change, low[some], nets.time_ns[nets.pair_net[some]])
+        np.add.at(change, high[some] + 1, -nets.time_ns[nets.pair_net[some]])
+        through: Ints = np.cumsum(change[:-1])
+        return through
+
+    def _find_regions(self, units: UnitGraph, work: Ints) -> None:
+        """Set the regions with units, and their nets that are not counted as going through."""
+        coordinate = self._coordinate
+        number = np.full(len(units), -1, dtype=np.int64)
+        members: dict[int, list[int]] = {}
+        for unit in np.flatnonzero(coordinate % 2).tolist():
+            group = members.setdefault(int(coordinate[unit] // 2), [])
+            number[unit] = len(group)
+            group.append(unit)
+        edges: dict[int, list[tuple[int, int]]] = {region: [] for region in members}
+        ends = np.array(units.edges, dtype=np.int64).reshape(-1, 2)
+        inside = (coordinate[ends[:, 0]] == coordinate[ends[:, 1]]) & (
+            coordinate[ends[:, 0]] % 2 == 1
+        )
+        for source, target in ends[inside].tolist():
+            edges[int(coordinate[source] // 2)].append((int(number[source]), int(number[target])))
+        nets: dict[int, list[RegionNet]] = {region: [] for region in members}
+        where = coordinate.tolist()
+        for net, time_ns in zip(self._kept_nets, self._nets.time_ns.tolist(), strict=True):
+            producer = where[net.producer]
+            readers = [where[unit] for unit in net.consumers]
+            if producer % 2:
+                region = producer // 2
+                leaves = any(producer < reader <= 2 * self._ahead[region] for reader in readers)
+                own = tuple(int(number[unit]) for unit in net.consumers if where[unit] == producer)
+                if own or leaves:
+                    nets[region].append(RegionNet(int(number[net.producer]), own, leaves, time_ns))
+            # Only its last region has readers without any beyond.
+            last = readers[-1]
+            if last % 2 and last != producer and producer >= 2 * self._behind[last // 2]:
+                own = tuple(int(number[u]) for u in net.consumers if where[u] == last)
+                nets[last // 2].append(RegionNet(-1, own, False, time_ns))
+        self.members = members
+        self.regions = {
+            region: Region(tuple(work[group].tolist()), tuple(edges[region]), tuple(nets[region]))
+            for region, group in members.items()
+        }
+
+    # -- positions ------------------------------------------------------------------------
+
+    def _make_cells(self) -> None:
+        """Cut all regions into cells of positions, with the least arrive and leave of each."""
+        average = max(self._total // max(self._slots, 1), 1)
+        width = max(average // _CELLS_PER_STAGE, 1)
+        left = _MOST_CUT_UNITS
+        local: dict[int, LeastCrossing] = {}
+        for region, content in self.regions.items():
+            by_work = sum(content.work_ns) > _LARGE_REGION * average
+            left -= len(content.work_ns) * (_CUTS_PER_LARGE_REGION if by_work else 1)
+            if left < 0:
+                break
+            local[region] = least_crossing(content, by_work=by_work)
+        arrive = self._through(produced_near=False, read_near=True)
+        leave = self._through(produced_near=True, read_near=False)
+        low, high, region_of, extra = [], [], [], []
+        for region in range(self._regions):
+            start, end = int(self._start[region]), int(self._end[region])
+            cells = max(1, -(-(end - start) // width))
+            borders = np.linspace(start, end, cells + 1).astype(np.int64)
+            borders[-1] = end
+            low.append(borders[:-1])
+            high.append(borders[1:])
+            region_of.append(np.full(cells, region, dtype=np.int64))
+            found = local.get(region)
+            least = np.zeros(cells, dtype=np.int64)
+            if found is not None:
+                least = found.at(borders[:-1] - start, borders[1:] - start)
+            extra.append(least)
+        self._low, self._high = np.concatenate(low), np.concatenate(high)
+        self._region_of, crossing = np.concatenate(region_of), np.concatenate(extra)
+        arriving, leaving = arrive[self._region_of] + crossing, leave[self._region_of] + crossing
+        # The last set has everything, and nothing leaves it.
+        self._leaving = np.append(leaving, 0)
+        self._end_low = np.append(self._low, self._total)
+        self._end_high = np.append(self._high, self._total)
+        self._arriving = arriving
+        self._least_end = self._end_low + self._leaving
+        # The least over this end and all farther ones.
+        self._least_from = np.minimum.accumulate(self._least_end[::-1])[::-1]
+
+    def _weigh_cells(self, units: UnitGraph, work: Ints) -> None:
+        """Bound the weights in a set that ends in each cell, from above and from below.
+
+        A set with work x of a region holds at least the least weights of any units with so much
+        work, whole or in part (a knapsack without integrality), and leaves out at least the least
+        for the rest. A weight of several units counts at the first: whoever runs that holds it.
+        """
+        held = np.zeros(len(units), dtype=np.int64)
+        for entry in units.weights:
+            held[entry.units[0]] += entry.size_bytes
+        sums = np.zeros(2 * self._regions, dtype=np.int64)
+        np.add.at(sums, self._coordinate, held)
+        done = np.cumsum(sums)
+        start, end = done[0::2], done[1::2]
+        self._most_held = end[self._region_of]
+        self._least_held = np.append(start[self._region_of], done[-1])
+        limits = np.searchsorted(self._region_of, np.arange(self._regions + 1))
+        for region, own in self.members.items():
+            cells = slice(int(limits[region]), int(limits[region + 1]))
+            busy = np.array(own)[work[own] > 0]
+            if not held[busy].any():
+                continue
+            busy = busy[np.argsort(held[busy] / work[busy], kind="stable")]
+            amounts = np.concatenate([[0], np.cumsum(work[busy])]).astype(np.float64)
+            weights = np.concatenate([[0], np.cumsum(held[busy])]).astype(np.float64)
+
+            def least(amount: Ints, amounts: Floats = amounts, weights: Floats = weights) -> Ints:
+                # Rounded down by more than the interpolation can be off.
+                found = np.interp(amount, amounts, weights) * (1 - 1e-9) - 1
+                return np.maximum(found, 0).astype(np.int64)
+
+            self._least_held[cells] += least(self._low[cells] - self._start[region])
+            self._most_held[cells] -= least(self._end[region] - self._high[cells])
+        capacities = [device.memory_bytes for device in units.problem.devices]
+        known = [capacity for capacity in capacities if capacity is not None]
+        self._capacity = max(known) if len(known) == len(capacities) else 2 * int(done[-1]) + 1
+
+    def least_bottleneck_ns(self, at_least: int = 0) -> int:
+        """Return a lower bound of the bottleneck of every plan with at most `slots` devices.
+
+        Memory may rule out all plans; then every number bounds them, and some large one comes.
+        """
+        low = max(at_least, -(-self._total // max(self._slots, 1)))
+        if not self._fails(low):
+            return low
+        # One device takes no longer for everything: from there on only memory is in the way.
+        high = max(low, self._total + 2 * int(self._nets.time_ns.sum()) + 1)
+        if self._fails(high):
+            return high
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._fails(middle):
+                low = middle
+            else:
+                high = middle
+        return high
+
+    def _fails(self, bottleneck_ns: int) -> bool:
+        """Whether no plan has all loads at most `bottleneck_ns`."""
+        none = np.zeros(1, dtype=np.int64)
+        limit = self._ends(bottleneck_ns, none, none)
+        for _ in range(self._slots - 1):
+            if limit >= self._total:
+                return False
+            farthest = self._farthest(bottleneck_ns, limit)
+            if farthest <= limit:
+                return True
+            limit = farthest
+        return limit < self._total
+
+    def _farthest(self, bottleneck_ns: int, limit: int) -> int:
+        """Return how far a stage gets that starts at `limit` or before."""
+        # Whole cells before the one with the limit, and the part of that up to the limit.
+        last = int(np.searchsorted(self._low, limit, side="right")) - 1
+        first = int(np.searchsorted(self._high, limit - bottleneck_ns))
+        cells = slice(min(first, last), last + 1)
+        heads = np.minimum(self._high[cells], limit) - self._arriving[cells]
+        region = int(self._region_of[last])
+        far = int(np.searchsorted(self._behind, region, side="right")) - 1
+        last_region = min(max(int(self._ahead[region]) - 1, far), self._regions - 1)
+        near = min(limit + bottleneck_ns, int(self._end[last_region]))
+        return max(near, self._ends(bottleneck_ns, heads, self._most_held[cells]))
+
+    def _ends(self, bottleneck_ns: int, heads: Ints, held: Ints) -> int:
+        """Return the farthest end of a stage.
+
+        Parameters
+        ----------
+        bottleneck_ns : int
+        heads : Ints
+            Of each possible start, its position less what arrives.
+        held : Ints
+            The most weights in the set before each start.
+        """
+        rooms = heads + bottleneck_ns
+        by_time = np.searchsorted(self._least_from, rooms, side="right") - 1
+        by_memory = np.searchsorted(self._least_held, held + self._capacity, side="right") - 1
+        most = np.minimum(by_time, by_memory)
+        best = 0
+        for start in np.argsort(-most, kind="stable").tolist():
+            cell, room = int(most[start]), int(rooms[start])
+            if cell < 0 or self._end_high[cell] <= best:
+                break
+            if by_memory[start] < by_time[start]:
+                # The farthest end by time is too heavy; look for the next nearer one.
+                low = int(np.searchsorted(self._end_high, best, side="right"))
+                fitting = np.flatnonzero(self._least_end[low : cell + 1] <= room)
+                if not len(fitting):
+                    continue
+                cell = low + int(fitting[-1])
+            best = max(best, min(int(self._end_high[cell]), room - int(self._leaving[cell])))
+        return best
+
+
+def least_times_ns(units: UnitGraph) -> list[int]:
+    """Return the least time of each net on any link."""
+    problem = units.problem
+    interconnect, arrays = problem.interconnect, problem.arrays
+    if interconnect.charging == "host_staged":
+        if any(device.is_host for device in problem.devices):
+            return [0] * len(units.nets)
+        names = [device.name for device in problem.devices]
+        links = {interconnect.link(name, STAGING_HOST) for name in names}
+        links |= {interconnect.link(STAGING_HOST, name) for name in names}
+    else:
+        links = {interconnect.default, *interconnect.links.values()}
+    every = np.arange(len(problem.operators), dtype=np.int64)
+    least = np.min([arrays.transfer_ns(every, link) for link in links], axis=0).tolist()
+    return [sum(least[index] for index in net.operators) for net in units.nets]

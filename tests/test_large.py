@@ -1,0 +1,58 @@
+"""The solver for large graphs."""
+
+import pytest
+from oracle import brute_force
+from random_problems import random_problem, to_instance
+
+from experiments.generators import GeneratorSettings, generate_problem
+from solver.large import solve_large
+from solver.result import SolveLimits, SolveStatus
+
+LIMITS = SolveLimits(time_limit_s=3, workers=1)
+
+
+def test_its_plans_and_bounds_are_true():
+    solved = optimal = 0
+    for seed in range(60):
+        problem = random_problem(60_000 + seed, max_operators=6)
+        best = brute_force(to_instance(problem))
+        result = solve_large(problem, LIMITS)
+        if best is None:
+            assert result.status in (SolveStatus.INFEASIBLE, SolveStatus.UNKNOWN), seed
+            continue
+        assert result.status is not SolveStatus.INFEASIBLE, seed
+        if result.objective is not None:
+            assert result.objective_bound <= best[0][0] <= result.objective, seed
+            assert result.objective_values >= best[0], seed
+            solved += 1
+            optimal += result.objective_values == best[0]
+    assert solved >= 25
+    assert optimal >= 10
+
+
+def test_a_transformer_is_proven():
+    problem = generate_problem("transformer", GeneratorSettings(operators=700), 4)
+    result = solve_large(problem, LIMITS)
+    assert result.status is SolveStatus.OPTIMAL
+    assert result.gap == 0
+
+
+def test_a_mixture_of_experts_is_close_to_its_bound():
+    settings = GeneratorSettings(operators=2500, experts=64)
+    problem = generate_problem("mixture-of-experts", settings, 4)
+    seen = []
+    limits = SolveLimits(time_limit_s=3, workers=1, on_progress=seen.append)
+    result = solve_large(problem, limits)
+    assert result.gap < 0.1
+    assert seen[0].bound == result.objective_bound
+    assert seen[-1].incumbent == result.objective
+
+
+@pytest.mark.parametrize("unequal", [False, True])
+def test_unequal_devices_and_chunks_get_plans(unequal):
+    settings = GeneratorSettings(operators=300, width=6, seed=2)
+    problem = generate_problem("layered", settings, 3, unequal=unequal, slack_percent=60)
+    for chunks in (1, 2):
+        result = solve_large(problem.replace(chunks_per_device=chunks), LIMITS)
+        assert result.status is SolveStatus.FEASIBLE
+        assert result.objective_bound <= result.objective
