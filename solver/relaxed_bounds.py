@@ -11,6 +11,7 @@ from solver.arrays import Ints
 from solver.linear_bounds import PositionBound
 from solver.problem import ObjectiveName
 from solver.reduce import UnitGraph
+from solver.spine import spine
 
 
 def usable_devices(units: UnitGraph) -> int:
@@ -32,7 +33,13 @@ def least_value(units: UnitGraph, name: ObjectiveName, position_bound: PositionB
     """
     if name == "bottleneck":
         least = least_average_ns(units)
-        return least if position_bound is None else position_bound.least_bottleneck_ns(least)
+        if position_bound is None:
+            return least
+        least = position_bound.least_bottleneck_ns(least)
+        part = spine(units)
+        if len(part) < len(units):
+            least = PositionBound(part, usable_devices(units)).least_bottleneck_ns(least)
+        return least
     if name == "latency":
         return longest_path_ns(units)
     if name == "devices":

@@ -126,6 +126,22 @@ def test_memory_forbids_the_cheap_cut():
     assert bound_of(problem) == 38
 
 
+def test_a_constant_on_the_side_hides_no_transfer():
+    problem = PartitionProblem(
+        operators=(
+            Operator("a", 10, value_bytes=8),
+            Operator("b", 10, ("a",), value_bytes=3),
+            Operator("mask", 0, value_bytes=1),
+            Operator("c", 10, ("b", "mask"), value_bytes=8),
+            Operator("d", 10, ("c", "mask")),
+        ),
+        devices=(Device("d0"), Device("d1")),
+        interconnect=Interconnect(Link(10**9, 0)),
+        memory_model="weights",
+    )
+    assert bound_of(problem) == 23
+
+
 def test_a_problem_without_work_or_edges_has_a_bound():
     problem = PartitionProblem(
         operators=(Operator("a"), Operator("b")), devices=(Device("d0"), Device("d1"))

@@ -1,0 +1,68 @@
+"""The part of a graph between one source and one sink, as a relaxation of the whole.
+
+Masks, tables and constants that enter a graph late leave no unit comparable to all others, and so
+nothing for :mod:`solver.linear_bounds` to see. Without them a chain of layers shows again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from solver.reduce import UnitGraph
+
+
+def spine(units: UnitGraph) -> UnitGraph:
+    """Return the units on paths from the first to the last unit of a longest path.
+
+    Longest in work. Takes linear time.
+
+    Notes
+    -----
+    Any lower bound of a load (compute plus transfers) of the smaller problem is one of the whole:
+    take a plan of the whole and leave out the other units with their values, reads and weights. The
+    rest keeps order, fits where it fitted, and no device does, sends, receives or holds more.
+    Memory counts weights only, so it must be used for that alone.
+    """
+    count = len(units)
+    classes = sorted({device.device_class for device in units.problem.devices})
+    work = np.array([units.latency_ns(c) for c in classes], dtype=np.int64).min(axis=0).tolist()
+    finish, first = list(work), list(range(count))
+    for source, target in sorted(units.edges):
+        if finish[source] + work[target] > finish[target]:
+            finish[target] = finish[source] + work[target]
+            first[target] = first[source]
+    end = max(range(count), key=finish.__getitem__)
+    below, above = [False] * count, [False] * count
+    below[first[end]] = above[end] = True
+    for source, target in sorted(units.edges):
+        below[target] = below[target] or below[source]
+    for source, target in sorted(units.edges, key=lambda edge: -edge[1]):
+        above[source] = above[source] or above[target]
+    kept = [unit for unit in range(count) if below[unit] and above[unit]]
+    number = {unit: place for place, unit in enumerate(kept)}
+    nets = (
+        replace(
+            net,
+            producer=number[net.producer],
+            consumers=tuple(number[unit] for unit in net.consumers if unit in number),
+        )
+        for net in units.nets
+        if net.producer in number
+    )
+    weights = (
+        replace(entry, units=tuple(number[unit] for unit in entry.units if unit in number))
+        for entry in units.weights
+    )
+    return replace(
+        units,
+        members=tuple(units.members[unit] for unit in kept),
+        edges=tuple((number[a], number[b]) for a, b in units.edges if a in number and b in number),
+        allowed_devices=tuple(units.allowed_devices[unit] for unit in kept),
+        nets=tuple(net for net in nets if net.consumers),
+        input_nets=(),
+        weights=tuple(entry for entry in weights if entry.units),
+        saved=(),
+        storages=(),
+    )
