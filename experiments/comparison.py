@@ -12,6 +12,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -243,7 +244,7 @@ def _solve_all(
 
 def with_progress(limits: SolveLimits, progress: ProgressLine) -> SolveLimits:
     """Return `limits` reporting to `progress`."""
-    return SolveLimits(limits.time_limit_s, limits.workers, limits.seed, progress.search)
+    return replace(limits, on_progress=progress.search)
 
 
 def _row_line(row: ComparisonRow, objective: str) -> str:

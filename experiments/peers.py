@@ -61,9 +61,7 @@ def compare_planners(
             rows.append(_peer_row(spec.name, text, name, planner, module))
         for objective in ("devices", "bottleneck"):
             progress.step(f"{spec.name} on {text}: fxpartition, {objective}")
-            own_limits = SolveLimits(
-                limits.time_limit_s, limits.workers, limits.seed, progress.search
-            )
+            own_limits = replace(limits, on_progress=progress.search)
             rows.append(_own_row(spec.name, text, objective, graph, own_limits))
         for row in rows[-len(PLANNERS) - 2 :]:
             progress.done(f"{row.model} on {row.devices}: {row.planner}: {_short(row)}")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 from ortools.sat.python import cp_model
 
 from solver.bounds import StageBounds, StageWindows
+from solver.budget import Budget
 from solver.chain import solve_chain
+from solver.dominance import simplify
 from solver.evaluate import evaluate
 from solver.formulation import CpSatFormulation
 from solver.greedy import solve_greedy
+from solver.local_search import first_incumbents
 from solver.plan import PartitionPlan
 from solver.problem import ObjectiveName, PartitionProblem
 from solver.reduce import condense, device_orders, interchangeable_kinds
@@ -24,6 +26,14 @@ _FIRST_SLICE_S = 2.0
 _SLICE_S_PER_UNIT = 0.001
 """Time of each branch in the first round of searches: presolve grows with the model."""
 _SLICE_GROWTH = 4
+_LOCAL_SEARCH_SHARE = 0.2
+"""Of the time left, at most this much goes into the first incumbent."""
+_SUBSOLVERS = ("no_lp", "max_lp", "default_lp", "reduced_costs", "quick_restart_no_lp")
+"""Complete searches of CP-SAT, the one that proves most of these models first."""
+_TURNS = 3
+"""Searches that take turns in a deterministic run."""
+_RESTART_GAIN_PERMILLE = 10
+"""A better incumbent by this much is worth new stage windows and a new presolve."""
 
 
 def solve_cp_sat(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
@@ -65,7 +75,7 @@ class _Search:
     def __init__(self, problem: PartitionProblem, limits: SolveLimits) -> None:
         self.problem = problem
         self.limits = limits
-        self.started_s = time.perf_counter()
+        self.budget = Budget(limits)
         self.incumbent: PartitionPlan | None = None
         self.incumbent_values: tuple[int, ...] | None = None
         self.proven: list[int] = []
@@ -73,16 +83,17 @@ class _Search:
         self.no_plan = False
 
     def run(self) -> SolveResult:
-        self.units = condense(self.problem)
+        self.simplified = simplify(condense(self.problem))
+        self.units = self.simplified.units
         if any(allowed is not None and not allowed for allowed in self.units.allowed_devices):
             return self._result(
                 SolveStatus.INFEASIBLE,
                 "operators on a cycle between colocation groups are pinned to different devices",
             )
-        self._try_baselines()
         self.stage_bounds = StageBounds(self.units)
         self.kinds = interchangeable_kinds(self.units)
         self.chunks = min(self.problem.chunks_per_device, len(self.units))
+        self._find_incumbent()
         for name in self.problem.objective:
             if not self._minimise(name):
                 break
@@ -99,13 +110,35 @@ class _Search:
             return self._result(SolveStatus.INFEASIBLE, "proven: no plan fits")
         return self._result(SolveStatus.UNKNOWN, "the time limit ran out before a plan was found")
 
-    def _try_baselines(self) -> None:
+    def _find_incumbent(self) -> None:
+        """Offer the baselines' plans, and what local search makes of them."""
+        starts: list[PartitionPlan] = []
         for baseline in (solve_chain, solve_greedy):
-            result = baseline(self.problem, replace(self.limits, time_limit_s=self._remaining_s()))
+            limits = replace(self.limits, time_limit_s=self.budget.wall_remaining_s)
+            result = baseline(self.problem, limits)
             if result.plan is not None and result.objective_values is not None:
-                self._offer(result.plan, result.objective_values)
+                # Only such plans are hints for the model of the simplified problem.
+                starts.append(self.simplified.repair(result.plan))
+                self._offer(starts[-1])
+        name = self.problem.objective[0]
+        target = self._least(name, self._slots())
+        if self.incumbent_values is not None and self.incumbent_values[0] <= target:
+            return
+        plan = first_incumbents(
+            self.units,
+            starts,
+            seed=self.limits.seed,
+            target=target,
+            deadline_s=self.budget.deadline_s(_LOCAL_SEARCH_SHARE),
+        )
+        if plan is not None:
+            self._offer(plan)
 
-    def _offer(self, plan: PartitionPlan, values: tuple[int, ...]) -> None:
+    def _offer(self, plan: PartitionPlan) -> None:
+        """Take `plan` for the incumbent if it is better."""
+        evaluation = evaluate(self.problem, plan)
+        assert evaluation.feasible, evaluation.violations
+        values = evaluation.objective
         if self.incumbent_values is None or values < self.incumbent_values:
             self.incumbent, self.incumbent_values = plan, values
 
@@ -120,12 +153,12 @@ class _Search:
         self.branches = self._branches(name)
         slice_s = _FIRST_SLICE_S + _SLICE_S_PER_UNIT * len(self.units)
         pending = self.branches
-        while pending and not self._is_out_of_time():
+        while pending and not self.budget.is_used_up:
             for branch in pending:
                 if not branch.closed:
                     self._search(branch, name, None if len(pending) == 1 else slice_s)
                     self._close_covered()
-                if self._is_out_of_time():
+                if self.budget.is_used_up:
                     break
             self._close_covered()
             pending = [branch for branch in pending if not branch.closed]
@@ -155,6 +188,20 @@ class _Search:
             min([branch.bound for branch in cover if not branch.closed] + known)
             for cover in self._covers()
         )
+
+    def _slots(self) -> int:
+        """Return how many devices can be of use."""
+        slots = min(len(self.problem.devices), len(self.units))
+        most = self.problem.max_devices
+        return slots if most is None else min(slots, most)
+
+    def _least(self, name: ObjectiveName, slots: int) -> int:
+        """Return a lower bound of an objective that needs no search."""
+        if name == "bottleneck":
+            return self.stage_bounds.least_bottleneck_ns(slots)
+        if name == "devices":
+            return self.stage_bounds.least_devices()
+        return 0
 
     def _branches(self, name: ObjectiveName) -> list[_Branch]:
         slots = min(
@@ -264,6 +311,7 @@ class _Search:
         if self.limits.on_progress is not None:
             solver.best_bound_callback = watcher.on_bound
         status = solver.solve(model, watcher)
+        self.budget.charge(solver)
         if hinted is not None and _contradicts(solver, status, hinted):
             # Presolve has been wrong before (see docs/formulation.md); believe the search alone.
             # What the watcher was told meanwhile is worth no more than that answer.
@@ -271,6 +319,7 @@ class _Search:
             solver = self._solver(slice_s)
             solver.parameters.cp_model_presolve = False
             status = solver.solve(model, watcher)
+            self.budget.charge(solver)
             assert not _contradicts(solver, status, hinted), "CP-SAT denies a feasible plan"
         if status == cp_model.MODEL_INVALID:
             raise AssertionError(f"invalid CP-SAT model: {model.validate()}")
@@ -286,7 +335,7 @@ class _Search:
         assert evaluation.feasible, evaluation.violations
         value = evaluation.value(name)
         assert value <= round(solver.objective_value), (name, value, solver.objective_value)
-        self._offer(plan, evaluation.objective)
+        self._offer(plan)
         if status == cp_model.OPTIMAL:
             assert value == branch.bound, (
                 f"the model proves {name} = {branch.bound}, but the evaluator says {value}"
@@ -296,7 +345,16 @@ class _Search:
     def _solver(self, slice_s: float | None) -> cp_model.CpSolver:
         solver = cp_model.CpSolver()
         parameters = solver.parameters
-        parameters.num_workers = self.limits.worker_count
+        workers = self.limits.worker_count
+        parameters.num_workers = workers
+        if self.limits.deterministic:
+            # Takes turns in a fixed order, however many threads there are.
+            parameters.interleave_search = True
+            workers = _TURNS
+        # The last worker alternates between neighbourhoods of the incumbent.
+        parameters.subsolvers.extend(_SUBSOLVERS[: max(1, workers - 1)])
+        # A search that hears of others' bounds loses its way more often than it gains by them.
+        parameters.share_objective_bounds = self.limits.deterministic
         parameters.random_seed = self.limits.seed
         # Ctrl-C is the caller's.
         parameters.catch_sigint_signal = False
@@ -308,23 +366,8 @@ class _Search:
         parameters.max_presolve_iterations = 1
         # The older propagation of linear rows is several times faster on these models.
         parameters.new_linear_propagation = False
-        times_s = [t for t in (slice_s, self._remaining_s()) if t is not None]
-        if times_s:
-            parameters.max_time_in_seconds = min(times_s)
+        self.budget.limit(parameters, slice_s)
         return solver
-
-    # -- time and result ------------------------------------------------------------------
-
-    def _is_out_of_time(self) -> bool:
-        elapsed_s = time.perf_counter() - self.started_s
-        return self.limits.time_limit_s is not None and elapsed_s >= self.limits.time_limit_s
-
-    def _remaining_s(self) -> float | None:
-        if self.limits.time_limit_s is None:
-            return None
-        elapsed_s = time.perf_counter() - self.started_s
-        # Even without time left, presolve proves small instances.
-        return max(self.limits.time_limit_s - elapsed_s, 0.01)
 
     def _result(self, status: SolveStatus, reason: str = "") -> SolveResult:
         found = status in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE)
@@ -335,7 +378,7 @@ class _Search:
             plan=plan,
             evaluation=None if plan is None else evaluate(self.problem, plan),
             objective_bounds=tuple(self.proven) or None,
-            wall_time_s=time.perf_counter() - self.started_s,
+            wall_time_s=self.budget.elapsed_s,
             reason=reason,
         )
 
@@ -362,11 +405,17 @@ class _Watcher(cp_model.CpSolverSolutionCallback):
         self._name = name
         values = search.incumbent_values
         self._incumbent = None if values is None else values[len(search.proven)]
+        self._restart_at: int | None = None
+        # When a run stops after a solution depends on the clock.
+        if name == "bottleneck" and not search.limits.deterministic and self._incumbent is not None:
+            self._restart_at = self._incumbent * (1000 - _RESTART_GAIN_PERMILLE) // 1000
 
     def on_solution_callback(self) -> None:
         found = round(self.objective_value)
         self._incumbent = found if self._incumbent is None else min(self._incumbent, found)
         self._report()
+        if self._restart_at is not None and found <= self._restart_at:
+            self.stop_search()
 
     def on_bound(self, bound: float) -> None:
         self._branch.bound = max(self._branch.bound, round(bound))
@@ -375,6 +424,6 @@ class _Watcher(cp_model.CpSolverSolutionCallback):
     def _report(self) -> None:
         on_progress = self._search.limits.on_progress
         if on_progress is not None:
-            elapsed_s = time.perf_counter() - self._search.started_s
             bound = self._search.least()
+            elapsed_s = self._search.budget.elapsed_s
             on_progress(Progress(_NAME, self._name, self._incumbent, bound, elapsed_s))

@@ -58,10 +58,15 @@ class SolveLimits:
     time_limit_s : float or None
         Wall-clock limit of the whole search, in seconds; None is no limit.
     workers : int or None
-        Search threads; None takes one per core, but at least four: the searches of CP-SAT
+        Search threads; None takes one per core, but at least three: the searches of CP-SAT
         complement each other even when they share a core (docs/formulation.md, section 5).
     seed : int
         Of every random choice.
+    deterministic : bool
+        Give the same plan in every run, on any number of workers. The limit then counts
+        CP-SAT's deterministic seconds of work instead of seconds of the wall, so that a
+        slow machine answers later and not otherwise; other searches stop at limits of
+        work of their own.
     on_progress : callable, optional
         Called with a :class:`Progress` at every improvement of incumbent or bound.
     """
@@ -69,6 +74,7 @@ class SolveLimits:
     time_limit_s: float | None = 60.0
     workers: int | None = None
     seed: int = 0
+    deterministic: bool = False
     on_progress: Callable[[Progress], None] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
@@ -86,6 +92,8 @@ class SolveLimits:
         if self.workers is not None:
             _check_whole(self.workers, "workers", 1, _MAX_WORKERS)
         _check_whole(self.seed, "seed", 0, _MAX_SEED)
+        if not isinstance(self.deterministic, bool):
+            raise PartitionError(f"deterministic is {self.deterministic!r}; write True or False")
         if self.on_progress is not None and not callable(self.on_progress):
             raise PartitionError(
                 f"on_progress is {self.on_progress!r}; write a function of one Progress"
@@ -94,7 +102,7 @@ class SolveLimits:
     @property
     def worker_count(self) -> int:
         """Search threads to start."""
-        return self.workers if self.workers is not None else max(os.cpu_count() or 1, 4)
+        return self.workers if self.workers is not None else max(os.cpu_count() or 1, 3)
 
 
 @dataclass(frozen=True, slots=True)

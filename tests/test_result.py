@@ -69,7 +69,7 @@ def test_workers_default_to_the_cores(monkeypatch):
     assert SolveLimits().worker_count == 6
     assert SolveLimits(workers=2).worker_count == 2
     monkeypatch.setattr("os.cpu_count", lambda: None)
-    assert SolveLimits().worker_count == 4
+    assert SolveLimits().worker_count == 3
 
 
 def test_a_search_may_be_without_limit():
