@@ -53,7 +53,8 @@ merged for ``latency``.
 
 *Bytes sent* (for the objective ``transfer``). The same table, each value counted once for P and Q.
 
-*Memory*, unless the devices that may be P (or Q) are unlimited. P: storages of v + weights, inputs
+*Memory*, unless the devices that may be P (or Q) are unlimited, or could hold everything at once
+and ``peak_memory`` is no objective. P: storages of v + weights, inputs
 and (times the microbatches) saved storages of v that u does not have + values of nets that P may
 newly receive <= values that it certainly no longer receives. Q: values that it may newly
 receive <= values that it certainly no longer receives + inputs, and with one chunk weights and

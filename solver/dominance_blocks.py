@@ -56,7 +56,7 @@ class Blocks:
         self._kinds = time_kinds(units)
         self._is_uniform = is_uniform(units) if self._peer_to_peer and self._is_timed else None
 
-        self._limited = {d.name for d in problem.devices if d.memory_bytes is not None}
+        self._limited = _limited_devices(units)
         holds_activations = problem.memory_model != "weights" and bool(self._limited)
         saved = units.saved if problem.memory_model == "training" else ()
         shared = (*units.weights, *saved) if self._limited else ()
@@ -384,3 +384,21 @@ class Blocks:
         self._own_bytes[anchor] += self._own_bytes[unit]
         for kind in self._kinds:
             kind.time_ns[anchor] += kind.time_ns[unit]
+
+
+def _limited_devices(units: UnitGraph) -> set[str]:
+    """Return the devices whose memory matters: not those that could hold everything."""
+    problem = units.problem
+    most = sum(entry.size_bytes for entry in units.weights)
+    if problem.memory_model != "weights":
+        stage = sum(net.value_bytes for net in (*units.nets, *units.input_nets))
+        stage += sum(storage.size_bytes for storage in units.storages)
+        if problem.memory_model == "training":
+            stage += problem.microbatches * sum(entry.size_bytes for entry in units.saved)
+        most += problem.chunks_per_device * stage
+    return {
+        device.name
+        for device in problem.devices
+        if device.memory_bytes is not None
+        and (device.memory_bytes < most or "peak_memory" in problem.objective)
+    }
