@@ -32,8 +32,11 @@ is not (two rests may tie under the maximum of what is before), so a tuple is so
 ``bottleneck`` or ``peak_memory`` becomes a limit on every stage of the later sweeps.
 
 Devices are told apart by kind only. ``latency`` is not a sum or maximum over stages (stages run in
-parallel), links between pairs of devices make costs depend on two devices, and with several
-chunks a device has several steps: all are declined.
+parallel), and links between pairs of devices make costs depend on two devices: both are declined.
+
+**Several chunks** are one program for every choice of what the rounds through the devices run in
+all (:mod:`solver.ideal_chunks`, with the proof). Only ``bottleneck`` with the memory model
+``weights`` is done; everything else is declined.
 
 **What makes it fast.** Units without cost are merged first (:func:`solver.ideals.collapse`), which
 removes most ideals of some graphs: every dangling output doubles their number. Costs of all pairs
@@ -50,6 +53,8 @@ from dataclasses import dataclass, replace
 
 from solver.chain import solve_chain
 from solver.evaluate import Evaluation, evaluate
+from solver.ideal_chunks import MOST_IDEALS as _MOST_INTERLEAVED
+from solver.ideal_chunks import InterleavedSearch
 from solver.ideal_sweep import DeviceSets, GaveUp, Goal, Solution, Sweep
 from solver.ideal_tables import StageTables, net_times_ns
 from solver.ideals import Blocks, collapse, list_ideals
@@ -65,6 +70,8 @@ _MOST_PAIRS = 3_000_000_000
 _CHAIN_LIMIT_S = 5.0
 _FEW_IDEALS = 2_000
 _MANY_IDEALS = MOST_IDEALS
+_FEW_INTERLEAVED = {2: 100, 3: 30}
+"""Ideals that are few for so many chunks."""
 _CHEAP_TRANSFERS = 0.5
 """Ratio of all transfer times to all work up to which many ideals are few enough."""
 _MOST_ENTRIES = 16_000_000
@@ -118,7 +125,9 @@ def can_win(problem: PartitionProblem) -> bool:
         return False
     blocks = _collapse(units, kinds, forget_weights=problem.memory_model == "weights")
     most = _FEW_IDEALS
-    if problem.objective == ("bottleneck",):
+    if problem.chunks_per_device > 1:
+        most = _FEW_INTERLEAVED.get(problem.chunks_per_device, 0)
+    elif problem.objective == ("bottleneck",):
         work_ns = sum(min(t) for t in zip(*_latencies_ns(units, kinds), strict=True))
         moved_ns = max(sum(times) for times in _net_times_ns(units, kinds))
         most = _MANY_IDEALS if moved_ns <= _CHEAP_TRANSFERS * work_ns else _MANY_IDEALS // 2
@@ -141,7 +150,10 @@ def why_declined(problem: PartitionProblem) -> str | None:
     if "latency" in problem.objective:
         return "latency is not a sum or maximum over stages"
     if problem.chunks_per_device > 1:
-        return "several chunks on a device do not form one interval of ideals"
+        if problem.objective != ("bottleneck",):
+            return "with several chunks on a device only the bottleneck alone is minimised"
+        if problem.memory_model != "weights":
+            return "with several chunks on a device only weights are counted as memory"
     names = problem.device_of
     if problem.interconnect.charging == "peer_to_peer" and any(
         source in names and target in names for source, target in problem.interconnect.links
@@ -209,14 +221,14 @@ def _solve_blocks(
     if the plan costs more than the relaxation says.
     """
     problem = units.problem
-    most = min(MOST_IDEALS, _MOST_ENTRIES // max(blocks.count, 1))
+    most = MOST_IDEALS if problem.chunks_per_device == 1 else _MOST_INTERLEAVED
+    most = min(most, _MOST_ENTRIES // max(blocks.count, 1))
     ideals = list_ideals(blocks.count, blocks.edges, most)
     if ideals is None:
         return _Answer(SolveStatus.UNKNOWN, reason=f"the graph has more than {most:,} ideals")
     most_devices = len(problem.devices)
     if problem.max_devices is not None:
         most_devices = min(most_devices, problem.max_devices)
-    tables = StageTables(units, kinds, blocks, ideals)
 
     def incumbent_ns() -> int | None:
         evaluation = solve_chain(problem, SolveLimits(time_limit_s=_CHAIN_LIMIT_S)).evaluation
@@ -224,6 +236,12 @@ def _solve_blocks(
         return evaluation.bottleneck_ns if evaluation is not None and evaluation.feasible else None
 
     sets = DeviceSets.of(kinds, most_devices)
+    if problem.chunks_per_device > 1:
+        search = InterleavedSearch(
+            units, kinds, blocks, ideals, sets, incumbent_ns, deadline_s, _MOST_PAIRS
+        )
+        return _interleave(search)
+    tables = StageTables(units, kinds, blocks, ideals)
     sweep = Sweep(tables, sets, incumbent_ns, deadline_s, _MOST_PAIRS)
     try:
         found = _minimise(problem, sweep)
@@ -235,7 +253,26 @@ def _solve_blocks(
     if found is None:
         return _Answer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
     solution, values = found
-    plan = _plan(units, kinds, blocks, tables, solution)
+    return _judge(problem, blocks, _plan(units, kinds, blocks, tables, solution), values)
+
+
+def _interleave(search: InterleavedSearch) -> _Answer:
+    problem = search.units.problem
+    try:
+        found = search.minimise()
+    except GaveUp as stopped:
+        bounds = None if search.refuted < 0 else (search.refuted + 1,)
+        return _Answer(SolveStatus.UNKNOWN, bounds=bounds, reason=str(stopped))
+    if found is None:
+        return _Answer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
+    plan = found.plan(search.units, search.kinds, search.blocks)
+    return _judge(problem, search.blocks, plan, (found.value,))
+
+
+def _judge(
+    problem: PartitionProblem, blocks: Blocks, plan: PartitionPlan, values: tuple[int, ...]
+) -> _Answer:
+    """Compare the plan with the optimum of what was solved."""
     evaluation = evaluate(problem, plan)
     if not evaluation.feasible:
         assert blocks.weightless, evaluation.violations

@@ -169,7 +169,7 @@ class Sweep:
         ideals can be where a set of devices ends: what is before and after must fit too.
         """
         if goal.largest != "bottleneck" or goal.sums or "bottleneck" in goal.limits:
-            return self._run(goal)
+            return self.run(goal)
         total = float(self.tables.work_ns[-1])
         speed = max(self._speed)
         least = max(total / speed if speed < np.inf else 0.0, self.tables.largest_unit_ns)
@@ -182,16 +182,17 @@ class Sweep:
                     known = np.inf if value is None else float(value)
                 ceiling = min(float(int(least * factor)), known)
                 limits = {**goal.limits, "bottleneck": ceiling}
-                found = self._run(Goal(goal.sums, goal.largest, limits))
+                found = self.run(Goal(goal.sums, goal.largest, limits))
                 if found is not None:
                     self.refuted = float(found.values["bottleneck"] - 1)
                     return found
                 self.refuted = limits["bottleneck"]
-        return self._run(goal)
+        return self.run(goal)
 
     # -- one sweep ------------------------------------------------------------------------
 
-    def _run(self, goal: Goal) -> Solution | None:
+    def run(self, goal: Goal) -> Solution | None:
+        """Return the optimum of `goal` in one sweep, or None if nothing satisfies its limits."""
         self._goal = goal
         count, set_count = self.tables.count, len(self.sets.counts)
         self._sum = np.full((set_count, count), np.inf)
