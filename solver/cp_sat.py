@@ -13,10 +13,12 @@ from solver.dominance import simplify
 from solver.evaluate import evaluate
 from solver.formulation import CpSatFormulation
 from solver.greedy import solve_greedy
+from solver.linear_bounds import PositionBound
 from solver.local_search import first_incumbents
 from solver.plan import PartitionPlan
 from solver.problem import ObjectiveName, PartitionProblem
 from solver.reduce import condense, device_orders, interchangeable_kinds
+from solver.relaxed_bounds import least_value
 from solver.result import Progress, SolveLimits, SolveResult, SolveStatus
 
 _NAME = "cp-sat"
@@ -36,7 +38,9 @@ _RESTART_GAIN_PERMILLE = 10
 """A better incumbent by this much is worth new stage windows and a new presolve."""
 
 
-def solve_cp_sat(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
+def solve_cp_sat(
+    problem: PartitionProblem, limits: SolveLimits, *, known: SolveResult | None = None
+) -> SolveResult:
     """Solve `problem` exactly, or return the best plan and bound at the time limit.
 
     The best baseline (chain, greedy) is the first incumbent and a full hint; objectives are
@@ -46,13 +50,15 @@ def solve_cp_sat(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     ----------
     problem : PartitionProblem
     limits : SolveLimits
+    known : SolveResult, optional
+        Another solver's answer, whose plan and bounds are taken over.
 
     Returns
     -------
     SolveResult
         Never worse than the baselines. The plan and its objective are the evaluator's.
     """
-    return _Search(problem, limits).run()
+    return _Search(problem, limits, known).run()
 
 
 @dataclass(slots=True)
@@ -72,9 +78,12 @@ class _Branch:
 class _Search:
     """One run of the exact solver."""
 
-    def __init__(self, problem: PartitionProblem, limits: SolveLimits) -> None:
+    def __init__(
+        self, problem: PartitionProblem, limits: SolveLimits, known: SolveResult | None = None
+    ) -> None:
         self.problem = problem
         self.limits = limits
+        self.known = known
         self.budget = Budget(limits)
         self.incumbent: PartitionPlan | None = None
         self.incumbent_values: tuple[int, ...] | None = None
@@ -93,6 +102,7 @@ class _Search:
         self.stage_bounds = StageBounds(self.units)
         self.kinds = interchangeable_kinds(self.units)
         self.chunks = min(self.problem.chunks_per_device, len(self.units))
+        self._relaxed_least = self._relax()
         self._find_incumbent()
         for name in self.problem.objective:
             if not self._minimise(name):
@@ -110,9 +120,20 @@ class _Search:
             return self._result(SolveStatus.INFEASIBLE, "proven: no plan fits")
         return self._result(SolveStatus.UNKNOWN, "the time limit ran out before a plan was found")
 
+    def _relax(self) -> int:
+        """Return a lower bound of the first objective that counts transfers."""
+        name = self.problem.objective[0]
+        if name != "bottleneck" or self.chunks > 1 or not PositionBound.applies(self.units):
+            return 0
+        return least_value(self.units, name, PositionBound(self.units, self._slots()))
+
     def _find_incumbent(self) -> None:
         """Offer the baselines' plans, and what local search makes of them."""
         starts: list[PartitionPlan] = []
+        if self.known is not None and self.known.status is SolveStatus.FEASIBLE:
+            assert self.known.plan is not None
+            starts.append(self.simplified.repair(self.known.plan))
+            self._offer(starts[-1])
         for baseline in (solve_chain, solve_greedy):
             limits = replace(self.limits, time_limit_s=self.budget.wall_remaining_s)
             result = baseline(self.problem, limits)
@@ -196,12 +217,22 @@ class _Search:
         return slots if most is None else min(slots, most)
 
     def _least(self, name: ObjectiveName, slots: int) -> int:
-        """Return a lower bound of an objective that needs no search."""
+        """Return a lower bound of an objective that needs no search of this solver's."""
+        least = 0
         if name == "bottleneck":
-            return self.stage_bounds.least_bottleneck_ns(slots)
+            least = self.stage_bounds.least_bottleneck_ns(slots)
         if name == "devices":
-            return self.stage_bounds.least_devices()
-        return 0
+            least = self.stage_bounds.least_devices()
+        if name == self.problem.objective[0]:
+            least = max(least, self._known_least())
+        return least
+
+    def _known_least(self) -> int:
+        """Return what another solver or a relaxation says of the first objective."""
+        bounds = [self._relaxed_least]
+        if self.known is not None and self.known.objective_bounds:
+            bounds.append(self.known.objective_bounds[0])
+        return max(bounds)
 
     def _branches(self, name: ObjectiveName) -> list[_Branch]:
         slots = min(

@@ -11,6 +11,12 @@ from solver.problem import PartitionProblem
 from solver.result import SolveLimits, Solver, SolveResult
 
 
+def _auto(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
+    from solver.auto import solve_auto
+
+    return solve_auto(problem, limits)
+
+
 def _greedy(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     from solver.greedy import solve_greedy
 
@@ -44,6 +50,7 @@ def _coarse(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
 
 SOLVERS: Final[Mapping[str, Solver]] = MappingProxyType(
     {
+        "auto": _auto,
         "greedy": _greedy,
         "chain": _chain,
         "ideal-dp": _ideal_dp,
@@ -66,7 +73,7 @@ def check_limits(limits: SolveLimits | None) -> None:
 
 
 def solve(
-    problem: PartitionProblem, limits: SolveLimits | None = None, *, solver: str = "cp-sat"
+    problem: PartitionProblem, limits: SolveLimits | None = None, *, solver: str = "auto"
 ) -> SolveResult:
     """Solve `problem` with a registered solver.
 
@@ -75,7 +82,8 @@ def solve(
     problem : PartitionProblem
     limits : SolveLimits, optional
     solver : str
-        A key of `SOLVERS`; ``"cp-sat"`` is the exact one.
+        A key of `SOLVERS`. ``"auto"`` picks an exact method; ``result.solver`` says which one
+        answered.
 
     Raises
     ------

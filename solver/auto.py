@@ -1,0 +1,64 @@
+"""The solver to start with: picks the method that will most likely prove the optimum first."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from solver.problem import PartitionProblem
+from solver.result import SolveLimits, SolveResult, SolveStatus
+
+MANY_OPERATORS = 20_000
+"""Beyond this the exact model does not fit into a minute; coarse search and its bound do."""
+_IDEALS_SHARE = 0.3
+_IDEALS_LIMIT_S = 10.0
+"""Graphs that look as if they had few ideals get this much of the time, and no more."""
+
+
+def solve_auto(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
+    """Solve `problem` by the method that suits it.
+
+    Chain-like graphs whose ideals are few go to ``ideal-dp``; what it leaves open, and all
+    others up to `MANY_OPERATORS`, to ``cp-sat``, with what is known by then; larger ones to
+    ``coarse``.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    limits : SolveLimits
+        Of all methods together.
+
+    Returns
+    -------
+    SolveResult
+        ``solver`` names the method that answered.
+    """
+    started_s = time.perf_counter()
+    known: SolveResult | None = None
+    if len(problem.operators) > MANY_OPERATORS:
+        from solver.large import solve_large
+
+        return solve_large(problem, limits)
+    from solver.ideal_dp import can_win, solve_ideal_dp
+
+    if can_win(problem):
+        known = solve_ideal_dp(problem, _first_limits(limits))
+        if known.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
+            return replace(known, wall_time_s=time.perf_counter() - started_s)
+    from solver.cp_sat import solve_cp_sat
+
+    spent_s = time.perf_counter() - started_s
+    left = limits
+    if limits.time_limit_s is not None and not limits.deterministic:
+        left = replace(limits, time_limit_s=max(limits.time_limit_s - spent_s, 0.01))
+    result = solve_cp_sat(problem, left, known=known)
+    return replace(result, wall_time_s=time.perf_counter() - started_s)
+
+
+def _first_limits(limits: SolveLimits) -> SolveLimits:
+    # The program has limits of work of its own, which do not depend on a clock.
+    if limits.deterministic:
+        return replace(limits, time_limit_s=None)
+    if limits.time_limit_s is None:
+        return replace(limits, time_limit_s=_IDEALS_LIMIT_S)
+    return replace(limits, time_limit_s=min(_IDEALS_LIMIT_S, _IDEALS_SHARE * limits.time_limit_s))
