@@ -70,8 +70,8 @@ _MOST_PAIRS = 3_000_000_000
 _CHAIN_LIMIT_S = 5.0
 _FEW_IDEALS = 2_000
 _MANY_IDEALS = MOST_IDEALS
-_FEW_INTERLEAVED = {2: 100, 3: 30}
-"""Ideals that are few for so many chunks."""
+_INTERLEAVED = {2: (60, 250), 3: (20, 30)}
+"""Ideals that are few for so many chunks: with any transfers, and with cheap ones."""
 _CHEAP_TRANSFERS = 0.5
 """Ratio of all transfer times to all work up to which many ideals are few enough."""
 _MOST_ENTRIES = 16_000_000
@@ -115,7 +115,8 @@ def can_win(problem: PartitionProblem) -> bool:
 
     Takes milliseconds: it lists ideals and gives up as soon as there are too many. Few are
     always good. With more, the ceiling on the load has to leave few places for a set of devices
-    to end at, which it does if the optimum is near the mean load: if transfers are cheap.
+    to end at, which it does if the optimum is near the mean load: if transfers are cheap. With
+    several chunks on a device the proof may take some seconds.
     """
     if why_declined(problem) is not None:
         return False
@@ -125,12 +126,13 @@ def can_win(problem: PartitionProblem) -> bool:
         return False
     blocks = _collapse(units, kinds, forget_weights=problem.memory_model == "weights")
     most = _FEW_IDEALS
-    if problem.chunks_per_device > 1:
-        most = _FEW_INTERLEAVED.get(problem.chunks_per_device, 0)
-    elif problem.objective == ("bottleneck",):
+    if problem.objective == ("bottleneck",):
         work_ns = sum(min(t) for t in zip(*_latencies_ns(units, kinds), strict=True))
         moved_ns = max(sum(times) for times in _net_times_ns(units, kinds))
         most = _MANY_IDEALS if moved_ns <= _CHEAP_TRANSFERS * work_ns else _MANY_IDEALS // 2
+        if problem.chunks_per_device > 1:
+            few, many = _INTERLEAVED.get(problem.chunks_per_device, (0, 0))
+            most = many if moved_ns <= _CHEAP_TRANSFERS * work_ns else few
     most = min(most, _MOST_ENTRIES // max(blocks.count, 1))
     return list_ideals(blocks.count, blocks.edges, most) is not None
 
