@@ -155,5 +155,5 @@ def test_it_stops_on_time():
 def test_when_it_can_win():
     assert can_win(chain_of(20))
     assert can_win(chain_of(20, chunks_per_device=3))
-    assert not can_win(chain_of(200))
+    assert not can_win(chain_of(300))
     assert not can_win(chain_of(20, chunks_per_device=4))
