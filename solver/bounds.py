@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solver.hardware import Device
+from solver.linear_bounds import PositionBound
 from solver.reduce import UnitGraph
 
 Ints = npt.NDArray[np.int64]
@@ -100,6 +101,9 @@ class StageBounds:
     the least ratio of an operator's time on c to its fastest time. A weight that several units
     read is counted at the first of them only, which can only lower the sums. Descendants bound
     from the other end in the same way.
+
+    Where the position bound applies (:mod:`solver.linear_bounds`), what the first stages can have
+    done together takes their transfers into account.
     """
 
     def __init__(self, units: UnitGraph) -> None:
@@ -124,13 +128,33 @@ class StageBounds:
         self._total_work = int(work.sum())
         self._total_bytes = int(before.sum())
         self._largest_work = int(work.max())
+        self._positions: PositionBound | None = None
+        if PositionBound.applies(units):
+            self._positions = PositionBound(units, len(self._devices))
 
-    def least_bottleneck_ns(self, slots: int) -> int:
-        """Return a lower bound of the bottleneck: the average load, and the longest operator."""
-        ratios = sorted(self._slowness[device.device_class] for device in self._devices)
+    def least_bottleneck_ns(
+        self, slots: int, order: Sequence[Device] | None = None, at_most: int | None = None
+    ) -> int:
+        """Return a lower bound of the bottleneck.
+
+        The average load, the longest operator, and what the position bound makes of them.
+
+        Parameters
+        ----------
+        slots : int
+        order : sequence of Device, optional
+            Only plans whose devices are some of these, in this order.
+        at_most : int, optional
+            No need to look for a bound beyond this one.
+        """
+        devices = self._devices if order is None else order
+        ratios = sorted(self._slowness[device.device_class] for device in devices)
         rate = sum(1.0 / ratio for ratio in ratios[:slots])
         # The last division is in floats: give it away rather than claim too much.
-        return max(self._largest_work, int(self._total_work / rate * (1 - 1e-12)))
+        least = max(self._largest_work, int(self._total_work / rate * (1 - 1e-12)))
+        if self._positions is not None:
+            least = max(least, self._positions.least_bottleneck_ns(least, order, at_most))
+        return least
 
     def least_devices(self) -> int:
         """Return a lower bound of the number of devices: the largest ones that hold all weights.
@@ -169,8 +193,14 @@ class StageBounds:
             memory = [_capacity(device) for device in order]
             speed = [1.0 / self._slowness[device.device_class] for device in order]
             ends = [(memory, speed), (memory[::-1], speed[::-1])]
-        before = self._least_stages(self._up, *ends[0], bottleneck_ns)
-        after = self._least_stages(self._down, *ends[1], bottleneck_ns)
+        rooms: list[list[int] | None] = [None, None]
+        if self._positions is not None and bottleneck_ns is not None:
+            rooms = [
+                self._positions.rooms_ns(bottleneck_ns, slots, order),
+                self._positions.rooms_from_end_ns(bottleneck_ns, slots, order),
+            ]
+        before = self._least_stages(self._up, *ends[0], bottleneck_ns, rooms[0])
+        after = self._least_stages(self._down, *ends[1], bottleneck_ns, rooms[1])
         if max(before.max(), after.max()) > slots:
             # Not even all devices have room for some unit with its ancestors.
             return StageWindows((1,) * self._count, (0,) * self._count)
@@ -179,7 +209,12 @@ class StageBounds:
         return StageWindows(tuple(first.tolist()), tuple(last.tolist()))
 
     def _least_stages(
-        self, sums: Ints, memory: list[float], speed: list[float], bottleneck_ns: int | None
+        self,
+        sums: Ints,
+        memory: list[float],
+        speed: list[float],
+        bottleneck_ns: int | None,
+        rooms_ns: list[int] | None,
     ) -> Ints:
         """Return how many stages from one end the given work and weights fill at least."""
         stages = np.ones(self._count, dtype=np.int64)
@@ -189,6 +224,8 @@ class StageBounds:
             # Widened by a little more than the rounding of the sums.
             time_room = np.cumsum(np.array(speed) * bottleneck_ns) * (1 + 1e-12)
             stages = np.maximum(stages, np.searchsorted(time_room, sums[:, 0]) + 1)
+        if rooms_ns is not None:
+            stages = np.maximum(stages, np.searchsorted(rooms_ns, sums[:, 0]) + 1)
         return stages
 
 

@@ -10,6 +10,9 @@ most T can reach do not pass all work.
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +20,7 @@ import numpy.typing as npt
 
 from solver.arrays import Ints
 from solver.articulation import articulation_units
-from solver.hardware import STAGING_HOST
+from solver.hardware import STAGING_HOST, Device
 from solver.reduce import UnitGraph
 from solver.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
 
@@ -30,6 +33,9 @@ _LARGE_REGION = 0.02
 _MOST_CUT_UNITS = 4_000_000
 """Units in all minimum cuts together; regions beyond that, in order, claim no local crossing."""
 _CUTS_PER_LARGE_REGION = 32
+_MOST_SETS = 200
+"""Sets of devices to tell apart; beyond that, each stage may have the best device."""
+_ZERO = np.zeros(1, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +50,15 @@ class _Nets:
     producer: Ints
     pair_net: Ints
     pair_consumer: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What the bound knows of a device; `pays` is false for a host among host-staged devices."""
+
+    capacity_bytes: int | None
+    slowness: float
+    pays: bool
 
 
 class PositionBound:
@@ -86,8 +101,20 @@ class PositionBound:
     def __init__(self, units: UnitGraph, slots: int) -> None:
         self._slots = slots
         count = len(units)
-        classes = sorted({device.device_class for device in units.problem.devices})
-        work = np.array([units.latency_ns(name) for name in classes], dtype=np.int64).min(axis=0)
+        devices = units.problem.devices
+        classes = sorted({device.device_class for device in devices})
+        times = np.array([units.latency_ns(name) for name in classes], dtype=np.int64)
+        work = times.min(axis=0)
+        busy = work > 0
+        self._slowness = {
+            name: float((row[busy] / work[busy]).min()) if busy.any() else 1.0
+            for name, row in zip(classes, times, strict=True)
+        }
+        self._slowest = max(
+            float((row[busy] / work[busy]).max()) if busy.any() else 1.0 for row in times
+        )
+        self._staged = units.problem.interconnect.charging == "host_staged"
+        self._kinds = Counter(self._kind_of(device) for device in devices)
         self._total = int(work.sum())
         self.cuts = cuts = articulation_units(count, units.edges)
         self._regions = len(cuts) + 1
@@ -295,45 +322,142 @@ class PositionBound:
 
             self._least_held[cells] += least(self._low[cells] - self._start[region])
             self._most_held[cells] -= least(self._end[region] - self._high[cells])
-        capacities = [device.memory_bytes for device in units.problem.devices]
-        known = [capacity for capacity in capacities if capacity is not None]
-        self._capacity = max(known) if len(known) == len(capacities) else 2 * int(done[-1]) + 1
+        self._everything = 2 * int(done[-1]) + 1
 
-    def least_bottleneck_ns(self, at_least: int = 0) -> int:
+    def least_bottleneck_ns(
+        self,
+        at_least: int = 0,
+        order: Sequence[Device] | None = None,
+        at_most: int | None = None,
+    ) -> int:
         """Return a lower bound of the bottleneck of every plan with at most `slots` devices.
 
         Memory may rule out all plans; then every number bounds them, and some large one comes.
+
+        Parameters
+        ----------
+        at_least : int
+            A bound that is known.
+        order : sequence of Device, optional
+            Only plans whose devices are some of these, in this order.
+        at_most : int, optional
+            No need to look for a bound beyond this one.
         """
-        low = max(at_least, -(-self._total // max(self._slots, 1)))
-        if not self._fails(low):
+        low = at_least
+        if not self._fails(low, order):
             return low
         # One device takes no longer for everything: from there on only memory is in the way.
-        high = max(low, self._total + 2 * int(self._nets.time_ns.sum()) + 1)
-        if self._fails(high):
+        high = int(self._total * self._slowest) + 2 * int(self._nets.time_ns.sum()) + 2
+        high = max(low, high if at_most is None else min(high, at_most))
+        if self._fails(high, order):
             return high
         while high - low > 1:
             middle = (low + high) // 2
-            if self._fails(middle):
+            if self._fails(middle, order):
                 low = middle
             else:
                 high = middle
         return high
 
-    def _fails(self, bottleneck_ns: int) -> bool:
+    def _fails(self, bottleneck_ns: int, order: Sequence[Device] | None) -> bool:
         """Whether no plan has all loads at most `bottleneck_ns`."""
-        none = np.zeros(1, dtype=np.int64)
-        limit = self._ends(bottleneck_ns, none, none)
-        for _ in range(self._slots - 1):
-            if limit >= self._total:
-                return False
-            farthest = self._farthest(bottleneck_ns, limit)
-            if farthest <= limit:
-                return True
-            limit = farthest
-        return limit < self._total
+        slots = self._slots if order is None else len(order)
+        return self.rooms_ns(bottleneck_ns, slots, order)[-1] < self._total
 
-    def _farthest(self, bottleneck_ns: int, limit: int) -> int:
-        """Return how far a stage gets that starts at `limit` or before."""
+    def rooms_ns(
+        self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
+    ) -> list[int]:
+        """Return the most work that the first 1, 2, ... stages can have together.
+
+        Parameters
+        ----------
+        bottleneck_ns : int
+            Only plans whose bottleneck is at most this.
+        slots : int
+        order : sequence of Device, optional
+            The device of each slot; without it, any device may be anywhere.
+        """
+        return self._rooms(
+            slots,
+            order,
+            lambda limit, kind, is_first: self._step(bottleneck_ns, limit, kind, is_first=is_first),
+        )
+
+    def rooms_from_end_ns(
+        self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
+    ) -> list[int]:
+        """Return the most work that the last 1, 2, ... stages can have together."""
+
+        def step(done: int, kind: _Kind, _: bool) -> int:
+            # The least position from which one stage gets to where the rest can go on.
+            needed = self._total - done
+            low, high = -1, needed
+            while high - low > 1:
+                middle = (low + high) // 2
+                if self._step(bottleneck_ns, middle, kind) >= needed:
+                    high = middle
+                else:
+                    low = middle
+            return self._total - high
+
+        return self._rooms(slots, None if order is None else order[::-1], step)
+
+    def _rooms(
+        self,
+        slots: int,
+        order: Sequence[Device] | None,
+        step: Callable[[int, _Kind, bool], int],
+    ) -> list[int]:
+        """Return the most that 1, 2, ... stages get to, over all devices or for an order."""
+        rooms: list[int] = []
+        if order is not None:
+            done = 0
+            for slot in range(slots):
+                if done < self._total:
+                    done = max(done, step(done, self._kind_of(order[slot]), slot == 0))
+                rooms.append(done)
+            return rooms
+        kinds, limits = list(self._kinds), list(self._kinds.values())
+        if math.prod(limit + 1 for limit in limits) > _MOST_SETS:
+            # As if every stage could have the device that gets farthest.
+            done = 0
+            for slot in range(slots):
+                done = max(done, *(step(done, kind, slot == 0) for kind in kinds))
+                rooms.append(done)
+            return rooms
+        # By how many devices of each kind are used; a farther start is never worse.
+        farthest = {(0,) * len(kinds): 0}
+        for slot in range(slots):
+            following: dict[tuple[int, ...], int] = {}
+            for used, done in farthest.items():
+                for number, kind in enumerate(kinds):
+                    if used[number] < limits[number]:
+                        more = (*used[:number], used[number] + 1, *used[number + 1 :])
+                        end = step(done, kind, slot == 0) if done < self._total else done
+                        following[more] = max(following.get(more, 0), done, end)
+            farthest = following or farthest
+            rooms.append(max(farthest.values()))
+        return rooms
+
+    def _step(self, bottleneck_ns: int, limit: int, kind: _Kind, *, is_first: bool = False) -> int:
+        """Return how far a stage on a kind of device gets that starts at `limit` or before."""
+        # Widened by more than the rounding of the ratio.
+        end = limit + int(bottleneck_ns / kind.slowness * (1 + 1e-12)) + 1
+        if kind.pays:
+            capacity = self._everything if kind.capacity_bytes is None else kind.capacity_bytes
+            # Nothing arrives at the very start, and nothing is held by others.
+            own = self._ends(bottleneck_ns, _ZERO, _ZERO, capacity)
+            if not is_first:
+                own = max(own, self._farthest(bottleneck_ns, limit, capacity))
+            end = min(end, own)
+        return max(limit, min(end, self._total))
+
+    def _kind_of(self, device: Device) -> _Kind:
+        pays = not (self._staged and device.is_host)
+        return _Kind(device.memory_bytes, self._slowness[device.device_class], pays)
+
+    def _farthest(self, bottleneck_ns: int, limit: int, capacity_bytes: int) -> int:
+        """Return how far a stage that pays for transfers gets from `limit` or before."""
         # Whole cells before the one with the limit, and the part of that up to the limit.
         last = int(np.searchsorted(self._low, limit, side="right")) - 1
         first = int(np.searchsorted(self._high, limit - bottleneck_ns))
@@ -343,9 +467,10 @@ class PositionBound:
         far = int(np.searchsorted(self._behind, region, side="right")) - 1
         last_region = min(max(int(self._ahead[region]) - 1, far), self._regions - 1)
         near = min(limit + bottleneck_ns, int(self._end[last_region]))
-        return max(near, self._ends(bottleneck_ns, heads, self._most_held[cells]))
+        ends = self._ends(bottleneck_ns, heads, self._most_held[cells], capacity_bytes)
+        return max(near, ends)
 
-    def _ends(self, bottleneck_ns: int, heads: Ints, held: Ints) -> int:
+    def _ends(self, bottleneck_ns: int, heads: Ints, held: Ints, capacity_bytes: int) -> int:
         """Return the farthest end of a stage.
 
         Parameters
@@ -355,10 +480,11 @@ class PositionBound:
             Of each possible start, its position less what arrives.
         held : Ints
             The most weights in the set before each start.
+        capacity_bytes : int
         """
         rooms = heads + bottleneck_ns
         by_time = np.searchsorted(self._least_from, rooms, side="right") - 1
-        by_memory = np.searchsorted(self._least_held, held + self._capacity, side="right") - 1
+        by_memory = np.searchsorted(self._least_held, held + capacity_bytes, side="right") - 1
         most = np.minimum(by_time, by_memory)
         best = 0
         for start in np.argsort(-most, kind="stable").tolist():
@@ -381,9 +507,10 @@ def least_times_ns(units: UnitGraph) -> list[int]:
     problem = units.problem
     interconnect, arrays = problem.interconnect, problem.arrays
     if interconnect.charging == "host_staged":
-        if any(device.is_host for device in problem.devices):
+        # A host pays for nothing, and has to be looked at apart.
+        names = [device.name for device in problem.devices if not device.is_host]
+        if not names:
             return [0] * len(units.nets)
-        names = [device.name for device in problem.devices]
         links = {interconnect.link(name, STAGING_HOST) for name in names}
         links |= {interconnect.link(STAGING_HOST, name) for name in names}
     else:
