@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 
 from ortools.sat.python import cp_model
@@ -15,6 +16,7 @@ from solver.formulation import CpSatFormulation
 from solver.greedy import solve_greedy
 from solver.linear_bounds import PositionBound
 from solver.local_search import first_incumbents
+from solver.neighbourhoods import improve_by_neighbourhoods
 from solver.plan import PartitionPlan
 from solver.problem import ObjectiveName, PartitionProblem
 from solver.reduce import condense, device_orders, interchangeable_kinds
@@ -30,6 +32,11 @@ _SLICE_S_PER_UNIT = 0.001
 _SLICE_GROWTH = 4
 _LOCAL_SEARCH_SHARE = 0.2
 """Of the time left, at most this much goes into the first incumbent."""
+_NEIGHBOURHOODS_FROM = 300
+"""Units from which exact sub-solves are worth more than the whole model at once."""
+_NEIGHBOURHOODS_S = 6.0
+_NEIGHBOURHOODS = 40
+"""Most seconds, or sub-solves of a deterministic run, that improve the first incumbent."""
 _SUBSOLVERS = ("no_lp", "max_lp", "default_lp", "reduced_costs", "quick_restart_no_lp")
 """Complete searches of CP-SAT, the one that proves most of these models first."""
 _TURNS = 3
@@ -154,6 +161,26 @@ class _Search:
         )
         if plan is not None:
             self._offer(plan)
+        if self.incumbent is not None and len(self.units) >= _NEIGHBOURHOODS_FROM:
+            self._offer(self._improve(self.incumbent, target))
+
+    def _improve(self, plan: PartitionPlan, target: int) -> PartitionPlan:
+        """Return what sub-solves around the borders of stages make of `plan`."""
+        if self.limits.deterministic:
+            return improve_by_neighbourhoods(
+                self.units, plan, max_solves=_NEIGHBOURHOODS, seed=self.limits.seed, target=target
+            )
+        time_s = _NEIGHBOURHOODS_S
+        if self.budget.remaining_s is not None:
+            time_s = min(time_s, _LOCAL_SEARCH_SHARE * self.budget.remaining_s)
+        return improve_by_neighbourhoods(
+            self.units,
+            plan,
+            deadline_s=time.perf_counter() + time_s,
+            workers=self.limits.worker_count,
+            seed=self.limits.seed,
+            target=target,
+        )
 
     def _offer(self, plan: PartitionPlan) -> None:
         """Take `plan` for the incumbent if it is better."""
