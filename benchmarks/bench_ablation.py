@@ -1,0 +1,146 @@
+"""What each part of the exact search is worth: CPU seconds to the proof with one part left out.
+
+    python benchmarks/bench_ablation.py [--time-limit S] [--workers N] [--workloads FOLDER]
+
+Every cell runs in a fresh process. A cell with ">" was not proven within the time limit; then the
+gap follows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from targets import default_workloads
+
+import solver.cp_sat as cp_sat
+from experiments.instances import load_workload
+from solver import PartitionProblem, SolveLimits, SolveStatus
+from solver.dominance import Simplified
+from solver.linear_bounds import PositionBound
+from solver.load_rows import LoadRows
+from solver.reduce import UnitGraph
+
+
+def _nothing() -> None:
+    pass
+
+
+def _interval_rows() -> None:
+    LoadRows.bottleneck = property(lambda self: self.stages.largest_of(self.loads))  # type: ignore[assignment,method-assign]
+
+
+def _old_propagation() -> None:
+    original = cp_sat._Search._solver
+
+    def changed(self: cp_sat._Search, slice_s: float | None) -> object:
+        solver = original(self, slice_s)
+        solver.parameters.new_linear_propagation = True
+        return solver
+
+    cp_sat._Search._solver = changed  # type: ignore[method-assign,assignment]
+
+
+def _dominance() -> None:
+    def unchanged(units: UnitGraph) -> Simplified:
+        return Simplified(units, units, (), tuple(range(len(units))))
+
+    cp_sat.simplify = unchanged
+
+
+def _positions() -> None:
+    PositionBound.applies = staticmethod(lambda units: False)  # type: ignore[method-assign]
+
+
+def _local_search() -> None:
+    cp_sat.first_incumbents = lambda *arguments, **named: None  # type: ignore[assignment]
+
+
+def _sub_solves() -> None:
+    cp_sat._NEIGHBOURHOODS_FROM = sys.maxsize
+
+
+PARTS: dict[str, Callable[[], None]] = {
+    "everything": _nothing,
+    "rows over intervals of slots": _interval_rows,
+    "older linear propagation": _old_propagation,
+    "dominance": _dominance,
+    "position bound and its windows": _positions,
+    "local search": _local_search,
+    "sub-solves": _sub_solves,
+}
+
+
+def _instances(folder: Path) -> dict[str, Callable[[], PartitionProblem]]:
+    published, profiles = folder / "dnn-partitioning", folder / "pipedream-profiles"
+    return {
+        "inceptionv3 x 1000": lambda: load_workload(
+            published / "layer.inceptionv3_inference.json", communication_scale=1000
+        ),
+        "bert_l-12 x 1000": lambda: load_workload(
+            published / "operator.bert_l-12_inference.json", communication_scale=1000
+        ),
+        "nasnetamobile, no host": lambda: load_workload(
+            profiles / "nasnetamobile.json", with_host=False
+        ),
+        "gnmt training, no host, V = 3": lambda: load_workload(
+            published / "layer.gnmt_training.json", with_host=False
+        ).replace(chunks_per_device=3),
+    }
+
+
+def run_cell(options: argparse.Namespace) -> dict[str, object]:
+    """Solve one instance without one part in this process."""
+    PARTS[options.part]()
+    problem = _instances(options.workloads)[options.instance]()
+    started_s = time.process_time()
+    result = cp_sat.solve_cp_sat(problem, SolveLimits(options.time_limit, options.workers))
+    return {
+        "cpu_s": time.process_time() - started_s,
+        "proven": result.status is SolveStatus.OPTIMAL,
+        "gap": result.gap,
+    }
+
+
+def _cell_text(cell: dict[str, object]) -> str:
+    text = f"{cell['cpu_s']:.1f}"
+    gap = cell["gap"]
+    if cell["proven"]:
+        return text
+    return f"> {text} (no plan)" if gap is None else f"> {text} ({gap:.1%})"
+
+
+def main() -> None:
+    """Print the table as Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--time-limit", type=float, default=20.0)
+    parser.add_argument("--workers", type=int, default=3)
+    parser.add_argument("--workloads", type=Path, default=default_workloads())
+    parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
+    parser.add_argument("--instance", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.part is not None:
+        print(json.dumps(run_cell(options)))
+        return
+    names = list(_instances(options.workloads))
+    print("| without | " + " | ".join(names) + " |", flush=True)
+    print("|---" * (len(names) + 1) + "|", flush=True)
+    for part in PARTS:
+        cells = []
+        for name in names:
+            command = [sys.executable, __file__, "--part", part, "--instance", name]
+            command += ["--time-limit", str(options.time_limit), "--workers", str(options.workers)]
+            command += ["--workloads", str(options.workloads)]
+            run = subprocess.run(command, capture_output=True, text=True, check=True)
+            cells.append(_cell_text(json.loads(run.stdout)))
+        label = "(everything on)" if part == "everything" else part
+        print(f"| {label} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
