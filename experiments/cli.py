@@ -35,6 +35,7 @@ from experiments.commands import (
 from solver import (
     MEMORY_MODELS,
     OBJECTIVES,
+    SOLVERS,
     PartitionError,
     check_solver,
     load_plan,
@@ -102,7 +103,21 @@ WorkersOption = Annotated[
     typer.Option("--workers", help="Search threads; one per core, at least 4, if left out."),
 ]
 SeedOption = Annotated[int, typer.Option("--seed", help="Of every random choice.")]
-SolverOption = Annotated[str, typer.Option("--solver", help="cp-sat, chain or greedy.")]
+DeterministicOption = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        help="The same plan in every run on any number of workers; the time limit then counts "
+        "seconds of work, which may take longer.",
+    ),
+]
+SolverOption = Annotated[
+    str,
+    typer.Option(
+        "--solver",
+        help=f"One of {', '.join(SOLVERS)}; auto picks one that proves, and the answer names it.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 CommunicationScaleOption = Annotated[
     float | None,
@@ -138,8 +153,14 @@ def compare(
     time_limit: LimitOption = 30.0,
     workers: WorkersOption = None,
     seed: SeedOption = 0,
+    deterministic: DeterministicOption = False,
     solver: Annotated[
-        list[str] | None, typer.Option("--solver", help="May be repeated; all if left out.")
+        list[str] | None,
+        typer.Option(
+            "--solver",
+            help=f"One of {', '.join(SOLVERS)}; may be repeated. "
+            "Without it greedy, chain and auto.",
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -147,9 +168,9 @@ def compare(
     from experiments.devices import parse_devices, parse_link
     from experiments.instances import NamedDevices
     from experiments.models import DEFAULT_MODELS, resolve_model
-    from experiments.records import CompareSettings
+    from experiments.records import DEFAULT_SOLVERS, CompareSettings
     from experiments.report import prepare_folder
-    from solver import PCIE, SOLVERS, Interconnect
+    from solver import PCIE, Interconnect
 
     sources = [resolve_model(name) for name in models or DEFAULT_MODELS]
     settings = CompareSettings(
@@ -157,10 +178,10 @@ def compare(
         interconnect=PCIE if link is None else Interconnect(default=parse_link(link)),
         objective=read_objective(objective) or ("bottleneck",),
         memory_model=read_memory_model(memory_model) or "inference",
-        chunks_per_device=chunks or 1,
+        chunks_per_device=chunks,
         max_devices=max_devices,
-        solvers=tuple(solver or SOLVERS),
-        limits=read_limits(time_limit, workers, seed),
+        solvers=tuple(solver or DEFAULT_SOLVERS),
+        limits=read_limits(time_limit, workers, seed, deterministic),
     )
     if out is not None:
         prepare_folder(out)
@@ -201,14 +222,15 @@ def plan(
     time_limit: LimitOption = _DEFAULT_LIMIT_S,
     workers: WorkersOption = None,
     seed: SeedOption = 0,
-    solver: SolverOption = "cp-sat",
+    deterministic: DeterministicOption = False,
+    solver: SolverOption = "auto",
     out: Annotated[str | None, typer.Option("--out", help="File for the plan.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Plan one model: greedy beside optimal, device by device, with bound and gap."""
     from experiments.progress import ProgressLine
 
-    limits = read_limits(time_limit, workers, seed)
+    limits = read_limits(time_limit, workers, seed, deterministic)
     check_solver(solver)
     check_writable(out)
     with ProgressLine(quiet=True) as progress:
@@ -238,14 +260,15 @@ def solve(
     time_limit: LimitOption = _DEFAULT_LIMIT_S,
     workers: WorkersOption = None,
     seed: SeedOption = 0,
-    solver: SolverOption = "cp-sat",
+    deterministic: DeterministicOption = False,
+    solver: SolverOption = "auto",
     out: Annotated[str | None, typer.Option("--out", help="File for the plan.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Solve a saved problem or a published workload; torch is not needed."""
     from experiments.progress import ProgressLine
 
-    limits = read_limits(time_limit, workers, seed)
+    limits = read_limits(time_limit, workers, seed, deterministic)
     check_solver(solver)
     check_writable(out)
     problem = read_saved_problem(

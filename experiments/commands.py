@@ -69,13 +69,15 @@ def read_objective(text: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def read_limits(time_limit_s: float, workers: int | None, seed: int) -> SolveLimits:
+def read_limits(
+    time_limit_s: float, workers: int | None, seed: int, deterministic: bool
+) -> SolveLimits:
     """Return the limits of a search; from a command it always ends, so that JSON can say when."""
     if math.isinf(time_limit_s):
         raise PartitionError(
             f"--time-limit is {time_limit_s}; write a positive number of seconds, such as 60"
         )
-    return SolveLimits(time_limit_s, workers, seed)
+    return SolveLimits(time_limit_s, workers, seed, deterministic)
 
 
 def read_memory_model(text: str | None) -> str | None:

@@ -109,7 +109,7 @@ def solve_row(
     start_s = time.perf_counter()
     try:
         result = run_interruptibly(lambda: solve(problem, limits, solver=solver))
-        return ComparisonRow.from_result(model, device_set, result)
+        return ComparisonRow.from_result(model, device_set, solver, result)
     except Exception as error:
         return ComparisonRow(
             model=model,
@@ -123,6 +123,11 @@ def solve_row(
 
 def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLine) -> ModelRecord:
     problem = load_problem(path)
+    settings = replace(
+        settings,
+        chunks_per_device=settings.chunks_per_device or problem.chunks_per_device,
+        max_devices=settings.max_devices or problem.max_devices,
+    )
     problem = problem.replace(**settings.problem_settings)
     if settings.device_sets:
         sets = settings.device_sets
@@ -133,7 +138,7 @@ def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLi
     rows = _solve_all(str(path), graph, sets, settings, progress)
     return ModelRecord(
         model=str(path),
-        description="saved problem",
+        description=", ".join(("saved problem", *settings.stage_limits)),
         rows=rows,
         device_sets=sets,
         **_graph_figures(graph, problem),
@@ -250,7 +255,7 @@ def with_progress(limits: SolveLimits, progress: ProgressLine) -> SolveLimits:
 def _row_line(row: ComparisonRow, objective: str) -> str:
     value = None if row.objective is None else row.objective[0]
     return (
-        f"{row.model} on {row.device_set} devices: {row.solver} {row.status}, "
+        f"{row.model} on {row.device_set} devices: {row.label} {row.status}, "
         f"{objective} {format_value(objective, value)}, gap {format_gap(row.gap)}, "
         f"{format_seconds(row.wall_time_s)}"
     )

@@ -18,7 +18,9 @@ from solver import (
     SolveResult,
 )
 
-EXACT_SOLVER: Final = "cp-sat"
+DEFAULT_SOLVERS: Final = ("greedy", "chain", "auto")
+EXACT_SOLVERS: Final = ("auto", "cp-sat", "ideal-dp")
+"""Those that can prove optima; the first one of a comparison is what baselines are measured by."""
 DEFAULT_TIME_LIMIT_S: Final = 30.0
 
 
@@ -34,8 +36,9 @@ class CompareSettings:
         For device sets that do not bring their own.
     objective : tuple of str
     memory_model : str
-    chunks_per_device, max_devices : int
-        Of every problem; `max_devices` None allows all.
+    chunks_per_device, max_devices : int or None
+        Of every problem; None leaves a saved problem its own, and otherwise means one chunk and
+        any number of devices.
     solvers : tuple of str
     limits : SolveLimits
         Of each single solve.
@@ -49,9 +52,9 @@ class CompareSettings:
     interconnect: Interconnect = PCIE
     objective: tuple[str, ...] = ("bottleneck",)
     memory_model: str = "inference"
-    chunks_per_device: int = 1
+    chunks_per_device: int | None = None
     max_devices: int | None = None
-    solvers: tuple[str, ...] = tuple(SOLVERS)
+    solvers: tuple[str, ...] = DEFAULT_SOLVERS
     limits: SolveLimits = field(default_factory=lambda: SolveLimits(DEFAULT_TIME_LIMIT_S))
     check_splits: bool = True
     planner_quality: bool = True
@@ -66,12 +69,22 @@ class CompareSettings:
                 )
 
     @property
+    def stage_limits(self) -> tuple[str, ...]:
+        """What limits stages, in words."""
+        words: list[str] = []
+        if self.chunks_per_device not in (None, 1):
+            words.append(f"up to {self.chunks_per_device} chunks per device")
+        if self.max_devices is not None:
+            words.append(f"at most {self.max_devices} devices")
+        return tuple(words)
+
+    @property
     def problem_settings(self) -> dict[str, Any]:
         """The settings of a problem, but for its interconnect."""
         return {
             "objective": self.objective,
             "memory_model": self.memory_model,
-            "chunks_per_device": self.chunks_per_device,
+            "chunks_per_device": self.chunks_per_device or 1,
             "max_devices": self.max_devices,
         }
 
@@ -82,6 +95,10 @@ class ComparisonRow:
 
     Attributes
     ----------
+    solver : str
+        The one that was asked.
+    answered_by : str
+        The method that answered, which ``auto`` picks; empty if none did.
     status : str
         A value of ``SolveStatus``, or ``failed`` when the solver raised.
     objective, bound : tuple of int or None
@@ -109,17 +126,28 @@ class ComparisonRow:
     wall_time_s: float = 0.0
     feasible: bool = False
     reason: str = ""
+    answered_by: str = ""
     plan: PartitionPlan | None = field(default=None, repr=False, compare=False)
     usage: tuple[DeviceUsage, ...] = field(default=(), repr=False, compare=False)
 
+    @property
+    def label(self) -> str:
+        """The solver, and in brackets the method that answered if that is another."""
+        if self.answered_by in ("", self.solver):
+            return self.solver
+        return f"{self.solver} ({self.answered_by})"
+
     @classmethod
-    def from_result(cls, model: str, device_set: str, result: SolveResult) -> ComparisonRow:
-        """Return the row of a solver's result."""
+    def from_result(
+        cls, model: str, device_set: str, solver: str, result: SolveResult
+    ) -> ComparisonRow:
+        """Return the row of a result of `solver`."""
         judged = result.evaluation
         return cls(
             model=model,
             device_set=device_set,
-            solver=result.solver,
+            solver=solver,
+            answered_by=result.solver,
             status=result.status.value,
             objective=result.objective_values,
             bound=result.objective_bounds,
@@ -235,6 +263,8 @@ class Comparison:
 
 
 def best_row(rows: Sequence[ComparisonRow]) -> ComparisonRow | None:
-    """Return the feasible row of least objective; among equals the exact solver's."""
+    """Return the feasible row of least objective; among equals an exact solver's."""
     feasible = [row for row in rows if row.feasible and row.objective is not None]
-    return min(feasible, key=lambda row: (row.objective, row.solver != EXACT_SOLVER), default=None)
+    return min(
+        feasible, key=lambda row: (row.objective, row.solver not in EXACT_SOLVERS), default=None
+    )

@@ -85,6 +85,7 @@ def _plain(value: object) -> Any:
             "time_limit_s": value.time_limit_s,
             "workers": value.worker_count,
             "seed": value.seed,
+            "deterministic": value.deterministic,
         }
     if dataclasses.is_dataclass(value):
         return {
@@ -116,8 +117,8 @@ def _markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> lis
 def to_markdown(comparison: Comparison) -> str:
     """Return a comparison as one Markdown page."""
     settings = comparison.settings
-    chunks, most = settings.chunks_per_device, settings.max_devices
     limit_s = settings.limits.time_limit_s
+    unit = "deterministic seconds" if settings.limits.deterministic else "s"
     link = settings.interconnect.default
     bandwidth = link.bandwidth_bytes_per_s
     lines = [
@@ -127,9 +128,8 @@ def to_markdown(comparison: Comparison) -> str:
         "",
         f"Objective {escape_markdown(', '.join(settings.objective))}, minimised; memory model "
         f"{settings.memory_model}; "
-        + ("" if chunks == 1 else f"up to {chunks} chunks per device; ")
-        + ("" if most is None else f"at most {most} devices; ")
-        + ("no time limit" if limit_s is None else f"at most {limit_s:g} s for each solve")
+        + "".join(f"{words}; " for words in settings.stage_limits)
+        + ("no time limit" if limit_s is None else f"at most {limit_s:g} {unit} for each solve")
         + f", {settings.limits.worker_count} workers, seed {settings.limits.seed}. "
         f"Links unless said otherwise: "
         + ("unlimited" if bandwidth is None else f"{format_bytes(bandwidth)}/s")
@@ -181,7 +181,7 @@ def _model_section(record: ModelRecord, comparison: Comparison) -> list[str]:
     for row in record.rows:
         if not row.feasible and row.reason:
             lines.append(
-                f"\\* {escape_markdown(row.solver)}, {escape_markdown(row.device_set)} devices: "
+                f"\\* {escape_markdown(row.label)}, {escape_markdown(row.device_set)} devices: "
                 f"{escape_markdown(row.reason)}"
             )
             lines.append("")
@@ -269,8 +269,11 @@ def _how_to_read() -> list[str]:
         "* *bound* is proven: no plan is better. *gap* is how far the plan may be from the best;",
         "  0 % with status optimal means that it is the best.",
         "* *greedy* grows partitions by size and knows no time; *chain* is the best contiguous cut",
-        "  of the execution order, devices in any order, and the strongest classical baseline;",
-        "  *cp-sat* searches all plans.",
+        "  of the execution order, devices in any order, and the strongest classical baseline.",
+        "* *auto* picks a method that covers all plans and names it in brackets: *ideal-dp*, a",
+        "  program over ideals, where these are few; *coarse*, which solves a coarsened graph and",
+        "  proves a bound for all plans, where operators are very many; else *cp-sat*, constraint",
+        "  programming.",
         "* *vs greedy* and *vs chain*: the change of the objective; less is better.",
         "* *peak memory* is the fullest device, in percent of its capacity: weights, received",
         "  values and live activations.",

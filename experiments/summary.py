@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from experiments.records import EXACT_SOLVER, Comparison, ComparisonRow, ModelRecord
+from experiments.records import EXACT_SOLVERS, Comparison, ComparisonRow, ModelRecord
 from solver.quantities import MISSING, format_bytes, format_gap, format_seconds, format_value
 
 Case = Mapping[str, ComparisonRow]
@@ -34,12 +34,14 @@ def headline(comparison: Comparison) -> tuple[str, ...]:
     """Return what the comparison shows, one plain sentence each."""
     cases = cases_of(comparison)
     sentences: list[str] = []
-    exact = {key: case[EXACT_SOLVER] for key, case in cases.items() if EXACT_SOLVER in case}
-    if exact:
+    solvers = tuple(dict.fromkeys(row.solver for row in comparison.rows))
+    best = next((name for name in EXACT_SOLVERS if name in solvers), None)
+    if best is not None:
+        exact = {key: case[best] for key, case in cases.items() if best in case}
         sentences += _exact_sentences(exact)
-        for baseline in dict.fromkeys(row.solver for row in comparison.rows):
-            if baseline != EXACT_SOLVER:
-                sentences += _baseline_sentences(baseline, cases)
+        for baseline in solvers:
+            if baseline != best:
+                sentences += _baseline_sentences(baseline, cases, exact)
     checks = [check for record in comparison.models for check in record.equivalence]
     if checks:
         same = sum(check.equal for check in checks)
@@ -78,12 +80,12 @@ def _exact_sentences(exact: Mapping[tuple[str, str], ComparisonRow]) -> list[str
     return sentences
 
 
-def _baseline_sentences(baseline: str, cases: Mapping[tuple[str, str], Case]) -> list[str]:
-    pairs = [
-        (case[baseline], case[EXACT_SOLVER])
-        for case in cases.values()
-        if baseline in case and EXACT_SOLVER in case
-    ]
+def _baseline_sentences(
+    baseline: str,
+    cases: Mapping[tuple[str, str], Case],
+    exact: Mapping[tuple[str, str], ComparisonRow],
+) -> list[str]:
+    pairs = [(cases[key][baseline], row) for key, row in exact.items() if baseline in cases[key]]
     feasible = [(old, new) for old, new in pairs if old.feasible]
     sentences = [f"{baseline} finds a feasible plan in {len(feasible)} of {len(pairs)} cases."]
     if only := [new for old, new in pairs if new.feasible and not old.feasible]:
@@ -146,7 +148,7 @@ def row_cells(row: ComparisonRow, case: Case, objective: str) -> tuple[str, ...]
     """Return the cells of one row, in the order of `HEADER`."""
     return (
         row.device_set,
-        row.solver,
+        row.label,
         _status(row),
         format_value(objective, None if row.objective is None else row.objective[0]),
         _change(row, case.get("greedy")),

@@ -108,7 +108,7 @@ def partition_module(
     memory_model: str = "inference",
     interconnect: Interconnect = PCIE,
     limits: SolveLimits | None = None,
-    solver: str = "cp-sat",
+    solver: str = "auto",
     specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
     latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
     schedule: str = "1f1b",
@@ -133,7 +133,8 @@ def partition_module(
     limits : SolveLimits, optional
         Time limit, workers, seed, and a callback for progress.
     solver : str
-        A key of ``solver.SOLVERS``; ``"cp-sat"`` is exact.
+        A key of ``solver.SOLVERS``; ``"auto"`` picks an exact method, and ``solved.solver``
+        of the result names it.
     specs : mapping of str to DeviceSpec
         Speeds by device class, for the roofline.
     latency_ns : mapping, optional

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from experiments import cli, workloads
 from experiments.cli import app, main
-from solver import evaluate, load_plan, load_problem
+from solver import SOLVERS, evaluate, load_plan, load_problem
 
 ONE_LAYER = "import torch\ndef make():\n    return torch.nn.Linear(4, 4), (torch.ones(1, 4),)\n"
 
@@ -65,7 +65,7 @@ def test_plan_shows_greedy_beside_optimal_and_saves(
     assert main(["plan", "mlp", "--devices", "300KiB,350KiB,3MB", "--out", str(out)]) == 0
     text = capsys.readouterr().out
     assert "greedy" in text
-    assert "cp-sat: optimal in" in text
+    assert "ideal-dp: optimal in" in text
     assert "gap 0 %" in text
     plan = load_plan(out)
     assert len(plan.assignment) == 9
@@ -74,7 +74,7 @@ def test_plan_shows_greedy_beside_optimal_and_saves(
 def test_plan_as_json_has_the_baseline_too(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", str(saved), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert answer["solver"] == "cp-sat"
+    assert answer["solver"] == "ideal-dp"  # what auto picked
     assert answer["status"] == "optimal"
     assert answer["objective"] == answer["objective_bound"]
     assert answer["gap"] == 0
@@ -95,12 +95,35 @@ def test_solve_prints_json_and_writes_the_plan(
     assert dict(load_plan(out).assignment) == answer["assignment"]
 
 
-@pytest.mark.parametrize("solver", ["greedy", "chain", "cp-sat"])
+@pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "auto"])
 def test_every_solver_can_be_chosen(
     saved: Path, solver: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["solve", str(saved), "--solver", solver, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["solver"] == solver
+
+
+@pytest.mark.parametrize("command", ["plan", "solve", "compare"])
+def test_every_solver_is_named_in_the_help(command: str) -> None:
+    text = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+    for name in (*SOLVERS, "--deterministic"):
+        assert name in text
+
+
+@pytest.mark.parametrize("command", ["plan", "solve", "compare"])
+def test_repeatable_searches_can_be_asked_for(
+    saved: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans = []
+    for workers in ("1", "2"):
+        words = [command, str(saved), "--json", "--solver", "cp-sat", "--time-limit", "2"]
+        assert main([*words, "--deterministic", "--workers", workers]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        if command == "compare":
+            assert answer["settings"]["limits"]["deterministic"] is True
+            answer = answer["models"][0]["rows"][0]["plan"]
+        plans.append((answer["device_order"], answer["assignment"]))
+    assert plans[0] == plans[1]
 
 
 def test_objectives_are_lexicographic(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -190,13 +213,14 @@ def test_compare_writes_the_report_and_survives_a_failing_model(
     assert main([*words, "--time-limit", "10", "--workers", "1"]) == 0
     captured = capsys.readouterr()
     assert "wrote" in captured.err
-    assert "cp-sat" in captured.out
+    assert "auto" in captured.out
     assert "failing_model:make could not be compared" in captured.out.replace("\n", " ")
     data = json.loads((folder / "results.json").read_text())
     assert [len(model["rows"]) for model in data["models"]] == [6, 0, 3]
     assert "ValueError: no luck" in data["models"][1]["reason"]
     page = (folder / "report.md").read_text()
     assert "no luck" in page
+    assert "| equal | auto (ideal-dp) | optimal |" in page
 
 
 def test_compare_as_json(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:

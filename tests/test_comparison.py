@@ -22,6 +22,7 @@ from experiments.interrupt import run_interruptibly
 from experiments.models import ZOO, ModelSpec
 from experiments.progress import ProgressLine
 from experiments.records import (
+    EXACT_SOLVERS,
     CompareSettings,
     Comparison,
     ComparisonRow,
@@ -73,7 +74,7 @@ def test_every_model_device_set_and_solver_is_a_row(tiny: Comparison) -> None:
         (model, devices, solver)
         for model in ("mlp", "tiny-branches")
         for devices in ("equal", "unequal")
-        for solver in ("greedy", "chain", "cp-sat")
+        for solver in ("greedy", "chain", "auto")
     ]
     assert all(record.reason == "" for record in tiny.models)
 
@@ -82,7 +83,9 @@ def test_the_exact_solver_is_proven_and_never_worse(tiny: Comparison) -> None:
     for record in tiny.models:
         for devices in ("equal", "unequal"):
             rows = {row.solver: row for row in record.rows if row.device_set == devices}
-            exact = rows.pop("cp-sat")
+            exact = rows.pop("auto")
+            assert exact.answered_by in ("ideal-dp", "cp-sat")
+            assert exact.label == f"auto ({exact.answered_by})"
             assert exact.status == "optimal"
             assert exact.objective is not None
             assert exact.bound == exact.objective
@@ -103,10 +106,10 @@ def test_every_row_carries_the_evaluators_figures(tiny: Comparison) -> None:
 def test_splits_of_best_and_greedy_plans_are_checked(tiny: Comparison) -> None:
     for record in tiny.models:
         checked = {(check.device_set, check.solver) for check in record.equivalence}
-        assert {("equal", "cp-sat"), ("unequal", "cp-sat")} <= checked
+        assert {("equal", "auto"), ("unequal", "auto")} <= checked
         greedy = {(r.device_set, r.solver) for r in record.rows if r.solver == "greedy"}
         feasible = {(r.device_set, r.solver) for r in record.rows if r.feasible}
-        assert checked - {("equal", "cp-sat"), ("unequal", "cp-sat")} == greedy & feasible
+        assert checked - {("equal", "auto"), ("unequal", "auto")} == greedy & feasible
         assert all(check.equal and check.max_abs_error == 0 for check in record.equivalence)
 
 
@@ -193,16 +196,41 @@ def test_a_saved_problem_is_compared_on_its_own_devices(tmp_path: Path) -> None:
     assert not found.models[0].equivalence
 
 
+def test_a_saved_problem_keeps_its_own_limits_on_stages(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    devices = tuple(Device(f"cuda:{i}", 80) for i in range(3))
+    own = chain_problem(devices=devices, chunks_per_device=2, max_devices=2)
+    save_problem(own, path)
+
+    def answer(**changes: Any) -> tuple[str, ComparisonRow]:
+        found = run_comparison([path], dataclasses.replace(SETTINGS, **changes))
+        row = next(row for row in found.rows if row.solver == "auto")
+        assert row.status == "optimal"
+        return found.models[0].description, row
+
+    description, kept = answer()
+    assert description == "saved problem, up to 2 chunks per device, at most 2 devices"
+    # 40 + 10 and 30 + 20 beat 40 and the rest, which is the best with one chunk.
+    assert (kept.bottleneck_ns, kept.devices_used) == (solve(own, LIMITS).objective, 2)
+    description, one_chunk = answer(chunks_per_device=1)
+    assert description == "saved problem, at most 2 devices"
+    assert one_chunk.bottleneck_ns == solve(own.replace(chunks_per_device=1), LIMITS).objective
+    description, more = answer(max_devices=3)
+    assert description == "saved problem, up to 2 chunks per device, at most 3 devices"
+    assert more.bottleneck_ns == solve(own.replace(max_devices=3), LIMITS).objective
+    assert len({kept.bottleneck_ns, one_chunk.bottleneck_ns, more.bottleneck_ns}) == 3
+
+
 def test_given_devices_replace_derived_ones(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     save_problem(chain_problem(), path)
     named = (NamedDevices("3x70B", parse_devices("3x70B")), NamedDevices("9B", parse_devices("9B")))
     found = run_comparison([path], dataclasses.replace(SETTINGS, device_sets=named))
     by_set = {(row.device_set, row.solver): row for row in found.rows}
-    assert by_set["3x70B", "cp-sat"].status == "optimal"
-    assert by_set["9B", "cp-sat"].status == "infeasible"
-    assert by_set["9B", "cp-sat"].reason
-    assert by_set["9B", "cp-sat"].objective is None
+    assert by_set["3x70B", "auto"].status == "optimal"
+    assert by_set["9B", "auto"].status == "infeasible"
+    assert by_set["9B", "auto"].reason
+    assert by_set["9B", "auto"].objective is None
 
 
 def test_the_best_row_prefers_the_exact_solver_among_equals() -> None:
@@ -216,9 +244,10 @@ def test_the_best_row_prefers_the_exact_solver_among_equals() -> None:
             feasible=value is not None,
         )
 
-    rows = [row("chain", 5), row("cp-sat", 5), row("greedy", None)]
-    assert best_row(rows) is rows[1]
-    assert best_row([row("chain", 4), row("cp-sat", 5)]) == row("chain", 4)
+    for exact in EXACT_SOLVERS:
+        rows = [row("chain", 5), row(exact, 5), row("greedy", None)]
+        assert best_row(rows) is rows[1]
+        assert best_row([row("chain", 4), row(exact, 5)]) == row("chain", 4)
     assert best_row([row("greedy", None)]) is None
 
 
@@ -262,7 +291,7 @@ def test_memory_on_one_device_ignores_pins() -> None:
 
 
 def test_settings_name_an_unknown_solver() -> None:
-    with pytest.raises(PartitionError, match="'fast' is unknown; write one of greedy, chain"):
+    with pytest.raises(PartitionError, match="'fast' is unknown; write one of auto, greedy, chain"):
         CompareSettings(solvers=("fast",))
     with pytest.raises(PartitionError, match="no solver"):
         CompareSettings(solvers=())
@@ -280,7 +309,7 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(
     lines = captured.err.splitlines()
     assert len(lines) == 3
     assert all("\x1b" not in line for line in lines)
-    assert "cp-sat optimal, bottleneck" in lines[2]
+    assert "auto (ideal-dp) optimal, bottleneck" in lines[2]
 
 
 # -- other planners -------------------------------------------------------------------------

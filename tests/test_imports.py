@@ -65,21 +65,21 @@ def test_all_of_fx_bridge_loads_no_ortools():
     assert not loaded & {"ortools", "experiments"}
 
 
-def test_the_heuristics_load_no_ortools():
+def test_what_needs_no_ortools_loads_none():
     script = (
         "from solver import *\n"
         "problem = PartitionProblem((Operator('a', 3),), (Device('d'),))\n"
-        "assert solve(problem, solver='greedy').objective == 3\n"
-        "assert solve(problem, solver='chain').objective == 3\n"
+        "for name in ('greedy', 'chain', 'ideal-dp', 'auto'):\n"
+        "    assert solve(problem, solver=name).objective == 3\n"
     )
     assert "ortools" not in loaded_by(script)
 
 
-def test_solving_exactly_loads_ortools():
+def test_constraint_programming_loads_ortools_and_no_torch():
     script = (
         "from solver import *\n"
         "problem = PartitionProblem((Operator('a', 3),), (Device('d'),))\n"
-        "assert solve(problem).objective == 3\n"
+        "assert solve(problem, solver='cp-sat').objective == 3\n"
     )
     loaded = loaded_by(script)
     assert "ortools" in loaded

@@ -93,7 +93,7 @@ def test_the_plan_is_what_the_evaluator_says_it_is():
 def test_printing_shows_greedy_beside_optimal():
     """Tests the one table."""
     text = str(partition())
-    for part in ("greedy", "cp-sat: optimal", "bound", "gap 0 %", "gpu0", "gpu1"):
+    for part in ("greedy", "ideal-dp: optimal", "bound", "gap 0 %", "gpu0", "gpu1"):
         assert part in text
 
 

@@ -89,10 +89,10 @@ def test_the_headline_says_how_much_better_and_where_it_buys_nothing() -> None:
     found = comparison(
         row("greedy", 200),
         row("chain", 100),
-        row("cp-sat", 100, bound=100),
+        row("auto", 100, bound=100),
         row("greedy", None, device_set="unequal", reason="too big"),
         row("chain", 125, device_set="unequal"),
-        row("cp-sat", 100, bound=100, device_set="unequal"),
+        row("auto", 100, bound=100, device_set="unequal"),
     )
     text = said(found)
     assert "proves its plan optimal in 2 of 2 cases (median 1.00 s)" in text
@@ -107,12 +107,12 @@ def test_the_headline_says_how_much_better_and_where_it_buys_nothing() -> None:
 def test_the_headline_hides_nothing() -> None:
     found = comparison(
         row("chain", 100),
-        row("cp-sat", 110, bound=55),
+        row("auto", 110, bound=55),
         row("chain", 10, model="n"),
-        row("cp-sat", None, model="n", status="infeasible"),
-        row("cp-sat", None, model="o", reason="ran out of time"),
+        row("auto", None, model="n", status="infeasible"),
+        row("auto", None, model="o", reason="ran out of time"),
     )
-    unequal = EquivalenceRow("equal", "cp-sat", False, 0.5)
+    unequal = EquivalenceRow("equal", "auto", False, 0.5)
     broken = ModelRecord(model="p", reason="no such luck")
     models = (dataclasses.replace(found.models[0], equivalence=(unequal,)), *found.models[1:])
     text = said(dataclasses.replace(found, models=(*models, broken)))
@@ -121,12 +121,12 @@ def test_the_headline_hides_nothing() -> None:
     assert "o (equal): ran out of time" in text
     assert "no plan exists in n on equal devices" in text
     assert "0 of 1 split models compute what the model computes" in text
-    assert "NOT EQUAL: m on equal devices, split by cp-sat: largest error 0.5" in text
+    assert "NOT EQUAL: m on equal devices, split by auto: largest error 0.5" in text
     assert "p could not be compared: no such luck" in text
 
 
 def test_an_objective_of_zero_is_no_division() -> None:
-    text = said(comparison(row("chain", 0), row("cp-sat", 0, bound=0)))
+    text = said(comparison(row("chain", 0), row("auto", 0, bound=0)))
     assert "buys nothing over chain in 1" in text
 
 
@@ -152,12 +152,12 @@ def test_what_planners_do_is_one_sentence_for_each_device_set() -> None:
 def test_markdown_has_a_table_for_every_model_and_a_reason_for_every_failure() -> None:
     found = comparison(
         row("greedy", None, reason="device 'cuda:0' needs 5 bytes"),
-        row("cp-sat", 12_345_678, bound=12_345_678),
+        dataclasses.replace(row("auto", 12_345_678, bound=12_345_678), answered_by="ideal-dp"),
         device_sets=(NamedDevices("equal", parse_devices("2x24GB,unlimited")),),
     )
     page = to_markdown(found)
     assert "## m\n" in page
-    assert "| equal | cp-sat | optimal | 12.35 ms |" in page
+    assert "| equal | auto (ideal-dp) | optimal | 12.35 ms |" in page
     assert "greedy, equal devices: device 'cuda:0' needs 5 bytes" in page
     assert "cuda:0 24 GB, cuda:1 24 GB, cuda:2 unlimited" in page
     assert "## How to read this" in page
@@ -167,14 +167,14 @@ def test_markdown_has_a_table_for_every_model_and_a_reason_for_every_failure() -
 
 def test_names_cannot_break_a_markdown_table() -> None:
     assert escape_markdown("a|b\n*c*_d_") == r"a\|b \*c\*\_d\_"
-    page = to_markdown(comparison(row("cp-sat", 1, bound=1, device_set="2x80GB | <b>")))
+    page = to_markdown(comparison(row("auto", 1, bound=1, device_set="2x80GB | <b>")))
     line = next(line for line in page.splitlines() if "2x80GB" in line and line[0] == "|")
     assert line.replace(r"\|", "").count("|") == 13
 
 
 def test_names_are_not_markup_on_the_terminal() -> None:
     name = "my[bold]model[/bold][/]"
-    found = comparison(row("greedy", 2, model=name), row("cp-sat", 1, bound=1, model=name))
+    found = comparison(row("greedy", 2, model=name), row("auto", 1, bound=1, model=name))
     broken = ModelRecord(model="[/oops]", reason="[red]reason[/wrong]")
     stream = io.StringIO()
     console = Console(file=stream, width=250)
@@ -194,15 +194,21 @@ def small_result() -> SolveResult:
 
 
 def test_json_holds_everything_and_can_be_read_back() -> None:
-    done = ComparisonRow.from_result("m", "equal", small_result())
+    done = ComparisonRow.from_result("m", "equal", "auto", small_result())
     found = comparison(done, device_sets=(NamedDevices("equal", parse_devices("2x24GB")),))
     data = json.loads(json.dumps(to_json(found)))
     assert data["schema"] == "fxpartition.comparison"
     assert data["version"] == 1
     assert data["environment"] == [["torch", "2.13.0"]]
-    assert data["settings"]["limits"] == {"time_limit_s": 20, "workers": 2, "seed": 0}
+    assert data["settings"]["limits"] == {
+        "time_limit_s": 20,
+        "workers": 2,
+        "seed": 0,
+        "deterministic": False,
+    }
     (model,) = data["models"]
     (entry,) = model["rows"]
+    assert (entry["solver"], entry["answered_by"]) == ("auto", "cp-sat")
     assert entry["status"] == "optimal"
     assert entry["objective"] == entry["bound"] == [5]
     assert set(entry["plan"]["assignment"]) == {"a", "b"}
@@ -212,7 +218,7 @@ def test_json_holds_everything_and_can_be_read_back() -> None:
 
 def test_the_folder_is_made(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "report"
-    paths = write_report(comparison(row("cp-sat", 1, bound=1)), folder)
+    paths = write_report(comparison(row("auto", 1, bound=1)), folder)
     assert [path.name for path in paths] == ["results.json", "report.md"]
     assert sorted(path.name for path in folder.iterdir()) == ["report.md", "results.json"]
 
@@ -230,7 +236,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
 def test_a_report_stays_whole_when_the_new_one_cannot_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_report(comparison(row("cp-sat", 1, bound=1)), tmp_path)
+    write_report(comparison(row("auto", 1, bound=1)), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def fail(*_: object) -> str:
@@ -238,14 +244,14 @@ def test_a_report_stays_whole_when_the_new_one_cannot_be_made(
 
     monkeypatch.setattr(report, "to_markdown", fail)
     with pytest.raises(MemoryError):
-        write_report(comparison(row("cp-sat", 2, bound=2)), tmp_path)
+        write_report(comparison(row("auto", 2, bound=2)), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_report_stays_whole_when_the_disk_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_report(comparison(row("cp-sat", 1, bound=1)), tmp_path)
+    write_report(comparison(row("auto", 1, bound=1)), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def full(_: int) -> None:
@@ -253,7 +259,7 @@ def test_a_report_stays_whole_when_the_disk_fails(
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(PartitionError, match="No space left on device"):
-        write_report(comparison(row("cp-sat", 2, bound=2)), tmp_path)
+        write_report(comparison(row("auto", 2, bound=2)), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -284,13 +290,13 @@ def test_numbers_as_people_read_them(text: str, expected: str) -> None:
 def test_the_table_fits_the_terminal(width: int) -> None:
     found = comparison(
         row("greedy", None, model="llama3-70b", device_set="unequal", reason="too big"),
-        row("cp-sat", 12_345_678, bound=12_345_678, model="llama3-70b", device_set="unequal"),
+        row("auto", 12_345_678, bound=12_345_678, model="llama3-70b", device_set="unequal"),
     )
     stream = io.StringIO()
     Console(file=stream, width=width).print(comparison_table(found, width))
     lines = stream.getvalue().splitlines()
     assert any("llama3-70b" in line and "breaks" not in line for line in lines)
-    done = next(line for line in lines if "cp-sat" in line)
+    done = next(line for line in lines if "auto" in line)
     for cell in ("unequal", "optimal", "12.35 ms", "0 %", "1.00 s"):
         assert cell in done, done
 

@@ -168,21 +168,21 @@ def test_an_unknown_solver_is_named_beside_the_known_ones():
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-def test_every_registered_solver_answers_under_its_name(name):
+def test_every_registered_solver_answers_and_names_the_method(name):
     found = solve(PROBLEM, SolveLimits(workers=1), solver=name)
-    assert found.solver == name
+    assert found.solver == ("ideal-dp" if name == "auto" else name)
     assert found.objective_values == (5, 2)
     assert found.wall_time_s >= 0
 
 
-def test_the_exact_solver_is_the_default_and_limits_are_passed_on(monkeypatch):
+def test_auto_is_the_default_and_limits_are_passed_on(monkeypatch):
     calls = []
 
     def spy(problem, limits):
         calls.append((problem, limits))
         return judge("spy", problem, GOOD, 0.0)
 
-    monkeypatch.setattr(solver.registry, "SOLVERS", {"cp-sat": spy})
+    monkeypatch.setattr(solver.registry, "SOLVERS", {"auto": spy})
     limits = SolveLimits(seed=7)
     assert solve(PROBLEM, limits).solver == "spy"
     assert solve(PROBLEM).solver == "spy"

@@ -47,7 +47,7 @@ def test_an_equal_baseline_is_said_to_be_equal():
 def test_without_a_plan_the_reason_stands_there():
     """Tests that an infeasible problem is shown with its reason, and no numbers."""
     problem = chain_of_two(1).replace(devices=(Device("x", 1),))
-    result = solve(problem, LIMITS)
+    result = solve(problem, LIMITS, solver="cp-sat")
     text = summary(problem, [result])
     assert f"cp-sat: infeasible after {result.wall_time_s:.2f} s: proven: no plan fits" in text
     assert "gap" not in text
