@@ -16,6 +16,7 @@ import numpy.typing as npt
 from solver.hardware import Device
 from solver.linear_bounds import PositionBound
 from solver.reduce import UnitGraph
+from solver.spine import restricted, spine_units
 
 Ints = npt.NDArray[np.int64]
 
@@ -103,7 +104,7 @@ class StageBounds:
     from the other end in the same way.
 
     Where the position bound applies (:mod:`solver.linear_bounds`), what the first stages can have
-    done together takes their transfers into account.
+    done together takes their transfers into account, on the whole graph and on its spine.
     """
 
     def __init__(self, units: UnitGraph) -> None:
@@ -123,14 +124,23 @@ class StageBounds:
             before[entry.units[0]] += entry.size_bytes
             after[entry.units[-1]] += entry.size_bytes
         reverse = [(count - 1 - target, count - 1 - source) for source, target in units.edges]
-        self._up = closure_sums(count, units.edges, np.stack([work, before], axis=1))
-        self._down = closure_sums(count, reverse, np.stack([work, after], axis=1)[::-1])[::-1]
+        kept = spine_units(units)
+        on_spine = np.zeros(count, dtype=np.int64)
+        on_spine[kept] = work[kept]
+        up = np.stack([work, before, on_spine], axis=1)
+        down = np.stack([work, after, on_spine], axis=1)[::-1]
+        self._up = closure_sums(count, units.edges, up)
+        self._down = closure_sums(count, reverse, down)[::-1]
         self._total_work = int(work.sum())
         self._total_bytes = int(before.sum())
         self._largest_work = int(work.max())
-        self._positions: PositionBound | None = None
+        # Each with the column of the sums that its positions are measured by.
+        self._positions: list[tuple[PositionBound, int]] = []
         if PositionBound.applies(units):
-            self._positions = PositionBound(units, len(self._devices))
+            self._positions.append((PositionBound(units, len(self._devices)), 0))
+            if len(kept) < count:
+                part = PositionBound(restricted(units, kept), len(self._devices))
+                self._positions.append((part, 2))
 
     def least_bottleneck_ns(
         self, slots: int, order: Sequence[Device] | None = None, at_most: int | None = None
@@ -152,8 +162,8 @@ class StageBounds:
         rate = sum(1.0 / ratio for ratio in ratios[:slots])
         # The last division is in floats: give it away rather than claim too much.
         least = max(self._largest_work, int(self._total_work / rate * (1 - 1e-12)))
-        if self._positions is not None:
-            least = max(least, self._positions.least_bottleneck_ns(least, order, at_most))
+        for positions, _ in self._positions:
+            least = max(least, positions.least_bottleneck_ns(least, order, at_most))
         return least
 
     def least_devices(self) -> int:
@@ -193,14 +203,14 @@ class StageBounds:
             memory = [_capacity(device) for device in order]
             speed = [1.0 / self._slowness[device.device_class] for device in order]
             ends = [(memory, speed), (memory[::-1], speed[::-1])]
-        rooms: list[list[int] | None] = [None, None]
-        if self._positions is not None and bottleneck_ns is not None:
-            rooms = [
-                self._positions.rooms_ns(bottleneck_ns, slots, order),
-                self._positions.rooms_from_end_ns(bottleneck_ns, slots, order),
-            ]
-        before = self._least_stages(self._up, *ends[0], bottleneck_ns, rooms[0])
-        after = self._least_stages(self._down, *ends[1], bottleneck_ns, rooms[1])
+        before = self._least_stages(self._up, *ends[0], bottleneck_ns)
+        after = self._least_stages(self._down, *ends[1], bottleneck_ns)
+        if bottleneck_ns is not None:
+            for positions, column in self._positions:
+                room = positions.rooms_ns(bottleneck_ns, slots, order)
+                before = np.maximum(before, np.searchsorted(room, self._up[:, column]) + 1)
+                room = positions.rooms_from_end_ns(bottleneck_ns, slots, order)
+                after = np.maximum(after, np.searchsorted(room, self._down[:, column]) + 1)
         if max(before.max(), after.max()) > slots:
             # Not even all devices have room for some unit with its ancestors.
             return StageWindows((1,) * self._count, (0,) * self._count)
@@ -209,12 +219,7 @@ class StageBounds:
         return StageWindows(tuple(first.tolist()), tuple(last.tolist()))
 
     def _least_stages(
-        self,
-        sums: Ints,
-        memory: list[float],
-        speed: list[float],
-        bottleneck_ns: int | None,
-        rooms_ns: list[int] | None,
+        self, sums: Ints, memory: list[float], speed: list[float], bottleneck_ns: int | None
     ) -> Ints:
         """Return how many stages from one end the given work and weights fill at least."""
         stages = np.ones(self._count, dtype=np.int64)
@@ -224,8 +229,6 @@ class StageBounds:
             # Widened by a little more than the rounding of the sums.
             time_room = np.cumsum(np.array(speed) * bottleneck_ns) * (1 + 1e-12)
             stages = np.maximum(stages, np.searchsorted(time_room, sums[:, 0]) + 1)
-        if rooms_ns is not None:
-            stages = np.maximum(stages, np.searchsorted(rooms_ns, sums[:, 0]) + 1)
         return stages
 
 

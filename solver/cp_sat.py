@@ -14,13 +14,11 @@ from solver.dominance import simplify
 from solver.evaluate import evaluate
 from solver.formulation import CpSatFormulation
 from solver.greedy import solve_greedy
-from solver.linear_bounds import PositionBound
 from solver.local_search import first_incumbents
 from solver.neighbourhoods import improve_by_neighbourhoods
 from solver.plan import PartitionPlan
 from solver.problem import ObjectiveName, PartitionProblem
 from solver.reduce import condense, device_orders, interchangeable_kinds
-from solver.relaxed_bounds import least_value
 from solver.result import Progress, SolveLimits, SolveResult, SolveStatus
 
 _NAME = "cp-sat"
@@ -109,7 +107,6 @@ class _Search:
         self.stage_bounds = StageBounds(self.units)
         self.kinds = interchangeable_kinds(self.units)
         self.chunks = min(self.problem.chunks_per_device, len(self.units))
-        self._relaxed_least = self._relax()
         self._find_incumbent()
         for name in self.problem.objective:
             if not self._minimise(name):
@@ -126,13 +123,6 @@ class _Search:
         if self.no_plan:
             return self._result(SolveStatus.INFEASIBLE, "proven: no plan fits")
         return self._result(SolveStatus.UNKNOWN, "the time limit ran out before a plan was found")
-
-    def _relax(self) -> int:
-        """Return a lower bound of the first objective that counts transfers."""
-        name = self.problem.objective[0]
-        if name != "bottleneck" or self.chunks > 1 or not PositionBound.applies(self.units):
-            return 0
-        return least_value(self.units, name, PositionBound(self.units, self._slots()))
 
     def _find_incumbent(self) -> None:
         """Offer the baselines' plans, and what local search makes of them."""
@@ -250,16 +240,9 @@ class _Search:
             least = self.stage_bounds.least_bottleneck_ns(slots)
         if name == "devices":
             least = self.stage_bounds.least_devices()
-        if name == self.problem.objective[0]:
-            least = max(least, self._known_least())
+        if name == self.problem.objective[0] and self.known is not None:
+            least = max(least, *(self.known.objective_bounds or (0,))[:1])
         return least
-
-    def _known_least(self) -> int:
-        """Return what another solver or a relaxation says of the first objective."""
-        bounds = [self._relaxed_least]
-        if self.known is not None and self.known.objective_bounds:
-            bounds.append(self.known.objective_bounds[0])
-        return max(bounds)
 
     def _branches(self, name: ObjectiveName) -> list[_Branch]:
         slots = min(

@@ -6,6 +6,7 @@ nothing for :mod:`solver.linear_bounds` to see. Without them a chain of layers s
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -14,9 +15,9 @@ from solver.reduce import UnitGraph
 
 
 def spine(units: UnitGraph) -> UnitGraph:
-    """Return the units on paths from the first to the last unit of a longest path.
+    """Return the problem on the spine alone.
 
-    Longest in work. Takes linear time.
+    Takes linear time.
 
     Notes
     -----
@@ -24,6 +25,15 @@ def spine(units: UnitGraph) -> UnitGraph:
     take a plan of the whole and leave out the other units with their values, reads and weights. The
     rest keeps order, fits where it fitted, and no device does, sends, receives or holds more.
     Memory counts weights only, so it must be used for that alone.
+    """
+    return restricted(units, spine_units(units))
+
+
+def spine_units(units: UnitGraph) -> list[int]:
+    """Return the units on paths from the first to the last unit of a longest path, ascending.
+
+    Longest in work. With two of its units the spine has all units between them, so what a set
+    closed under ancestors has of the spine is closed under ancestors within it.
     """
     count = len(units)
     classes = sorted({device.device_class for device in units.problem.devices})
@@ -40,7 +50,11 @@ def spine(units: UnitGraph) -> UnitGraph:
         below[target] = below[target] or below[source]
     for source, target in sorted(units.edges, key=lambda edge: -edge[1]):
         above[source] = above[source] or above[target]
-    kept = [unit for unit in range(count) if below[unit] and above[unit]]
+    return [unit for unit in range(count) if below[unit] and above[unit]]
+
+
+def restricted(units: UnitGraph, kept: Sequence[int]) -> UnitGraph:
+    """Return the problem on the units `kept`, ascending, without inputs, storages and savings."""
     number = {unit: place for place, unit in enumerate(kept)}
     nets = (
         replace(
