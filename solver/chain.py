@@ -326,42 +326,39 @@ class _Pass:
         return send, receive, profile_of
 
     def _times(self, kind: int, device: Device, *, sends: bool) -> list[int]:
-        operators = self.problem.operators
+        count = len(self.problem.operators)
         link = self.problem.interconnect.link
         if self.staged:
             if device.is_host:
-                return [0] * len(operators)
+                return [0] * count
             partners = [STAGING_HOST]
         else:
             names = itertools.chain.from_iterable(self.moves.names)
             partners = [name for name in names if name != device.name] or [device.name]
         ends = [(device.name, p) if sends else (p, device.name) for p in partners]
         links = {link(*pair) for pair in ends}
-        return [
-            max(entry.transfer_ns(op.value_bytes) for entry in links)
-            if op.transfer_ns is None
-            else op.transfer_ns
-            for op in operators
-        ]
+        # Times of values that nobody reads may not fit 64 bits.
+        sent = np.flatnonzero(np.diff(self.problem.arrays.readers.start[: count + 1]))
+        times = [self.problem.arrays.transfer_ns(sent, entry) for entry in links]
+        slowest = np.zeros(count, dtype=np.int64)
+        slowest[sent] = np.max(times, axis=0)
+        result: list[int] = slowest.tolist()
+        return result
 
     def _work_before(self) -> list[Ints]:
-        operators = self.problem.operators
-        return [
-            np.concatenate(
-                [
-                    [0],
-                    np.cumsum(
-                        [operators[i].latency_on(device.device_class) for i in self.rows.order],
-                        dtype=np.int64,
-                    ),
-                ]
-            )
-            for device in self.moves.kinds
-        ]
+        before: dict[str, Ints] = {}
+        for device in self.moves.kinds:
+            name = device.device_class
+            if name not in before:
+                work = self.problem.arrays.latency_ns(name)[self.rows.order]
+                before[name] = np.concatenate([[0], np.cumsum(work)])
+        return [before[device.device_class] for device in self.moves.kinds]
 
     def _banned_before(self) -> list[Ints | None]:
         """Count, before each place, the operators that a kind may not run; None if it may all."""
         banned: list[Ints | None] = []
+        if all(allowed is None for allowed in self.units.allowed_devices):
+            return [None] * len(self.moves.kinds)
         for device in self.moves.kinds:
             flags = [
                 self.units.allowed_devices[unit] is not None

@@ -103,11 +103,8 @@ class UnitGraph:
 
     def latency_ns(self, device_class: str) -> list[int]:
         """Return the execution time of every unit on a device class."""
-        ops = self.problem.operators
-        return [
-            sum(ops[index].latency_on(device_class) for index in members)
-            for members in self.members
-        ]
+        times: list[int] = self.problem.arrays.latency_ns(device_class).tolist()
+        return [sum(times[index] for index in members) for members in self.members]
 
     def lift(self, device_of_unit: Sequence[str]) -> dict[str, str]:
         """Return the assignment of operators that puts each unit on its device."""
