@@ -32,6 +32,8 @@ _LOCAL_SEARCH_SHARE = 0.2
 """Of the time left, at most this much goes into the first incumbent."""
 _NEIGHBOURHOODS_FROM = 300
 """Units from which exact sub-solves are worth more than the whole model at once."""
+_FEW_MOVES_PER_UNIT = 100
+"""Moves of local search on smaller graphs, which the model often solves at once."""
 _NEIGHBOURHOODS_S = 6.0
 _NEIGHBOURHOODS = 40
 """Most seconds, or sub-solves of a deterministic run, that improve the first incumbent."""
@@ -142,10 +144,12 @@ class _Search:
         target = self._least(name, self._slots())
         if self.incumbent_values is not None and self.incumbent_values[0] <= target:
             return
+        units = len(self.units)
         plan = first_incumbents(
             self.units,
             starts,
             seed=self.limits.seed,
+            max_iterations=_FEW_MOVES_PER_UNIT * units if units < _NEIGHBOURHOODS_FROM else None,
             target=target,
             deadline_s=self.budget.deadline_s(_LOCAL_SEARCH_SHARE),
         )
