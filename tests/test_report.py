@@ -288,9 +288,10 @@ def test_numbers_as_people_read_them(text: str, expected: str) -> None:
 
 @pytest.mark.parametrize("width", [80, 110, 160])
 def test_the_table_fits_the_terminal(width: int) -> None:
+    exact = row("auto", 12_345_678, bound=12_345_678, model="llama3-70b", device_set="unequal")
     found = comparison(
         row("greedy", None, model="llama3-70b", device_set="unequal", reason="too big"),
-        row("auto", 12_345_678, bound=12_345_678, model="llama3-70b", device_set="unequal"),
+        dataclasses.replace(exact, answered_by="ideal-dp"),
     )
     stream = io.StringIO()
     Console(file=stream, width=width).print(comparison_table(found, width))
@@ -299,6 +300,9 @@ def test_the_table_fits_the_terminal(width: int) -> None:
     done = next(line for line in lines if "auto" in line)
     for cell in ("unequal", "optimal", "12.35 ms", "0 %", "1.00 s"):
         assert cell in done, done
+    # A narrow terminal folds it between the words.
+    method = "(ideal-dp)" if width == 80 else "auto (ideal-dp)"
+    assert method in stream.getvalue()
 
 
 def test_hostile_names_change_neither_page_nor_table() -> None:
