@@ -391,11 +391,11 @@ class _Search:
         solver = cp_model.CpSolver()
         parameters = solver.parameters
         workers = self.limits.worker_count
-        parameters.num_workers = workers
         if self.limits.deterministic:
-            # Takes turns in a fixed order, however many threads there are.
+            # Searches take turns in an order that depends on their number, so that is fixed.
             parameters.interleave_search = True
             workers = _TURNS
+        parameters.num_workers = workers
         # The last worker alternates between neighbourhoods of the incumbent.
         parameters.subsolvers.extend(_SUBSOLVERS[: max(1, workers - 1)])
         # A search that hears of others' bounds loses its way more often than it gains by them.
