@@ -32,6 +32,8 @@ _LOCAL_SEARCH_SHARE = 0.2
 """Of the time left, at most this much goes into the first incumbent."""
 _NEIGHBOURHOODS_FROM = 300
 """Units from which exact sub-solves are worth more than the whole model at once."""
+_NEAR_PERMILLE = 10
+"""An incumbent so near its bound is good enough to start with."""
 _FEW_MOVES_PER_UNIT = 100
 """Moves of local search on smaller graphs, which the model often solves at once."""
 _NEIGHBOURHOODS_S = 6.0
@@ -142,7 +144,9 @@ class _Search:
                 self._offer(starts[-1])
         name = self.problem.objective[0]
         target = self._least(name, self._slots())
-        if self.incumbent_values is not None and self.incumbent_values[0] <= target:
+        near = target * (1000 + _NEAR_PERMILLE) // 1000
+        if self.incumbent_values is not None and self.incumbent_values[0] <= near:
+            # The model closes so small a gap sooner than a search that proves nothing.
             return
         units = len(self.units)
         plan = first_incumbents(
