@@ -20,7 +20,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture import checked_inputs, first_line
+from fx_bridge.inputs import checked_inputs
+from fx_bridge.messages import first_line
 from solver import PartitionError
 
 

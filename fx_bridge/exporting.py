@@ -1,0 +1,97 @@
+"""Graphs from torch.export: of a module, of a program that someone else exported, of a file."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+
+from fx_bridge.messages import first_line, quiet
+from fx_bridge.tracing import copy_training, functorch_node
+from solver import PartitionError
+
+
+def export(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any = None,
+    *,
+    strict: bool,
+) -> fx.GraphModule:
+    """Export `model` and return a graph that reads its parameters by ``get_attr``."""
+    program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+    module = unlift(program)
+    copy_training(model, module)
+    return module
+
+
+def unlift(program: ExportedProgram) -> fx.GraphModule:
+    """Return the graph of a program with its parameters as attributes."""
+    if functorch_node(program.graph) is not None:
+        with warnings.catch_warnings():
+            # torch's own deprecations, met while it copies the structure of the inputs.
+            warnings.simplefilter("ignore", FutureWarning)
+            # Functionalising runs the transform, and leaves batched operators.
+            program = program.run_decompositions({})
+    # A guards function would be a call_module node that cannot be pickled.
+    module = program.module(check_guards=False)
+    assert isinstance(module, fx.GraphModule)
+    return module
+
+
+def load_program(path: str | os.PathLike[str]) -> ExportedProgram:
+    """Read a program that ``torch.export.save`` wrote.
+
+    Raises
+    ------
+    PartitionError
+        If there is no such file, or it holds something else or cannot be read.
+    """
+    file = Path(path)
+    if "\0" in str(file) or not file.exists():
+        raise PartitionError(
+            f"there is no file {str(file)!r}; give the path of a .pt2 file that "
+            "torch.export.save(program, path) wrote"
+        )
+    if file.is_dir():
+        raise PartitionError(f"{str(file)!r} is a folder; give the path of a .pt2 file")
+    try:
+        with quiet():
+            program = torch.export.load(str(file))
+    except Exception as error:
+        raise PartitionError(f"cannot read {str(file)!r}: {_reason(file, error)}") from error
+    return program
+
+
+def _reason(file: Path, error: Exception) -> str:
+    """Say why a file is no program: torch.export.load itself only logs it."""
+    if isinstance(error, PermissionError):
+        return "permission denied; make it readable"
+    from torch.export.pt2_archive._package import is_pt2_package, load_pt2
+
+    resave = "save it again with torch.export.save(torch.export.export(model, args), path)"
+    other = f"it is no exported program (a checkpoint holds weights without a model); {resave}"
+    try:
+        if not is_pt2_package(str(file)):
+            return other
+    except Exception:
+        return other
+    try:
+        with quiet():
+            load_pt2(str(file))
+    except Exception as cause:
+        missing = re.search(r"failed to resolve (?:torch\.ops\.)?(\S+) to an operator", str(cause))
+        if missing:
+            return (
+                f"it calls the operator {missing[1]}, which is not registered here; "
+                "import the library that defines it first"
+            )
+        return f"the file is damaged ({type(cause).__name__}: {first_line(cause)}); {resave}"
+    return f"it holds no exported program, perhaps compiled code alone; {resave}"

@@ -1,0 +1,186 @@
+"""Graphs that come with no values, or with another exporter's: traced, given, completed."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import operator
+import warnings
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from fx_bridge.inputs import flat_inputs, needs_inputs, on_device_of
+from fx_bridge.messages import failure, quiet
+from fx_bridge.replay import Replay
+from fx_bridge.weight_inputs import inputs_to_weights, is_weight
+from solver import PartitionError
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
+    """Trace symbolically, with the defaults of all parameters that the example leaves out.
+
+    Otherwise ``if mask is None`` would see a proxy and take the wrong branch.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    defaults = {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if name not in given and parameter.default is not parameter.empty
+    }
+    traced = fx.symbolic_trace(model, concrete_args=defaults or None)
+    # Tracing renames such a placeholder, and asserts that it has its default.
+    for name in defaults:
+        for node in list(traced.graph.nodes):
+            if node.op != "placeholder" or node.target != f"{name}_1":
+                continue
+            node.target = name
+            for user in list(node.users):
+                for check in list(user.users):
+                    traced.graph.erase_node(check)
+                traced.graph.erase_node(user)
+    traced.recompile()
+    copy_training(model, traced)
+    _propagate(traced, args, kwargs)
+    return traced
+
+
+def complete(
+    module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[fx.GraphModule, Inputs, str]:
+    """Return a copy of a given graph with values, its inputs, and a note.
+
+    Example inputs that are parameters or buffers become attributes of the copy, and are no
+    inputs any more.
+    """
+    _check_graph(module)
+    weights: dict[int, torch.Tensor] = {}
+    leaves: tuple[Any, ...] = ()
+    if args or kwargs:
+        # Values in the graph need no inputs, but those that are given are called with later.
+        leaves = flat_inputs(module.graph, args, kwargs)
+        weights = {index: leaf for index, leaf in enumerate(leaves) if is_weight(leaf)}
+    own = copied(module)
+    for node in own.graph.nodes:
+        # Dynamo's name for it. Left in place, it makes split_module see cycles where sizes
+        # are symbolic.
+        example = node.meta.pop("example_value", None)
+        if "val" not in node.meta and example is not None:
+            node.meta["val"] = example
+    note = ""
+    if weights:
+        placeholders = list(own.graph.find_nodes(op="placeholder"))
+        if len(placeholders) != len(leaves):
+            raise PartitionError(
+                "parameters are among the inputs of *args; trace the graph with named inputs"
+            )
+        inputs_to_weights(
+            own,
+            {placeholders[n]: (placeholders[n].name, tensor) for n, tensor in weights.items()},
+        )
+        args, kwargs = tuple(leaf for n, leaf in enumerate(leaves) if n not in weights), {}
+        note = f"{len(weights)} inputs that are parameters or buffers became attributes"
+    missing = [node for node in own.graph.nodes if _lacks_value(node)]
+    if missing:
+        args, kwargs = on_device_of(own, args, kwargs)
+        if not args and not kwargs and needs_inputs(own.graph):
+            raise PartitionError(
+                f"node {missing[0].name!r} of the GraphModule has no meta['val'] and there are no "
+                "example inputs to compute it; pass args, such as capture(module, (tokens,))"
+            )
+        try:
+            with quiet():
+                _propagate(own, args, kwargs)
+        except PartitionError:
+            raise
+        except Exception as error:
+            raise PartitionError(
+                f"the GraphModule has no values and running it on the example inputs failed "
+                f"{failure(error, own)}; pass inputs that it accepts"
+            ) from error
+    return own, (args, kwargs), note
+
+
+def copied(module: fx.GraphModule) -> fx.GraphModule:
+    """Return a module with a graph of its own and the same parameters and submodules."""
+    with warnings.catch_warnings():
+        # torch's own deprecations, met while it copies the structure of the inputs.
+        warnings.simplefilter("ignore", FutureWarning)
+        graph = copy.deepcopy(module.graph)
+    own = fx.GraphModule(module, graph, type(module).__name__)
+    own.meta.update(module.meta)
+    copy_training(module, own)
+    return own
+
+
+def copy_training(source: nn.Module, target: nn.Module) -> None:
+    """Restore the flags of the modules that a graph keeps; making one sets them to True."""
+    flags = {name: module.training for name, module in source.named_modules()}
+    for name, module in target.named_modules():
+        module.training = flags.get(name, source.training)
+
+
+def functorch_node(graph: fx.Graph) -> fx.Node | None:
+    """Return the first node that opens a region of torch.vmap or the like.
+
+    What is computed inside one are no tensors of their own: they have no storage, and exist
+    for as long as the region is open.
+    """
+    for node in graph.nodes:
+        name = getattr(node.target, "__name__", "")
+        if node.op == "call_function" and name.endswith("_increment_nesting"):
+            found: fx.Node = node
+            return found
+    return None
+
+
+def _check_graph(module: fx.GraphModule) -> None:
+    if not module.graph.find_nodes(op="output"):
+        raise PartitionError(
+            "the graph of the GraphModule has no output node; write graph.output(node)"
+        )
+    transform = functorch_node(module.graph)
+    if transform is not None:
+        raise PartitionError(
+            f"node {transform.name!r} of the GraphModule opens a transform such as torch.vmap, "
+            "whose values cannot be placed; give the module itself, or an ExportedProgram of it"
+        )
+    for node in module.graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            try:
+                operator.attrgetter(str(node.target))(module)
+            except AttributeError:
+                raise PartitionError(
+                    f"node {node.name!r} of the GraphModule reads {node.target!r}, which it does "
+                    "not have; add it, or erase the node"
+                ) from None
+
+
+def _lacks_value(node: fx.Node) -> bool:
+    if node.op == "output" or "val" in node.meta:
+        return False
+    if node.op == "get_attr":
+        # Branches of torch.cond and other submodules have no value of their own; a tensor's
+        # value can be had from the tensor.
+        return False
+    # Asserts and other statements return None, which exporters do not always write down.
+    return node.op == "placeholder" or bool(node.users)
+
+
+def _propagate(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Write ``meta["val"]`` into the nodes of `module` by running it on fake tensors."""
+    replay = Replay(module, must_run=True)
+    given = pytree.tree_map_only(torch.Tensor, replay.fake, flat_inputs(module.graph, args, kwargs))
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for position, node in enumerate(placeholders):
+        starred = str(node.target).startswith("*") and not str(node.target).startswith("**")
+        node.meta["val"] = list(given[position:]) if starred else given[position]
+    replay.replay()
+    for node, value in replay.values.items():
+        if not isinstance(value, nn.Module):
+            node.meta["val"] = value

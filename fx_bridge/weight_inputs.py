@@ -1,0 +1,82 @@
+"""Parameters and buffers that a graph takes as inputs become attributes of its module.
+
+Dynamo, functionalised traces and ``aot_export_module`` pass them in with the data. A planner
+that took them for activations would send them between devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import fx, nn
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+from torch.utils import _pytree as pytree
+
+
+def is_weight(value: object) -> bool:
+    """Whether `value` is an ``nn.Parameter``, or a tensor marked by ``nn.Buffer``."""
+    return isinstance(value, (nn.Parameter, nn.Buffer))
+
+
+def inputs_to_weights(
+    module: fx.GraphModule, weights: Mapping[fx.Node, tuple[str, torch.Tensor]]
+) -> dict[str, str]:
+    """Replace placeholders of `module` by attributes.
+
+    Parameters
+    ----------
+    module : torch.fx.GraphModule
+        Changed in place. It takes its remaining inputs afterwards; where it took nested ones,
+        it takes their leaves in order.
+    weights : mapping of torch.fx.Node to tuple of str and torch.Tensor
+        For each placeholder the dotted path to register its tensor at, and the tensor.
+
+    Returns
+    -------
+    dict of str to str
+        The path that each placeholder's tensor got, by the name of the placeholder: the one
+        that was asked for, unless something else is there.
+    """
+    graph = module.graph
+    placeholders = list(graph.find_nodes(op="placeholder"))
+    anchor = placeholders[-1] if placeholders else None
+    paths: dict[str, str] = {}
+    for placeholder, (path, tensor) in weights.items():
+        paths[placeholder.name] = path = _register(module, path, placeholder.name, tensor)
+        with graph.inserting_after(anchor):
+            anchor = read = graph.create_node("get_attr", path, name=f"{placeholder.name}_weight")
+        read.meta = placeholder.meta
+        placeholder.replace_all_uses_with(read)
+    for placeholder in weights:
+        graph.erase_node(placeholder)
+    if weights and isinstance(graph._codegen, _PyTreeCodeGen):
+        left = [node.name for node in graph.find_nodes(op="placeholder")]
+        info = graph._codegen.pytree_info
+        inputs = pytree.tree_structure(tuple(left))
+        graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(left, inputs, info.out_spec)))
+    module.recompile()
+    return paths
+
+
+def _register(module: nn.Module, path: str, fallback: str, tensor: torch.Tensor) -> str:
+    """Register `tensor` at `path` where nothing else is; return where it went."""
+    owner = module
+    *containers, name = path.split(".")
+    for atom in containers:
+        child = getattr(owner, atom, None)
+        if child is None:
+            child = nn.Module()
+            child.training = module.training
+            owner._modules[atom] = child
+        if type(child) is not nn.Module:
+            # Something of the graph's own.
+            return _register(module, fallback, fallback + "_", tensor)
+        owner = child
+    if hasattr(owner, name) or not name:
+        return _register(module, fallback, fallback + "_", tensor)
+    if isinstance(tensor, nn.Parameter):
+        owner.register_parameter(name, tensor)
+    else:
+        owner.register_buffer(name, tensor)
+    return path
