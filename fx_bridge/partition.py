@@ -99,7 +99,7 @@ class PartitionResult:
 
 
 def partition_module(
-    model: nn.Module | fx.GraphModule | ExportedProgram,
+    model: nn.Module | fx.GraphModule | ExportedProgram | str | os.PathLike[str] | CapturedGraph,
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     *,
@@ -121,7 +121,8 @@ def partition_module(
 
     Parameters
     ----------
-    model : torch.nn.Module, torch.fx.GraphModule or torch.export.ExportedProgram
+    model : nn.Module, fx.GraphModule, torch.export.ExportedProgram, path or CapturedGraph
+        What :func:`fx_bridge.capture` takes, or what it returned.
     args, kwargs : sequence, mapping
         Example inputs of the model, real or on the meta device.
     devices : sequence of Device
@@ -168,9 +169,6 @@ def partition_module(
     >>> sorted(name for name, _ in result.split().submod_1.named_parameters())
     ['1.bias', '1.weight']
     """
-    devices = _checked_devices(devices, specs, latency_ns)
-    check_solver(solver)
-    check_limits(limits)
     settings: dict[str, Any] = {
         "objective": objective,
         "memory_model": memory_model,
@@ -180,9 +178,16 @@ def partition_module(
         "chunks_per_device": chunks_per_device,
         "max_devices": max_devices,
     }
-    # A capture takes long: refuse wrong settings before it, on a graph of one operator.
-    PartitionProblem((Operator("placeholder"),), devices, **settings)
-    check_optimizer(optimizer)
+    # A capture takes long: refuse wrong settings before it.
+    devices = check_options(
+        devices,
+        specs=specs,
+        latency_ns=latency_ns,
+        limits=limits,
+        solver=solver,
+        optimizer=optimizer,
+        **settings,
+    )
     captured = capture(model, args, kwargs)
     graph = to_digraph(
         captured,
@@ -197,12 +202,33 @@ def partition_module(
     return PartitionResult(captured, problem, baseline, solved)
 
 
+def check_options(
+    devices: Sequence[Device],
+    *,
+    specs: Mapping[str, DeviceSpec],
+    latency_ns: Mapping[str, int | Mapping[str, int]] | None,
+    limits: SolveLimits | None,
+    solver: str,
+    optimizer: str,
+    **settings: Any,
+) -> tuple[Device, ...]:
+    """Return the devices; raise PartitionError for options that no model can be planned with.
+
+    `settings` are those of :class:`solver.PartitionProblem`.
+    """
+    devices = _checked_devices(devices, specs, latency_ns)
+    check_solver(solver)
+    check_limits(limits)
+    PartitionProblem((Operator("placeholder"),), devices, **settings)
+    check_optimizer(optimizer)
+    return devices
+
+
 def _checked_devices(
     devices: Sequence[Device],
     specs: Mapping[str, DeviceSpec],
     latency_ns: Mapping[str, int | Mapping[str, int]] | None,
 ) -> tuple[Device, ...]:
-    """Refuse wrong devices before the capture, which takes long."""
     example = "Device('cuda:0', memory_bytes=24 * GiB)"
     if isinstance(devices, str) or not isinstance(devices, Iterable):
         raise PartitionError(f"devices is {devices!r}; write a list, such as [{example}]")

@@ -1,0 +1,181 @@
+"""A backend of torch.compile that plans and splits each graph as it is compiled."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._dynamo.source import is_from_unspecialized_param_buffer_source
+
+from fx_bridge.capture import COMPUTE_OPS, CapturedGraph
+from fx_bridge.partition import PartitionResult, check_options, partition_module
+from fx_bridge.tracing import complete
+from fx_bridge.weight_inputs import inputs_to_weights, is_weight
+from solver import Device, PartitionError
+
+Compiled = Callable[..., Any]
+
+
+def compile_backend(devices: Sequence[Device], **options: Any) -> CompileBackend:
+    """Return a backend for ``torch.compile`` that runs every graph as a split by its best plan.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+    **options
+        The other keyword arguments of :func:`fx_bridge.partition_module`: objective, memory
+        model, limits and so on.
+
+    Returns
+    -------
+    CompileBackend
+        Callable as torch.compile wants it; ``results`` lists a
+        :class:`~fx_bridge.partition.PartitionResult` for each graph.
+
+    Raises
+    ------
+    PartitionError
+        If the devices or options are invalid. If no plan exists for a graph, its call raises
+        the reason; nothing ever runs unplanned.
+
+    Notes
+    -----
+    Dynamo makes a graph for each part of the model between graph breaks, and new ones when
+    sizes change; each is planned on all `devices`, as if it were alone there. The split runs
+    where the model is: placing its stages on devices is the caller's. Autograd goes through
+    it, and what an optimiser writes to the parameters is seen, for they are shared.
+
+    Examples
+    --------
+    >>> from solver import KiB
+    >>> model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64))
+    >>> pair = [Device("cuda:0", memory_bytes=20 * KiB), Device("cuda:1", memory_bytes=20 * KiB)]
+    >>> backend = compile_backend(devices=pair)
+    >>> torch.compile(model, backend=backend)(torch.ones(1, 64)).shape
+    torch.Size([1, 64])
+    >>> [len(result.plan.stages) for result in backend.results]
+    [2]
+    """
+    return CompileBackend(devices, options)
+
+
+class CompileBackend:
+    """What :func:`compile_backend` returns.
+
+    Attributes
+    ----------
+    results : list of PartitionResult
+        In the order of compilation, those without a plan included.
+    """
+
+    def __init__(self, devices: Sequence[Device], options: dict[str, Any]) -> None:
+        signature = inspect.signature(partition_module)
+        known = [
+            name
+            for name, parameter in signature.parameters.items()
+            if parameter.kind is parameter.KEYWORD_ONLY and name != "devices"
+        ]
+        for name in options:
+            if name not in known:
+                raise PartitionError(f"option {name!r} is unknown; write one of {', '.join(known)}")
+        bound = signature.bind(None, devices=devices, **options)
+        bound.apply_defaults()
+        given = {name: bound.arguments[name] for name in ("devices", *known)}
+        self._options = {**options, "devices": check_options(**given)}
+        self.results: list[PartitionResult] = []
+
+    def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
+        """Plan and split `module`; return what runs it."""
+        if not any(node.op in COMPUTE_OPS for node in module.graph.nodes):
+            return module.forward
+        try:
+            captured, weights = _capture(module, example_inputs)
+            result = partition_module(captured, **self._options)
+            self.results.append(result)
+            return _SplitCall(result.split(), weights, example_inputs)
+        except PartitionError as error:
+            # Raised here, dynamo would wrap it, or suppress it and run the model unplanned.
+            return _failing(str(error))
+
+
+def _failing(message: str) -> Compiled:
+    def fail(*_: Any) -> Any:
+        raise PartitionError(message)
+
+    return fail
+
+
+def _capture(
+    module: fx.GraphModule, example_inputs: Sequence[Any]
+) -> tuple[CapturedGraph, dict[int, str]]:
+    """Return a graph of dynamo's with its weights as attributes.
+
+    The second value has the path of each weight, by its position among the inputs.
+    """
+    own, _, _ = complete(module, (), {})
+    found: dict[fx.Node, tuple[str, torch.Tensor]] = {}
+    position_of: dict[str, int] = {}
+    # The copy's nodes do not know where dynamo found their values.
+    placeholders = zip(
+        module.graph.find_nodes(op="placeholder"),
+        own.graph.find_nodes(op="placeholder"),
+        strict=True,
+    )
+    for position, (original, node) in enumerate(placeholders):
+        value = example_inputs[position]
+        source = getattr(original, "_dynamo_source", None)
+        held = source is not None and is_from_unspecialized_param_buffer_source(source)
+        if isinstance(value, torch.Tensor) and (held or is_weight(value)):
+            found[node] = (_path(source) or node.name, value)
+            position_of[node.name] = position
+    paths = inputs_to_weights(own, found)
+    weights = {position_of[name]: path for name, path in paths.items()}
+    return CapturedGraph(own, "dynamo"), weights
+
+
+def _path(source: Any) -> str:
+    """Return the dotted path of a weight within its model, from dynamo's name for it."""
+    atoms = (
+        re.findall(r"\._(?:modules|parameters|buffers)\['([^']+)'\]", source.name) if source else ()
+    )
+    return ".".join(atoms)
+
+
+class _SplitCall:
+    """Calls a split with the inputs that are no weights."""
+
+    def __init__(
+        self, split: fx.GraphModule, weights: dict[int, str], example_inputs: Sequence[Any]
+    ) -> None:
+        self.split = split
+        self.held = {position: example_inputs[position] for position in weights}
+        self.slots = {position: _slots(split, path) for position, path in weights.items()}
+
+    def __call__(self, *inputs: Any) -> Any:
+        for position, tensor in self.held.items():
+            if inputs[position] is not tensor:
+                # Another tensor of the same kind: dynamo compiles once for all instances of a
+                # model, and lets parameters be replaced.
+                self.held[position] = inputs[position]
+                for table, name in self.slots[position]:
+                    table[name] = inputs[position]
+        return self.split(*(v for n, v in enumerate(inputs) if n not in self.held))
+
+
+def _slots(split: fx.GraphModule, path: str) -> list[tuple[dict[str, Any], str]]:
+    """Return the tables of parameters and buffers in which `split` holds the weight at `path`."""
+    slots: list[tuple[dict[str, Any], str]] = []
+    prefix, _, name = path.rpartition(".")
+    for holder in (split, *(split.get_submodule(stage) for stage in split.meta["stages"])):
+        try:
+            owner: nn.Module = holder.get_submodule(prefix)
+        except AttributeError:
+            continue
+        for table in (owner._parameters, owner._buffers):
+            if name in table:
+                slots.append((table, name))
+    return slots
