@@ -36,6 +36,12 @@ def paths_read_by(graph: fx.Graph) -> tuple[str, ...]:
     )
 
 
+def stage_results(stage: nn.Module) -> tuple[fx.Node, ...]:
+    """Return the nodes whose values a stage of a split returns, in order."""
+    assert isinstance(stage, fx.GraphModule)
+    return tuple(stage.graph.output_node().all_input_nodes)
+
+
 def adopt(destination: nn.Module, source: nn.Module, paths: Iterable[str]) -> None:
     """Register the attributes of `source` at `paths` under the same paths in `destination`.
 

@@ -13,6 +13,8 @@ from fx_bridge.equivalence import check_equivalence
 from fx_bridge.splitting import split_by_plan
 from solver import PartitionPlan
 
+BACKENDS = ("split_module", "tags")
+
 
 def plan_of(captured, stage_of):
     """Return a plan from a function of the node; devices d0, d1, … in stage order."""
@@ -26,8 +28,18 @@ def cut_at(captured, *positions):
     return plan_of(captured, lambda node: sum(order[node] >= position for position in positions))
 
 
-def check(model, captured, plan, args, kwargs=None, *, gradients=True, **options):
-    split = split_by_plan(captured, plan)
+def check(
+    model,
+    captured,
+    plan,
+    args,
+    kwargs=None,
+    *,
+    gradients=True,
+    backend="split_module",
+    **options,
+):
+    split = split_by_plan(captured, plan, backend=backend)
     split.graph.lint()
     for stage in split.children():
         if isinstance(stage, fx.GraphModule):
@@ -38,9 +50,20 @@ def check(model, captured, plan, args, kwargs=None, *, gradients=True, **options
 
 
 def check_random_plans(
-    model, args=(), kwargs=None, *, plans=12, gradients=True, training=False, captured=None
+    model,
+    args=(),
+    kwargs=None,
+    *,
+    plans=12,
+    gradients=True,
+    training=False,
+    captured=None,
+    backends=BACKENDS,
 ):
-    """Check random plans in one process and with stages that share nothing."""
+    """Check random plans in one process and with stages that share nothing.
+
+    Every plan goes to one of `backends`, in turn.
+    """
     captured = captured or capture(model, args, kwargs)
     groups = colocation_groups(captured, training=training)
     interleaved = 0
@@ -49,7 +72,9 @@ def check_random_plans(
         chunks = 1 if seed % 2 == 0 else 2 + seed // 2 % 2
         devices = 2 + seed % 3 if chunks == 1 else 2
         plan = random_plan(captured, groups, devices, random.Random(seed), chunks=chunks)
-        split = check(model, captured, plan, args, kwargs, gradients=gradients)
+        # Plans come in pairs, of one chunk and of several.
+        backend = backends[seed // 2 % len(backends)]
+        split = check(model, captured, plan, args, kwargs, gradients=gradients, backend=backend)
         report = check_equivalence(model, separated(split), args, kwargs, gradients=gradients)
         # What the caller's tensors become is the caller's device's concern.
         differences = [text for text in report.differences if not text.startswith("args")]
