@@ -222,3 +222,19 @@ def test_saved_storages_are_those_that_autograd_keeps(case):
 def test_nothing_is_saved_where_nothing_is_trained():
     model = nn.Linear(4, 4).requires_grad_(False)
     assert saved_storages(capture(model, (torch.ones(2, 4),))) == {}
+
+
+def test_an_assert_about_a_constant_of_another_device_is_not_made_up():
+    class Scaled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4, device="meta")
+
+        def forward(self, x):
+            # The constant is on the CPU, and so is what the exporter asserts of it.
+            return self.linear(x) / torch.sqrt(torch.tensor(3.0)).to(x.dtype)
+
+    captured = capture(Scaled(), (torch.zeros(2, 4),))
+    asserts = [node for node in captured.operators if "assert" in node.name]
+    assert str(asserts[0].kwargs["device"]) == "cpu"
+    assert captured.storage_table.made_up == ()
