@@ -1,0 +1,240 @@
+"""Which published models can be captured, exported and split: one table, a row per model.
+
+Run it as ``python -m experiments.coverage``. Nothing is downloaded, and no weights are in
+memory. Every model has a process of its own with limits on time and memory.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import importlib.metadata
+import json
+import os
+import platform
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from experiments.commands import check_writable, make_console
+from experiments.configurations import CONFIGURATIONS
+from experiments.coverage_worker import CoverageRow, WorkerLimits, run_isolated
+from experiments.meta_models import Configuration
+from experiments.progress import ProgressLine
+from solver import PartitionError
+from solver.quantities import MISSING, format_bytes, format_seconds, printable
+from solver.serialization import write_text_atomically
+
+SCHEMA: Final = "fxpartition.coverage"
+SCHEMA_VERSION: Final = 1
+EXIT_BAD_INPUT: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+_COLUMNS: Final = (
+    "model",
+    "weights",
+    "captured by",
+    "nodes",
+    "operators",
+    "made up",
+    "capture",
+    "export",
+    "splits",
+    "peak memory",
+)
+
+
+def select(patterns: Sequence[str]) -> list[Configuration]:
+    """Return the configurations that a pattern fits, by name or family; all without patterns.
+
+    Parameters
+    ----------
+    patterns : sequence of str
+        As for file names, such as ``llama*``.
+
+    Raises
+    ------
+    PartitionError
+        If a pattern fits nothing.
+    """
+    found: dict[str, Configuration] = {}
+    for pattern in patterns or ("*",):
+        fitting = {
+            name: each
+            for name, each in CONFIGURATIONS.items()
+            if fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(each.family, pattern)
+        }
+        if not fitting:
+            names = [*CONFIGURATIONS, *{each.family for each in CONFIGURATIONS.values()}]
+            close = difflib.get_close_matches(pattern, names, n=2, cutoff=0.5)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"try '*{pattern}*'"
+            raise PartitionError(f"no model has the name or family {pattern!r}; {hint}")
+        found |= fitting
+    return [each for name, each in CONFIGURATIONS.items() if name in found]
+
+
+def coverage_table(rows: Iterable[CoverageRow]) -> Table:
+    """Return the rows as one table, in sections by family; `remarks` say why one failed."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in _COLUMNS:
+        left = name in ("model", "captured by", "splits")
+        table.add_column(Text(name), justify="left" if left else "right", overflow="fold")
+    family = ""
+    for row in rows:
+        if row.family != family:
+            table.add_section()
+            table.add_row(Text(row.family, style="italic"))
+            family = row.family
+        table.add_row(*(Text(printable(cell)) for cell in _cells(row)))
+    return table
+
+
+def _cells(row: CoverageRow) -> tuple[str, ...]:
+    splits = MISSING if row.export_s is None else "no" if row.split_reason else "yes"
+    if splits == "yes" and not row.stages:
+        splits = MISSING
+    return (
+        row.model,
+        format_bytes(row.weights_bytes) if row.export_s is not None else MISSING,
+        row.how or "not captured",
+        str(row.nodes or MISSING),
+        str(row.operators or MISSING),
+        str(row.made_up) if row.export_s is not None else MISSING,
+        format_seconds(row.capture_s),
+        format_seconds(row.export_s),
+        splits,
+        MISSING if row.peak_memory_bytes is None else format_bytes(row.peak_memory_bytes),
+    )
+
+
+def remarks(rows: Sequence[CoverageRow]) -> list[str]:
+    """Return one line for each thing that went otherwise than planned, then the totals."""
+    lines = [
+        f"{row.model}: {text}"
+        for row in rows
+        for text in (row.note, row.reason, row.split_reason)
+        if text
+    ]
+    exported = [row for row in rows if not row.reason]
+    sized = sum(row.made_up == 0 for row in exported)
+    split = sum(row.stages > 0 for row in exported)
+    lines.append(
+        f"{len(exported)} of {len(rows)} models captured and exported; "
+        f"{sized} with every operator sized, {split} split in stages."
+    )
+    return lines
+
+
+def environment() -> dict[str, str]:
+    """Return the versions that a table was made with."""
+    versions = {"python": platform.python_version()}
+    for name in ("fxpartition", "torch", "transformers", "diffusers"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+def to_json(rows: Iterable[CoverageRow]) -> str:
+    """Return rows as JSON with a schema version."""
+    document = {
+        "schema": SCHEMA,
+        "version": SCHEMA_VERSION,
+        "environment": environment(),
+        "rows": [asdict(row) for row in rows],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def run(
+    configurations: Sequence[Configuration],
+    limits: WorkerLimits,
+    rows: list[CoverageRow],
+    json_file: str | None = None,
+    progress: ProgressLine | None = None,
+) -> None:
+    """Measure one model after the other; each row is appended, and saved, when it is known."""
+    progress = progress or ProgressLine(quiet=True)
+    for index, configuration in enumerate(configurations, 1):
+        progress.step(f"{configuration.name} ({index} of {len(configurations)})")
+        row = run_isolated(configuration, limits)
+        rows.append(row)
+        if json_file is not None:
+            write_text_atomically(json_file, to_json(rows))
+        outcome = row.reason or row.split_reason or f"captured by {row.how}, exported, split"
+        progress.done(f"{row.model}: {outcome}")
+
+
+def command(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only", metavar="PATTERN", help="Names or families, such as 'llama*'; repeatable."
+        ),
+    ] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Rows as JSON, as they come.")
+    ] = None,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", min=1, help="Seconds for each model.")
+    ] = 600,
+    memory_limit: Annotated[
+        float, typer.Option("--memory-limit", min=1, help="GiB of address space for each model.")
+    ] = 12,
+    list_only: Annotated[bool, typer.Option("--list", help="Only list the models.")] = False,
+) -> None:
+    """Capture, export and split published models on the meta device; print a table."""
+    configurations = select(only or ())
+    if list_only:
+        for each in configurations:
+            print(f"{each.name:24}{each.family:18}{each.package or ''}".rstrip())
+        return
+    check_writable(json_file)
+    limits = WorkerLimits(time_limit, int(memory_limit * 2**30))
+    rows: list[CoverageRow] = []
+    try:
+        with ProgressLine() as progress:
+            run(configurations, limits, rows, json_file, progress)
+    finally:
+        console = make_console()
+        console.print(coverage_table(rows))
+        for line in remarks(rows):
+            console.print(printable(line), markup=False)
+        versions = ", ".join(f"{name} {version}" for name, version in environment().items())
+        console.print(f"Seconds of processor time; {versions}.", markup=False)
+
+
+def main() -> int:
+    """Run the script; 0 done, 2 bad input, 130 interrupted after printing what is done."""
+    # Threads of their own would make processor time depend on the machine's cores.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(command)
+    try:
+        code = int(app(standalone_mode=False) or 0)
+    except PartitionError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except (KeyboardInterrupt, typer.Abort):
+        code = EXIT_INTERRUPTED
+    except Exception as error:
+        # As in experiments.cli: wrong options have a message of their own.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        print(f"error: {printable(message())}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    if code == EXIT_INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,204 @@
+import json
+import math
+import pickle
+import sys
+import time
+
+import pytest
+
+from experiments import coverage
+from experiments.configurations import ALL_CONFIGURATIONS, CONFIGURATIONS
+from experiments.coverage_worker import CoverageRow, Measurement, WorkerLimits, run_isolated
+from experiments.meta_models import TEXT, Configuration, from_torch, from_transformers, tensors
+from solver import PartitionError
+
+# torch loads in functions alone: the processes that import this file should start fast.
+
+
+def _mlp():
+    import torch
+    from torch import nn
+
+    layers = [nn.Linear(64, 64) for _ in range(8)]
+    return nn.Sequential(*layers), (torch.zeros(2, 64),)
+
+
+def _data_dependent():
+    import torch
+    from torch import nn
+
+    class Branch(nn.Module):
+        def forward(self, x):
+            return x + 1 if x.sum() > 0 else x - 1
+
+    return Branch(), (torch.zeros(3),)
+
+
+def _end_process():
+    sys.exit(7)
+
+
+def _never_return():
+    time.sleep(3600)
+
+
+def _take_memory():
+    return bytearray(2**40)
+
+
+TINY_GPT2 = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 1000}
+
+
+def test_every_configuration_has_a_name_of_its_own_and_a_builder_that_can_be_sent():
+    assert len({each.name for each in ALL_CONFIGURATIONS}) == len(ALL_CONFIGURATIONS)
+    assert len(CONFIGURATIONS) >= 45
+    for each in ALL_CONFIGURATIONS:
+        assert callable(pickle.loads(pickle.dumps(each)).build)
+        assert each.package in (None, "transformers", "diffusers")
+
+
+def test_the_named_configurations_have_their_published_sizes():
+    pytest.importorskip("transformers")
+    published = {"gpt2-small": 124.4e6, "llama3-405b": 405.9e9, "resnet-50": 25.56e6}
+    for name, count in published.items():
+        model, args, kwargs = CONFIGURATIONS[name].build()
+        assert all(p.is_meta for p in model.parameters())
+        assert sum(p.numel() for p in model.parameters()) == pytest.approx(count, rel=1e-3)
+        assert not args
+        assert kwargs
+
+
+def test_a_model_is_captured_exported_and_split():
+    row = Measurement(from_torch("mlp", _mlp), WorkerLimits()).run()
+    assert (row.how, row.reason, row.split_reason) == ("export", "", "")
+    assert row.operators == 8
+    assert row.nodes == 8 + 16 + 1 + 1
+    assert row.weights_bytes == 8 * (64 * 64 + 64) * 4
+    assert row.made_up == 0
+    assert row.stages == 4
+    assert min(row.build_s, row.capture_s, row.export_s, row.split_s) >= 0
+
+
+def test_a_model_of_transformers_is_captured_exported_and_split():
+    pytest.importorskip("transformers")
+    configuration = from_transformers(
+        "decoder", "tiny-gpt2", "GPT2LMHeadModel", TEXT, dtype="bfloat16", **TINY_GPT2
+    )
+    row = Measurement(configuration, WorkerLimits()).run()
+    assert (row.how, row.reason, row.split_reason, row.stages) == ("export", "", "", 4)
+    # The head is tied to the embedding, and counted once.
+    layer = 12 * 64 * 64 + 13 * 64
+    assert row.weights_bytes == 2 * (1000 * 64 + 1024 * 64 + 2 * layer + 2 * 64)
+
+
+def test_a_worker_sends_its_row():
+    row = run_isolated(from_torch("mlp", _mlp), WorkerLimits())
+    assert (row.how, row.operators, row.stages, row.reason) == ("export", 8, 4, "")
+    assert row.peak_memory_bytes > 50 * 2**20
+
+
+def test_a_model_that_cannot_be_captured_says_where():
+    row = Measurement(from_torch("branch", _data_dependent), WorkerLimits()).run()
+    assert row.reason.startswith("capture: cannot capture Branch")
+    assert "x.sum() > 0" in row.reason
+    assert "\n" not in row.reason
+    assert row.build_s is not None
+    assert row.capture_s is None
+    assert (row.how, row.stages) == ("", 0)
+
+
+@pytest.mark.parametrize(
+    ("build", "limits", "reason"),
+    [
+        (_end_process, WorkerLimits(), "build: its process ended: exit code 7"),
+        (_never_return, WorkerLimits(1.0), "build: not done after 1 s; give --time-limit more"),
+    ],
+)
+def test_a_model_that_ends_its_process_or_hangs_is_a_row(build, limits, reason):
+    row = run_isolated(Configuration("bad", "test", build), limits)
+    assert row.reason == reason
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux enforces the address space")
+def test_a_model_that_takes_too_much_memory_is_a_row():
+    row = run_isolated(Configuration("bad", "test", _take_memory), WorkerLimits())
+    assert row.reason == "build: needs more than 12 GiB of memory"
+
+
+def test_a_missing_package_says_what_to_install():
+    configuration = Configuration("bad", "test", _end_process, "no_such_package")
+    row = Measurement(configuration, WorkerLimits()).run()
+    assert row.reason == "build: no_such_package is not installed; pip install no_such_package"
+
+
+@pytest.mark.parametrize("time_s", [0.0, -1.0, math.inf, math.nan])
+def test_a_time_limit_that_never_ends_a_model_is_refused(time_s):
+    with pytest.raises(PartitionError, match="time limit"):
+        WorkerLimits(time_s)
+
+
+def test_inputs_may_be_nested():
+    made = tensors({"timestep": (1,)}, sample=(1, 4), more={"ids": (2, 3)})()
+    assert made["timestep"].dtype.is_floating_point is False
+    assert made["sample"].shape == (1, 4)
+    assert made["more"]["ids"].shape == (2, 3)
+
+
+def test_models_are_chosen_by_name_and_family():
+    assert [each.name for each in coverage.select(["gpt2-*"])] == [
+        "gpt2-small",
+        "gpt2-medium",
+        "gpt2-xl",
+    ]
+    vision = coverage.select(["vision", "resnet-50"])
+    assert {each.family for each in vision} == {"vision"}
+    assert len(coverage.select([])) == len(CONFIGURATIONS)
+    with pytest.raises(PartitionError, match="did you mean llama2-7b"):
+        coverage.select(["lama2-7b"])
+
+
+def _run_main(monkeypatch, arguments):
+    monkeypatch.setattr(sys, "argv", ["coverage", *arguments])
+    return coverage.main()
+
+
+def test_an_interrupted_run_leaves_what_is_done(monkeypatch, tmp_path, capsys):
+    def stop_at_the_second(configuration, limits):
+        if configuration.name != "gpt2-small":
+            raise KeyboardInterrupt
+        return CoverageRow(configuration.name, configuration.family, reason="capture: no\x1b[1m")
+
+    monkeypatch.setattr(coverage, "run_isolated", stop_at_the_second)
+    path = tmp_path / "rows.json"
+    assert _run_main(monkeypatch, ["--only", "gpt2*", "--json", str(path)]) == 130
+    assert [row["model"] for row in json.loads(path.read_text())["rows"]] == ["gpt2-small"]
+    printed = capsys.readouterr().out
+    assert "gpt2-small: capture: no\\x1b[1m" in printed
+    assert "0 of 1 models captured and exported" in printed
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--only", "nothing-like-it"], ["--time-limit", "soon"], ["--json", "no/such/folder/x.json"]],
+)
+def test_bad_options_are_one_line(monkeypatch, capsys, arguments):
+    assert _run_main(monkeypatch, arguments) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("error: ")
+    assert message.count("\n") == 1
+
+
+def test_the_models_can_be_listed(monkeypatch, capsys):
+    assert _run_main(monkeypatch, ["--only", "flux*", "--list"]) == 0
+    assert capsys.readouterr().out.split() == ["flux-12b", "diffusion", "diffusers"]
+
+
+@pytest.mark.nightly
+def test_at_least_forty_models_are_captured_and_exported():
+    pytest.importorskip("transformers")
+    rows = []
+    coverage.run(list(CONFIGURATIONS.values()), WorkerLimits(), rows)
+    exported = [row for row in rows if not row.reason]
+    assert len(exported) >= 40, coverage.remarks(rows)
+    assert all(row.made_up == 0 for row in exported), coverage.remarks(rows)
+    assert all(row.stages == 4 for row in exported), coverage.remarks(rows)
