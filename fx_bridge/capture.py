@@ -57,6 +57,9 @@ class CapturedGraph:
     args, kwargs : tuple, mapping
         The example inputs, empty for a model that came with its values. Symbolic sizes stand
         for the sizes of these.
+    source : torch.nn.Module or None
+        The model, where a module was captured: :mod:`fx_bridge.rescale` captures it at another
+        batch size to see what depends on the batch.
     """
 
     module: fx.GraphModule
@@ -64,6 +67,7 @@ class CapturedGraph:
     note: str = ""
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    source: nn.Module | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", tuple(self.args))
@@ -241,7 +245,9 @@ def _from_module(
             with quiet():
                 made = way()
             notes = [*failures.values(), *([made.note] if made.note else ())]
-            return CapturedGraph(made.module, how, "; ".join(notes), made.args, made.kwargs)
+            return CapturedGraph(
+                made.module, how, "; ".join(notes), made.args, made.kwargs, source=model
+            )
         except Exception as error:
             # The same complaint three times over says no more than once.
             failures.setdefault(first_line(error), f"{how} failed {failure(error, model)}")
