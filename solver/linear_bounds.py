@@ -10,9 +10,8 @@ most T can reach do not pass all work.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +20,7 @@ import numpy.typing as npt
 from solver.arrays import Ints
 from solver.articulation import articulation_units
 from solver.hardware import STAGING_HOST, Device
+from solver.position_steps import Cells, StageKind, Steps, rooms
 from solver.reduce import UnitGraph
 from solver.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
 
@@ -33,9 +33,6 @@ _LARGE_REGION = 0.02
 _MOST_CUT_UNITS = 4_000_000
 """Units in all minimum cuts together; regions beyond that, in order, claim no local crossing."""
 _CUTS_PER_LARGE_REGION = 32
-_MOST_SETS = 200
-"""Sets of devices to tell apart; beyond that, each stage may have the best device."""
-_ZERO = np.zeros(1, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +47,6 @@ class _Nets:
     producer: Ints
     pair_net: Ints
     pair_consumer: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class _Kind:
-    """What the bound knows of a device; `pays` is false for a host among host-staged devices."""
-
-    capacity_bytes: int | None
-    slowness: float
-    pays: bool
 
 
 class PositionBound:
@@ -132,8 +120,7 @@ class PositionBound:
         self._set_horizons()
         self._nets = self._net_arrays(units)
         self._find_regions(units, work)
-        self._make_cells()
-        self._weigh_cells(units, work)
+        self._make_cells(units, work)
 
     @staticmethod
     def applies(units: UnitGraph) -> bool:
@@ -249,7 +236,7 @@ class PositionBound:
 
     # -- positions ------------------------------------------------------------------------
 
-    def _make_cells(self) -> None:
+    def _make_cells(self, units: UnitGraph, work: Ints) -> None:
         """Cut all regions into cells of positions, with the least arrive and leave of each."""
         average = max(self._total // max(self._slots, 1), 1)
         width = max(average // _CELLS_PER_STAGE, 1)
@@ -280,16 +267,22 @@ class PositionBound:
         self._low, self._high = np.concatenate(low), np.concatenate(high)
         self._region_of, crossing = np.concatenate(region_of), np.concatenate(extra)
         arriving, leaving = arrive[self._region_of] + crossing, leave[self._region_of] + crossing
-        # The last set has everything, and nothing leaves it.
-        self._leaving = np.append(leaving, 0)
-        self._end_low = np.append(self._low, self._total)
-        self._end_high = np.append(self._high, self._total)
-        self._arriving = arriving
-        self._least_end = self._end_low + self._leaving
-        # The least over this end and all farther ones.
-        self._least_from = np.minimum.accumulate(self._least_end[::-1])[::-1]
+        regions = np.arange(self._regions)
+        far = np.searchsorted(self._behind, regions, side="right") - 1
+        near = np.minimum(np.maximum(self._ahead - 1, far), self._regions - 1)
+        most_held, least_held = self._weights(units, work)
+        self._cells = Cells(
+            low=self._low,
+            high=self._high,
+            arriving=arriving,
+            near_end=self._end[near][self._region_of],
+            # The last set has everything, and nothing leaves it.
+            leaving=np.append(leaving, 0),
+            most_held=most_held,
+            least_held=least_held,
+        )
 
-    def _weigh_cells(self, units: UnitGraph, work: Ints) -> None:
+    def _weights(self, units: UnitGraph, work: Ints) -> tuple[Ints, Ints]:
         """Bound the weights in a set that ends in each cell, from above and from below.
 
         A set with work x of a region holds at least the least weights of any units with so much
@@ -303,8 +296,8 @@ class PositionBound:
         np.add.at(sums, self._coordinate, held)
         done = np.cumsum(sums)
         start, end = done[0::2], done[1::2]
-        self._most_held = end[self._region_of]
-        self._least_held = np.append(start[self._region_of], done[-1])
+        most_held = end[self._region_of]
+        least_held = np.append(start[self._region_of], done[-1])
         limits = np.searchsorted(self._region_of, np.arange(self._regions + 1))
         for region, own in self.members.items():
             cells = slice(int(limits[region]), int(limits[region + 1]))
@@ -320,9 +313,9 @@ class PositionBound:
                 found = np.interp(amount, amounts, weights) * (1 - 1e-9) - 1
                 return np.maximum(found, 0).astype(np.int64)
 
-            self._least_held[cells] += least(self._low[cells] - self._start[region])
-            self._most_held[cells] -= least(self._end[region] - self._high[cells])
-        self._everything = 2 * int(done[-1]) + 1
+            least_held[cells] += least(self._low[cells] - self._start[region])
+            most_held[cells] -= least(self._end[region] - self._high[cells])
+        return most_held, least_held
 
     def least_bottleneck_ns(
         self,
@@ -377,129 +370,35 @@ class PositionBound:
         order : sequence of Device, optional
             The device of each slot; without it, any device may be anywhere.
         """
-        return self._rooms(
+        steps = Steps(self._cells, bottleneck_ns)
+        return rooms(
             slots,
-            order,
-            lambda limit, kind, is_first: self._step(bottleneck_ns, limit, kind, is_first=is_first),
+            self._total,
+            lambda limit, kind, is_first: steps.end(limit, kind, is_first=is_first),
+            self._kinds,
+            self._order_of(order),
         )
 
     def rooms_from_end_ns(
         self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
     ) -> list[int]:
         """Return the most work that the last 1, 2, ... stages can have together."""
-
-        def step(done: int, kind: _Kind, _: bool) -> int:
+        steps = Steps(self._cells, bottleneck_ns)
+        return rooms(
+            slots,
+            self._total,
             # The least position from which one stage gets to where the rest can go on.
-            needed = self._total - done
-            low, high = -1, needed
-            while high - low > 1:
-                middle = (low + high) // 2
-                if self._step(bottleneck_ns, middle, kind) >= needed:
-                    high = middle
-                else:
-                    low = middle
-            return self._total - high
+            lambda done, kind, _: self._total - steps.start(self._total - done, kind),
+            self._kinds,
+            self._order_of(None if order is None else order[::-1]),
+        )
 
-        return self._rooms(slots, None if order is None else order[::-1], step)
+    def _order_of(self, order: Sequence[Device] | None) -> list[StageKind] | None:
+        return None if order is None else [self._kind_of(device) for device in order]
 
-    def _rooms(
-        self,
-        slots: int,
-        order: Sequence[Device] | None,
-        step: Callable[[int, _Kind, bool], int],
-    ) -> list[int]:
-        """Return the most that 1, 2, ... stages get to, over all devices or for an order."""
-        rooms: list[int] = []
-        if order is not None:
-            done = 0
-            for slot in range(slots):
-                if done < self._total:
-                    done = max(done, step(done, self._kind_of(order[slot]), slot == 0))
-                rooms.append(done)
-            return rooms
-        kinds, limits = list(self._kinds), list(self._kinds.values())
-        if math.prod(limit + 1 for limit in limits) > _MOST_SETS:
-            # As if every stage could have the device that gets farthest.
-            done = 0
-            for slot in range(slots):
-                done = max(done, *(step(done, kind, slot == 0) for kind in kinds))
-                rooms.append(done)
-            return rooms
-        # By how many devices of each kind are used; a farther start is never worse.
-        farthest = {(0,) * len(kinds): 0}
-        for slot in range(slots):
-            following: dict[tuple[int, ...], int] = {}
-            for used, done in farthest.items():
-                for number, kind in enumerate(kinds):
-                    if used[number] < limits[number]:
-                        more = (*used[:number], used[number] + 1, *used[number + 1 :])
-                        end = step(done, kind, slot == 0) if done < self._total else done
-                        following[more] = max(following.get(more, 0), done, end)
-            farthest = following or farthest
-            rooms.append(max(farthest.values()))
-        return rooms
-
-    def _step(self, bottleneck_ns: int, limit: int, kind: _Kind, *, is_first: bool = False) -> int:
-        """Return how far a stage on a kind of device gets that starts at `limit` or before."""
-        # Widened by more than the rounding of the ratio.
-        end = limit + int(bottleneck_ns / kind.slowness * (1 + 1e-12)) + 1
-        if kind.pays:
-            capacity = self._everything if kind.capacity_bytes is None else kind.capacity_bytes
-            # Nothing arrives at the very start, and nothing is held by others.
-            own = self._ends(bottleneck_ns, _ZERO, _ZERO, capacity)
-            if not is_first:
-                own = max(own, self._farthest(bottleneck_ns, limit, capacity))
-            end = min(end, own)
-        return max(limit, min(end, self._total))
-
-    def _kind_of(self, device: Device) -> _Kind:
+    def _kind_of(self, device: Device) -> StageKind:
         pays = not (self._staged and device.is_host)
-        return _Kind(device.memory_bytes, self._slowness[device.device_class], pays)
-
-    def _farthest(self, bottleneck_ns: int, limit: int, capacity_bytes: int) -> int:
-        """Return how far a stage that pays for transfers gets from `limit` or before."""
-        # Whole cells before the one with the limit, and the part of that up to the limit.
-        last = int(np.searchsorted(self._low, limit, side="right")) - 1
-        first = int(np.searchsorted(self._high, limit - bottleneck_ns))
-        cells = slice(min(first, last), last + 1)
-        heads = np.minimum(self._high[cells], limit) - self._arriving[cells]
-        region = int(self._region_of[last])
-        far = int(np.searchsorted(self._behind, region, side="right")) - 1
-        last_region = min(max(int(self._ahead[region]) - 1, far), self._regions - 1)
-        near = min(limit + bottleneck_ns, int(self._end[last_region]))
-        ends = self._ends(bottleneck_ns, heads, self._most_held[cells], capacity_bytes)
-        return max(near, ends)
-
-    def _ends(self, bottleneck_ns: int, heads: Ints, held: Ints, capacity_bytes: int) -> int:
-        """Return the farthest end of a stage.
-
-        Parameters
-        ----------
-        bottleneck_ns : int
-        heads : Ints
-            Of each possible start, its position less what arrives.
-        held : Ints
-            The most weights in the set before each start.
-        capacity_bytes : int
-        """
-        rooms = heads + bottleneck_ns
-        by_time = np.searchsorted(self._least_from, rooms, side="right") - 1
-        by_memory = np.searchsorted(self._least_held, held + capacity_bytes, side="right") - 1
-        most = np.minimum(by_time, by_memory)
-        best = 0
-        for start in np.argsort(-most, kind="stable").tolist():
-            cell, room = int(most[start]), int(rooms[start])
-            if cell < 0 or self._end_high[cell] <= best:
-                break
-            if by_memory[start] < by_time[start]:
-                # The farthest end by time is too heavy; look for the next nearer one.
-                low = int(np.searchsorted(self._end_high, best, side="right"))
-                fitting = np.flatnonzero(self._least_end[low : cell + 1] <= room)
-                if not len(fitting):
-                    continue
-                cell = low + int(fitting[-1])
-            best = max(best, min(int(self._end_high[cell]), room - int(self._leaving[cell])))
-        return best
+        return StageKind(device.memory_bytes, self._slowness[device.device_class], pays)
 
 
 def least_times_ns(units: UnitGraph) -> list[int]:
