@@ -38,8 +38,9 @@ parallel), and links between pairs of devices make costs depend on two devices: 
 all (:mod:`solver.ideal_chunks`, with the proof). Only ``bottleneck`` with the memory model
 ``weights`` is done; everything else is declined.
 
-**What makes it fast.** Units without cost are merged first (:func:`solver.ideals.collapse`), which
-removes most ideals of some graphs: every dangling output doubles their number. Costs of all pairs
+**What makes it fast.** Units that some best plan keeps together are merged first
+(:mod:`solver.dominance`, :func:`solver.ideals.collapse`), which removes most ideals of some graphs:
+every dangling output doubles their number. Costs of all pairs
 of ideals in a block are one matrix product (:mod:`solver.ideal_costs`), and a ceiling on the load
 leaves few ideals where a set of devices can end (:mod:`solver.ideal_sweep`).
 """
@@ -52,6 +53,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from solver.chain import solve_chain
+from solver.dominance import simplify
 from solver.evaluate import Evaluation, evaluate
 from solver.ideal_chunks import MOST_IDEALS as _MOST_INTERLEAVED
 from solver.ideal_chunks import InterleavedSearch
@@ -120,7 +122,7 @@ def can_win(problem: PartitionProblem) -> bool:
     """
     if why_declined(problem) is not None:
         return False
-    units = condense(problem)
+    units = simplify(condense(problem)).units
     kinds = interchangeable_kinds(units)
     if math.prod(len(kind.devices) + 1 for kind in kinds) > _MOST_SETS:
         return False
@@ -187,7 +189,7 @@ def _solve(problem: PartitionProblem, limits: SolveLimits, started_s: float) -> 
     declined = why_declined(problem)
     if declined is not None:
         raise GaveUp(declined)
-    units = condense(problem)
+    units = simplify(condense(problem)).units
     if any(allowed is not None and not allowed for allowed in units.allowed_devices):
         return _Answer(
             SolveStatus.INFEASIBLE, reason="operators that must share a device are pinned apart"
