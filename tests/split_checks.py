@@ -83,3 +83,10 @@ def check_random_plans(
         changes = sum(a != b for a, b in itertools.pairwise(stages))
         interleaved += changes >= len(plan.stages)
     return captured, interleaved
+
+
+def check_values(captured):
+    """Check that every placeholder and every operator that is read has a value."""
+    for node in captured.graph.nodes:
+        if node.op == "placeholder" or (node in captured.operators and node.users):
+            assert "val" in node.meta, node
