@@ -13,6 +13,7 @@ import json
 import os
 import platform
 import sys
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Final
@@ -33,6 +34,7 @@ from solver.serialization import write_text_atomically
 
 SCHEMA: Final = "fxpartition.coverage"
 SCHEMA_VERSION: Final = 1
+_LONGEST: Final = 400
 EXIT_BAD_INPUT: Final = 2
 EXIT_INTERRUPTED: Final = 130
 
@@ -96,16 +98,18 @@ def coverage_table(rows: Iterable[CoverageRow]) -> Table:
 
 
 def _cells(row: CoverageRow) -> tuple[str, ...]:
-    splits = MISSING if row.export_s is None else "no" if row.split_reason else "yes"
-    if splits == "yes" and not row.stages:
-        splits = MISSING
+    splits = MISSING
+    if row.stages:
+        splits = "yes" if row.ran else "yes, not run"
+    elif row.split_reason:
+        splits = "no"
     return (
         row.model,
         format_bytes(row.weights_bytes) if row.export_s is not None else MISSING,
         row.how or "not captured",
         str(row.nodes or MISSING),
         str(row.operators or MISSING),
-        str(row.made_up) if row.export_s is not None else MISSING,
+        str(len(row.made_up)) if row.export_s is not None else MISSING,
         format_seconds(row.capture_s),
         format_seconds(row.export_s),
         splits,
@@ -116,19 +120,26 @@ def _cells(row: CoverageRow) -> tuple[str, ...]:
 def remarks(rows: Sequence[CoverageRow]) -> list[str]:
     """Return one line for each thing that went otherwise than planned, then the totals."""
     lines = [
-        f"{row.model}: {text}"
+        f"{row.model}: {textwrap.shorten(text, _LONGEST, placeholder=' ...')}"
         for row in rows
-        for text in (row.note, row.reason, row.split_reason)
+        for text in (row.note, row.reason, row.split_reason, _made_up(row))
         if text
     ]
     exported = [row for row in rows if not row.reason]
-    sized = sum(row.made_up == 0 for row in exported)
+    sized = sum(not row.made_up for row in exported)
     split = sum(row.stages > 0 for row in exported)
     lines.append(
         f"{len(exported)} of {len(rows)} models captured and exported; "
-        f"{sized} with every operator sized, {split} split in stages."
+        f"{sized} with no operator made up, {split} split in stages."
     )
     return lines
+
+
+def _made_up(row: CoverageRow) -> str:
+    if not row.made_up:
+        return ""
+    names = ", ".join(row.made_up[:3]) + (", ..." if len(row.made_up) > 3 else "")
+    return f"needs values of tensors to run, so sized as captured: {names}"
 
 
 def environment() -> dict[str, str]:

@@ -39,9 +39,9 @@ class CoverageRow:
         As in :class:`fx_bridge.CapturedGraph`.
     nodes, operators : int
         Of the FX graph.
-    made_up : int
-        Operators whose storages could not be found by running them; see
-        :class:`fx_bridge.storage.StorageTable`.
+    made_up : tuple of str
+        Operators that cannot run without values of tensors, so that their storages are what
+        the captured sizes say; see :class:`fx_bridge.storage.StorageTable`.
     weights_bytes : int
         Of the weights that the graph reads, tied ones once.
     build_s, capture_s, export_s, split_s : float or None
@@ -49,6 +49,9 @@ class CoverageRow:
         partitioning problem; `split_s` includes finding the plan.
     stages : int
         Of the plan, where the model was split by it.
+    ran : bool
+        Whether the stages were run on the meta device, and returned what the model returns.
+        They cannot where an operator is made up.
     peak_memory_bytes : int or None
         Largest resident memory of the process, libraries included.
     reason : str
@@ -63,13 +66,14 @@ class CoverageRow:
     note: str = ""
     nodes: int = 0
     operators: int = 0
-    made_up: int = 0
+    made_up: tuple[str, ...] = ()
     weights_bytes: int = 0
     build_s: float | None = None
     capture_s: float | None = None
     export_s: float | None = None
     split_s: float | None = None
     stages: int = 0
+    ran: bool = False
     peak_memory_bytes: int | None = None
     reason: str = ""
     split_reason: str = ""
@@ -203,11 +207,12 @@ class Measurement:
             problem = PartitionProblem.from_digraph(graph, (Device("one"),))
             self._add(
                 export_s=self._lap_s(),
-                made_up=len(graph.graph["info"]["made_up"]),
+                made_up=tuple(graph.graph["info"]["made_up"]),
                 weights_bytes=sum(w["size_bytes"] for w in graph.graph["weights"].values()),
             )
             step = "split"
-            self._add(stages=split_in_stages(captured, problem), split_s=self._lap_s())
+            stages = split_in_stages(captured, problem)
+            self._add(stages=stages, split_s=self._lap_s(), ran=not self.row.made_up)
         except Exception as error:
             # A model is other people's code: whatever it raises is its row.
             field = "split_reason" if step == "split" else "reason"
@@ -241,6 +246,8 @@ class Measurement:
 def split_in_stages(captured: CapturedGraph, problem: PartitionProblem) -> int:
     """Split a model by a contiguous plan of even loads, and run the stages on the meta device.
 
+    Stages with an operator that needs values of tensors are not run.
+
     Parameters
     ----------
     captured : CapturedGraph
@@ -271,6 +278,8 @@ def split_in_stages(captured: CapturedGraph, problem: PartitionProblem) -> int:
     if result.plan is None or result.objective is None:
         raise PartitionError(f"no contiguous plan: {result.reason}")
     split = split_by_plan(captured, result.plan)
+    if captured.storage_table.made_up:
+        return len(result.plan.stages)
     with torch.no_grad():
         given = split(*captured.args, **captured.kwargs)
     returned = pytree.tree_leaves(captured.graph.output_node().args[0])
