@@ -143,9 +143,10 @@ def capture(
     if (dynamic_batch or dynamic_shapes is not None) and (
         isinstance(model, fx.GraphModule) or not isinstance(model, nn.Module)
     ):
+        kind = "GraphModule" if isinstance(model, fx.GraphModule) else describe(model)
         raise PartitionError(
-            f"dynamic sizes need the module itself, not a {describe(model)}, whose sizes are as "
-            "they are; give the module, or export it with dynamic_shapes yourself"
+            f"dynamic sizes need the module itself, not a {kind}, whose sizes are as they are; "
+            "give the module, or export it with dynamic_shapes yourself"
         )
     if isinstance(model, CapturedGraph):
         if args or keywords:
@@ -229,16 +230,16 @@ def _from_module(
         return Exported(module, args, kwargs, "")
 
     def traced() -> Exported:
-        fixed = dynamic_batch or dynamic_shapes is not None
-        note = "symbolic_trace knows no symbolic sizes" if fixed else ""
+        note = "symbolic_trace knows no symbolic sizes" if dynamic_batch else ""
         return Exported(trace(model, args, kwargs), args, kwargs, note)
 
     failures: dict[str, str] = {}
     ways: dict[Capture, Callable[[], Exported]] = {
         "export": lambda: exported(strict=False),
         "export-strict": lambda: exported(strict=True),
-        "symbolic_trace": traced,
     }
+    if dynamic_shapes is None:
+        ways["symbolic_trace"] = traced
     cause: Exception | None = None
     for how, way in ways.items():
         try:

@@ -13,7 +13,8 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from fx_bridge.messages import first_line, quiet
-from fx_bridge.tracing import copy_training, functorch_node
+from fx_bridge.tracing import copy_training
+from fx_bridge.transforms import has_transform
 from solver import PartitionError
 
 
@@ -34,7 +35,7 @@ def export(
 
 def unlift(program: ExportedProgram) -> fx.GraphModule:
     """Return the graph of a program with its parameters as attributes."""
-    if functorch_node(program.graph) is not None:
+    if has_transform(program.graph):
         with warnings.catch_warnings():
             # torch's own deprecations, met while it copies the structure of the inputs.
             warnings.simplefilter("ignore", FutureWarning)

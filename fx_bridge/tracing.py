@@ -6,7 +6,7 @@ import copy
 import inspect
 import operator
 import warnings
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
@@ -15,10 +15,13 @@ from torch.utils import _pytree as pytree
 from fx_bridge.inputs import flat_inputs, needs_inputs, on_device_of
 from fx_bridge.messages import failure, quiet
 from fx_bridge.replay import Replay
+from fx_bridge.transforms import fuse_transforms, has_transform
 from fx_bridge.weight_inputs import inputs_to_weights, is_weight
 from solver import PartitionError
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+
+_PLAIN: Final = (torch.Tensor, torch.dtype, torch.device, str, int, float, complex, slice)
 
 
 def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
@@ -66,6 +69,9 @@ def complete(
         leaves = flat_inputs(module.graph, args, kwargs)
         weights = {index: leaf for index, leaf in enumerate(leaves) if is_weight(leaf)}
     own = copied(module)
+    for node in own.graph.find_nodes(op="call_module", target="_guards_fn"):
+        # It only checks inputs, reads all of them, and cannot be pickled.
+        own.graph.erase_node(node)
     for node in own.graph.nodes:
         # Dynamo's name for it. Left in place, it makes split_module see cycles where sizes
         # are symbolic.
@@ -85,25 +91,36 @@ def complete(
         )
         args, kwargs = tuple(leaf for n, leaf in enumerate(leaves) if n not in weights), {}
         note = f"{len(weights)} inputs that are parameters or buffers became attributes"
-    missing = [node for node in own.graph.nodes if _lacks_value(node)]
-    if missing:
+    if has_transform(own.graph):
+        fuse_transforms(own)
+    if any(_lacks_value(node) for node in own.graph.nodes):
         args, kwargs = on_device_of(own, args, kwargs)
-        if not args and not kwargs and needs_inputs(own.graph):
-            raise PartitionError(
-                f"node {missing[0].name!r} of the GraphModule has no meta['val'] and there are no "
-                "example inputs to compute it; pass args, such as capture(module, (tokens,))"
-            )
-        try:
-            with quiet():
-                _propagate(own, args, kwargs)
-        except PartitionError:
-            raise
-        except Exception as error:
-            raise PartitionError(
-                f"the GraphModule has no values and running it on the example inputs failed "
-                f"{failure(error, own)}; pass inputs that it accepts"
-            ) from error
+        _fill(own, args, kwargs)
     return own, (args, kwargs), note
+
+
+def _fill(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Compute values that are missing, from those of the placeholders or the inputs."""
+    missing = next(node for node in module.graph.nodes if _lacks_value(node))
+    given = all("val" in node.meta for node in module.graph.find_nodes(op="placeholder"))
+    if not given and not args and not kwargs and needs_inputs(module.graph):
+        raise PartitionError(
+            f"node {missing.name!r} of the GraphModule has no meta['val'] and there are no "
+            "example inputs to compute it; pass args, such as capture(module, (tokens,))"
+        )
+    try:
+        with quiet():
+            if given:
+                _write(Replay(module, must_run=True), overwrite=False)
+            else:
+                _propagate(module, args, kwargs)
+    except PartitionError:
+        raise
+    except Exception as error:
+        raise PartitionError(
+            f"the GraphModule has no values and running it on the example inputs failed "
+            f"{failure(error, module)}; pass inputs that it accepts"
+        ) from error
 
 
 def copied(module: fx.GraphModule) -> fx.GraphModule:
@@ -125,30 +142,10 @@ def copy_training(source: nn.Module, target: nn.Module) -> None:
         module.training = flags.get(name, source.training)
 
 
-def functorch_node(graph: fx.Graph) -> fx.Node | None:
-    """Return the first node that opens a region of torch.vmap or the like.
-
-    What is computed inside one are no tensors of their own: they have no storage, and exist
-    for as long as the region is open.
-    """
-    for node in graph.nodes:
-        name = getattr(node.target, "__name__", "")
-        if node.op == "call_function" and name.endswith("_increment_nesting"):
-            found: fx.Node = node
-            return found
-    return None
-
-
 def _check_graph(module: fx.GraphModule) -> None:
     if not module.graph.find_nodes(op="output"):
         raise PartitionError(
             "the graph of the GraphModule has no output node; write graph.output(node)"
-        )
-    transform = functorch_node(module.graph)
-    if transform is not None:
-        raise PartitionError(
-            f"node {transform.name!r} of the GraphModule opens a transform such as torch.vmap, "
-            "whose values cannot be placed; give the module itself, or an ExportedProgram of it"
         )
     for node in module.graph.nodes:
         if node.op in ("get_attr", "call_module"):
@@ -180,7 +177,14 @@ def _propagate(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, 
     for position, node in enumerate(placeholders):
         starred = str(node.target).startswith("*") and not str(node.target).startswith("**")
         node.meta["val"] = list(given[position:]) if starred else given[position]
+    _write(replay, overwrite=True)
+
+
+def _write(replay: Replay, *, overwrite: bool) -> None:
     replay.replay()
     for node, value in replay.values.items():
-        if not isinstance(value, nn.Module):
-            node.meta["val"] = value
+        if isinstance(value, nn.Module) or ("val" in node.meta and not overwrite):
+            continue
+        # Guards of global state are no values that could be copied.
+        plain = pytree.tree_all(lambda leaf: leaf is None or isinstance(leaf, _PLAIN), value)
+        node.meta["val"] = value if plain else None

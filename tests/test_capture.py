@@ -1,12 +1,16 @@
+import collections
 import copy
+import dataclasses
 import io
 import warnings
 
 import pytest
 import torch
+from split_checks import check_random_plans, check_values
 from torch import fx, nn
+from torch.utils import _pytree as pytree
 
-from fx_bridge.capture import CapturedGraph, capture, placeholder_values
+from fx_bridge.capture import capture, placeholder_values
 from solver import PartitionError
 
 
@@ -63,12 +67,6 @@ class Conditional(nn.Module):
 
 def convnet():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten())
-
-
-def check_values(captured: CapturedGraph) -> None:
-    for node in captured.graph.nodes:
-        if node.op == "placeholder" or (node in captured.operators and node.users):
-            assert "val" in node.meta, node
 
 
 def test_a_module_is_exported_with_values_and_the_same_parameters():
@@ -164,6 +162,7 @@ def test_an_exported_program_and_a_saved_one():
         assert captured.how == "exported_program"
         check_values(captured)
         assert captured.module(torch.ones(2, 4)).shape == (2, 4)
+        assert torch.equal(captured.args[0], torch.ones(2, 4))
 
 
 def test_a_model_on_the_meta_device_takes_inputs_from_anywhere():
@@ -240,27 +239,6 @@ def test_a_warning_of_torch_is_no_failure():
     assert (captured.how, captured.note) == ("export", "")
 
 
-class Vmapped(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(2, 2)
-
-    def forward(self, x):
-        return torch.vmap(lambda row: self.linear(row).sin())(x) + 1
-
-
-def test_vmap_becomes_ordinary_operators():
-    """Tests that no operator is left whose value is no tensor of its own."""
-    model, args = Vmapped(), (torch.ones(3, 2),)
-    program = torch.export.export(model, args)
-    for captured in (capture(model, args), capture(program)):
-        assert not any("nesting" in node.name for node in captured.operators)
-        assert captured.storage_table.made_up == ()
-        assert torch.allclose(captured.module(*args), model(*args))
-    with pytest.raises(PartitionError, match=r"opens a transform such as torch\.vmap"):
-        capture(program.module(), args)
-
-
 def test_inputs_that_do_not_fit_a_graph_with_values_are_refused():
     """Tests the graph of an exported program itself, whose parameters are inputs."""
     program = torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
@@ -282,3 +260,58 @@ def test_a_model_that_returns_its_cache_is_told_not_to():
 
     with pytest.raises(PartitionError, match="use_cache=False"):
         capture(ReturnsBox(), (torch.ones(2),))
+
+
+# -- structured inputs ---------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Batch:
+    tokens: torch.Tensor
+    extra: dict
+
+
+pytree.register_dataclass(Batch, serialized_type_name="tests.test_capture.Batch")
+Pair = collections.namedtuple("Pair", "left right")
+
+
+class Structured(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, batch, pair, *rest, mask=None, **named):
+        y = self.a(batch.tokens) + batch.extra["bias"] + pair.left
+        z = self.b(y).relu()
+        for value in rest:
+            z = z * value
+        if mask is not None:
+            z = z + mask
+        return Batch(z, {"y": y, "named": [named["scale"] * z, None, 3]})
+
+
+def structured_inputs(**changes):
+    args = (
+        Batch(torch.randn(2, 4), {"bias": torch.randn(4)}),
+        Pair(torch.randn(2, 4), None),
+        torch.randn(2, 4),
+        2.0,
+    )
+    return args, {"mask": None, "scale": torch.randn(2, 1), **changes}
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(2, 4)])
+def test_nested_inputs_and_outputs_of_registered_types(mask):
+    model = Structured()
+    args, kwargs = structured_inputs(mask=mask)
+    captured = capture(model, args, kwargs)
+    assert (captured.how, captured.note) == ("export", "")
+    check_values(captured)
+    check_random_plans(model, args, kwargs, captured=captured, plans=4)
+
+
+def test_a_captured_graph_is_returned():
+    captured = capture(nn.Linear(2, 2), (torch.ones(1, 2),))
+    assert capture(captured) is captured
+    with pytest.raises(PartitionError, match="a captured graph has its inputs"):
+        capture(captured, (torch.ones(1, 2),))

@@ -1,0 +1,78 @@
+"""Regions of torch.vmap and the like in a graph: each becomes one operator.
+
+What is computed inside of one are no tensors of their own: they have no storage, and exist for
+as long as the region is open.
+"""
+
+from __future__ import annotations
+
+import operator
+
+from torch import fx
+
+
+def has_transform(graph: fx.Graph) -> bool:
+    """Whether `graph` opens a region of a transform."""
+    return any(_nesting(node) for node in graph.nodes)
+
+
+def fuse_transforms(module: fx.GraphModule) -> None:
+    """Move every region of `module` into a submodule, which one ``call_module`` runs.
+
+    The submodule keeps the region as it is, so that autograd and random numbers are the same.
+    """
+    for number, region in enumerate(_regions(module.graph)):
+        _fuse(module, region, f"transform_{number}")
+    module.recompile()
+
+
+def _nesting(node: fx.Node) -> int:
+    name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
+    return name.endswith("_increment_nesting") - name.endswith("_decrement_nesting")
+
+
+def _regions(graph: fx.Graph) -> list[list[fx.Node]]:
+    regions: list[list[fx.Node]] = []
+    depth = 0
+    for node in graph.nodes:
+        opened = _nesting(node)
+        if opened > 0 and depth == 0:
+            regions.append([])
+        if depth + opened > 0 or opened:
+            # Parameters are read where they are.
+            if node.op != "get_attr":
+                regions[-1].append(node)
+            depth += opened
+    return regions
+
+
+def _fuse(module: fx.GraphModule, region: list[fx.Node], name: str) -> None:
+    graph = module.graph
+    inside = set(region)
+    inputs = dict.fromkeys(r for node in region for r in node.all_input_nodes if r not in inside)
+    results = [node for node in region if not inside.issuperset(node.users)]
+    body = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for read in inputs:
+        copies[read] = body.placeholder(read.name)
+        copies[read].meta.update(read.meta)
+    for node in region:
+        copies[node] = body.node_copy(node, copies.__getitem__)
+    body.output(tuple(copies[node] for node in results))
+    while hasattr(module, name):
+        name += "_"
+    fused = fx.GraphModule(module, body)
+    fused.train(module.training)
+    module.add_submodule(name, fused)
+    with graph.inserting_after(region[-1]):
+        call = graph.call_module(name, tuple(inputs))
+    if all("val" in node.meta for node in results):
+        call.meta["val"] = tuple(node.meta["val"] for node in results)
+    last = call
+    for index, node in enumerate(results):
+        with graph.inserting_after(last):
+            last = graph.call_function(operator.getitem, (call, index))
+        last.meta.update(node.meta)
+        node.replace_all_uses_with(last, delete_user_cb=lambda user: user not in inside)
+    for node in reversed(region):
+        graph.erase_node(node)
