@@ -10,12 +10,13 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import fx
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
+
+from fx_bridge.kernel_sizes import SizedFakeTensorMode
 
 
 class Replay(fx.Interpreter):
@@ -41,11 +42,11 @@ class Replay(fx.Interpreter):
         The operators that could not run.
     """
 
-    differentiates: ClassVar[bool] = False
+    differentiates: bool = False
 
     def __init__(self, module: fx.GraphModule, *, must_run: bool = False) -> None:
         super().__init__(module, garbage_collect_values=False)
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
+        self.mode = SizedFakeTensorMode(allow_non_fake_inputs=True)
         self.must_run = must_run
         self.values: dict[fx.Node, Any] = {}
         self.made_up: list[str] = []

@@ -1,0 +1,74 @@
+"""Sizes that torch's fake kernels give otherwise than its real ones.
+
+They matter where memory is counted: what a recurrent layer keeps for its backward pass can be
+most of what it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, Final
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
+from torch.utils import _pytree as pytree
+
+
+class SizedFakeTensorMode(FakeTensorMode):
+    """A FakeTensorMode in which results have the storages that the real kernels make."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run `func` on fake tensors and mend its result."""
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        mend = _MENDS.get(func)
+        if mend is None or result is NotImplemented:
+            return result
+        with self:
+            return mend(func, args, kwargs or {}, result)
+
+
+def _mend_embedding_bag(_: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
+    # The kernel of the CPU fills one entry more than it returns.
+    output, bags, *rest = result
+    if bags.device.type == "cpu" and bags.numel():
+        bags = bags.new_empty(bags.numel() + 1)[:-1]
+    return type(result)((output, bags, *rest))
+
+
+def _mend_mkldnn_rnn_layer(func: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
+    # What oneDNN keeps for its backward pass is a secret of its own; the fake keeps nothing.
+    *values, workspace = result
+    if not torch.is_grad_enabled() or workspace.device.type != "cpu":
+        return result
+    leaves, structure = pytree.tree_flatten((args, kwargs))
+    sizes = tuple(
+        (leaf.shape, leaf.dtype) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves
+    )
+    kept_bytes = _rnn_workspace_bytes(func, structure, sizes)
+    return type(result)((*values, workspace.new_empty(kept_bytes)))
+
+
+@cache
+def _rnn_workspace_bytes(
+    func: OpOverload, structure: pytree.TreeSpec, leaves: tuple[Any, ...]
+) -> int:
+    """Return what the real kernel keeps; it is run, with zeros, and says it."""
+    with unset_fake_temporarily(), torch.enable_grad():
+        real = [
+            torch.zeros(leaf[0], dtype=leaf[1]) if isinstance(leaf, tuple) else leaf
+            for leaf in leaves
+        ]
+        args, kwargs = pytree.tree_unflatten(real, structure)
+        workspace = func(*args, **kwargs)[-1]
+    return 0 if workspace is None else int(workspace.untyped_storage().nbytes())
+
+
+_MENDS: Final[Mapping[Any, Callable[..., Any]]] = {
+    torch.ops.aten._embedding_bag.default: _mend_embedding_bag,
+    torch.ops.aten._embedding_bag_forward_only.default: _mend_embedding_bag,
+    torch.ops.aten.mkldnn_rnn_layer.default: _mend_mkldnn_rnn_layer,
+}

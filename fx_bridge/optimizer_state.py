@@ -1,0 +1,112 @@
+"""PyTorch's own optimisers on parameters of a graph, with float32 masters of 16-bit ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
+
+import torch
+
+from fx_bridge.digraph import check_optimizer
+from solver import PartitionError
+
+OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
+
+_HALF: Final = (torch.float16, torch.bfloat16)
+
+
+class OptimizerStep:
+    """One step of an optimiser.
+
+    Parameters in 16 bits with a master copy are updated one by one: the gradient is cast to
+    float32, the master is updated by an optimiser of its own, and copied back. All others
+    share one optimiser.
+
+    Parameters
+    ----------
+    parameters : mapping of str to torch.Tensor
+        By name; those without a gradient are passed over.
+    optimizer : str or callable
+        A key of :data:`fx_bridge.digraph.Optimizer`, or what makes an optimiser of a list of
+        tensors.
+    master_weights : bool
+    foreach : bool
+        Of torch's optimisers: update all parameters at once, with temporaries for all.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, torch.Tensor],
+        optimizer: str | OptimizerFactory,
+        *,
+        master_weights: bool,
+        foreach: bool,
+    ) -> None:
+        make = optimizer if callable(optimizer) else _factory(optimizer, foreach)
+        self._plain: dict[str, torch.Tensor] = {}
+        self._mastered: dict[str, tuple[torch.Tensor, torch.Tensor, torch.optim.Optimizer]] = {}
+        for name, parameter in parameters.items():
+            if master_weights and parameter.dtype in _HALF:
+                master = parameter.detach().to(torch.float32).requires_grad_()
+                self._mastered[name] = parameter, master, _made(make, [master])
+            else:
+                self._plain[name] = parameter
+        self._shared = _made(make, list(self._plain.values())) if self._plain else None
+
+    def masters(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the float32 copies, by the name of the parameter."""
+        for name, (_, master, _) in self._mastered.items():
+            yield name, master
+
+    def states(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield what the optimisers keep between steps, by the name of the parameter."""
+        owners = [(name, p, self._shared) for name, p in self._plain.items()]
+        owners += [(name, master, own) for name, (_, master, own) in self._mastered.items()]
+        for name, parameter, optimizer in owners:
+            assert optimizer is not None
+            for value in optimizer.state.get(parameter, {}).values():
+                if isinstance(value, torch.Tensor):
+                    yield name, value
+
+    def run(self, begin: Callable[[str], None]) -> None:
+        """Update all parameters; call `begin` with a name before each part of it."""
+        if self._shared is not None:
+            begin("step")
+            self._shared.step()
+        for name, (parameter, master, optimizer) in self._mastered.items():
+            if parameter.grad is None:
+                continue
+            begin(name)
+            master.grad = parameter.grad.to(torch.float32)
+            optimizer.step()
+            master.grad = None
+            with torch.no_grad():
+                parameter.copy_(master)
+
+
+def check_optimizer_or_factory(optimizer: object) -> None:
+    """Raise PartitionError unless `optimizer` is a known name or can be called."""
+    if not callable(optimizer):
+        check_optimizer(optimizer if isinstance(optimizer, str) else repr(optimizer))
+
+
+def _factory(optimizer: str, foreach: bool) -> OptimizerFactory:
+    def make(parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+        if optimizer in ("sgd", "momentum"):
+            momentum = 0.9 if optimizer == "momentum" else 0.0
+            return torch.optim.SGD(parameters, lr=1e-3, momentum=momentum, foreach=foreach)
+        if optimizer == "adam":
+            return torch.optim.Adam(parameters, lr=1e-3, foreach=foreach)
+        return torch.optim.AdamW(parameters, lr=1e-3, foreach=foreach)
+
+    return make
+
+
+def _made(make: OptimizerFactory, parameters: list[torch.Tensor]) -> torch.optim.Optimizer:
+    made: Any = make(parameters)
+    if not isinstance(made, torch.optim.Optimizer):
+        raise PartitionError(
+            f"optimizer returned a {type(made).__name__}; let it return a torch.optim.Optimizer, "
+            "such as lambda parameters: torch.optim.Adagrad(parameters)"
+        )
+    return made
