@@ -15,6 +15,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.comparison import describe_error
@@ -114,7 +115,7 @@ def run_isolated(configuration: Configuration, limits: WorkerLimits) -> Coverage
     CoverageRow
         With whatever was found out before a limit was reached.
     """
-    context = multiprocessing.get_context("spawn")
+    context = _context()
     ours, theirs = context.Pipe(duplex=False)
     worker = context.Process(
         target=_work, args=(configuration, limits, theirs), daemon=True, name=configuration.name
@@ -137,6 +138,15 @@ def run_isolated(configuration: Configuration, limits: WorkerLimits) -> Coverage
         worker.join()
         ours.close()
     return row
+
+
+def _context() -> BaseContext:
+    """Return how a process is made: by a fork of one that has loaded torch, where that exists."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["fx_bridge", "torch.export", "transformers", __name__])
+    return context
 
 
 def _stopped(row: CoverageRow, why: str) -> CoverageRow:
