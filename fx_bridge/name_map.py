@@ -6,6 +6,7 @@ once, and leaves out nodes and tied names.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -30,7 +31,8 @@ class NameMap:
         where the same tensor is found, ``("submod_0.wte.weight", "submod_2.lm_head.weight")``.
         Empty for one that no operator reads.
     modules : mapping of str to tuple of str
-        Every submodule by its path: the places that hold a part of it, or the whole.
+        Every submodule by its path: the places that hold a part of it, or the whole. Empty for
+        one without tensors that is not called as a whole.
     """
 
     nodes: Mapping[str, tuple[str, ...]]
@@ -67,9 +69,16 @@ def name_map(source: fx.GraphModule, split: fx.GraphModule, stages: Sequence[str
             for name in dict.fromkeys([path, *shared.get(id(module), ())]):
                 if name in modules:
                     modules[name].append(f"{stage}.{path}")
+    places_of = {name: tuple(tensors.get(id(t), ())) for name, t in tensors_of(source)}
+    for name, module in _submodules(source):
+        if not modules[name]:
+            # Its tensors are tied, and held under the names of another module.
+            own = itertools.chain(module._parameters, module._buffers)
+            places = (place for key in own for place in places_of.get(f"{name}.{key}", ()))
+            modules[name] = list(dict.fromkeys(place.rpartition(".")[0] for place in places))
     return NameMap(
         nodes={name: tuple(places) for name, places in nodes.items()},
-        tensors={name: tuple(tensors.get(id(t), ())) for name, t in tensors_of(source)},
+        tensors=places_of,
         modules={name: tuple(places) for name, places in modules.items()},
     )
 

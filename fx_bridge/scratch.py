@@ -18,7 +18,9 @@ from torch.fx.node import map_arg
 from torch.fx.passes.split_module import split_module
 from torch.fx.passes.split_utils import split_by_tags
 
+from fx_bridge.capture import CapturedGraph
 from fx_bridge.sinking import attribute_at
+from solver import PartitionPlan
 
 Backend = Literal["split_module", "tags"]
 
@@ -35,6 +37,8 @@ class Scratch:
     """Scratch placeholder to the get_attr node that it stands for."""
     path_of: dict[str, str] = field(default_factory=dict)
     """Scratch name of a called or read submodule to its path."""
+    stage_of: dict[str, int] = field(default_factory=dict)
+    """Stage of every operator of the scratch graph, by name."""
 
 
 class _ScratchModule(nn.Module):
@@ -45,8 +49,21 @@ class _ScratchModule(nn.Module):
         self.graph = graph
 
 
-def scratch_graph(source: fx.GraphModule, stage_of: Mapping[str, int]) -> Scratch:
-    """Build the graph to split: operators in stage order, attributes without a path."""
+def final_value(value: Any) -> Any:
+    """Mark, in the scratch graph, what a stage returns of a value that it writes in place.
+
+    Replaced by `value` in the split.
+    """
+    return value
+
+
+def scratch_graph(captured: CapturedGraph, plan: PartitionPlan) -> Scratch:
+    """Build the graph to split: operators in stage order, attributes without a path.
+
+    An input or weight that the graph returns, and that an operator writes in place, is returned
+    by the stage of that operator: elsewhere there may be only a copy of what it was before.
+    """
+    source, stage_of = captured.module, plan.stage_index
     graph = fx.Graph()
     scratch = Scratch(_ScratchModule(graph))  # type: ignore[arg-type]
     prefix = "fxp"
@@ -60,7 +77,7 @@ def scratch_graph(source: fx.GraphModule, stage_of: Mapping[str, int]) -> Scratc
     for node in source.graph.nodes:
         if node.op == "placeholder":
             placeholder = graph.create_node(
-                "placeholder", node.name, node.args, name=node.name, type_expr=node.type
+                "placeholder", node.name, name=node.name, type_expr=node.type
             )
             placeholder.meta[ORIGIN] = node
             environment[node] = placeholder
@@ -111,30 +128,55 @@ def scratch_graph(source: fx.GraphModule, stage_of: Mapping[str, int]) -> Scratc
             )
             operator.meta[ORIGIN] = node
             environment[node] = operator
-    result = graph.output(values(output.args[0], None), output.type)
+            scratch.stage_of[operator.name] = stage
+    finals: dict[fx.Node, fx.Node] = {}
+    for node, stage in _written_outputs(captured, output, stage_of).items():
+        finals[node] = graph.call_function(final_value, (values(node, stage),))
+        finals[node].meta[ORIGIN] = node
+        scratch.stage_of[finals[node].name] = stage
+    returned = map_arg(
+        output.args[0], lambda read: finals[read] if read in finals else values(read, None)
+    )
+    result = graph.output(returned, output.type)
     result.meta[ORIGIN] = output
     return scratch
 
 
-def run_backend(
-    backend: Backend, scratch: Scratch, stage_of: Mapping[str, int], names: Sequence[str]
-) -> fx.GraphModule:
+def _written_outputs(
+    captured: CapturedGraph, output: fx.Node, stage_of: Mapping[str, int]
+) -> dict[fx.Node, int]:
+    """Return the inputs and weights that the graph returns, with the stages that write them."""
+    reads = [read for read in output.all_input_nodes if read.op in ("placeholder", "get_attr")]
+    if not reads:
+        return {}
+    table = captured.storage_table
+    # All that touches a written input or weight is in one stage.
+    writer = {
+        storage: stage_of[name] for name, storages in table.writes.items() for storage in storages
+    }
+    found: dict[fx.Node, int] = {}
+    for read in reads:
+        for storage in table.storages.get(read.name, ()):
+            if storage in writer:
+                found[read] = writer[storage]
+    return found
+
+
+def run_backend(backend: Backend, scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
     """Split the scratch graph into children called `names`, in stage order.
 
     Each has its placeholders first, and a call in the graph of the result.
     """
     if backend == "tags":
-        return _by_tags(scratch, stage_of, names)
-    return _by_split_module(scratch, stage_of, names)
+        return _by_tags(scratch, names)
+    return _by_split_module(scratch, names)
 
 
-def _by_split_module(
-    scratch: Scratch, stage_of: Mapping[str, int], names: Sequence[str]
-) -> fx.GraphModule:
+def _by_split_module(scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
     split = split_module(
         scratch.module,
         scratch.module,
-        lambda node: stage_of[node.meta[ORIGIN].name],
+        lambda node: scratch.stage_of[node.name],
         keep_original_order=True,
         keep_original_node_name=True,
     )
@@ -151,10 +193,10 @@ def _by_split_module(
     return split
 
 
-def _by_tags(scratch: Scratch, stage_of: Mapping[str, int], names: Sequence[str]) -> fx.GraphModule:
+def _by_tags(scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
     for node in scratch.module.graph.nodes:
-        if node.name in stage_of:
-            node.tag = names[stage_of[node.name]]
+        if node.name in scratch.stage_of:
+            node.tag = names[scratch.stage_of[node.name]]
     split = split_by_tags(scratch.module, list(names))
     assert isinstance(split, fx.GraphModule)
     for name in names:

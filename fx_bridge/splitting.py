@@ -16,7 +16,7 @@ from torch import fx, nn
 from fx_bridge.capture import CapturedGraph
 from fx_bridge.name_map import name_map, shared_tensors
 from fx_bridge.plan_checks import check_splittable
-from fx_bridge.scratch import ORIGIN, Backend, Scratch, run_backend, scratch_graph
+from fx_bridge.scratch import ORIGIN, Backend, Scratch, final_value, run_backend, scratch_graph
 from fx_bridge.sinking import adopt, paths_read_by, stage_results
 from solver import PartitionError, PartitionPlan
 
@@ -98,8 +98,8 @@ def split_by_plan(
         )
     check_splittable(captured, plan)
     names = _stage_names(captured.module, len(plan.stages))
-    scratch = scratch_graph(captured.module, plan.stage_index)
-    split = run_backend(backend, scratch, plan.stage_index, names)
+    scratch = scratch_graph(captured, plan)
+    split = run_backend(backend, scratch, names)
     _finish(split, captured.module, plan, scratch, names)
     return split
 
@@ -175,6 +175,9 @@ def _restore_stage(
     for placeholder in placeholders:
         if placeholder.name in scratch.weight_of:
             graph.erase_node(placeholder)
+    for mark in graph.find_nodes(op="call_function", target=final_value):
+        mark.replace_all_uses_with(mark.args[0])
+        graph.erase_node(mark)
     for node in graph.nodes:
         if node.op == "call_module" or (node.op == "get_attr" and node.target in scratch.path_of):
             node.target = scratch.path_of[node.target]

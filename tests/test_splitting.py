@@ -8,7 +8,7 @@ import pytest
 import torch
 from random_plans import random_plan
 from separated import separated
-from split_checks import check, check_random_plans, cut_at, plan_of
+from split_checks import BACKENDS, check, check_random_plans, cut_at, plan_of
 from torch import fx, nn
 
 from fx_bridge.capture import CapturedGraph, capture
@@ -397,6 +397,54 @@ def test_blocks_that_write_in_place_can_still_be_cut_apart():
     captured = capture(model, args)
     largest = max(len(group.operators) for group in colocation_groups(captured))
     assert largest < len(captured.operators) / 2
+
+
+class ReturnsWhatItWrites(nn.Module):
+    """An updated cache is returned: an input through a view, a buffer, one inside a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("cache", torch.zeros(3, 4))
+
+    def forward(self, x, y):
+        v = x.transpose(0, 1)
+        v.add_(1)
+        z = self.norm(y).relu()
+        self.cache.add_(z.detach())
+        return x, z * 2, self.cache, self.norm.running_mean, y
+
+
+@pytest.mark.parametrize("source", ["export", "symbolic_trace"])
+def test_what_a_stage_writes_is_returned_as_the_stage_left_it(source):
+    """Returned by the root, it would be what the caller has, or what the root holds."""
+    model, args = ReturnsWhatItWrites(), (torch.randn(2, 3), torch.randn(3, 4))
+    captured = capture(model if source == "export" else fx.symbolic_trace(model), args)
+    check_random_plans(model, args, captured=captured, gradients=False)
+    for backend in BACKENDS:
+        split = split_by_plan(captured, cut_at(captured, 2), backend=backend)
+        x = torch.randn(2, 3)
+        assert split(x, args[1])[0] is x, "in one process it is the caller's own"
+        assert not dict(split.named_buffers(recurse=False))
+
+
+def test_weights_after_a_parameter_with_a_default():
+    """split_module compiles stand-ins of weights behind placeholders, which may have defaults."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4))
+
+        def forward(self, x, scale=None):
+            return (x * self.weight).relu() + 1
+
+    model, args = Model(), (torch.randn(2, 4),)
+    captured = capture(fx.symbolic_trace(model), args)
+    assert captured.graph.find_nodes(op="get_attr")
+    check_random_plans(model, args, captured=captured)
+    split = split_by_plan(captured, cut_at(captured, 1))
+    split(args[0], None)
 
 
 # -- what the module is besides its graph --------------------------------------------------

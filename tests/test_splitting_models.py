@@ -7,7 +7,7 @@ import pytest
 import torch
 from random_plans import random_plan
 from separated import separated
-from split_checks import check, check_random_plans, cut_at, plan_of
+from split_checks import BACKENDS, check, check_random_plans, cut_at, plan_of
 from torch import fx, nn
 
 from fx_bridge.capture import CapturedGraph, capture
@@ -161,16 +161,19 @@ def test_regions_of_dynamo():
     assert torch._C._set_grad_enabled in targets
     assert torch.amp._enter_autocast in targets
     captured = capture(module, inputs)
+    # Parameters among the inputs have become weights.
+    reference = captured.module
+    assert all(map(torch.equal, reference(*args), module(*inputs)))
     groups = colocation_groups(captured)
     assert any("grad mode" in group.reason for group in groups)
     for seed in range(24):
         plan = random_plan(captured, groups, 3, random.Random(seed))
-        check(module, captured, plan, inputs)
-        split = split_by_plan(captured, plan)
+        split = check(reference, captured, plan, args, backend=BACKENDS[seed % 2])
         # A stage alone leaves the modes as they were.
         for node in split.graph.nodes:
             if node.op == "call_module":
-                values = [torch.randn_like(v.meta["val"], device="cpu") for v in node.args]
+                fakes = [v.meta["val"] for v in node.args]
+                values = [torch.randn(fake.shape, dtype=fake.dtype) for fake in fakes]
                 split.get_submodule(node.target)(*values)
                 assert torch.is_grad_enabled()
                 assert not torch.is_autocast_enabled("cpu")
@@ -275,9 +278,14 @@ def test_contiguous_splits_of_graphs_with_symbolic_sizes():
         isinstance(node.meta.get("example_value"), torch.SymInt) for node in module.graph.nodes
     )
     # Straight from dynamo too: its example values make split_module see cycles.
-    for captured in (capture(module, inputs), CapturedGraph(module, "graph_module")):
-        for positions in itertools.combinations(range(1, len(captured.operators), 3), 2):
-            check(module, captured, cut_at(captured, *positions), inputs, gradients=False)
+    captured = capture(module, inputs)
+    given = tuple(value for value in inputs if not isinstance(value, nn.Parameter))
+    assert torch.equal(captured.module(*given)[0], module(*inputs)[0])
+    for graph, values in ((captured, given), (CapturedGraph(module, "graph_module"), inputs)):
+        for positions in itertools.combinations(range(1, len(graph.operators), 3), 2):
+            plan = cut_at(graph, *positions)
+            backend = BACKENDS[sum(positions) % 2]
+            check(graph.module, graph, plan, values, gradients=False, backend=backend)
     assert any("example_value" in node.meta for node in module.graph.nodes)
 
 
