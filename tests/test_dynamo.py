@@ -1,0 +1,307 @@
+"""Tests of planning and splitting inside torch.compile."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo.testing import CompileCounter
+from torch.utils.checkpoint import checkpoint
+
+from fx_bridge.dynamo import CompileBackend, compile_backend
+from solver import Device, Interconnect, KiB, PartitionError, SolveLimits, SolveStatus
+
+# Transfers cost nothing, so that two devices are always better than one.
+OPTIONS = {"limits": SolveLimits(time_limit_s=30, workers=1), "interconnect": Interconnect()}
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    torch._dynamo.reset()
+    torch.manual_seed(0)
+    yield
+    torch._dynamo.reset()
+
+
+def backend_of(*kib, **options):
+    devices = [Device(f"gpu{n}", memory_bytes=size * KiB) for n, size in enumerate(kib)]
+    return compile_backend(devices=devices, **{**OPTIONS, **options})
+
+
+def inputs_of(result):
+    return [node.name for node in result.captured.graph.find_nodes(op="placeholder")]
+
+
+class Net(nn.Module):
+    """Normalisation, a buffer, a tensor that is neither, sizes, and a dict of outputs."""
+
+    def __init__(self, breaks=False):
+        super().__init__()
+        self.first, self.norm = nn.Linear(32, 32), nn.BatchNorm1d(32)
+        self.blocks = nn.ModuleList([nn.Linear(32, 32) for _ in range(3)])
+        self.register_buffer("offset", torch.ones(32))
+        self.plain = torch.ones(32)
+        self.drop = nn.Dropout(0.5)
+        self.breaks = breaks
+
+    def forward(self, x):
+        y = self.norm(self.first(x)) + self.offset + self.plain
+        y = self.drop(self.blocks[0](y)).relu()
+        if self.breaks:
+            torch._dynamo.graph_break()
+        y = self.blocks[2](self.blocks[1](y).relu_())
+        return {"folded": y.view(x.shape[0] * 2, -1), "y": y}
+
+
+def step(model, optimizer, x, seed):
+    torch.manual_seed(seed)
+    optimizer.zero_grad()
+    outputs = {**model(x), "random": torch.get_rng_state()}
+    (outputs["folded"].sum() + outputs["y"].square().mean()).backward()
+    optimizer.step()
+    return outputs
+
+
+@pytest.mark.parametrize(("breaks", "graphs"), [(False, 2), (True, 4)])
+def test_training_is_that_of_the_model_step_by_step(breaks, graphs):
+    """Tests values, gradients, buffers and random numbers, with batch sizes that change."""
+    model = Net(breaks)
+    reference = copy.deepcopy(model)
+    backend = backend_of(16, 16)
+    compiled = torch.compile(model, backend=backend)
+    ours, theirs = (torch.optim.AdamW(m.parameters(), lr=0.1) for m in (model, reference))
+    for seed, batch in enumerate((5, 5, 7, 4, 5)):
+        x = torch.randn(batch, 32)
+        found, expected = step(compiled, ours, x, seed), step(reference, theirs, x, seed)
+        assert torch.equal(found["folded"], expected["folded"])
+        assert torch.equal(found["random"], expected["random"])
+        pairs = zip(model.named_parameters(), reference.parameters(), strict=True)
+        for (name, parameter), other in pairs:
+            assert torch.equal(parameter.grad, other.grad), name
+            assert torch.equal(parameter, other), name
+        for buffer, other in zip(model.buffers(), reference.buffers(), strict=True):
+            assert torch.equal(buffer, other)
+    # The first sizes are fixed, the next ones symbolic.
+    assert len(backend.results) == graphs
+    assert all(len(result.plan.stages) == 2 for result in backend.results)
+
+
+def test_parameters_and_buffers_are_weights_under_the_names_of_the_model():
+    model = Net()
+    backend = backend_of(16, 16)
+    torch.compile(model, backend=backend)(torch.randn(5, 32))
+    (result,) = backend.results
+    assert result.captured.how == "dynamo"
+    # A tensor that is no parameter or buffer may be another one in the next call.
+    assert inputs_of(result) == ["l_x_", "l_self_plain"]
+    names = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
+    assert set(result.problem.weights) == names
+    owned = {
+        name: tensor
+        for stage in result.split().meta["stages"]
+        for name, tensor in result.split().get_submodule(stage).named_parameters()
+    }
+    assert all(owned[name] is parameter for name, parameter in model.named_parameters())
+    assert not any("example_value" in node.meta for node in result.captured.graph.nodes)
+
+
+def test_symbolic_sizes_count_as_those_of_the_example():
+    backend = backend_of(16, 16)
+    compiled = torch.compile(Net().eval(), backend=backend, dynamic=True)
+    compiled(torch.randn(6, 32))
+    compiled(torch.randn(9, 32))
+    (result,) = backend.results
+    assert result.captured.storage_table.value_bytes["linear"] == 6 * 32 * 4
+    assert result.captured.graph.find_nodes(op="placeholder")[0].meta["val"].node.hint == 6
+
+
+def test_other_parameters_than_those_compiled_with_are_used():
+    """Tests a parameter that is replaced, and another instance without a new compilation."""
+    model, backend, x = Net().eval(), backend_of(16, 16), torch.randn(5, 32)
+    compiled = torch.compile(model, backend=backend)
+    assert torch.equal(compiled(x)["y"], model(x)["y"])
+    model.blocks[1].weight = nn.Parameter(torch.randn(32, 32))
+    model.offset = torch.randn(32)
+    assert torch.equal(compiled(x)["y"], model(x)["y"])
+    other = Net().eval()
+    assert torch.equal(torch.compile(other, backend=backend)(x)["y"], other(x)["y"])
+    assert torch.equal(compiled(x)["y"], model(x)["y"])
+    assert len(backend.results) == 1
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_inference_modes(mode):
+    model, x = Net().eval(), torch.randn(5, 32)
+    compiled = torch.compile(model, backend=backend_of(16, 16))
+    with mode():
+        assert torch.equal(compiled(x)["y"], model(x)["y"])
+        assert not compiled(x)["y"].requires_grad
+
+
+class Regions(Net):
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.blocks[0](x)
+        with torch.no_grad():
+            scale = self.blocks[1](x).sum()
+        return self.blocks[2](y.float()) + scale
+
+
+class Checkpointed(Net):
+    def forward(self, x):
+        y = checkpoint(lambda t: self.blocks[0](t).relu(), x, use_reentrant=False)
+        return self.blocks[1](y)
+
+
+class Cache(Net):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(8, 32))
+        self.register_buffer("position", torch.zeros((), dtype=torch.long))
+
+    def forward(self, x):
+        row = self.first(x)[:1]
+        self.cache.index_copy_(0, self.position.view(1), row.detach())
+        self.position.add_(1)
+        return self.cache.sum(0) + self.blocks[0](row)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.middle = nn.Embedding(32, 16), nn.Linear(16, 16)
+        self.head = nn.Linear(16, 32, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, x):
+        return self.head(self.middle(self.words(x.abs().long() % 32)))
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3 * ctx.saved_tensors[0]
+
+
+class Custom(Net):
+    def forward(self, x):
+        return self.blocks[1](Square.apply(self.blocks[0](x)))
+
+
+class Conditional(Net):
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, self.blocks[0], self.blocks[1], (x,))
+
+
+class Vmapped(Net):
+    def forward(self, x):
+        return torch.vmap(lambda row: self.blocks[0](row).sin())(x) + self.blocks[1](x)
+
+
+class State(Net):
+    """Keeps a tensor that each call replaces."""
+
+    def forward(self, x):
+        self.plain = (self.blocks[0](x) + self.plain).tanh().detach()
+        return self.blocks[1](self.plain)
+
+
+class Item(Net):
+    def forward(self, x):
+        count = int(x.abs().sum().item()) % 3 + 1
+        return self.blocks[1](self.blocks[0](x)) * count
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Regions, Checkpointed, Cache, Tied, Custom, Conditional, Vmapped, State, Item],
+)
+def test_awkward_models_train_the_same(kind):
+    model = kind()
+    reference = copy.deepcopy(model)
+    backend = backend_of(200, 200)
+    compiled = torch.compile(model, backend=backend)
+    for _ in range(2):
+        x = torch.randn(4, 32)
+        found, expected = compiled(x), reference(x)
+        assert torch.equal(found, expected)
+        for output in (found, expected):
+            output.square().sum().backward()
+        pairs = zip(model.named_parameters(), reference.parameters(), strict=True)
+        for (name, parameter), other in pairs:
+            assert (parameter.grad is None) == (other.grad is None), name
+            if other.grad is not None:
+                torch.testing.assert_close(parameter.grad, other.grad, msg=name)
+        for buffer, other in zip(model.buffers(), reference.buffers(), strict=True):
+            assert torch.equal(buffer, other)
+    assert backend.results
+    assert any(len(result.plan.stages) == 2 for result in backend.results)
+
+
+def test_training_plans_keep_what_backward_needs():
+    """Tests that options reach the planner, on a function whose weights are no attributes."""
+    weight = nn.Parameter(torch.randn(32, 32))
+    backend = backend_of(200, memory_model="training", objective="peak_memory")
+    torch.compile(lambda x: (x @ weight).relu(), backend=backend)(torch.randn(4, 32))
+    (result,) = backend.results
+    assert result.problem.memory_model == "training"
+    assert result.problem.saved
+    assert [w.size_bytes for w in result.problem.weights.values()] == [32 * 32 * 4]
+
+
+def test_a_graph_too_small_to_split_is_one_stage():
+    backend = backend_of(16, 16)
+    assert torch.equal(
+        torch.compile(lambda x: x + 1, backend=backend)(torch.ones(2)), 2 * torch.ones(2)
+    )
+    assert len(backend.results[0].plan.stages) == 1
+    # Nothing is computed, so that dynamo does not ask, or there is nothing to place.
+    assert torch.compile(lambda x: x, backend=backend)(torch.ones(2)).shape == (2,)
+    assert len(backend.results) == 1
+
+
+@pytest.mark.parametrize("suppress", [False, True])
+def test_a_graph_without_a_plan_raises_its_reason_and_never_runs(suppress):
+    model, backend = Net(), backend_of(3, 3)
+    compiled = torch.compile(model, backend=backend)
+    with torch._dynamo.config.patch(suppress_errors=suppress):
+        for _ in range(2):
+            with pytest.raises(PartitionError, match=r"no plan to use \(infeasible\)"):
+                compiled(torch.randn(5, 32))
+    assert [result.solved.status for result in backend.results] == [SolveStatus.INFEASIBLE]
+    assert int(model.norm.num_batches_tracked) == 0
+
+
+@pytest.mark.parametrize(
+    ("devices", "options", "message"),
+    [
+        ([], {}, "there are no devices"),
+        (3, {}, "devices is 3; write a list"),
+        ([Device("a")], {"limit": 3}, "option 'limit' is unknown; write one of objective,"),
+        ([Device("a")], {"objective": "speed"}, "objective is 'speed'"),
+        ([Device("a")], {"solver": "magic"}, "solver 'magic' is unknown"),
+        ([Device("a")], {"args": ()}, "option 'args' is unknown"),
+    ],
+)
+def test_wrong_options_are_refused_before_anything_is_compiled(devices, options, message):
+    with pytest.raises(PartitionError, match=message.replace("(", r"\(")):
+        compile_backend(devices, **options)
+
+
+def test_graphs_are_those_of_any_backend():
+    """Tests that the backend makes dynamo neither break nor recompile more than others do."""
+    counter = CompileCounter()
+    x = torch.randn(5, 32)
+    torch.compile(Net(breaks=True).eval(), backend=counter)(x)
+    torch._dynamo.reset()
+    backend = backend_of(16, 16)
+    assert isinstance(backend, CompileBackend)
+    compiled = torch.compile(Net(breaks=True).eval(), backend=backend)
+    compiled(x)
+    compiled(x)
+    assert len(backend.results) == counter.frame_count == 2
