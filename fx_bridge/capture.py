@@ -264,6 +264,12 @@ def _from_module(
             "let the model return only tensors in tuples, lists and dicts (a transformers model: "
             "use_cache=False), or register that type with torch.utils._pytree"
         )
+    elif len(devices := {tensor.device.type for tensor in model.state_dict().values()}) > 1:
+        # As torch.FloatTensor(...) makes them, which heeds no default device.
+        remedy = (
+            f"its weights are on {' and '.join(sorted(devices))}: put all of them on one device, "
+            "such as model.to('meta')"
+        )
     else:
         remedy = "check that the model runs on these inputs, or give an ExportedProgram of it"
     raise PartitionError(

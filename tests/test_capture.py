@@ -315,3 +315,21 @@ def test_a_captured_graph_is_returned():
     assert capture(captured) is captured
     with pytest.raises(PartitionError, match="a captured graph has its inputs"):
         capture(captured, (torch.ones(1, 2),))
+
+
+def test_weights_on_several_devices_are_named():
+    class Legacy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            # Heeds no default device.
+            self.scale = nn.Parameter(torch.FloatTensor(4))
+
+        def forward(self, x):
+            return self.linear(x) * self.scale
+
+    with torch.device("meta"):
+        model = Legacy()
+    with pytest.raises(PartitionError, match=r"weights are on cpu and meta: .*to\('meta'\)"):
+        capture(model, (torch.ones(2, 4),))
+    assert capture(model.to("meta"), (torch.ones(2, 4),)).how == "export"
