@@ -6,7 +6,15 @@ from collections.abc import Sequence
 
 from solver.evaluate import DeviceUsage
 from solver.problem import PartitionProblem
-from solver.quantities import MISSING, format_bytes, format_gap, format_ns, format_value, printable
+from solver.quantities import (
+    MISSING,
+    aligned,
+    format_bytes,
+    format_gap,
+    format_ns,
+    format_value,
+    printable,
+)
 from solver.result import SolveResult, SolveStatus
 
 
@@ -41,7 +49,7 @@ def summary(problem: PartitionProblem, results: Sequence[SolveResult]) -> str:
             values = result.objective_values
             cells += ["", "", format_value(name, None if values is None else values[level])]
         totals.append(cells)
-    lines = _aligned([*header, *rows, *totals])
+    lines = aligned([*header, *rows, *totals])
     rule = "-" * max(map(len, lines))
     lines.insert(len(header), rule)
     lines.insert(len(header) + 1 + len(rows), rule)
@@ -65,18 +73,6 @@ def _usage_cells(result: SolveResult, index: int) -> list[str]:
     if stages > 1:
         operators += f" in {stages} stages"
     return [operators, memory, format_ns(usage.load_ns)]
-
-
-def _aligned(rows: list[list[str]]) -> list[str]:
-    rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _sentence(problem: PartitionProblem, result: SolveResult) -> str:
