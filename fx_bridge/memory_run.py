@@ -65,7 +65,8 @@ class MemoryRun(Replay):
         weights: Collection[str],
     ) -> None:
         super().__init__(captured.module)
-        self.differentiates = training is not None
+        # Also where nothing is differentiated: kernels ask what could be.
+        self.differentiates = True
         self.ledger = Ledger()
         self.boundary = 0
         self.outputs: Any = None
@@ -104,7 +105,7 @@ class MemoryRun(Replay):
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         """Yield what is entered around the run, outermost first."""
         yield from super().contexts()
-        if self.differentiates:
+        if self._training is not None:
             yield torch.enable_grad()
         yield self.ledger
 
