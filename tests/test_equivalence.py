@@ -62,7 +62,7 @@ def test_equal_modules_are_equal_in_everything(model, split):
     assert report.equal
     assert report.outputs_equal
     assert report.gradients_equal
-    assert report.buffers_equal
+    assert report.state_equal
     assert report.random_state_equal
     assert report.values_compared
     assert (report.max_abs_error, report.differences) == (0.0, ())
@@ -77,7 +77,7 @@ def test_the_path_of_a_changed_output_is_named(model):
 
     report = check_equivalence(model, Changed(model, change), X)
     assert not report.outputs_equal
-    assert report.buffers_equal
+    assert report.state_equal
     assert report.max_abs_error == pytest.approx(0.5)
     assert report.differences == ("output['z'][0] differs in 3 of 12 elements, by at most 0.5",)
 
@@ -115,6 +115,26 @@ def test_nan_equals_nan_and_nothing_else(model):
     assert report.max_abs_error == math.inf
 
 
+def test_the_sign_of_zero_is_a_difference(model):
+    def zeros(sign):
+        return Changed(model, lambda self, x, forward: forward(x) | {"y": sign * torch.zeros(3, 4)})
+
+    report = check_equivalence(zeros(1), zeros(-1), X)
+    assert report.differences == ("output['y'] differs in 12 of 12 elements, by the sign of zero",)
+    assert report.max_abs_error == 0.0
+
+    class Complex(nn.Module):
+        def __init__(self, sign):
+            super().__init__()
+            self.sign = sign
+
+        def forward(self, x):
+            return torch.complex(x, self.sign * torch.zeros_like(x))
+
+    assert check_equivalence(Complex(1), Complex(1), X).equal
+    assert not check_equivalence(Complex(1), Complex(-1), X).equal
+
+
 def test_a_missing_gradient_is_named(model):
     def change(self, x, forward):
         outputs = forward(x)
@@ -123,6 +143,9 @@ def test_a_missing_gradient_is_named(model):
     report = check_equivalence(model, Changed(model, change), X, gradients=True)
     assert report.outputs_equal
     assert report.gradients_equal is False
+    assert report.differences[0] == (
+        "tensor 1 of the output requires a gradient in the model but not in the split"
+    )
     missing = "the gradient of parameter 'b.bias' exists in the model but not in the split"
     assert missing in report.differences
 
@@ -131,7 +154,8 @@ def test_a_wrong_gradient_of_equal_values_is_found(model):
     def change(self, x, forward):
         outputs = forward(x)
         y = outputs["y"]
-        return outputs | {"y": y.detach() + 1.01 * (y - y.detach())}
+        # Negated twice, so that no -0.0 becomes 0.0.
+        return outputs | {"y": -(-y.detach() - 1.01 * (y - y.detach()))}
 
     report = check_equivalence(model, Changed(model, change), X, gradients=True)
     assert report.outputs_equal
@@ -177,8 +201,8 @@ def test_buffers_and_the_random_state_are_compared(model):
         return forward(x)
 
     report = check_equivalence(model, Changed(model, forget), X)
-    assert not report.buffers_equal
-    assert any("buffer 'norm.num_batches_tracked'" in text for text in report.differences)
+    assert not report.state_equal
+    assert any("'norm.num_batches_tracked' after the call" in text for text in report.differences)
 
     def draw(self, x, forward):
         outputs = forward(x)
@@ -189,6 +213,116 @@ def test_buffers_and_the_random_state_are_compared(model):
     assert report.outputs_equal
     assert not report.random_state_equal
     assert not report.equal
+
+
+def test_written_weights_and_constants_are_compared():
+    class Writes(nn.Module):
+        def __init__(self, factor):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(4))
+            self.constant = torch.ones(4)
+            self.factor = factor
+
+        def forward(self, x):
+            with torch.no_grad():
+                y = x * self.scale * self.constant
+                self.scale.mul_(self.factor)
+                self.constant.data.mul_(self.factor)
+            return y
+
+    model = Writes(2)
+    assert check_equivalence(model, Writes(2), X).equal
+    report = check_equivalence(model, Writes(3), X)
+    assert report.outputs_equal
+    assert not report.state_equal
+    assert report.differences == (
+        "'scale' after the call differs in 4 of 4 elements, by at most 1",
+        "'constant' after the call differs in 4 of 4 elements, by at most 1",
+    )
+    without = nn.Module()
+    without.forward = lambda x: x.clone()
+    assert "'scale' is written by the model, but the split does not hold it" in (
+        check_equivalence(model, without, X).differences
+    )
+    assert bool((model.scale == 1).all() and (model.constant == 1).all())
+
+
+def test_a_replaced_parameter_is_put_back():
+    class Replaces(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            y = x * self.scale
+            self.scale = nn.Parameter(self.scale.detach() * 2)
+            return y
+
+    model = Replaces()
+    before = model.scale
+    assert check_equivalence(model, copy.deepcopy(model), X, gradients=True).equal
+    assert model.scale is before
+
+
+class Returns(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4))
+        self.function = function
+
+    def forward(self, x, y=None):
+        return self.function(self, x, y)
+
+
+@pytest.mark.parametrize(
+    ("function", "changed", "text"),
+    [
+        (
+            lambda self, x, y: (x, x.sin()),
+            lambda self, x, y: (x.clone(), x.sin()),
+            "input[0][0] and output[0] share memory in the model, and not so in the split",
+        ),
+        (
+            lambda self, x, y: (x.sin(), x.cos()),
+            lambda self, x, y: torch.stack([x.sin(), x.cos()]).unbind(),
+            "output[0] and output[1] do not share memory in the model, and not so in the split",
+        ),
+        (
+            lambda self, x, y: self.weight.view(2, 2),
+            lambda self, x, y: self.weight.view(2, 2).clone(),
+            "output and weight share memory in the model, and not so in the split",
+        ),
+    ],
+)
+def test_shared_memory_is_compared_when_asked_for(function, changed, text):
+    model, other = Returns(function), Returns(changed)
+    assert check_equivalence(model, Returns(function), X, aliasing=True).equal
+    assert check_equivalence(model, other, X).equal
+    assert check_equivalence(model, other, X, aliasing=True).differences == (text,)
+
+
+def test_inputs_that_share_memory_share_it_in_the_call():
+    def writes(self, x, y):
+        x.add_(1)
+        return y.sin()
+
+    x = X[0].clone()
+    model = Returns(writes)
+    for second in (x[0], x, x.t(), x.view(-1)):
+        after = (second.detach() + 1).sin()
+        other = Returns(lambda self, a, b, after=after: (a.add_(1), after.clone())[1])
+        assert check_equivalence(model, other, (x, second)).equal
+    assert torch.equal(x, X[0])
+
+
+def test_the_gradient_of_an_input_that_only_becomes_differentiable_is_not_compared():
+    def writes(self, x, y):
+        x.copy_(y)
+        return y * self.weight
+
+    args = (torch.ones(4), torch.ones(4, requires_grad=True))
+    kept = Returns(lambda self, x, y: (x.copy_(y.detach()), y * self.weight)[1])
+    assert check_equivalence(Returns(writes), kept, args, gradients=True).equal
 
 
 def test_nothing_is_left_behind(model, split):
@@ -259,6 +393,12 @@ def test_a_module_that_does_not_run_is_named_in_one_line(model):
     assert "\n" not in str(caught.value)
     with pytest.raises(PartitionError, match="the split fails on inputs that the model accepts"):
         check_equivalence(model, nn.Linear(77, 1), X)
+
+
+def test_a_lazy_module_is_to_be_called_first():
+    lazy = nn.Sequential(nn.LazyLinear(4))
+    with pytest.raises(PartitionError, match=r"has no values for '0\.weight' yet; call it once"):
+        check_equivalence(lazy, lazy, X)
 
 
 def test_a_model_without_a_backward_pass_is_named():
