@@ -15,13 +15,17 @@ import numpy.typing as npt
 
 from solver.hardware import Device
 from solver.linear_bounds import PositionBound
+from solver.path_bounds import PathBound
 from solver.reduce import UnitGraph
 from solver.spine import restricted, spine_units
+from solver.stepping import SteppingBound
 
 Ints = npt.NDArray[np.int64]
 
 _BLOCK_BYTES = 8 * 1024 * 1024
 """Size of one block of the transitive closure, which is never held whole."""
+_LARGE_REGION = 0.125
+"""From this part of the average load on, markers on a path are tried within regions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +139,15 @@ class StageBounds:
         self._total_bytes = int(before.sum())
         self._largest_work = int(work.max())
         # Each with the column of the sums that its positions are measured by.
-        self._positions: list[tuple[PositionBound, int]] = []
+        self._positions: list[tuple[SteppingBound, int]] = []
         if PositionBound.applies(units):
-            self._positions.append((PositionBound(units, len(self._devices)), 0))
+            slots = len(self._devices)
+            whole = PositionBound(units, slots)
+            self._positions.append((whole, 0))
             if len(kept) < count:
-                part = PositionBound(restricted(units, kept), len(self._devices))
-                self._positions.append((part, 2))
+                self._positions.append((PositionBound(restricted(units, kept), slots), 2))
+            if whole.largest_region_ns * slots > _LARGE_REGION * self._total_work:
+                self._positions.append((PathBound(units, slots), 0))
 
     def least_bottleneck_ns(
         self, slots: int, order: Sequence[Device] | None = None, at_most: int | None = None

@@ -10,8 +10,6 @@ most T can reach do not pass all work.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,10 +17,11 @@ import numpy.typing as npt
 
 from solver.arrays import Ints
 from solver.articulation import articulation_units
-from solver.hardware import STAGING_HOST, Device
-from solver.position_steps import Cells, StageKind, Steps, rooms
+from solver.hardware import STAGING_HOST
+from solver.position_steps import Cells, Steps
 from solver.reduce import UnitGraph
 from solver.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
+from solver.stepping import Step, SteppingBound
 
 Floats = npt.NDArray[np.float64]
 
@@ -49,7 +48,7 @@ class _Nets:
     pair_consumer: Ints
 
 
-class PositionBound:
+class PositionBound(SteppingBound):
     """Lower bounds of the bottleneck of all plans of a problem, for any number of devices.
 
     Parameters
@@ -87,23 +86,9 @@ class PositionBound:
     """
 
     def __init__(self, units: UnitGraph, slots: int) -> None:
-        self._slots = slots
-        count = len(units)
-        devices = units.problem.devices
-        classes = sorted({device.device_class for device in devices})
-        times = np.array([units.latency_ns(name) for name in classes], dtype=np.int64)
-        work = times.min(axis=0)
-        busy = work > 0
-        self._slowness = {
-            name: float((row[busy] / work[busy]).min()) if busy.any() else 1.0
-            for name, row in zip(classes, times, strict=True)
-        }
-        self._slowest = max(
-            float((row[busy] / work[busy]).max()) if busy.any() else 1.0 for row in times
-        )
-        self._staged = units.problem.interconnect.charging == "host_staged"
-        self._kinds = Counter(self._kind_of(device) for device in devices)
-        self._total = int(work.sum())
+        self._net_times_ns = least_times_ns(units)
+        super().__init__(units, slots, self._net_times_ns)
+        count, work = len(units), self._work
         self.cuts = cuts = articulation_units(count, units.edges)
         self._regions = len(cuts) + 1
         before = np.searchsorted(cuts, np.arange(count))
@@ -122,15 +107,10 @@ class PositionBound:
         self._find_regions(units, work)
         self._make_cells(units, work)
 
-    @staticmethod
-    def applies(units: UnitGraph) -> bool:
-        """Whether transfers order and add up as the bound assumes."""
-        problem = units.problem
-        return (
-            problem.chunks_per_device == 1
-            and not problem.interconnect.overlap
-            and not any(op.is_backward for op in problem.operators)
-        )
+    @property
+    def largest_region_ns(self) -> int:
+        """The most work between two articulation units."""
+        return int((self._end - self._start).max())
 
     # -- what crosses ---------------------------------------------------------------------
 
@@ -151,7 +131,7 @@ class PositionBound:
         self._behind = np.minimum(np.searchsorted(starts, behind_to), regions)
 
     def _net_arrays(self, units: UnitGraph) -> _Nets:
-        times = least_times_ns(units)
+        times = self._net_times_ns
         kept = [number for number, time_ns in enumerate(times) if time_ns]
         nets = [units.nets[number] for number in kept]
         lengths = np.array([len(net.consumers) for net in nets], dtype=np.int64)
@@ -317,88 +297,14 @@ class PositionBound:
             most_held[cells] -= least(self._end[region] - self._high[cells])
         return most_held, least_held
 
-    def least_bottleneck_ns(
-        self,
-        at_least: int = 0,
-        order: Sequence[Device] | None = None,
-        at_most: int | None = None,
-    ) -> int:
-        """Return a lower bound of the bottleneck of every plan with at most `slots` devices.
-
-        Memory may rule out all plans; then every number bounds them, and some large one comes.
-
-        Parameters
-        ----------
-        at_least : int
-            A bound that is known.
-        order : sequence of Device, optional
-            Only plans whose devices are some of these, in this order.
-        at_most : int, optional
-            No need to look for a bound beyond this one.
-        """
-        low = at_least
-        if not self._fails(low, order):
-            return low
-        # One device takes no longer for everything: from there on only memory is in the way.
-        high = int(self._total * self._slowest) + 2 * int(self._nets.time_ns.sum()) + 2
-        high = max(low, high if at_most is None else min(high, at_most))
-        if self._fails(high, order):
-            return high
-        while high - low > 1:
-            middle = (low + high) // 2
-            if self._fails(middle, order):
-                low = middle
-            else:
-                high = middle
-        return high
-
-    def _fails(self, bottleneck_ns: int, order: Sequence[Device] | None) -> bool:
-        """Whether no plan has all loads at most `bottleneck_ns`."""
-        slots = self._slots if order is None else len(order)
-        return self.rooms_ns(bottleneck_ns, slots, order)[-1] < self._total
-
-    def rooms_ns(
-        self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
-    ) -> list[int]:
-        """Return the most work that the first 1, 2, ... stages can have together.
-
-        Parameters
-        ----------
-        bottleneck_ns : int
-            Only plans whose bottleneck is at most this.
-        slots : int
-        order : sequence of Device, optional
-            The device of each slot; without it, any device may be anywhere.
-        """
+    def _step(self, bottleneck_ns: int) -> Step:
         steps = Steps(self._cells, bottleneck_ns)
-        return rooms(
-            slots,
-            self._total,
-            lambda limit, kind, is_first: steps.end(limit, kind, is_first=is_first),
-            self._kinds,
-            self._order_of(order),
-        )
+        return lambda limit, kind, is_first: steps.end(limit, kind, is_first=is_first)
 
-    def rooms_from_end_ns(
-        self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
-    ) -> list[int]:
-        """Return the most work that the last 1, 2, ... stages can have together."""
+    def _step_back(self, bottleneck_ns: int) -> Step:
         steps = Steps(self._cells, bottleneck_ns)
-        return rooms(
-            slots,
-            self._total,
-            # The least position from which one stage gets to where the rest can go on.
-            lambda done, kind, _: self._total - steps.start(self._total - done, kind),
-            self._kinds,
-            self._order_of(None if order is None else order[::-1]),
-        )
-
-    def _order_of(self, order: Sequence[Device] | None) -> list[StageKind] | None:
-        return None if order is None else [self._kind_of(device) for device in order]
-
-    def _kind_of(self, device: Device) -> StageKind:
-        pays = not (self._staged and device.is_host)
-        return StageKind(device.memory_bytes, self._slowness[device.device_class], pays)
+        # The least position from which one stage gets to where the rest can go on.
+        return lambda done, kind, _: self._total - steps.start(self._total - done, kind)
 
 
 def least_times_ns(units: UnitGraph) -> list[int]:

@@ -54,6 +54,11 @@ class StageKind:
         )
 
 
+def compute_room(bottleneck_ns: int, kind: StageKind) -> int:
+    """Return the most work of one stage by compute alone, and more than the rounding of it."""
+    return int(bottleneck_ns / kind.slowness * _MORE_THAN_ROUNDING) + 1
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Cells:
     """Intervals of positions, in order, with what every border in them has at least.
@@ -215,7 +220,7 @@ class Steps:
         """Return how far a stage on a kind of device gets that starts at `limit` or before."""
         cells = self._cells
         # Widened by more than the rounding of the ratio.
-        end = limit + self._room(kind)
+        end = limit + compute_room(self._bottleneck_ns, kind)
         if kind.pays:
             before, _, first_end = self._tables(kind)
             # Nothing arrives at the very start, and nothing is held by others.
@@ -251,9 +256,6 @@ class Steps:
                 low = middle
         return high
 
-    def _room(self, kind: StageKind) -> int:
-        return int(self._bottleneck_ns / kind.slowness * _MORE_THAN_ROUNDING) + 1
-
     def _tables(self, kind: StageKind) -> tuple[list[int], list[int], int]:
         """Return how far stages get from cells before each, from the end of each, and from 0."""
         if kind not in self._farthest:
@@ -266,7 +268,9 @@ class Steps:
             reached = np.maximum.accumulate(np.append(0, ends))
             whole = np.maximum(np.maximum(reached[1:], first), cells.high)
             near = np.minimum(cells.high + self._bottleneck_ns, cells.near_end)
-            whole = np.minimum(np.maximum(whole, near), cells.high + self._room(kind))
+            whole = np.minimum(
+                np.maximum(whole, near), cells.high + compute_room(self._bottleneck_ns, kind)
+            )
             whole = np.maximum(np.minimum(whole, cells.total), cells.high)
             whole = np.maximum.accumulate(whole)
             self._farthest[kind] = (reached[:-1].tolist(), whole.tolist(), first)

@@ -36,21 +36,32 @@ def spine_units(units: UnitGraph) -> list[int]:
     closed under ancestors has of the spine is closed under ancestors within it.
     """
     count = len(units)
-    classes = sorted({device.device_class for device in units.problem.devices})
-    work = np.array([units.latency_ns(c) for c in classes], dtype=np.int64).min(axis=0).tolist()
-    finish, first = list(work), list(range(count))
-    for source, target in sorted(units.edges):
-        if finish[source] + work[target] > finish[target]:
-            finish[target] = finish[source] + work[target]
-            first[target] = first[source]
-    end = max(range(count), key=finish.__getitem__)
+    path = longest_path(units)
     below, above = [False] * count, [False] * count
-    below[first[end]] = above[end] = True
+    below[path[0]] = above[path[-1]] = True
     for source, target in sorted(units.edges):
         below[target] = below[target] or below[source]
     for source, target in sorted(units.edges, key=lambda edge: -edge[1]):
         above[source] = above[source] or above[target]
     return [unit for unit in range(count) if below[unit] and above[unit]]
+
+
+def longest_path(units: UnitGraph) -> list[int]:
+    """Return the units of a path with the most work on the fastest classes, and most units."""
+    count = len(units)
+    classes = sorted({device.device_class for device in units.problem.devices})
+    times = np.array([units.latency_ns(c) for c in classes], dtype=np.int64).min(axis=0).tolist()
+    # One more unit is worth less than any time.
+    length = [time_ns * count + 1 for time_ns in times]
+    finish, before = list(length), [-1] * count
+    for source, target in sorted(units.edges):
+        if finish[source] + length[target] > finish[target]:
+            finish[target] = finish[source] + length[target]
+            before[target] = source
+    path = [max(range(count), key=finish.__getitem__)]
+    while before[path[-1]] >= 0:
+        path.append(before[path[-1]])
+    return path[::-1]
 
 
 def restricted(units: UnitGraph, kept: Sequence[int]) -> UnitGraph:
