@@ -15,23 +15,20 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import numpy as np
 
+from solver.device_sets import Moves, ViableStates, device_moves
 from solver.evaluate import evaluate
 from solver.hardware import STAGING_HOST, Device
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
-from solver.reduce import UnitGraph, condense, interchangeable_kinds
+from solver.reduce import UnitGraph, condense
 from solver.result import SolveLimits, SolveResult, SolveStatus, judge
 from solver.segments import Ints, SegmentRow, SegmentRows
 
 _NAME = "chain"
 _INFINITE = 1 << 61
-_MOST_STATES = 1024
-"""Sets of devices to tell apart; beyond that, the device order is taken from a few fixed ones."""
 _WORK_LIMIT = 3_000_000_000
 """Array entries that one pass may touch; beyond that, it looks at evenly spread cuts only."""
 _FIRST_PASS_CUTS = 192
@@ -67,7 +64,7 @@ def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     if any(allowed is not None and not allowed for allowed in units.allowed_devices):
         return _no_plan(started_s, "operators that must share a device are pinned apart")
     best: tuple[tuple[int, ...], PartitionPlan] | None = None
-    for moves in _device_moves(units):
+    for moves in device_moves(units):
         best = _improve(problem, units, moves, best, started_s, limits)
     if best is None:
         return _no_plan(started_s, "no contiguous cut of the execution order fits")
@@ -97,7 +94,7 @@ def best_cut(
         to tell apart; not necessarily feasible. None if nothing fits.
     """
     best: tuple[tuple[bool, tuple[int, ...]], PartitionPlan] | None = None
-    for moves in _device_moves(units):
+    for moves in device_moves(units):
         cuts = _Cuts(units).spread(most_cuts, moves)
         roomy = moves.stretched(stretch_permille)
         found = _Pass(units.problem, units, roomy, cuts, units.problem.objective[0], {}).run()
@@ -112,7 +109,7 @@ def best_cut(
 
 def transition_count(units: UnitGraph) -> int:
     """Return how many transitions between sets of devices a pass looks at for every cut."""
-    return sum(moves.transition_count for moves in _device_moves(units))
+    return sum(moves.transition_count for moves in device_moves(units))
 
 
 def _no_plan(started_s: float, reason: str) -> SolveResult:
@@ -123,7 +120,7 @@ def _no_plan(started_s: float, reason: str) -> SolveResult:
 def _improve(
     problem: PartitionProblem,
     units: UnitGraph,
-    moves: _Moves,
+    moves: Moves,
     best: tuple[tuple[int, ...], PartitionPlan] | None,
     started_s: float,
     limits: SolveLimits,
@@ -158,86 +155,6 @@ def _improve(
     return best
 
 
-@dataclass(frozen=True, slots=True)
-class _Moves:
-    """The sets of devices that a suffix can use, and how one grows by a device.
-
-    State 0 is the empty set. ``moves[k]`` lists (state, state without one device of kind k).
-    """
-
-    kinds: tuple[Device, ...]
-    names: tuple[tuple[str, ...], ...]
-    sizes: tuple[int, ...]
-    moves: tuple[tuple[tuple[int, int], ...], ...]
-
-    @property
-    def transition_count(self) -> int:
-        return sum(map(len, self.moves))
-
-    def stretched(self, permille: int) -> _Moves:
-        """Return the same moves on devices of other capacities."""
-        kinds = tuple(
-            device
-            if device.memory_bytes is None
-            else replace(device, memory_bytes=device.memory_bytes * permille // 1000)
-            for device in self.kinds
-        )
-        return replace(self, kinds=kinds)
-
-
-def _device_moves(units: UnitGraph) -> list[_Moves]:
-    """Return the exact state space if it is small, else one for each of a few device orders."""
-    kinds = interchangeable_kinds(units)
-    counts = [len(kind.devices) for kind in kinds]
-    names = tuple(tuple(device.name for device in kind.devices) for kind in kinds)
-    representatives = tuple(kind.device for kind in kinds)
-    most = min(sum(counts), units.problem.max_devices or sum(counts))
-    state_count = 1
-    for count in counts:
-        state_count *= min(count, most) + 1
-    if state_count <= _MOST_STATES:
-        states = [
-            state
-            for state in itertools.product(*(range(min(count, most) + 1) for count in counts))
-            if sum(state) <= most
-        ]
-        states.sort(key=sum)
-        number = {state: index for index, state in enumerate(states)}
-        moves = tuple(
-            tuple(
-                (number[state], number[(*state[:k], state[k] - 1, *state[k + 1 :])])
-                for state in states
-                if state[k]
-            )
-            for k in range(len(kinds))
-        )
-        return [_Moves(representatives, names, tuple(map(sum, states)), moves)]
-    return [
-        _ordered_moves(representatives, names, order[-most:])
-        for order in _device_orders(representatives, counts)
-    ]
-
-
-def _device_orders(kinds: tuple[Device, ...], counts: Sequence[int]) -> list[list[int]]:
-    def memory(kind: int) -> float:
-        size = kinds[kind].memory_bytes
-        return float("inf") if size is None else size
-
-    flat = [kind for kind, count in enumerate(counts) for _ in range(count)]
-    orders = [sorted(flat, key=memory), sorted(flat, key=memory, reverse=True), flat, flat[::-1]]
-    return [list(order) for order in dict.fromkeys(map(tuple, orders))]
-
-
-def _ordered_moves(
-    kinds: tuple[Device, ...], names: tuple[tuple[str, ...], ...], order: list[int]
-) -> _Moves:
-    """State s uses the last s devices of `order`."""
-    moves: list[list[tuple[int, int]]] = [[] for _ in kinds]
-    for state in range(1, len(order) + 1):
-        moves[order[-state]].append((state, state - 1))
-    return _Moves(kinds, names, tuple(range(len(order) + 1)), tuple(map(tuple, moves)))
-
-
 class _Cuts:
     """Places at which the order may be cut: before the first operator of each unit."""
 
@@ -256,7 +173,7 @@ class _Cuts:
                 share += amount / amount.sum()
         self._position = np.concatenate([[0.0], np.cumsum(share)])
 
-    def spread(self, count: int | None, moves: _Moves) -> Ints:
+    def spread(self, count: int | None, moves: Moves) -> Ints:
         """Return all cuts, or about `count` evenly spread ones, within the limit of work."""
         affordable = int((2 * _WORK_LIMIT / max(moves.transition_count, 1)) ** 0.5)
         count = affordable if count is None else min(count, affordable)
@@ -275,7 +192,7 @@ class _Pass:
         self,
         problem: PartitionProblem,
         units: UnitGraph,
-        moves: _Moves,
+        moves: Moves,
         cuts: Ints,
         objective: str,
         ceilings: dict[str, int],
@@ -304,6 +221,10 @@ class _Pass:
         self.needs_loads = objective in ("bottleneck", "latency") or "bottleneck" in ceilings
         self.work = self._work_before()
         self.banned = self._banned_before()
+        self.viable = ViableStates(units, moves, ceilings.get("bottleneck"))
+        self.transitions = [
+            np.array(transitions, dtype=np.int64).reshape(-1, 2).T for transitions in moves.moves
+        ]
 
     # -- tables ---------------------------------------------------------------------------
 
@@ -422,11 +343,12 @@ class _Pass:
         if not len(ends):
             return
         offset = ends - start - 1
-        for kind, transitions in enumerate(self.moves.moves):
-            if not transitions:
+        viable = self.viable.states(start)
+        for kind, (targets, rests) in enumerate(self.transitions):
+            some = viable[targets]
+            targets, rests = targets[some], rests[some]
+            if not len(targets):
                 continue
-            targets = np.array([target for target, _ in transitions])
-            rests = np.array([rest for _, rest in transitions])
             memory = self._memory(row, offset, targets)
             cost = self._cost(row, ends, offset, kind, rests, memory)
             total = self._join(cost, self.best[np.ix_(rests, ends)])
