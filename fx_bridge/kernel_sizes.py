@@ -52,6 +52,14 @@ def _mend_mkldnn_rnn_layer(func: OpOverload, args: Any, kwargs: Any, result: Any
     return type(result)((*values, workspace.new_empty(kept_bytes)))
 
 
+def _mend_mkldnn_rnn_layer_backward(_: OpOverload, args: Any, kwargs: Any, result: Any) -> Any:
+    # The fake kernel returns the gradient of one bias for that of the other too.
+    first, second = result[3:5]
+    if first is not None and first is second:
+        result = type(result)((*result[:4], torch.empty_like(second), *result[5:]))
+    return result
+
+
 @cache
 def _rnn_workspace_bytes(
     func: OpOverload, structure: pytree.TreeSpec, leaves: tuple[Any, ...]
@@ -71,4 +79,5 @@ _MENDS: Final[Mapping[Any, Callable[..., Any]]] = {
     torch.ops.aten._embedding_bag.default: _mend_embedding_bag,
     torch.ops.aten._embedding_bag_forward_only.default: _mend_embedding_bag,
     torch.ops.aten.mkldnn_rnn_layer.default: _mend_mkldnn_rnn_layer,
+    torch.ops.aten.mkldnn_rnn_layer_backward.default: _mend_mkldnn_rnn_layer_backward,
 }

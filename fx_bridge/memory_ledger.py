@@ -110,19 +110,20 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors_in(value):
             self._note(tensor, kind, owner, size_bytes)
 
-    def backdate(self, value: Any, kind: Kind, owner: str) -> None:
-        """Note storages as if they had been there from the beginning."""
-        for tensor in tensors_in(value):
+    def backdate(self, tensors: Iterable[tuple[str, torch.Tensor]], kind: Kind) -> None:
+        """Note storages, by owner, as if they had been there from the beginning."""
+        added_bytes = 0
+        for owner, tensor in tensors:
             storage = tensor.untyped_storage()
-            size_bytes = int(storage.nbytes())
-            if storage._cdata in self._alive:
-                continue
-            self._add(storage, Allocation(kind, owner, size_bytes, born=0, first=0))
-            self.live_bytes += size_bytes
-            self.peak_bytes += size_bytes
-            for position in self.positions:
-                position.peak_bytes += size_bytes
-                position.live_bytes += size_bytes
+            if storage._cdata not in self._alive:
+                size_bytes = int(storage.nbytes())
+                self._add(storage, Allocation(kind, owner, size_bytes, born=0, first=0))
+                added_bytes += size_bytes
+        self.live_bytes += added_bytes
+        self.peak_bytes += added_bytes
+        for position in self.positions:
+            position.peak_bytes += added_bytes
+            position.live_bytes += added_bytes
 
     def known(self, value: Any) -> Iterable[Allocation]:
         """Yield the allocations in which `value` lives."""

@@ -198,18 +198,19 @@ class MemoryRun(Replay):
     def _add_gradients(self, roots: Sequence[torch.Tensor]) -> None:
         """Give the parameters that `roots` depend on gradients, as from an earlier pass."""
         reached = _leaves_of(roots)
-        for name, parameter in self._parameters.items():
-            if id(parameter) in reached:
-                with self.ledger.pause():
+        made = []
+        with self.ledger.pause():
+            for name, parameter in self._parameters.items():
+                if id(parameter) in reached:
                     parameter.grad = torch.empty_like(parameter)
-                self.ledger.backdate(parameter.grad, "gradient", name)
+                    made.append((name, parameter.grad))
+        self.ledger.backdate(made, "gradient")
 
     def _step(self, step: OptimizerStep) -> None:
         with self.ledger.pause():
             # What optimisers make in their first step they have in all others.
             step.run(lambda _: None)
-        for name, state in step.states():
-            self.ledger.backdate(state, "optimizer", name)
+        self.ledger.backdate(step.states(), "optimizer")
         step.run(lambda name: self.ledger.begin("optimizer", name))
 
 
