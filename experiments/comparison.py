@@ -90,7 +90,7 @@ def run_comparison(
         models=tuple(records),
         environment=_environment(),
         wall_time_s=time.perf_counter() - start_s,
-        peak_rss_bytes=_peak_rss_bytes(),
+        peak_rss_bytes=peak_rss_bytes(),
     )
 
 
@@ -326,7 +326,7 @@ def _environment() -> tuple[tuple[str, str], ...]:
     return tuple(entries)
 
 
-def _peak_rss_bytes() -> int | None:
+def peak_rss_bytes() -> int | None:
     """Return the largest resident memory of this process so far; None where it is not known."""
     try:
         import resource

@@ -12,10 +12,12 @@ import importlib.metadata
 import json
 import os
 import platform
+import signal
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -30,7 +32,7 @@ from experiments.meta_models import Configuration
 from experiments.progress import ProgressLine
 from solver import PartitionError
 from solver.quantities import MISSING, format_bytes, format_seconds, printable
-from solver.serialization import write_text_atomically
+from solver.serialization import read_json, write_text_atomically
 
 SCHEMA: Final = "fxpartition.coverage"
 SCHEMA_VERSION: Final = 1
@@ -164,6 +166,26 @@ def to_json(rows: Iterable[CoverageRow]) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
+def saved_rows(path: str) -> list[CoverageRow]:
+    """Return the rows of a file that an earlier run wrote; none if there is no such file.
+
+    Raises
+    ------
+    PartitionError
+        If the file is another one.
+    """
+    if not Path(path).exists():
+        return []
+    document = read_json(path)
+    names = {each.name for each in fields(CoverageRow)}
+    rows = document.get("rows") if isinstance(document, dict) else None
+    if not isinstance(rows, list) or any(
+        not isinstance(row, dict) or row.keys() != names for row in rows
+    ):
+        raise PartitionError(f"{path} holds no rows of this release; give --json another file")
+    return [CoverageRow(**{**row, "made_up": tuple(row["made_up"])}) for row in rows]
+
+
 def run(
     configurations: Sequence[Configuration],
     limits: WorkerLimits,
@@ -171,12 +193,16 @@ def run(
     json_file: str | None = None,
     progress: ProgressLine | None = None,
 ) -> None:
-    """Measure one model after the other; each row is appended, and saved, when it is known."""
+    """Measure the models that have no row yet; each row is added, and saved, when it is known."""
     progress = progress or ProgressLine(quiet=True)
+    known = {row.model for row in rows}
+    configurations = [each for each in configurations if each.name not in known]
+    place = {name: index for index, name in enumerate(CONFIGURATIONS)}
     for index, configuration in enumerate(configurations, 1):
         progress.step(f"{configuration.name} ({index} of {len(configurations)})")
         row = run_isolated(configuration, limits)
         rows.append(row)
+        rows.sort(key=lambda row: place.get(row.model, len(place)))
         if json_file is not None:
             write_text_atomically(json_file, to_json(rows))
         outcome = row.reason or row.split_reason or f"captured by {row.how}, exported, split"
@@ -193,6 +219,9 @@ def command(
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Rows as JSON, as they come.")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the rows that the file of --json has.")
+    ] = False,
     time_limit: Annotated[
         float, typer.Option("--time-limit", min=1, help="Seconds for each model.")
     ] = 600,
@@ -209,7 +238,9 @@ def command(
         return
     check_writable(json_file)
     limits = WorkerLimits(time_limit, int(memory_limit * 2**30))
-    rows: list[CoverageRow] = []
+    if resume and json_file is None:
+        raise PartitionError("--resume needs a file; give --json the one that was written")
+    rows = saved_rows(json_file) if resume and json_file is not None else []
     try:
         with ProgressLine() as progress:
             run(configurations, limits, rows, json_file, progress)
@@ -247,5 +278,11 @@ def main() -> int:
     return code
 
 
+def _terminate(*_: object) -> None:
+    # As with Ctrl-C: what is done is printed.
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _terminate)
     sys.exit(main())

@@ -11,18 +11,18 @@ import math
 import multiprocessing
 import os
 import signal
-import sys
 import time
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING, Any, Final
 
-from experiments.comparison import describe_error
+from experiments.comparison import describe_error, peak_rss_bytes
 from experiments.meta_models import Configuration
 from solver import Device, PartitionError, PartitionProblem, SolveLimits, solve
 
 if TYPE_CHECKING:
+    from multiprocessing.context import ForkServerContext, SpawnContext
+
     from fx_bridge.capture import CapturedGraph
 
 STAGES: Final = 4
@@ -140,7 +140,7 @@ def run_isolated(configuration: Configuration, limits: WorkerLimits) -> Coverage
     return row
 
 
-def _context() -> BaseContext:
+def _context() -> ForkServerContext | SpawnContext:
     """Return how a process is made: by a fork of one that has loaded torch, where that exists."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
@@ -240,7 +240,7 @@ class Measurement:
         return self._last_s - last_s
 
     def _add(self, **found: Any) -> None:
-        self.row = replace(self.row, peak_memory_bytes=_peak_rss_bytes(), **found)
+        self.row = replace(self.row, peak_memory_bytes=peak_rss_bytes(), **found)
         if self._results is not None:
             self._results.send((self.row, False))
 
@@ -301,12 +301,3 @@ def split_in_stages(captured: CapturedGraph, problem: PartitionProblem) -> int:
     if found != expected:
         raise PartitionError(f"the stages return {found}, the model {expected}")
     return len(result.plan.stages)
-
-
-def _peak_rss_bytes() -> int | None:
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

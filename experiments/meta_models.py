@@ -81,7 +81,8 @@ def image_and_text(size: int, tokens: int = 64) -> Inputs:
 # -- builders ------------------------------------------------------------------------------
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+    """Return transformers or diffusers, kept from asking the hub for anything."""
     # Nothing here needs the hub; without this, a missing network is a long wait.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # Untyped on purpose: it may be missing, and its own types vary by release.
@@ -109,22 +110,22 @@ def _on_meta(make: Callable[[], Any], inputs: Inputs, dtype: str) -> Made:
 def _build_transformers(
     model: str, config: str, inputs: Inputs, dtype: str, settings: Mapping[str, Any]
 ) -> Made:
-    library = _library("transformers")
+    package = library("transformers")
     # Parts of a composite model are given by the names of their classes.
     given = {
-        key: getattr(library, value[0])(**value[1]) if isinstance(value, tuple) else value
+        key: getattr(package, value[0])(**value[1]) if isinstance(value, tuple) else value
         for key, value in settings.items()
     }
-    made = getattr(library, config)(**given)
+    made = getattr(package, config)(**given)
     for part in (made, made.get_text_config()):
         # A returned cache is no tensor.
         part.use_cache = False
-    return _on_meta(lambda: getattr(library, model)(made), inputs, dtype)
+    return _on_meta(lambda: getattr(package, model)(made), inputs, dtype)
 
 
 def _build_diffusers(model: str, inputs: Inputs, dtype: str, settings: Mapping[str, Any]) -> Made:
-    library = _library("diffusers")
-    return _on_meta(lambda: getattr(library, model)(**settings), inputs, dtype)
+    package = library("diffusers")
+    return _on_meta(lambda: getattr(package, model)(**settings), inputs, dtype)
 
 
 def _build_torch(make: Callable[[], tuple[Any, tuple[Any, ...]]]) -> Made:

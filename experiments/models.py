@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import importlib
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from experiments.meta_models import library
 from solver import PartitionError
 
 if TYPE_CHECKING:
@@ -220,13 +220,6 @@ def _import_spec(text: str) -> ModelSpec:
 # -- factories ----------------------------------------------------------------------------
 
 
-def _transformers() -> Any:
-    # Nothing here needs the hub; without this, a missing network is a long wait.
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    # Untyped on purpose: the extra may be missing, and its own types vary by release.
-    return importlib.import_module("transformers")
-
-
 def _tokens(count: int, vocabulary: int) -> torch.Tensor:
     import torch
 
@@ -235,7 +228,7 @@ def _tokens(count: int, vocabulary: int) -> torch.Tensor:
 
 def _gpt2(**changes: Any) -> Callable[[], Any]:
     def build() -> Any:
-        hf = _transformers()
+        hf = library("transformers")
 
         config = hf.GPT2Config(use_cache=False, **changes)
         return hf.GPT2LMHeadModel(config), (), {"input_ids": _tokens(128, config.vocab_size)}
@@ -244,14 +237,14 @@ def _gpt2(**changes: Any) -> Callable[[], Any]:
 
 
 def _bert() -> Any:
-    hf = _transformers()
+    hf = library("transformers")
 
     config = hf.BertConfig()
     return hf.BertModel(config), (), {"input_ids": _tokens(128, config.vocab_size)}
 
 
 def _t5() -> Any:
-    hf = _transformers()
+    hf = library("transformers")
 
     # The published t5-base: the configuration's own defaults are t5-small.
     config = hf.T5Config(d_model=768, d_ff=3072, num_layers=12, num_heads=12, use_cache=False)
@@ -265,7 +258,7 @@ def _t5() -> Any:
 def _resnet() -> Any:
     import torch
 
-    hf = _transformers()
+    hf = library("transformers")
 
     model = hf.ResNetForImageClassification(hf.ResNetConfig(num_labels=1000))
     return model, (), {"pixel_values": torch.randn(1, 3, 224, 224)}
@@ -274,7 +267,7 @@ def _resnet() -> Any:
 def _vit() -> Any:
     import torch
 
-    hf = _transformers()
+    hf = library("transformers")
 
     model = hf.ViTForImageClassification(hf.ViTConfig(num_labels=1000))
     return model, (), {"pixel_values": torch.randn(1, 3, 224, 224)}
@@ -283,7 +276,7 @@ def _vit() -> Any:
 def _llama3_70b() -> Any:
     import torch
 
-    hf = _transformers()
+    hf = library("transformers")
 
     # Meta-Llama-3-70B's published configuration.
     config = hf.LlamaConfig(
@@ -307,7 +300,7 @@ def _llama3_70b() -> Any:
 def _deepseek_v3() -> Any:
     import torch
 
-    hf = _transformers()
+    hf = library("transformers")
 
     # The configuration's own defaults are those of the published DeepSeek-V3: 61 layers, of
     # which the last 58 have 256 experts; 671B parameters.

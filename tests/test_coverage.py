@@ -202,9 +202,34 @@ def test_an_interrupted_run_leaves_what_is_done(monkeypatch, tmp_path, capsys):
     assert "0 of 1 models captured and exported" in printed
 
 
+def test_a_resumed_run_keeps_what_is_done(monkeypatch, tmp_path, capsys):
+    measured = []
+
+    def measure(configuration, limits):
+        measured.append(configuration.name)
+        return CoverageRow(configuration.name, configuration.family, made_up=("item",))
+
+    monkeypatch.setattr(coverage, "run_isolated", measure)
+    path = tmp_path / "rows.json"
+    assert _run_main(monkeypatch, ["--only", "gpt2-xl", "--json", str(path)]) == 0
+    assert _run_main(monkeypatch, ["--only", "gpt2*", "--json", str(path), "--resume"]) == 0
+    assert measured == ["gpt2-xl", "gpt2-small", "gpt2-medium"]
+    names = ["gpt2-small", "gpt2-medium", "gpt2-xl"]
+    assert [row.model for row in coverage.saved_rows(path)] == names
+    assert coverage.saved_rows(path)[0].made_up == ("item",)
+    assert "3 of 3 models" in capsys.readouterr().out
+    path.write_text('{"rows": [{"model": "other"}]}')
+    assert _run_main(monkeypatch, ["--json", str(path), "--resume"]) == 2
+
+
 @pytest.mark.parametrize(
     "arguments",
-    [["--only", "nothing-like-it"], ["--time-limit", "soon"], ["--json", "no/such/folder/x.json"]],
+    [
+        ["--resume"],
+        ["--only", "nothing-like-it"],
+        ["--time-limit", "soon"],
+        ["--json", "no/such/folder/x.json"],
+    ],
 )
 def test_bad_options_are_one_line(monkeypatch, capsys, arguments):
     assert _run_main(monkeypatch, arguments) == 2
