@@ -1,0 +1,425 @@
+"""Batch propagation through arithmetic: pointwise, reductions, products, layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import torch
+
+from fx_bridge import batch_indexing, batch_routing, batch_views
+from fx_bridge.batch_call import RULES, Call, Outcome, broadcast, names, rule
+from fx_bridge.batch_state import REPLICATED, BatchDim, Reduction, batch, partial
+
+_FROM_SIZES: Final = names(
+    "empty zeros ones full rand randn randint randperm empty_strided new_empty new_zeros "
+    "new_ones new_full new_empty_strided empty_like zeros_like ones_like full_like rand_like "
+    "randn_like randint_like eye scalar_tensor normal"
+)
+_REPEATING: Final = names("expand repeat tile repeat_interleave")
+_MOVES: Final = names(
+    "clone alias detach _to_copy to contiguous lift_fresh view _unsafe_view reshape permute "
+    "transpose t unsqueeze squeeze expand repeat slice narrow split split_with_sizes chunk select "
+    "unbind flip roll diagonal tril triu constant_pad_nd unfold as_strided cat stack copy "
+    "_reshape_alias index_select gather index"
+)
+_SUMS: Final = names("sum cumsum mean")
+
+
+def outcome(call: Call) -> Outcome:
+    """Return what the tensors that `call` returned have to do with the batch."""
+    if call.name in _FROM_SIZES:
+        return batch_views.grown(call)
+    if call.name in ("arange", "linspace"):
+        return batch_indexing.numbers(call)
+    lost = [state for state in call.states if state.kind == "unknown"]
+    if lost:
+        return next((state for state in lost if state.mixes), lost[0])
+    if all(state.kind == "replicated" for state in call.states):
+        if call.name in _REPEATING and call.tensors:
+            return batch_views.grown(call, call.first)
+        return REPLICATED
+    if any(state.kind == "routed" for state in call.states):
+        return batch_routing.of_routed(call)
+    if any(state.kind == "partial" for state in call.states):
+        return _of_partial(call)
+    if call.name in batch_indexing.TAKES_NUMBERS or call.name in _MOVES:
+        return RULES[call.name](call)
+    if any(state.kind == "index" for state in call.states):
+        return call.no_rule("computes with the numbers of the samples")
+    if call.name in RULES:
+        return RULES[call.name](call)
+    if torch.Tag.pointwise in call.func.tags or call.name in _POINTWISE:
+        return pointwise(call)
+    return call.no_rule()
+
+
+_POINTWISE: Final = names(
+    "masked_fill where gelu silu dropout clamp lerp addcmul addcdiv nan_to_num isin isclose "
+    "softplus log_sigmoid_forward floor_divide __and__ __or__ __xor__ __lshift__ __rshift__ "
+    "complex polar fmod remainder celu hardswish prelu _prelu_kernel rrelu_with_noise "
+    "fake_quantize_per_tensor_affine _thnn_fused_lstm_cell _thnn_fused_gru_cell bucketize"
+)
+
+
+def pointwise(call: Call) -> BatchDim:
+    """Return the state of an elementwise function of broadcast operands."""
+    return broadcast(call, [(s, t.shape) for s, t in zip(call.states, call.tensors, strict=True)])
+
+
+def _of_partial(call: Call) -> Outcome:
+    """Reductions over the batch stay such through what is linear, or keeps their order."""
+    states = [state for state in call.states if state.kind != "replicated"]
+    first = batch_indexing.without_role(states[0])
+    if any(state.kind != "partial" for state in states):
+        return call.mixed(f"gives samples a {first.reduction} over the batch")
+    reductions = {state.reduction for state in states}
+    alike = len(reductions) == 1
+    if call.name in ("add", "sub") and len(call.tensors) == 2 and len(states) == 1:
+        # Of means, and of extremes, a constant can be added afterwards; not of sums.
+        if first.reduction == "mean" or (first.reduction in ("max", "min") and call.name == "add"):
+            return first
+    elif call.name in ("add", "sub") and len(call.tensors) == 1 and first.reduction == "mean":
+        return first
+    elif (
+        alike
+        and first.reduction in ("sum", "mean")
+        and (
+            (call.name in ("add", "sub") and len(states) == 2)
+            or (call.name == "mul" and len(states) == 1)
+            or (call.name == "div" and len(states) == 1 and call.states[0] is states[0])
+            or call.name in ("neg", *_SUMS)
+            or (call.name in ("mm", "bmm", "mv", "dot") and len(states) == 1)
+        )
+    ):
+        if call.name == "cumsum" and states[0].role == "counts":
+            return replace(states[0], role="ends")
+        return first
+    extreme = {"amax": "max", "max": "max", "amin": "min", "min": "min"}.get(call.name)
+    if alike and extreme == first.reduction and len(call.tensors) == 1:
+        return first if call["dim"] is None or call.name[0] == "a" else call.no_rule()
+    if call.name in _MOVES and alike and len(states) == len(call.tensors):
+        if call.name == "_to_copy" and not (
+            call.out.is_floating_point()
+            or first.reduction in ("max", "min")
+            or not call.first.is_floating_point()
+        ):
+            return call.no_rule(f"rounds a {first.reduction} over the batch")
+        return states[0]
+    return call.no_rule(f"is not linear, and takes a {first.reduction} over the batch")
+
+
+# -- reductions and scans ------------------------------------------------------------------
+
+_REDUCTIONS: Final[dict[str, Reduction]] = {
+    "sum": "sum",
+    "nansum": "sum",
+    "count_nonzero": "sum",
+    "mean": "mean",
+    "amax": "max",
+    "amin": "min",
+    "any": "max",
+    "all": "min",
+}
+
+
+@rule(
+    "sum nansum count_nonzero mean amax amin any all max min prod var std var_mean std_mean "
+    "logsumexp linalg_vector_norm norm argmax argmin nanmean aminmax"
+)
+def _reduce(call: Call) -> Outcome:
+    state, tensor = call.only()
+    assert state.dim is not None
+    if len(call.tensors) > 1:
+        # max and min of two tensors.
+        return pointwise(call)
+    dims = call.dims(call["dim"], tensor)
+    if state.dim in dims:
+        name = call.name
+        if call["dim"] is None and name in ("max", "min"):
+            return partial("max" if name == "max" else "min")
+        if name in _REDUCTIONS:
+            return partial(_REDUCTIONS[name])
+        return call.mixed("reduces over the batch")
+    return state if call["keepdim"] else state.moved(state.dim - sum(d < state.dim for d in dims))
+
+
+@rule(
+    "cumsum cumprod cummax cummin logcumsumexp _softmax _log_softmax softmax log_softmax "
+    "_safe_softmax sort topk kthvalue argsort median mode nanmedian glu renorm"
+)
+def _along(call: Call) -> Outcome:
+    state, tensor = call.only()
+    assert state.dim is not None
+    dim = call["dim"]
+    if call.name in ("median", "nanmedian") and dim is None:
+        return call.mixed("runs over the batch")
+    if call.dims(-1 if dim is None else dim, tensor)[0] == state.dim:
+        if call.name == "sort" and state.kind == "batch" and tensor.dim() == 1:
+            return batch_routing.sorted_rows(call, state)
+        return call.mixed("runs along the batch")
+    if call.name in ("kthvalue", "median", "mode", "nanmedian") and not call["keepdim"]:
+        return state.moved(state.dim - (call.dims(dim, tensor)[0] < state.dim))
+    return state
+
+
+@rule("bincount histc")
+def _count(call: Call) -> Outcome:
+    if call.name == "histc" and call["min"] == call["max"]:
+        return call.mixed("takes its range from the batch")
+    return partial("sum")
+
+
+@rule("_fft_r2c _fft_c2c _fft_c2r")
+def _fft(call: Call) -> Outcome:
+    state, tensor = call.only()
+    if state.dim in call.dims(call["dim"], tensor):
+        return call.mixed("transforms along the batch")
+    return state
+
+
+# -- products ------------------------------------------------------------------------------
+
+
+@rule("mm bmm addmm baddbmm mv dot vdot addmv _int_mm linalg_solve _scaled_mm")
+def _product(call: Call) -> Outcome:
+    names = {
+        "addmm": ("mat1", "mat2"),
+        "baddbmm": ("batch1", "batch2"),
+        "addmv": ("mat", "vec"),
+    }
+    if call.name in names:
+        left, right = (call[name] for name in names[call.name])
+    else:
+        left, right = call.tensors[:2]
+    product = _multiplied(call, left, right)
+    bias = call.state("self") if call.name in names else REPLICATED
+    if bias.kind == "replicated" and product.dim is not None:
+        shape = call.first.shape if call.name in names else (1,)
+        return broadcast(call, [(product, call.out.shape), (bias, shape)])
+    if product.kind in ("partial", "unknown") or bias.kind == "replicated":
+        # A constant added to a sum over the batch would be added once for each part.
+        return call.no_rule("adds to a sum over the batch") if call.name in names else product
+    return broadcast(call, [(bias, call.first.shape), (product, call.out.shape)])
+
+
+def _multiplied(call: Call, left: torch.Tensor, right: torch.Tensor) -> BatchDim:
+    one, two = call.state_of(left), call.state_of(right)
+    lead = left.dim() - 2 if left.dim() == right.dim() == 3 else 0
+    # Of each operand: whether the batch is in a leading dimension, contracted, or kept.
+    contracted_left = left.dim() - 1
+    contracted_right = lead if right.dim() > 1 else 0
+    in_left = one.kind == "batch" and one.dim == contracted_left
+    in_right = two.kind == "batch" and two.dim == contracted_right
+    if in_left or in_right:
+        same = in_left and in_right and (one.outer, one.inner) == (two.outer, two.inner)
+        return partial("sum") if same else call.mixed("contracts the batch")
+    if one.kind == "batch" and two.kind == "batch":
+        if one.dim == two.dim and one == two and (one.dim or 0) < lead:
+            return one
+        return call.mixed("multiplies samples with each other")
+    state, other = (one, right) if one.kind == "batch" else (two, left)
+    assert state.dim is not None
+    if state.dim < lead:
+        if other.size(state.dim) != 1 and call.batch_size * state.factor != 1:
+            return call.mixed("gives each sample an entry of its own of a replicated value")
+        return state
+    if state is one:
+        return state
+    # The last dimension of the right operand is the last of the result.
+    return state.moved(call.out.dim() - 1)
+
+
+@rule("_trilinear")
+def _trilinear(call: Call) -> Outcome:
+    operands = []
+    for state, tensor, name in zip(call.states, call.tensors, ("1", "2", "3"), strict=True):
+        shape = list(tensor.shape)
+        dim = state.dim
+        for at in sorted(call[f"expand{name}"]):
+            shape.insert(at, 1)
+            dim = dim + (at <= dim) if dim is not None else None
+        operands.append((replace(state, dim=dim), shape))
+    state = broadcast(call, operands)
+    summed = call["sumdim"]
+    if state.dim is None:
+        return state
+    if state.dim in summed:
+        return partial("sum") if len(call.states) > 1 else call.mixed("contracts the batch")
+    return state.moved(state.dim - sum(dim < state.dim for dim in summed))
+
+
+@rule("convolution _convolution mkldnn_convolution")
+def _convolution(call: Call) -> Outcome:
+    state = call.state("input")
+    if state.dim != 0 or any(s.kind != "replicated" for s in call.states[1:]):
+        return call.no_rule("has the batch elsewhere than in dimension 0 of its input")
+    return state
+
+
+@rule("_cdist_forward")
+def _distances(call: Call) -> Outcome:
+    if any(state.kind == "batch" and state.dim != 0 for state in call.states):
+        return call.mixed("compares samples with each other")
+    return pointwise(call)
+
+
+# -- layers --------------------------------------------------------------------------------
+
+
+@rule("native_layer_norm _fused_rms_norm")
+def _layer_norm(call: Call) -> Outcome:
+    state = call.state("input")
+    rank = len(call["normalized_shape"])
+    if state.dim is None or any(s.kind != "replicated" for s in call.states[1:]):
+        return call.no_rule("has a weight for each sample")
+    if state.dim >= call.first.dim() - rank:
+        return call.mixed("normalises over the batch")
+    return state
+
+
+@rule("native_group_norm")
+def _group_norm(call: Call) -> Outcome:
+    state = call.state("input")
+    if state.dim != 0:
+        return call.mixed("normalises over the batch")
+    return state
+
+
+@rule(
+    "native_batch_norm _native_batch_norm_legit _native_batch_norm_legit_no_training "
+    "_batch_norm_with_update _batch_norm_no_update cudnn_batch_norm miopen_batch_norm"
+)
+def _batch_norm(call: Call) -> Outcome:
+    state = call.state("input")
+    if state.dim is None:
+        return call.no_rule("has statistics for each sample")
+    given = call["training"]
+    training = call.name == "_batch_norm_with_update" if given is None else bool(given)
+    if training and state.dim != 1:
+        return call.mixed("in training mode normalises over the batch")
+    if not training and state.dim == 1:
+        return call.no_rule("has statistics for each sample")
+    # Instance normalisation has the samples among the channels, each with its statistics.
+    saved = batch(0, state.outer, state.inner) if training else REPLICATED
+    return [state, *[saved] * (len(call.out) - 1)]
+
+
+_SPATIAL: Final = {"1d": 1, "2d": 2, "3d": 3}
+
+
+@rule(
+    " ".join(
+        f"{name}{rank}"
+        for rank in _SPATIAL
+        for name in names(
+            "avg_pool adaptive_avg_pool _adaptive_avg_pool adaptive_max_pool reflection_pad "
+            "replication_pad upsample_nearest _upsample_nearest_exact"
+        )
+    )
+    + " max_pool1d max_pool2d_with_indices max_pool3d_with_indices max_pool2d upsample_linear1d "
+    "upsample_bilinear2d upsample_bicubic2d upsample_trilinear3d _upsample_bilinear2d_aa "
+    "_upsample_bicubic2d_aa fractional_max_pool2d"
+)
+def _spatial(call: Call) -> Outcome:
+    state, tensor = call.only()
+    assert state.dim is not None
+    rank = next(rank for name, rank in _SPATIAL.items() if name in call.name)
+    if state.dim >= tensor.dim() - rank:
+        return call.mixed("has the batch among its spatial dimensions")
+    return state
+
+
+@rule(
+    "pixel_shuffle pixel_unshuffle channel_shuffle im2col col2im grid_sampler_2d "
+    "grid_sampler_3d affine_grid_generator max_unpool2d"
+)
+def _images(call: Call) -> Outcome:
+    if any(s not in (REPLICATED, batch(0)) and s.dim != 0 for s in call.states):
+        return call.no_rule("has the batch elsewhere than in dimension 0")
+    return pointwise_first(call)
+
+
+def pointwise_first(call: Call) -> BatchDim:
+    """Return the state that all arguments share that hold the batch."""
+    states = {state for state in call.states if state.kind == "batch"}
+    return states.pop() if len(states) == 1 else call.no_rule("has the batch merged in two ways")
+
+
+_ATTENTIONS: Final = (
+    "_scaled_dot_product_flash_attention _scaled_dot_product_flash_attention_for_cpu "
+    "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
+    "_scaled_dot_product_attention_math _scaled_dot_product_fused_attention_overrideable "
+    "_scaled_dot_product_attention_math_for_mps"
+)
+
+
+@rule(_ATTENTIONS)
+def _attention(call: Call) -> Outcome:
+    first = call.state("query")
+    if first.kind != "batch" or first.dim is None or first.dim > call["query"].dim() - 3:
+        return call.mixed("attends over the batch")
+    joined = pointwise_leading(call)
+    outputs = [leaf for leaf in call.out if isinstance(leaf, torch.Tensor)]
+    return [
+        joined if leaf.dim() > (joined.dim or 0) and leaf.numel() else REPLICATED
+        for leaf in outputs
+    ]
+
+
+def pointwise_leading(call: Call) -> BatchDim:
+    """Return the state of an attention, whose operands agree in all but two dimensions."""
+    operands = [(s, (*t.shape[:-2], 1, 1)) for s, t in zip(call.states, call.tensors, strict=True)]
+    if any(
+        s.dim is not None and s.dim >= t.dim() - 2
+        for s, t in zip(call.states, call.tensors, strict=True)
+    ):
+        return call.mixed("attends over the batch")
+    return broadcast(call, operands)
+
+
+@rule("mkldnn_rnn_layer _cudnn_rnn _thnn_fused_lstm miopen_rnn")
+def _recurrent(call: Call) -> Outcome:
+    state = call.state("input")
+    first = bool(call["batch_first"]) and call.name != "mkldnn_rnn_layer"
+    if state.dim != (0 if first else 1) or state.factor != 1:
+        return call.mixed("steps over the batch")
+    outputs = [leaf for leaf in call.out if isinstance(leaf, torch.Tensor)]
+    hidden = [
+        batch(leaf.dim() - 2)
+        if leaf.dim() >= 2 and leaf.size(-2) == call.batch_size
+        else REPLICATED
+        for leaf in outputs[1:]
+    ]
+    return [state, *hidden]
+
+
+# -- losses --------------------------------------------------------------------------------
+
+
+@rule(
+    "nll_loss_forward nll_loss2d_forward mse_loss smooth_l1_loss huber_loss soft_margin_loss "
+    "binary_cross_entropy multi_margin_loss multilabel_margin_loss_forward"
+)
+def _loss(call: Call) -> Outcome:
+    state, target = call.state("self"), call.state("target")
+    class_losses = "nll" in call.name or "margin" in call.name
+    joined = (
+        state
+        if class_losses
+        else broadcast(
+            call, [(s, t.shape) for s, t in zip(call.states[:2], call.tensors[:2], strict=True)]
+        )
+    )
+    if class_losses and (
+        state.dim != 0 or target != state or call.state("weight").kind != "replicated"
+    ):
+        return call.mixed("compares samples with the targets of others")
+    if joined.kind == "unknown" or not call["reduction"]:
+        return [joined, REPLICATED] if class_losses and "nll" in call.name else joined
+    if call["reduction"] == 2:
+        return partial("sum")
+    if "nll" in call.name:
+        why = "where each part has as many targets that are not ignored"
+        return [partial("mean", why), partial("sum")]
+    return partial("mean")
