@@ -17,11 +17,19 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
 
 from fx_bridge.dynamic_batch import Exported, batch_size_of, export_dynamic
 from fx_bridge.exporting import export, load_program, unlift
-from fx_bridge.inputs import check_call, checked_inputs, flat_inputs, on_device_of
-from fx_bridge.messages import describe, failure, first_line, quiet
+from fx_bridge.inputs import (
+    check_call,
+    check_initialised,
+    checked_inputs,
+    flat_inputs,
+    on_device_of,
+)
+from fx_bridge.messages import describe, failure, first_line, quiet, remedy
+from fx_bridge.state import unchanged
 from fx_bridge.tracing import complete, trace
 from solver import PartitionError
 
@@ -172,6 +180,12 @@ def capture(
             f"the graph of {describe(model)} has no operators, so there is nothing to place; "
             "give a model that computes something"
         )
+    for node in captured.graph.nodes:
+        if any(getattr(leaf, "is_nested", False) for leaf in tree_leaves(node.meta.get("val"))):
+            raise PartitionError(
+                f"{node.name!r} is a nested tensor, whose parts have no sizes to plan with; pad "
+                "it (torch.nested.to_padded_tensor) and pass a mask"
+            )
     return captured
 
 
@@ -219,6 +233,7 @@ def _from_module(
             f"cannot capture {describe(model)}: it is TorchScript; give the Python module"
         )
     check_call(model, args, kwargs)
+    check_initialised(model)
     args, kwargs = on_device_of(model, args, kwargs)
     if dynamic_batch:
         batch_size_of(args, kwargs)
@@ -233,45 +248,28 @@ def _from_module(
         note = "symbolic_trace knows no symbolic sizes" if dynamic_batch else ""
         return Exported(trace(model, args, kwargs), args, kwargs, note)
 
-    failures: dict[str, str] = {}
     ways: dict[Capture, Callable[[], Exported]] = {
         "export": lambda: exported(strict=False),
         "export-strict": lambda: exported(strict=True),
     }
     if dynamic_shapes is None:
         ways["symbolic_trace"] = traced
-    cause: Exception | None = None
+    failures: dict[str, str] = {}
+    causes: list[Exception] = []
     for how, way in ways.items():
         try:
-            with quiet():
+            with quiet(), unchanged(model):
                 made = way()
-            notes = [*failures.values(), *([made.note] if made.note else ())]
-            return CapturedGraph(
-                made.module, how, "; ".join(notes), made.args, made.kwargs, source=model
-            )
         except Exception as error:
             # The same complaint three times over says no more than once.
             failures.setdefault(first_line(error), f"{how} failed {failure(error, model)}")
-            cause = cause or error
-    if "DataDependent" in type(cause).__name__:
-        remedy = (
-            "rewrite that line so that it does not depend on the values of tensors, or give an "
-            "ExportedProgram or a GraphModule"
-        )
-    elif "which is not a known type" in str(cause):
-        # Most often a transformers model that returns its cache.
-        remedy = (
-            "let the model return only tensors in tuples, lists and dicts (a transformers model: "
-            "use_cache=False), or register that type with torch.utils._pytree"
-        )
-    elif len(devices := {tensor.device.type for tensor in model.state_dict().values()}) > 1:
-        # As torch.FloatTensor(...) makes them, which heeds no default device.
-        remedy = (
-            f"its weights are on {' and '.join(sorted(devices))}: put all of them on one device, "
-            "such as model.to('meta')"
-        )
-    else:
-        remedy = "check that the model runs on these inputs, or give an ExportedProgram of it"
+            causes.append(error)
+            continue
+        note = "; ".join(note for note in (*failures.values(), made.note) if note)
+        return CapturedGraph(made.module, how, note, made.args, made.kwargs, source=model)
+    first, *others = failures.values()
+    also = " and ".join(text.split(" failed", 1)[0] for text in others)
+    also = f"; {also} fail{'s' if len(others) == 1 else ''} too" if others else ""
     raise PartitionError(
-        f"cannot capture {describe(model)}: {'; '.join(failures.values())}; {remedy}"
-    ) from cause
+        f"cannot capture {describe(model)}: {first}{also}; {remedy(causes[0], model)}"
+    ) from causes[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import warnings
@@ -14,7 +15,7 @@ from torch.export import ExportedProgram
 
 from fx_bridge.messages import first_line, quiet
 from fx_bridge.tracing import copy_training
-from fx_bridge.transforms import has_transform
+from fx_bridge.transforms import fuse_transforms, has_transform
 from solver import PartitionError
 
 
@@ -36,14 +37,16 @@ def export(
 def unlift(program: ExportedProgram) -> fx.GraphModule:
     """Return the graph of a program with its parameters as attributes."""
     if has_transform(program.graph):
-        with warnings.catch_warnings():
+        # Functionalising runs a vmap, and leaves batched operators; others it cannot run.
+        with contextlib.suppress(Exception), warnings.catch_warnings():
             # torch's own deprecations, met while it copies the structure of the inputs.
             warnings.simplefilter("ignore", FutureWarning)
-            # Functionalising runs the transform, and leaves batched operators.
             program = program.run_decompositions({})
     # A guards function would be a call_module node that cannot be pickled.
     module = program.module(check_guards=False)
     assert isinstance(module, fx.GraphModule)
+    if has_transform(module.graph):
+        fuse_transforms(module)
     return module
 
 

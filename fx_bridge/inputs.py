@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 
 from fx_bridge.messages import describe
@@ -42,6 +43,16 @@ def check_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) 
             f"the example inputs do not fit {describe(model)}: {error}; pass args and kwargs "
             "as the model is called"
         ) from None
+
+
+def check_initialised(model: nn.Module) -> None:
+    """Raise PartitionError if a parameter waits for the first call to get its shape."""
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if is_lazy(tensor):
+            raise PartitionError(
+                f"{name!r} of {describe(model)} has no shape yet (a lazy module); call the model "
+                "once on the example inputs first"
+            )
 
 
 def on_device_of(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
+import sysconfig
 import traceback
 import warnings
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,7 @@ from torch._ops import OpOverload
 
 _TORCH_DIRECTORY: Final = str(Path(torch.__file__).parent)
 _HERE: Final = str(Path(__file__).parent)
+_STANDARD_LIBRARY: Final = sysconfig.get_path("stdlib")
 
 
 def describe(model: object) -> str:
@@ -34,6 +36,37 @@ def failure(error: BaseException, model: nn.Module) -> str:
     """Return where and why running `model` failed: module, last line that is not torch's, error."""
     place = source_place(((f, n) for f, n in traceback.walk_tb(error.__traceback__)), model)
     return f"{place} ({type(error).__name__}: {first_line(error)})".lstrip()
+
+
+def remedy(error: BaseException, model: nn.Module) -> str:
+    """Return what to try after `error` stopped the capture of `model`."""
+    text = str(error)
+    if "DataDependent" in type(error).__name__:
+        return (
+            "rewrite that line so that it does not depend on the values of tensors, or give an "
+            "ExportedProgram or a GraphModule"
+        )
+    if "which is not a known type" in text:
+        # Most often a transformers model that returns its cache.
+        return (
+            "let the model return only tensors in tuples, lists and dicts (a transformers model: "
+            "use_cache=False), or register that type with torch.utils._pytree"
+        )
+    if "Unsupported input type" in text:
+        return (
+            "pass tensors in tuples, lists and dicts, or register that type with "
+            "torch.utils._pytree"
+        )
+    if "no fake impl registered" in text:
+        return "register one with torch.library.register_fake"
+    devices = {tensor.device.type for tensor in model.state_dict().values()}
+    if len(devices) > 1:
+        # As torch.FloatTensor(...) makes them, which heeds no default device.
+        return (
+            f"its weights are on {' and '.join(sorted(devices))}: put all of them on one device, "
+            "such as model.to('meta')"
+        )
+    return "check that the model runs on these inputs, or give an ExportedProgram of it"
 
 
 def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> str:
@@ -58,12 +91,19 @@ def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> s
         if isinstance(owner, nn.Module) and id(owner) in names:
             module = f"in module {names[id(owner)]!r}"
         code = frame.f_code
-        if code.co_filename.startswith((_TORCH_DIRECTORY, _HERE, "<eval_with_key>", "<frozen")):
+        if _is_foreign(code.co_filename):
             continue
         summary = traceback.FrameSummary(code.co_filename, line, code.co_name)
         if summary.line:
             place = f"at {code.co_filename}:{line}, {summary.line!r}"
     return " ".join(part for part in (module, place) if part)
+
+
+def _is_foreign(file: str) -> bool:
+    """Whether a source file is torch's, Python's or this package's, or no file."""
+    if file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file:
+        return True
+    return file.startswith((_TORCH_DIRECTORY, _HERE, "<eval_with_key>", "<frozen"))
 
 
 def operator_name(frames: Iterable[tuple[FrameType, int]]) -> str:

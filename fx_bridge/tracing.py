@@ -93,6 +93,11 @@ def complete(
         note = f"{len(weights)} inputs that are parameters or buffers became attributes"
     if has_transform(own.graph):
         fuse_transforms(own)
+        if has_transform(own.graph):
+            raise PartitionError(
+                "the GraphModule opens a transform such as torch.vmap that it does not close; "
+                "give the module itself, or an ExportedProgram of it"
+            )
     if any(_lacks_value(node) for node in own.graph.nodes):
         args, kwargs = on_device_of(own, args, kwargs)
         _fill(own, args, kwargs)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import operator
 
+import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
 
 def has_transform(graph: fx.Graph) -> bool:
@@ -28,22 +30,36 @@ def fuse_transforms(module: fx.GraphModule) -> None:
 
 def _nesting(node: fx.Node) -> int:
     name = getattr(node.target, "__name__", "") if node.op == "call_function" else ""
-    return name.endswith("_increment_nesting") - name.endswith("_decrement_nesting")
+    opens = name.endswith(("_increment_nesting", "_saved_tensors_hooks_disable"))
+    return opens - name.endswith(("_decrement_nesting", "_saved_tensors_hooks_enable"))
 
 
 def _regions(graph: fx.Graph) -> list[list[fx.Node]]:
+    nodes = list(graph.nodes)
+    position = {node: index for index, node in enumerate(nodes)}
     regions: list[list[fx.Node]] = []
-    depth = 0
-    for node in graph.nodes:
+    start = end = depth = 0
+    for index, node in enumerate(nodes):
         opened = _nesting(node)
-        if opened > 0 and depth == 0:
-            regions.append([])
-        if depth + opened > 0 or opened:
+        if opened > 0 and depth == 0 and index >= end:
+            start = index
+        depth += opened
+        if depth or opened:
+            end = max(end, index + 1)
+        if index < end and _is_wrapped(node):
+            # As of a jacobian, whose backward pass is in a region of its own.
+            end = max(end, *(position[user] + 1 for user in node.users if user.op != "output"), 0)
+        if depth == 0 and index + 1 == end > start:
             # Parameters are read where they are.
-            if node.op != "get_attr":
-                regions[-1].append(node)
-            depth += opened
+            regions.append([n for n in nodes[start:end] if n.op != "get_attr"])
     return regions
+
+
+def _is_wrapped(node: fx.Node) -> bool:
+    return any(
+        isinstance(leaf, torch.Tensor) and torch._C._functorch.is_functorch_wrapped_tensor(leaf)
+        for leaf in pytree.tree_leaves(node.meta.get("val"))
+    )
 
 
 def _fuse(module: fx.GraphModule, region: list[fx.Node], name: str) -> None:

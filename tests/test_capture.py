@@ -262,6 +262,87 @@ def test_a_model_that_returns_its_cache_is_told_not_to():
         capture(ReturnsBox(), (torch.ones(2),))
 
 
+class Counts(nn.Module):
+    """Keeps what the call gave it; takes what export does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.calls, self.last = nn.Linear(4, 4), 0, None
+
+    def forward(self, box):
+        self.calls += 1
+        self.last = self.linear(box.x)
+        return self.last
+
+
+def test_what_a_model_remembers_is_not_changed():
+    model = Counts()
+    captured = capture(model, (Box(torch.randn(2, 4)),))
+    assert captured.how == "symbolic_trace"
+    assert (model.calls, model.last) == (0, None)
+
+
+class Sine(nn.Module):
+    def forward(self, x):
+        return x.sin() + 1
+
+
+@torch.library.custom_op("test_capture::plain", mutates_args=())
+def plain(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
+
+
+class CallsPlain(nn.Module):
+    def forward(self, x):
+        return plain(x) + 1
+
+
+class TwoDevices(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4, device="meta")
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+def jagged():
+    parts = [torch.randn(2, 4), torch.randn(3, 4)]
+    return torch.nested.nested_tensor(parts, layout=torch.jagged)
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "expected"),
+    [
+        (nn.Sequential(nn.LazyLinear(4)), (torch.ones(2, 4),), "'0.weight' of Sequential has no"),
+        (Sine(), (jagged(),), "is a nested tensor"),
+        (torch.jit.script(nn.Linear(4, 4)), (torch.ones(2, 4),), "it is TorchScript"),
+        (
+            CallsPlain(),
+            (torch.ones(2, 4),),
+            "return plain(x) + 1' (RuntimeError: There was no fake",
+        ),
+        (CallsPlain(), (torch.ones(2, 4),), "register one with torch.library.register_fake"),
+        (TwoDevices(), (torch.ones(2, 4),), "in module 'b' (FakeTensorDeviceMismatchError"),
+        (nn.Embedding(4, 4), (torch.ones(2),), "Expected tensor for argument #1 'indices'"),
+        (nn.Linear(4, 4), (None,), "must be Tensor, not NoneType"),
+        (TakesBox(), (3,), "AttributeError: 'int' object has no attribute 'x'"),
+    ],
+)
+def test_awkward_models_are_refused_with_what_to_do(model, args, expected):
+    with pytest.raises(PartitionError) as caught:
+        capture(model, args)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 700
+
+
+def test_wrapped_models_are_captured():
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4)
+    for wrapped in (torch.compile(model), nn.DataParallel(model)):
+        assert torch.equal(capture(wrapped, (x,)).module(x), model(x))
+
+
 # -- structured inputs ---------------------------------------------------------------------
 
 

@@ -203,6 +203,21 @@ class Vmapped(Net):
         return torch.vmap(lambda row: self.blocks[0](row).sin())(x) + self.blocks[1](x)
 
 
+class Gradient(Net):
+    """Gradients of samples, whose own gradients flow to the parameters."""
+
+    def forward(self, x):
+        sample = torch.func.grad(lambda row: self.blocks[0](row).square().sum())
+        return torch.vmap(sample)(x) + self.blocks[1](x)
+
+
+class Jacobian(Net):
+    """A forward region whose values are used in a backward region after it."""
+
+    def forward(self, x):
+        return torch.func.jacrev(self.blocks[0])(x[0]) @ self.blocks[1](x).T
+
+
 class State(Net):
     """Keeps a tensor that each call replaces."""
 
@@ -219,7 +234,19 @@ class Item(Net):
 
 @pytest.mark.parametrize(
     "kind",
-    [Regions, Checkpointed, Cache, Tied, Custom, Conditional, Vmapped, State, Item],
+    [
+        Regions,
+        Checkpointed,
+        Cache,
+        Tied,
+        Custom,
+        Conditional,
+        Vmapped,
+        Gradient,
+        Jacobian,
+        State,
+        Item,
+    ],
 )
 def test_awkward_models_train_the_same(kind):
     model = kind()

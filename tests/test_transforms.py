@@ -1,9 +1,11 @@
+import pytest
 import torch
 from split_checks import check_random_plans, check_values
 from torch import nn
 
 from fx_bridge.capture import capture
 from fx_bridge.storage import saved_storages
+from solver import PartitionError
 
 
 class Vmapped(nn.Module):
@@ -59,3 +61,12 @@ def test_nested_and_repeated_regions():
     saved = saved_storages(captured)["transform_1"]
     assert {storage.owner for storage in saved} == {"linear", "transform_1"}
     check_random_plans(model, args, captured=captured, plans=4)
+
+
+def test_a_region_that_is_not_closed_is_refused():
+    given = torch.export.export(Vmapped(), (torch.ones(3, 2),)).module()
+    for node in reversed(given.graph.nodes):
+        if node.name.startswith("_vmap_decrement_nesting"):
+            given.graph.erase_node(node)
+    with pytest.raises(PartitionError, match="it does not close"):
+        capture(given)
