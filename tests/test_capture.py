@@ -323,7 +323,7 @@ def jagged():
             "return plain(x) + 1' (RuntimeError: There was no fake",
         ),
         (CallsPlain(), (torch.ones(2, 4),), "register one with torch.library.register_fake"),
-        (TwoDevices(), (torch.ones(2, 4),), "in module 'b' (FakeTensorDeviceMismatchError"),
+        (TwoDevices(), (torch.ones(2, 4),), "in module 'b' at "),
         (nn.Embedding(4, 4), (torch.ones(2),), "Expected tensor for argument #1 'indices'"),
         (nn.Linear(4, 4), (None,), "must be Tensor, not NoneType"),
         (TakesBox(), (3,), "AttributeError: 'int' object has no attribute 'x'"),
