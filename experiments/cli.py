@@ -64,7 +64,8 @@ ModelArgument = Annotated[
     typer.Argument(
         metavar="MODEL",
         help="A zoo name (see: fxpartition models), an import string package.module:factory "
-        "whose factory returns (module, args) or (module, args, kwargs), or a saved problem.json.",
+        "whose factory returns (module, args) or (module, args, kwargs), a model.pt2 of "
+        "torch.export.save, or a saved problem.json.",
     ),
 ]
 DevicesOption = Annotated[

@@ -1,4 +1,4 @@
-"""Which models can be named: a zoo of real architectures, import strings, saved problems.
+"""Which models can be named: a zoo of real architectures, import strings, files.
 
 The zoo is built from configurations with random weights: nothing is downloaded, and a plan
 depends on shapes alone. torch and transformers load only when a model is built.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import importlib
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -155,8 +156,9 @@ def resolve_model(text: str) -> ModelSpec | Path:
     Parameters
     ----------
     text : str
-        A zoo name, an import string ``package.module:factory``, or a ``*.json`` file.
-        An import string runs that module's code.
+        A zoo name, an import string ``package.module:factory``, a ``*.pt2`` file of
+        ``torch.export.save``, or a ``*.json`` file. An import string runs that module's code,
+        and a ``*.pt2`` file is unpickled.
 
     Raises
     ------
@@ -170,13 +172,16 @@ def resolve_model(text: str) -> ModelSpec | Path:
         if "\0" in text or not path.is_file():
             raise PartitionError(f"there is no file {text}; write the path of a saved problem")
         return path
+    if text.lower().endswith(".pt2"):
+        return ModelSpec(text, "from a file of torch.export.save", functools.partial(_saved, text))
     if ":" in text:
         return _import_spec(text)
     close = difflib.get_close_matches(text.lower(), ZOO, n=2, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}?" if close else f"the zoo has {', '.join(ZOO)}"
     raise PartitionError(
         f"model {text!r} is unknown; {hint} "
-        "(or write an import string such as package.module:factory, or a saved problem.json)"
+        "(or write an import string such as package.module:factory, an exported model.pt2, or a "
+        "saved problem.json)"
     )
 
 
@@ -218,6 +223,14 @@ def _import_spec(text: str) -> ModelSpec:
 
 
 # -- factories ----------------------------------------------------------------------------
+
+
+def _saved(path: str) -> Any:
+    from fx_bridge.capture import capture
+
+    captured = capture(path)
+    # A program's own module refuses to be set to evaluation, a copy of its graph does not.
+    return capture(captured.module).module, captured.args, captured.kwargs
 
 
 def _tokens(count: int, vocabulary: int) -> torch.Tensor:

@@ -156,3 +156,16 @@ def test_without_transformers_one_line_says_what_to_install(
     with pytest.raises(PartitionError, match=r'pip install "fxpartition\[hf\]"') as caught:
         build_model(models.ZOO["gpt2"])
     assert "\n" not in str(caught.value)
+
+
+def test_an_exported_file_is_a_model_with_its_inputs(tmp_path: Path) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Dropout(0.5))
+    args = (torch.randn(2, 4),)
+    torch.export.save(torch.export.export(model.eval(), args), tmp_path / "model.pt2")
+    spec = resolve_model(str(tmp_path / "model.pt2"))
+    assert isinstance(spec, ModelSpec)
+    loaded = build_model(spec)
+    assert loaded.has_weights
+    assert torch.equal(loaded.module(*loaded.args, **loaded.kwargs), model(*args))
+    with pytest.raises(PartitionError, match="there is no file"):
+        build_model(resolve_model(str(tmp_path / "missing.pt2")))
