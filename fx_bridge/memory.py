@@ -11,7 +11,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final, get_args
 
+import torch
 from torch import fx
+from torch.utils._pytree import tree_map_only
 
 from fx_bridge.capture import CapturedGraph, capture
 from fx_bridge.memory_ledger import Allocation, Kind, Phase
@@ -216,7 +218,7 @@ def memory_profile(
     run = MemoryRun(
         captured, training=settings, runner=runner, release_inputs=release_inputs, weights=weights
     )
-    run.run_all()
+    run.run_once()
     return _profile(run)
 
 
@@ -243,6 +245,49 @@ def peak_memory(captured: CapturedGraph, **settings: Any) -> int:
     return memory_profile(captured, **settings).peak_bytes
 
 
+def forward_workspaces(captured: CapturedGraph, *, training: bool = False) -> dict[str, int]:
+    """Return what each operator allocates, in bytes, besides what it leaves behind.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    training : bool
+        With autograd watching, which changes how some operators are computed.
+
+    Returns
+    -------
+    dict of str to int
+        By operator name; those that need none are left out. At its peak an operator takes what
+        was alive before it, the storages of its result (and what autograd keeps), and this.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 4))
+    >>> forward_workspaces(capture(model, (torch.ones(2, 8),)))
+    {'layer_norm': 16}
+    """
+    _check(captured, "interpreter", ())
+    settings = Training("sgd", False, False, None, False, False) if training else None
+    run = MemoryRun(
+        captured, training=settings, runner="interpreter", release_inputs=False, weights=()
+    )
+    run.run_once(to_the_end=False)
+    positions = run.ledger.positions
+    left_bytes = [0] * len(positions)
+    for known in run.ledger.allocations:
+        if known.last > known.first >= 0:
+            left_bytes[known.first] += known.size_bytes
+    before_bytes = run.ledger.before_bytes
+    found: dict[str, int] = {}
+    for position, added_bytes in zip(positions, left_bytes, strict=True):
+        workspace_bytes = position.peak_bytes - before_bytes - added_bytes
+        if workspace_bytes:
+            found[position.node] = workspace_bytes
+        before_bytes = position.live_bytes
+    return found
+
+
 def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryProfile]:
     """Return the profile of every stage of a split, each run alone.
 
@@ -259,6 +304,11 @@ def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryPr
     dict of str to MemoryProfile
         By the name of the child, in stage order.
 
+    Notes
+    -----
+    A stage has its inputs as they arrive from elsewhere: copies of views, without what else
+    is in their storages.
+
     Raises
     ------
     PartitionError
@@ -274,11 +324,22 @@ def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryPr
     for position, name in enumerate(stages):
         stage = split.get_submodule(name)
         assert isinstance(stage, fx.GraphModule)
+        captured = capture(stage)
+        for node in captured.graph.find_nodes(op="placeholder"):
+            node.meta["val"] = tree_map_only(torch.Tensor, _as_sent, node.meta.get("val"))
         own = {"input_gradients": position > 0, **settings}
         if position == len(stages) - 1:
             own["loss"] = loss
-        profiles[name] = memory_profile(capture(stage), **own)
+        profiles[name] = memory_profile(captured, **own)
     return profiles
+
+
+def _as_sent(value: torch.Tensor) -> torch.Tensor:
+    """Return what ``value.to(device)`` makes on another device: strides without gaps."""
+    if value.layout is not torch.strided:
+        return value
+    requires_grad = value.requires_grad
+    return torch.empty_like(value.detach()).requires_grad_(requires_grad)
 
 
 def _check(captured: object, runner: str, weights: Collection[str]) -> None:

@@ -73,6 +73,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ----------
     allocations : list of Allocation
     positions : list of Position
+    before_bytes : int
+        Alive before the first position.
     live_bytes, peak_bytes : int
     peak_change : int
         The first change after which `peak_bytes` were alive.
@@ -85,6 +87,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.allocations: list[Allocation] = []
         self.positions: list[Position] = []
+        self.before_bytes = 0
         self.live_bytes = self.peak_bytes = self.peak_change = self.changes = 0
         self._paused = False
         self._alive: dict[int, tuple[Allocation, Any]] = {}
@@ -92,6 +95,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def begin(self, phase: Phase, node: str) -> None:
         """Charge what comes to `node`, and the backward pass of what comes in forward."""
+        if not self.positions:
+            self.before_bytes = self.live_bytes
         self.positions.append(Position(phase, node, self.live_bytes, self.live_bytes))
         if phase == "forward":
             self._starts.append((torch.autograd._get_sequence_nr(), node))  # type: ignore[attr-defined]

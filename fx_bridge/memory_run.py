@@ -77,18 +77,20 @@ class MemoryRun(Replay):
         self._inputs: dict[fx.Node, Any] = {}
         self._parameters: dict[str, torch.Tensor] = {}
         self._input_leaves: dict[str, torch.Tensor] = {}
+        self._step: OptimizerStep | None = None
         self._hold_weights(captured)
 
-    def run_all(self) -> None:
-        """Run forward, and backward and the optimiser if it is a training step."""
+    def run_once(self, *, to_the_end: bool = True) -> None:
+        """Run forward, and `to_the_end` backward and the optimiser if it is a training step."""
         with contextlib.ExitStack() as stack:
             for context in self.contexts():
                 stack.enter_context(context)
             self._make_inputs()
-            step = self._optimizer_step() if self._training is not None else None
+            if self._training is not None:
+                self._step = self._optimizer_step(self._training)
             self._forward()
             self.boundary = self.ledger.changes
-            if self._training is None or step is None:
+            if self._training is None or not to_the_end:
                 return
             try:
                 self._backward(self._training)
@@ -100,7 +102,7 @@ class MemoryRun(Replay):
                     "check that the model and the loss can be differentiated, or pass "
                     "training=False"
                 ) from error
-            self._step(step)
+            self._update()
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         """Yield what is entered around the run, outermost first."""
@@ -140,14 +142,13 @@ class MemoryRun(Replay):
                         leaves = self._parameters if is_weight else self._input_leaves
                         leaves[node.name] = tensor
 
-    def _optimizer_step(self) -> OptimizerStep:
-        assert self._training is not None
+    def _optimizer_step(self, training: Training) -> OptimizerStep:
         with self.ledger.pause():
             step = OptimizerStep(
                 self._parameters,
-                self._training.optimizer,
-                master_weights=self._training.master_weights,
-                foreach=self._training.foreach,
+                training.optimizer,
+                master_weights=training.master_weights,
+                foreach=training.foreach,
             )
             for name, master in step.masters():
                 self.ledger.hold(master, "optimizer", name)
@@ -206,7 +207,9 @@ class MemoryRun(Replay):
                     made.append((name, parameter.grad))
         self.ledger.backdate(made, "gradient")
 
-    def _step(self, step: OptimizerStep) -> None:
+    def _update(self) -> None:
+        step = self._step
+        assert step is not None
         with self.ledger.pause():
             # What optimisers make in their first step they have in all others.
             step.run(lambda _: None)

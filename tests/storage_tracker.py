@@ -83,10 +83,9 @@ def weights_of(module):
         value = module
         for part in str(node.target).split("."):
             value = getattr(value, part)
+        read = [value]
         if isinstance(value, nn.Module):
             read = [*value.parameters(), *value.buffers()]
-        else:
-            read = [value]
         found.update({id(tensor): tensor for tensor in read if isinstance(tensor, torch.Tensor)})
     return list(found.values())
 
@@ -136,7 +135,6 @@ def track_training(module, inputs, *, optimizer, masters=False, loss=None, accum
     tracker.watch([p.grad for p in parameters])
     with tracker:
         _step(module, inputs, tracker, updates, loss)
-    updates.forget_gradients()
     return tracker
 
 
