@@ -12,6 +12,7 @@ import importlib.metadata
 import json
 import os
 import platform
+import re
 import signal
 import sys
 import textwrap
@@ -37,6 +38,7 @@ from solver.serialization import read_json, write_text_atomically
 SCHEMA: Final = "fxpartition.coverage"
 SCHEMA_VERSION: Final = 1
 _LONGEST: Final = 400
+_PACKAGES: Final = re.compile(r"[^\s']*/(?:site|dist)-packages/")
 EXIT_BAD_INPUT: Final = 2
 EXIT_INTERRUPTED: Final = 130
 
@@ -122,7 +124,7 @@ def _cells(row: CoverageRow) -> tuple[str, ...]:
 def remarks(rows: Sequence[CoverageRow]) -> list[str]:
     """Return one line for each thing that went otherwise than planned, then the totals."""
     lines = [
-        f"{row.model}: {textwrap.shorten(text, _LONGEST, placeholder=' ...')}"
+        f"{row.model}: {textwrap.shorten(_PACKAGES.sub('', text), _LONGEST, placeholder=' ...')}"
         for row in rows
         for text in (row.note, row.reason, row.split_reason, _made_up(row))
         if text

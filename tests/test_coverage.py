@@ -202,6 +202,14 @@ def test_an_interrupted_run_leaves_what_is_done(monkeypatch, tmp_path, capsys):
     assert "0 of 1 models captured and exported" in printed
 
 
+def test_reasons_are_shortened():
+    reason = "capture: at /home/me/lib/python3.12/site-packages/some/model.py:3, " + "why " * 200
+    line = coverage.remarks([CoverageRow("model", "test", reason=reason)])[0]
+    assert line.startswith("model: capture: at some/model.py:3, why why")
+    assert line.endswith("why ...")
+    assert len(line) < 420
+
+
 def test_a_resumed_run_keeps_what_is_done(monkeypatch, tmp_path, capsys):
     measured = []
 
