@@ -73,8 +73,8 @@ class _FlopReplay(Replay):
         aten = torch.ops.aten
         formulas = {
             aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
-            aten.mkldnn_rnn_layer: _recurrent_flops,
-            aten._cudnn_rnn: _recurrent_flops,
+            aten.mkldnn_rnn_layer: recurrent_flops,
+            aten._cudnn_rnn: recurrent_flops,
         }
         self.counter = FlopCounterMode(display=False, custom_mapping=formulas)
         self.flops: dict[str, int] = {}
@@ -98,7 +98,7 @@ def _attention_flops(
     return 2 * int(math.prod(batch)) * queries * key[-2] * (width + value[-1])
 
 
-def _recurrent_flops(sequence: Sequence[int], *shapes: Any, **_: Any) -> int:
+def recurrent_flops(sequence: Sequence[int], *shapes: Any, **_: Any) -> int:
     """Count 2 x steps x batch x entries of the matrices, which are all weights but the biases."""
     steps = math.prod(sequence[:-1])
     weights = shapes[0] if isinstance(shapes[0][0], (tuple, list, torch.Size)) else shapes[:2]

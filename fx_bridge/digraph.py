@@ -6,6 +6,7 @@ The attributes of the result are those of :mod:`solver.digraph`; what they mean 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, get_args
 
@@ -13,6 +14,7 @@ import networkx as nx
 import torch
 from torch import fx
 
+from fx_bridge.backward import backward_passes
 from fx_bridge.capture import CapturedGraph
 from fx_bridge.costs import (
     dtype_name,
@@ -22,12 +24,9 @@ from fx_bridge.costs import (
 )
 from fx_bridge.replay import hint
 from fx_bridge.specs import DEVICE_SPECS, DeviceSpec
-from fx_bridge.storage import (
-    StorageTable,
-    WeightStorage,
-    saved_storages,
-)
+from fx_bridge.storage import StorageTable, WeightStorage
 from solver import ColocationGroup, PartitionError
+from solver.training import Backward
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 
@@ -40,6 +39,7 @@ def to_digraph(
     *,
     specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
     latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
+    backward_latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
     training: bool = False,
     optimizer: Optimizer = "adamw",
     master_weights: bool = True,
@@ -55,9 +55,11 @@ def to_digraph(
         be any preset.
     latency_ns : mapping of str to int, or to mapping of str to int, optional
         Latency of every operator by name, or by name and device class, instead of the roofline.
+    backward_latency_ns : mapping, optional
+        The same of the backward passes, for training; operators without one can be left out.
     training : bool
-        Add what the memory model ``training`` needs: gradients, optimiser state, and the
-        storages that autograd keeps.
+        Add what the memory model ``training`` needs: gradients, optimiser state, and the backward
+        pass of every operator (:mod:`fx_bridge.backward`).
     optimizer : {"sgd", "momentum", "adam", "adamw"}
         Moments per parameter: none, one, two, two.
     master_weights : bool
@@ -73,7 +75,8 @@ def to_digraph(
     Raises
     ------
     PartitionError
-        If `latency_ns` leaves an operator out or names an unknown one, or `optimizer` is unknown.
+        If `latency_ns` leaves an operator out or names an unknown one, or `optimizer` is unknown,
+        or no parameter requires a gradient in training.
 
     Notes
     -----
@@ -97,7 +100,15 @@ def to_digraph(
         latencies = roofline_latency_ns(captured, specs, flops=flops)
     else:
         latencies = _checked(latency_ns, captured)
-    saved = saved_storages(captured) if training else {}
+    placed = {n.name: _placement(n, table) for n in captured.operators}
+    backward: Mapping[str, Backward] = {}
+    if training:
+        backward = backward_passes(
+            captured,
+            {name: int(place["storage_bytes"]) for name, place in placed.items()},
+            specs,
+            _known(backward_latency_ns, captured),
+        )
 
     graph = nx.DiGraph()
     returned = set(captured.graph.output_node().all_input_nodes)
@@ -119,11 +130,12 @@ def to_digraph(
             latency_ns=dict(latency) if isinstance(latency, Mapping) else latency,
             value_bytes=table.value_bytes[node.name],
             weights=list(table.weights_read.get(node.name, ())),
-            saves=[storage.key for storage in saved.get(node.name, ())],
             is_output=node in returned,
             info=_info(node, flops[node.name]),
-            **_placement(node, reads, table),
+            **placed[node.name],
         )
+        if training:
+            graph.nodes[node.name]["backward"] = _plain(backward[node.name])
         graph.add_edges_from((read.name, node.name) for read in reads)
     graph.graph["weights"] = {
         key: {
@@ -132,7 +144,6 @@ def to_digraph(
         }
         for key, weight in table.weights.items()
     }
-    graph.graph["saved"] = {s.key: s.size_bytes for found in saved.values() for s in found}
     graph.graph["colocation"] = [
         {"operators": list(group.operators), "reason": group.reason}
         for group in (_colocation_groups(captured, training) if colocation else ())
@@ -171,8 +182,29 @@ def _checked(
     return latency_ns
 
 
-def _placement(node: fx.Node, reads: list[fx.Node], table: StorageTable) -> dict[str, Any]:
+def _known(
+    latency_ns: Mapping[str, int | Mapping[str, int]] | None, captured: CapturedGraph
+) -> Mapping[str, int | Mapping[str, int]] | None:
+    unknown = set(latency_ns or ()) - {node.name for node in captured.operators}
+    if unknown:
+        raise PartitionError(
+            f"backward_latency_ns names {min(unknown)!r}, which is no operator; give entries for "
+            "operators of the graph"
+        )
+    return latency_ns
+
+
+def _plain(backward: Backward) -> dict[str, Any]:
+    """Return the fields that say something, as plain data."""
+    fields = {e.name: getattr(backward, e.name) for e in dataclasses.fields(backward)}
+    if isinstance(backward.latency_ns, Mapping):
+        fields["latency_ns"] = dict(backward.latency_ns)
+    return {name: value for name, value in fields.items() if value}
+
+
+def _placement(node: fx.Node, table: StorageTable) -> dict[str, Any]:
     """Return ``storage_bytes`` and ``alias_of``: whose memory the value of `node` takes."""
+    reads = [read for read in node.all_input_nodes if read.op != "get_attr"]
     own = table.allocated(node.name)
     others = {s for s in table.storages[node.name] if s not in own and s.kind != "weight"}
     if not own and len(others) == 1:

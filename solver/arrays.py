@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -50,6 +51,18 @@ class Lists:
         return np.repeat(items, lengths), self.values[places]
 
 
+@dataclass(frozen=True, slots=True)
+class HoldingArrays:
+    """The holdings of a problem (:mod:`solver.holdings`) as arrays; each has one entry for each."""
+
+    operator: Ints
+    first: Ints
+    last: Ints
+    waits_for: Lists
+    stays: Flags
+    size_bytes: Ints
+
+
 class ProblemArrays:
     """Arrays that depend on the problem alone.
 
@@ -61,10 +74,15 @@ class ProblemArrays:
         The operators that read each operator or graph input.
     root : Ints
         The operator or graph input that owns the storage of each operator's value.
-    value_bytes, storage_bytes : Ints
-        By operator; `value_bytes` by graph input too.
-    weights, saves : Lists
-        Numbers of the weights and saved storages of each operator.
+    value_bytes, gradient_bytes : Ints
+        What travels and, in training, what travels back, by operator.
+    held_bytes : Ints
+        What a stage elsewhere holds that reads it, by operator and graph input: in training the
+        values of all microbatches and one gradient.
+    saved_bytes : Ints
+        What is kept of a microbatch for the backward pass, by operator.
+    weights : Lists
+        Numbers of the weights of each operator.
     """
 
     def __init__(self, problem: PartitionProblem) -> None:
@@ -83,10 +101,15 @@ class ProblemArrays:
             if op.alias_of is not None:
                 roots[index] = roots[number[op.alias_of]]
         self.root = _array(roots)
-        self.value_bytes = _array(
-            [op.value_bytes for op in operators] + [g.value_bytes for g in problem.inputs]
-        )
-        self.storage_bytes = _array([op.storage_bytes for op in operators])
+        self.value_bytes = _array([op.value_bytes for op in operators])
+        self.gradient_bytes = np.zeros(len(operators), dtype=np.int64)
+        self.saved_bytes = np.zeros(len(operators), dtype=np.int64)
+        self.held_bytes = _array([*self.value_bytes, *(g.value_bytes for g in problem.inputs)])
+        if problem.is_training:
+            self.gradient_bytes = _array([op.backward.gradient_bytes for op in operators])
+            self.saved_bytes = _array([op.backward.saved_bytes for op in operators])
+            self.held_bytes *= problem.microbatches
+            self.held_bytes[: len(operators)] += self.gradient_bytes
         self.is_output = np.array([op.is_output for op in operators], dtype=np.bool_)
         self.is_backward = np.array([op.is_backward for op in operators], dtype=np.bool_)
         weight_number = {key: i for i, key in enumerate(problem.weights)}
@@ -94,27 +117,49 @@ class ProblemArrays:
         self.weight_bytes = _array(
             [weight.held_bytes(problem.memory_model) for weight in problem.weights.values()]
         )
-        saved_number = {key: i for i, key in enumerate(problem.saved)}
-        self.saves = Lists.of([saved_number[key] for key in op.saves] for op in operators)
-        self.saved_bytes = _array(list(problem.saved.values()))
         # -1 stands for the time of the link, which may not fit 64 bits where nothing travels.
         self._transfer_ns = _array(
             [-1 if op.transfer_ns is None else op.transfer_ns for op in operators]
         )
         self._latency_ns: dict[str, Ints] = {}
 
+    @cached_property
+    def holdings(self) -> HoldingArrays:
+        """What stages hold because of their operators."""
+        holdings = self._problem.holdings
+        return HoldingArrays(
+            operator=_array([holding.operator for holding in holdings]),
+            first=_array([holding.first for holding in holdings]),
+            last=_array([holding.last for holding in holdings]),
+            waits_for=Lists.of(holding.waits_for for holding in holdings),
+            stays=np.array([holding.stays for holding in holdings], dtype=np.bool_),
+            size_bytes=_array([holding.size_bytes for holding in holdings]),
+        )
+
     def latency_ns(self, device_class: str) -> Ints:
-        """Return the execution time of every operator on a device of `device_class`."""
+        """Return the execution time of every operator on a device of `device_class`.
+
+        In training with that of its backward pass.
+        """
         if device_class not in self._latency_ns:
-            self._latency_ns[device_class] = _array(
-                [op.latency_on(device_class) for op in self._problem.operators]
-            )
+            operators = self._problem.operators
+            times = _array([op.latency_on(device_class) for op in operators])
+            if self._problem.is_training:
+                times += _array([op.backward.latency_on(device_class) for op in operators])
+            self._latency_ns[device_class] = times
         return self._latency_ns[device_class]
 
-    def transfer_ns(self, operators: Ints, link: Link) -> Ints:
-        """Return the time of one transfer over `link` of the value of each of `operators`."""
+    def transfer_ns(self, operators: Ints, link: Link, back: Link) -> Ints:
+        """Return the time of one transfer over `link` of the value of each of `operators`.
+
+        In training with that of its gradient, if it has one, which returns over `back`.
+        """
         own_ns = self._transfer_ns[operators]
-        result: Ints = np.where(own_ns < 0, link_ns(link, self.value_bytes[operators]), own_ns)
+        times_ns = link_ns(link, self.value_bytes[operators])
+        gradient_bytes = self.gradient_bytes[operators]
+        if gradient_bytes.any():
+            times_ns = times_ns + np.where(gradient_bytes > 0, link_ns(back, gradient_bytes), 0)
+        result: Ints = np.where(own_ns < 0, times_ns, own_ns)
         return result
 
 

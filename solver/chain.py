@@ -21,11 +21,13 @@ import numpy as np
 from solver.device_sets import Moves, ViableStates, device_moves
 from solver.evaluate import evaluate
 from solver.hardware import STAGING_HOST, Device
+from solver.net_times import both_ways
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 from solver.reduce import UnitGraph, condense
 from solver.result import SolveLimits, SolveResult, SolveStatus, judge
 from solver.segments import Ints, SegmentRow, SegmentRows
+from solver.training import in_flight
 
 _NAME = "chain"
 _INFINITE = 1 << 61
@@ -248,7 +250,6 @@ class _Pass:
 
     def _times(self, kind: int, device: Device, *, sends: bool) -> list[int]:
         count = len(self.problem.operators)
-        link = self.problem.interconnect.link
         if self.staged:
             if device.is_host:
                 return [0] * count
@@ -257,10 +258,10 @@ class _Pass:
             names = itertools.chain.from_iterable(self.moves.names)
             partners = [name for name in names if name != device.name] or [device.name]
         ends = [(device.name, p) if sends else (p, device.name) for p in partners]
-        links = {link(*pair) for pair in ends}
+        links = {both_ways(self.problem.interconnect, *pair) for pair in ends}
         # Times of values that nobody reads may not fit 64 bits.
         sent = np.flatnonzero(np.diff(self.problem.arrays.readers.start[: count + 1]))
-        times = [self.problem.arrays.transfer_ns(sent, entry) for entry in links]
+        times = [self.problem.arrays.transfer_ns(sent, *pair) for pair in links]
         slowest = np.zeros(count, dtype=np.int64)
         slowest[sent] = np.max(times, axis=0)
         result: list[int] = slowest.tolist()
@@ -364,13 +365,32 @@ class _Pass:
     def _memory(self, row: SegmentRow, offset: Ints, targets: Ints) -> Ints:
         """Return memory by target state and end; all states share a row unless training."""
         memory = row.weights_bytes[offset] + row.received_bytes[offset] + row.live_bytes[offset]
-        if self.problem.memory_model != "training":
+        memory += row.waiting_bytes[offset]
+        if not self.problem.is_training:
             return memory[None, :]
-        in_flight = np.full(len(targets), self.problem.microbatches, dtype=np.int64)
-        if self.problem.schedule == "1f1b":
-            sizes = np.array(self.moves.sizes, dtype=np.int64)[targets]
-            in_flight = np.minimum(in_flight, sizes)
-        return memory[None, :] + in_flight[:, None] * row.saved_bytes[offset][None, :]
+        # Of one microbatch the live bytes know when it is made.
+        counts = [self._in_flight(self.moves.sizes[target]) for target in targets.tolist()]
+        before: Ints = np.array(counts, dtype=np.int64)[:, None] - 1
+        return memory[None, :] + before * row.saved_bytes[offset][None, :]
+
+    def _in_flight(self, following: int) -> int:
+        """Return the microbatches in flight on the first of the last `following` devices.
+
+        With several chunks per device it depends on the number of all devices; the most is
+        counted.
+        """
+        problem = self.problem
+        most = len(problem.devices) if problem.chunks_per_device > 1 else following
+        return max(
+            in_flight(
+                problem.schedule,
+                problem.microbatches,
+                chunks=problem.chunks_per_device,
+                devices=devices,
+                followers=following - 1,
+            )
+            for devices in range(following, most + 1)
+        )
 
     def _cost(
         self, row: SegmentRow, ends: Ints, offset: Ints, kind: int, rests: Ints, memory: Ints

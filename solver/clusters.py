@@ -156,6 +156,7 @@ def contract(units: UnitGraph, cluster_of: Sequence[int], count: int) -> UnitGra
                 consumers,
                 tuple(i for net in same for i in net.operators),
                 sum(net.value_bytes for net in same),
+                sum(net.held_bytes for net in same),
             )
             for (producer, consumers), same in nets.items()
         ),

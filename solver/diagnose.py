@@ -367,9 +367,9 @@ class _Clash:
 def _granularity(problem: PartitionProblem, names: tuple[str, ...]) -> int:
     """Return a number that divides the difference between any two amounts that plans miss."""
     sizes = [weight.held_bytes(problem.memory_model) for weight in problem.weights.values()]
-    sizes += [graph_input.value_bytes for graph_input in problem.inputs]
-    sizes += [size for op in problem.operators for size in (op.storage_bytes, op.value_bytes)]
-    sizes += problem.saved.values()
+    sizes += problem.arrays.held_bytes.tolist()
+    sizes += problem.arrays.saved_bytes.tolist()
+    sizes += [holding.size_bytes for holding in problem.holdings]
     rooms = [problem.device_of[name].memory_bytes or 0 for name in names]
     return math.gcd(*sizes, *(room - rooms[0] for room in rooms)) or 1
 

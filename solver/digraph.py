@@ -6,12 +6,14 @@ them. Nodes are named by strings; an edge runs from a producer to each of its re
 Node attributes, all optional: ``kind`` (``"operator"`` or ``"input"``), ``order`` (position in
 the execution order), the fields of :class:`~solver.problem.Operator` other than ``name`` and
 ``reads`` (for an input only ``value_bytes``), and ``info``, a mapping that the solver ignores.
-Graph attributes: ``weights`` (key to ``{"size_bytes": ..., "training_bytes": ...}``), ``saved``
-(key to bytes), ``colocation`` (list of ``{"operators": [...], "reason": ...}``), and ``info``.
+``backward`` is a mapping with the fields of :class:`~solver.training.Backward`.
+Graph attributes: ``weights`` (key to ``{"size_bytes": ..., "training_bytes": ...}``),
+``colocation`` (list of ``{"operators": [...], "reason": ...}``), and ``info``.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +24,7 @@ import networkx as nx
 from solver.errors import PartitionError
 from solver.hardware import Device
 from solver.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
+from solver.training import NO_BACKWARD, Backward
 
 _OPERATOR_FIELDS: Final = (
     "latency_ns",
@@ -29,14 +32,14 @@ _OPERATOR_FIELDS: Final = (
     "value_bytes",
     "alias_of",
     "weights",
-    "saves",
+    "backward",
     "is_output",
     "allowed_devices",
     "transfer_ns",
     "is_backward",
 )
 _NODE_ATTRIBUTES: Final = ("kind", "order", "info", *_OPERATOR_FIELDS)
-_GRAPH_ATTRIBUTES: Final = ("weights", "saved", "colocation", "info")
+_GRAPH_ATTRIBUTES: Final = ("weights", "colocation", "info")
 _SETTINGS: Final = (
     "interconnect",
     "objective",
@@ -103,7 +106,6 @@ def problem_from_digraph(
         devices=tuple(devices),
         inputs=tuple(inputs),
         weights=_weights(graph.graph.get("weights", {})),
-        saved=_table(graph.graph.get("saved", {}), "graph attribute saved"),
         colocation=_colocation(graph.graph.get("colocation", [])),
         **settings,
     )
@@ -131,7 +133,6 @@ def problem_to_digraph(problem: PartitionProblem) -> nx.DiGraph:
         key: {"size_bytes": weight.size_bytes, "training_bytes": weight.training_bytes}
         for key, weight in problem.weights.items()
     }
-    graph.graph["saved"] = dict(problem.saved)
     graph.graph["colocation"] = [
         {"operators": list(group.operators), "reason": group.reason} for group in problem.colocation
     ]
@@ -139,6 +140,12 @@ def problem_to_digraph(problem: PartitionProblem) -> nx.DiGraph:
 
 
 def _plain(value: object) -> object:
+    if isinstance(value, Backward):
+        return {
+            entry.name: _plain(getattr(value, entry.name))
+            for entry in dataclasses.fields(value)
+            if getattr(value, entry.name) != getattr(NO_BACKWARD, entry.name)
+        }
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, frozenset):
@@ -208,7 +215,7 @@ def _graph_input(graph: nx.DiGraph, node: str, attributes: Mapping[str, Any]) ->
 def _operator(graph: nx.DiGraph, node: str, attributes: Mapping[str, Any]) -> Operator:
     given = {name: attributes[name] for name in _OPERATOR_FIELDS if name in attributes}
     where = f"operator {node!r}: "
-    for name in ("weights", "saves", "allowed_devices"):
+    for name in ("weights", "allowed_devices"):
         value = given.get(name)
         if value is None:
             given.pop(name, None)
@@ -221,10 +228,25 @@ def _operator(graph: nx.DiGraph, node: str, attributes: Mapping[str, Any]) -> Op
     for name in ("is_output", "is_backward"):
         if not isinstance(given.get(name, False), bool):
             raise PartitionError(f"{where}{name} is {given[name]!r}; write true or false")
+    if "backward" in given:
+        given["backward"] = _backward(given["backward"], f"{where}backward")
     alias_of = given.get("alias_of")
     if alias_of is not None and not isinstance(alias_of, str):
         raise PartitionError(f"{where}alias_of is {alias_of!r}; write the name of a node")
     return Operator(name=node, reads=tuple(graph.predecessors(node)), **given)
+
+
+def _backward(value: object, what: str) -> Backward:
+    if isinstance(value, Backward):
+        return value
+    fields = dict(_mapping(value, what))
+    _reject_unknown(
+        fields, [entry.name for entry in dataclasses.fields(Backward)], f"{what}: field"
+    )
+    try:
+        return Backward(**fields)
+    except PartitionError as error:
+        raise PartitionError(f"{what}: {error}") from None
 
 
 def _weights(table: object) -> dict[str, Weight]:
@@ -267,7 +289,3 @@ def _mapping(value: object, what: str) -> Mapping[str, Any]:
         if not isinstance(key, str):
             raise PartitionError(f"{what}: key {key!r} is not a string")
     return value
-
-
-def _table(value: object, what: str) -> dict[str, int]:
-    return dict(_mapping(value, what))

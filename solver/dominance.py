@@ -54,11 +54,11 @@ merged for ``latency``.
 *Bytes sent* (for the objective ``transfer``). The same table, each value counted once for P and Q.
 
 *Memory*, unless the devices that may be P (or Q) are unlimited, or could hold everything at once
-and ``peak_memory`` is no objective. P: storages of v + weights, inputs
-and (times the microbatches) saved storages of v that u does not have + values of nets that P may
-newly receive <= values that it certainly no longer receives. Q: values that it may newly
-receive <= values that it certainly no longer receives + inputs, and with one chunk weights and
-saved storages, that v alone has; and each storage that v reads is u's or read by u as well, so that
+and ``peak_memory`` is no objective. P: storages of v and what it saves + weights and inputs of v
+that u does not have + values of nets that P may newly receive <= values that it certainly no longer
+receives. Q: values that it may newly
+receive <= values that it certainly no longer receives + inputs, and with one chunk weights,
+that v alone has; and each storage that v reads is u's or read by u as well, so that
 none begins to wait for the end of its stage. Nothing else in the rows of
 ``docs/formulation.md``, section 3, can grow: storages on p lose a reader elsewhere or keep it, a
 storage of v adds to any row at most its size, third stages hold and receive what they did. The

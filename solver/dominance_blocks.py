@@ -40,6 +40,7 @@ class Blocks:
             self.predecessors[target].add(source)
         self._producer = [net.producer for net in units.nets]
         self._bytes = [net.value_bytes for net in units.nets]
+        self._held_bytes = [net.held_bytes for net in units.nets]
         self._readers = [set(net.consumers) for net in units.nets]
         self._makes: list[set[int]] = [set() for _ in range(self.count)]
         self._reads: list[set[int]] = [set() for _ in range(self.count)]
@@ -58,18 +59,18 @@ class Blocks:
 
         self._limited = _limited_devices(units)
         holds_activations = problem.memory_model != "weights" and bool(self._limited)
-        saved = units.saved if problem.memory_model == "training" else ()
-        shared = (*units.weights, *saved) if self._limited else ()
+        shared = (*units.weights, *units.saved) if self._limited else ()
         self._shared, self._shared_of = self._index(entry.units for entry in shared)
         # The most that a device may hold because of each, and the least.
         self._shared_most = [entry.size_bytes for entry in units.weights]
-        self._shared_most += [problem.microbatches * entry.size_bytes for entry in saved]
+        # One microbatch is among the storages.
+        self._shared_most += [(problem.microbatches - 1) * e.size_bytes for e in units.saved]
         self._shared_least = [0] * len(shared)
-        if problem.chunks_per_device == 1:
-            self._shared_least = [entry.size_bytes for entry in shared]
+        if problem.chunks_per_device == 1 and shared:
+            self._shared_least[: len(units.weights)] = self._shared_most[: len(units.weights)]
         inputs = units.input_nets if holds_activations else ()
         self._inputs, self._inputs_of = self._index(net.consumers for net in inputs)
-        self._input_bytes = [net.value_bytes for net in units.input_nets]
+        self._input_bytes = [net.held_bytes for net in units.input_nets]
         self._holds_activations = holds_activations
         self._own_bytes = [0] * self.count
         self._home: list[int] = []
@@ -291,7 +292,7 @@ class Blocks:
                     for net in saved:
                         receive -= kind.receive_least[net]
                     self._add_load(amounts, -time_ns, send, receive)
-        size = self._bytes
+        size, held = self._bytes, self._held_bytes
         if self._counts_bytes:
             total = sum(size[net] for net in foreign) - sum(size[net] for net in saved)
             for net in made:
@@ -303,12 +304,12 @@ class Blocks:
         if self._may_be_limited(self._allowed[anchor]):
             total = self._new_bytes(unit, anchor) if moves else 0
             if self._holds_activations:
-                total += sum(size[net] for net in foreign) - sum(size[net] for net in arriving)
+                total += sum(held[net] for net in foreign) - sum(held[net] for net in arriving)
             amounts.append(total)
         if self._may_be_limited(self._allowed[unit]):
             total = -self._dropped_bytes(unit) if moves else 0
             if self._holds_activations:
-                total += sum(size[net] for net, _ in leaving) - sum(size[net] for net in saved)
+                total += sum(held[net] for net, _ in leaving) - sum(held[net] for net in saved)
             amounts.append(total)
         return amounts
 
@@ -391,10 +392,9 @@ def _limited_devices(units: UnitGraph) -> set[str]:
     problem = units.problem
     most = sum(entry.size_bytes for entry in units.weights)
     if problem.memory_model != "weights":
-        stage = sum(net.value_bytes for net in (*units.nets, *units.input_nets))
+        stage = sum(net.held_bytes for net in (*units.nets, *units.input_nets))
         stage += sum(storage.size_bytes for storage in units.storages)
-        if problem.memory_model == "training":
-            stage += problem.microbatches * sum(entry.size_bytes for entry in units.saved)
+        stage += (problem.microbatches - 1) * sum(entry.size_bytes for entry in units.saved)
         most += problem.chunks_per_device * stage
     return {
         device.name

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
-from solver.arrays import Flags, Ints, sums, unique_pairs
+from solver.arrays import Ints, sums, unique_pairs
 from solver.hardware import STAGING_HOST
 from solver.plan import PartitionPlan, Stage, check_assignment
 from solver.problem import ObjectiveName, PartitionProblem
+from solver.training import in_flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +31,15 @@ class DeviceUsage:
     memory_bytes : int
         Peak, as the memory model of the problem defines it.
     weights_bytes, received_bytes, saved_bytes : int
-        Constant parts of the peak; `saved_bytes` is already times the microbatches in flight.
+        Constant parts of the peak; `saved_bytes` is what earlier microbatches in flight keep.
         Summed over the chunks, but for the weights, which they share.
     peak_operator : str or None
-        The first operator at which the live storages reach their largest sum.
+        The first operator at which all else reaches its largest sum.
     timeline_bytes : tuple of int
         Memory while each of `operators` runs and the other chunks of the device, which work on
         other microbatches at the same time, are at their peaks; its maximum is `memory_bytes`.
     compute_ns, send_ns, receive_ns, load_ns : int
-        Times per sample (per microbatch when training).
+        Times per sample; in training per microbatch, forward and backward.
     """
 
     device: str
@@ -71,10 +72,11 @@ class StageUsage:
     ----------
     stage : Stage
     received_bytes, live_bytes, saved_bytes : int
-        Memory of the stage: what it receives, its largest sum of live storages, and what it
-        saves, times `in_flight`. The weights are held by the device.
+        Memory of the stage: what it receives, its largest sum of holdings
+        (:mod:`solver.holdings`), and what it keeps of `in_flight` - 1 earlier microbatches. The
+        weights are held by the device.
     in_flight : int
-        Microbatches for which it keeps saved storages.
+        Microbatches of which it keeps what their backward passes need.
     compute_ns, send_ns, receive_ns, time_ns : int
         A value that several stages of a device read is received by the first of them.
     """
@@ -161,8 +163,9 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     times = _stage_times(problem, layout)
     memory = _Memory(problem, layout.stage, layout.order, len(plan.stages))
     weights_bytes = _weights_bytes(problem, layout.device_of_stage[layout.stage], layout.order)
-    in_flight = _microbatches_in_flight(problem, plan)
-    saved_bytes = (memory.saved_bytes * np.array(in_flight, dtype=np.int64)).tolist()
+    counts = _microbatches_in_flight(problem, plan)
+    earlier = np.array(counts, dtype=np.int64) - 1
+    saved_bytes = (memory.saved_bytes * earlier).tolist()
     received_bytes, live_bytes = memory.received_bytes.tolist(), memory.peak_bytes.tolist()
     stages = tuple(
         StageUsage(
@@ -170,7 +173,7 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
             received_bytes=received_bytes[index],
             live_bytes=live_bytes[index],
             saved_bytes=saved_bytes[index],
-            in_flight=in_flight[index],
+            in_flight=counts[index],
             compute_ns=times.compute_ns[index],
             send_ns=times.send_ns[index],
             receive_ns=times.receive_ns[index],
@@ -215,7 +218,7 @@ def stage_memory_bytes(
     operators : iterable of str
         In any order; they run in execution order.
     in_flight : int
-        Microbatches for which saved storages are kept (memory model ``training`` only).
+        Microbatches of which something is kept (memory model ``training`` only).
     """
     here = np.array(sorted({problem.index_of[name] for name in operators}), dtype=np.int64)
     if not len(here):
@@ -224,7 +227,7 @@ def stage_memory_bytes(
     stage[here] = 0
     memory = _Memory(problem, stage, here, 1)
     held_bytes = _weights_bytes(problem, stage, here) + memory.received_bytes + memory.peak_bytes
-    return int((held_bytes + in_flight * memory.saved_bytes)[0])
+    return int((held_bytes + (in_flight - 1) * memory.saved_bytes)[0])
 
 
 class _Layout:
@@ -293,7 +296,7 @@ def _stage_times(problem: PartitionProblem, layout: _Layout) -> _StageTimes:
     def charge(values: Ints, sources: Ints | None, targets: Ints | None) -> Ints:
         """Return the time of each transfer; None stands for the staging memory."""
         if not interconnect.links:
-            return arrays.transfer_ns(values, interconnect.default)
+            return arrays.transfer_ns(values, interconnect.default, interconnect.default)
         times_ns = np.zeros(len(values), dtype=np.int64)
         staging = np.full(len(values), -1, dtype=np.int64)
         keys = (staging if sources is None else sources) * (len(devices) + 1)
@@ -304,7 +307,8 @@ def _stage_times(problem: PartitionProblem, layout: _Layout) -> _StageTimes:
                 STAGING_HOST if ends is None else devices[ends[here[0]]].name
                 for ends in (sources, targets)
             ]
-            times_ns[here] = arrays.transfer_ns(values[here], interconnect.link(*ends))
+            there, back = interconnect.link(*ends), interconnect.link(*ends[::-1])
+            times_ns[here] = arrays.transfer_ns(values[here], there, back)
         return times_ns
 
     if interconnect.charging == "peer_to_peer":
@@ -322,7 +326,7 @@ def _stage_times(problem: PartitionProblem, layout: _Layout) -> _StageTimes:
         compute_ns=compute_ns.tolist(),
         send_ns=send_ns.tolist(),
         receive_ns=receive_ns.tolist(),
-        transfer_bytes=int(arrays.value_bytes[value].sum()),
+        transfer_bytes=int((arrays.value_bytes + arrays.gradient_bytes)[value].sum()),
     )
 
 
@@ -342,10 +346,10 @@ class _Memory:
     Attributes
     ----------
     received_bytes, peak_bytes, saved_bytes : Ints
-        By stage; `peak_bytes` is the largest sum of live storages, `saved_bytes` is what one
-        microbatch keeps.
+        By stage; `peak_bytes` is the largest sum of holdings, `saved_bytes` is what is kept of
+        one microbatch.
     live_bytes : Ints
-        Sum of the live storages while each operator of `order` runs.
+        Sum of the holdings while each operator of `order` runs, forward or backward.
     """
 
     def __init__(self, problem: PartitionProblem, stage: Ints, order: Ints, count: int) -> None:
@@ -359,50 +363,33 @@ class _Memory:
         reader, read = arrays.reads.pairs(order)
         foreign = stage[read] != stage[reader]
         value, target = unique_pairs(read[foreign], stage[reader[foreign]], count)
-        np.add.at(self.received_bytes, target, arrays.value_bytes[value])
-        is_own = ~foreign
-        self.live_bytes = self._live(problem, stage, order, reader[is_own], read[is_own])
+        np.add.at(self.received_bytes, target, arrays.held_bytes[value])
+        self.live_bytes = self._live(problem, stage, order)
         starts = np.searchsorted(stage[order], np.arange(count))
         self.peak_bytes = np.maximum.reduceat(self.live_bytes, starts)
-        if problem.memory_model == "training":
-            saver, key = arrays.saves.pairs(order)
-            holder, key = unique_pairs(stage[saver], key, len(arrays.saved_bytes))
-            np.add.at(self.saved_bytes, holder, arrays.saved_bytes[key])
+        self.saved_bytes = sums(stage[order], arrays.saved_bytes[order], count)
 
     @staticmethod
-    def _live(
-        problem: PartitionProblem, stage: Ints, order: Ints, reader: Ints, read: Ints
-    ) -> Ints:
-        """Bytes of the live storages while each operator runs; `reader` reads `read` here."""
-        arrays = problem.arrays
-        place = np.full(len(stage), -1, dtype=np.int64)
-        place[order] = np.arange(len(order), dtype=np.int64)
-        root = arrays.root
-        last = place.copy()
-        same = stage[root[read]] == stage[read]
-        np.maximum.at(last, root[read[same]], place[reader[same]])
-        # The caller or another stage still needs it: held until the stage ends.
-        held = _sent(problem, stage, order) | arrays.is_output[order]
-        waiting = order[held]
-        waiting = waiting[stage[root[waiting]] == stage[waiting]]
-        stages = stage[order]
-        ends = np.searchsorted(stages, stage[waiting], side="right") - 1
-        last[root[waiting]] = ends
-        owners = order[root[order] == order]
-        sizes = arrays.storage_bytes[owners]
+    def _live(problem: PartitionProblem, stage: Ints, order: Ints) -> Ints:
+        """Bytes of the holdings of each stage while its operators run."""
+        holdings = problem.arrays.holdings
+        own = np.flatnonzero(stage[holdings.operator] >= 0)
+        home = stage[holdings.operator[own]]
+        waits, waited_for = holdings.waits_for.pairs(own)
+        away = stage[waited_for] != stage[holdings.operator[waits]]
+        stays = holdings.stays.copy()
+        stays[waits[away]] = True
+        # The operators of `order` by stage and position, as numbers that ascend.
+        base = len(stage) + 2
+        keys = stage[order] * base + order + 1
+        start = np.searchsorted(keys, home * base + holdings.first[own] + 1, side="left")
+        last = np.searchsorted(keys, home * base + holdings.last[own] + 1, side="right")
+        end = np.where(stays[own], np.searchsorted(keys, (home + 1) * base, side="left"), last)
         change = np.zeros(len(order) + 1, dtype=np.int64)
-        np.add.at(change, place[owners], sizes)
-        np.add.at(change, last[owners] + 1, -sizes)
+        np.add.at(change, start, holdings.size_bytes[own])
+        np.add.at(change, end, -holdings.size_bytes[own])
         live: Ints = np.cumsum(change[:-1])
         return live
-
-
-def _sent(problem: PartitionProblem, stage: Ints, order: Ints) -> Flags:
-    """Whether each operator of `order` has a reader outside its stage."""
-    value, reader = problem.arrays.readers.pairs(order)
-    sent = np.zeros(len(stage), dtype=np.bool_)
-    sent[value[stage[value] != stage[reader]]] = True
-    return sent[order]
 
 
 def _weights_bytes(problem: PartitionProblem, group: Ints, order: Ints) -> Ints:
@@ -414,18 +401,22 @@ def _weights_bytes(problem: PartitionProblem, group: Ints, order: Ints) -> Ints:
 
 
 def _microbatches_in_flight(problem: PartitionProblem, plan: PartitionPlan) -> list[int]:
-    """Return how many microbatches each stage keeps saved storages for.
+    """Return of how many microbatches each stage keeps what their backward passes need.
 
-    GPipe keeps all of them (Huang et al., "GPipe", 2019, section 2.3); 1F1B at most one per
-    place from here to the last (Narayanan et al., "PipeDream", 2019, section 3.2), where a
-    place is a device in a chunk, whether or not it has operators.
+    The schedule has `chunks_per_device` rounds; those that a plan leaves empty come first.
     """
-    if problem.schedule == "gpipe":
-        return [problem.microbatches] * len(plan.stages)
     rank = {device: rank for rank, device in enumerate(plan.device_order)}
-    places = len(rank) * (1 + plan.stages[-1].chunk)
+    last_chunk = plan.stages[-1].chunk
     return [
-        min(places - len(rank) * stage.chunk - rank[stage.device], problem.microbatches)
+        in_flight(
+            problem.schedule,
+            problem.microbatches,
+            chunks=problem.chunks_per_device,
+            devices=len(rank),
+            followers=len(rank) - 1 - rank[stage.device],
+            # A plan with too many chunks is told so; the first ones are taken for one.
+            later_chunks=min(last_chunk - stage.chunk, problem.chunks_per_device - 1),
+        )
         for stage in plan.stages
     ]
 

@@ -52,6 +52,7 @@ from solver.hardware import Device, Interconnect
 from solver.plan import PartitionPlan
 from solver.problem import Operator, PartitionProblem
 from solver.result import SolveLimits, SolveResult, judge
+from solver.training import in_flight
 
 _SPARE_PARTITIONS: Final = 16
 """Partitions beyond the number of devices that are kept apart, in the hope of combining them.
@@ -168,9 +169,9 @@ def _single_device(problem: PartitionProblem) -> dict[str, str] | None:
     names = [op.name for op in problem.operators]
     allowed = _allowed(problem, names)
     # A stage alone has one microbatch in flight under 1F1B.
-    in_flight = problem.microbatches if problem.schedule == "gpipe" else 1
+    count = _in_flight(problem, 1, 1)
     partition = _Partition(
-        0, tuple(names), allowed, in_flight, stage_memory_bytes(problem, names, in_flight)
+        0, tuple(names), allowed, count, stage_memory_bytes(problem, names, count)
     )
     for device in _largest_first(problem.devices):
         if partition.fits(device):
@@ -233,10 +234,8 @@ def _grow(problem: PartitionProblem) -> list[_Partition]:
         else:
             allowed = allowed_of[start]
             device = _largest_first(problem.device_of[name] for name in sorted(allowed))[0]
-        in_flight = problem.microbatches
-        if problem.schedule == "1f1b":
-            stages_left = max(1, len(problem.devices) - len(partitions))
-            in_flight = min(in_flight, stages_left)
+        stages_left = max(1, len(problem.devices) - len(partitions))
+        count = _in_flight(problem, len(problem.devices), stages_left)
 
         # Blocks up to the first that may not run on this device.
         limit = start
@@ -246,14 +245,25 @@ def _grow(problem: PartitionProblem) -> list[_Partition]:
         end = (
             len(blocks)
             if rest
-            else _fill(problem, blocks, start, limit, device.memory_bytes, in_flight)
+            else _fill(problem, blocks, start, limit, device.memory_bytes, count)
         )
         names = tuple(name for block in blocks[start:end] for name in block)
         allowed = _allowed(problem, names) or everywhere
-        size_bytes = stage_memory_bytes(problem, names, in_flight)
-        partitions.append(_Partition(start, names, allowed, in_flight, size_bytes))
+        size_bytes = stage_memory_bytes(problem, names, count)
+        partitions.append(_Partition(start, names, allowed, count, size_bytes))
         start = end
     return partitions
+
+
+def _in_flight(problem: PartitionProblem, devices: int, left: int) -> int:
+    """Return the microbatches in flight on the first of the last `left` of `devices`."""
+    return in_flight(
+        problem.schedule,
+        problem.microbatches,
+        chunks=problem.chunks_per_device,
+        devices=devices,
+        followers=left - 1,
+    )
 
 
 def _fill(
@@ -262,7 +272,7 @@ def _fill(
     start: int,
     limit: int,
     capacity_bytes: int | None,
-    in_flight: int,
+    count: int,
 ) -> int:
     """Return the end of the blocks from `start` that fit, at least one and none from `limit` on.
 
@@ -274,7 +284,7 @@ def _fill(
 
     def fits(end: int) -> bool:
         names = [name for block in blocks[start:end] for name in block]
-        return stage_memory_bytes(problem, names, in_flight) <= capacity_bytes
+        return stage_memory_bytes(problem, names, count) <= capacity_bytes
 
     good = start + 1
     step = 1
@@ -339,13 +349,13 @@ def _forward_arcs(
 
 def _merge(problem: PartitionProblem, one: _Partition, other: _Partition) -> _Partition:
     names = one.operators + other.operators
-    in_flight = max(one.in_flight, other.in_flight)
+    count = max(one.in_flight, other.in_flight)
     return _Partition(
         first=min(one.first, other.first),
         operators=names,
         allowed=one.allowed & other.allowed,
-        in_flight=in_flight,
-        size_bytes=stage_memory_bytes(problem, names, in_flight),
+        in_flight=count,
+        size_bytes=stage_memory_bytes(problem, names, count),
     )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from solver.ideal_costs import Bools, Floats, Indices
 from solver.ideal_tables import StageTables
 from solver.reduce import DeviceKind
+from solver.training import in_flight
 
 _ROWS = 64
 """Starts whose stages are costed together."""
@@ -339,10 +340,15 @@ class Sweep:
 
     def _in_flight(self, target: int) -> int:
         """Return the microbatches in flight in the first of the stages of a set."""
-        microbatches = self.problem.microbatches
-        if self.problem.schedule == "gpipe":
-            return microbatches
-        return min(sum(self.sets.counts[target]), microbatches)
+        following = sum(self.sets.counts[target])
+        # One chunk: its memory model with several is another.
+        return in_flight(
+            self.problem.schedule,
+            self.problem.microbatches,
+            chunks=1,
+            devices=following,
+            followers=following - 1,
+        )
 
     @staticmethod
     def _permille(memory_bytes: Floats, capacity: float) -> Floats:

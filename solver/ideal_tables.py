@@ -12,26 +12,22 @@ from solver.evaluate import stage_memory_bytes
 from solver.hardware import STAGING_HOST, Device
 from solver.ideal_costs import Bools, Crossing, Floats, Indices, PairSum
 from solver.ideals import DROPPED, Blocks, consuming_blocks, membership
+from solver.net_times import both_ways, net_times
 from solver.reduce import DeviceKind, Net, UnitGraph
 
 
 def net_times_ns(units: UnitGraph, device: Device, *, sends: bool) -> list[int]:
     """Return what `device` pays for one send (or one receive) of every net."""
-    problem = units.problem
-    if problem.interconnect.charging == "peer_to_peer":
-        link = problem.interconnect.default
+    interconnect = units.problem.interconnect
+    if interconnect.charging == "peer_to_peer":
+        pair = interconnect.default, interconnect.default
     elif device.is_host:
         return [0] * len(units.nets)
     else:
-        ends = (device.name, STAGING_HOST) if sends else (STAGING_HOST, device.name)
-        link = problem.interconnect.link(*ends)
-    return [
-        sum(
-            link.transfer_ns(op.value_bytes) if op.transfer_ns is None else op.transfer_ns
-            for op in (problem.operators[index] for index in net.operators)
-        )
-        for net in units.nets
-    ]
+        pair = both_ways(interconnect, device.name, STAGING_HOST)
+        pair = pair if sends else pair[::-1]
+    times: list[int] = net_times(units, *pair).tolist()
+    return times
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +166,10 @@ class StageTables:
         self._exact: dict[tuple[int, int], int] = {}
         if self.problem.memory_model == "weights":
             return
-        if self.problem.memory_model == "training":
-            self._touched([(e.units, e.size_bytes) for e in units.saved], self.saved)
-        for crossing in self._crossings(units.nets, [net.value_bytes for net in units.nets]):
+        self._touched([(e.units, e.size_bytes) for e in units.saved], self.saved)
+        for crossing in self._crossings(units.nets, [net.held_bytes for net in units.nets]):
             self._received.add_received(crossing)
-        self._touched([(n.consumers, n.value_bytes) for n in units.input_nets], self._received)
+        self._touched([(n.consumers, n.held_bytes) for n in units.input_nets], self._received)
         everything, waiting = [0] * self.blocks.count, [0] * self.blocks.count
         for storage in units.storages:
             block = self.blocks.block_of[storage.unit]
@@ -222,8 +217,9 @@ class StageTables:
     def memory_bytes(self, starts: Indices, ends: Indices, in_flight: int) -> tuple[Floats, Floats]:
         """Return a lower and an upper bound of the memory of each stage."""
         lower = self.weights.table(starts, ends)
-        if self.problem.memory_model == "training":
-            lower += in_flight * self.saved.table(starts, ends)
+        if self.problem.is_training:
+            # Of one microbatch it is among the storages.
+            lower += (in_flight - 1) * self.saved.table(starts, ends)
         if self.problem.memory_model == "weights":
             return lower, lower
         lower += self._received.table(starts, ends)
@@ -242,10 +238,9 @@ class StageTables:
                     if self.blocks.block_of[unit] != DROPPED and inside[self.blocks.block_of[unit]]
                     for index in members
                 ),
-                0,
             )
         one = self._exact[start, end]
-        if self.problem.memory_model == "training":
+        if self.problem.is_training:
             pair = np.array([start]), np.array([end])
-            one += in_flight * int(self.saved.table(*pair)[0, 0])
+            one += (in_flight - 1) * int(self.saved.table(*pair)[0, 0])
         return one

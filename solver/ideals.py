@@ -154,8 +154,7 @@ def _free_units(units: UnitGraph, *, forget_weights: bool) -> tuple[set[int], se
     if problem.memory_model != "weights":
         busy.update(storage.unit for storage in units.storages)
         busy.update(unit for net in units.input_nets for unit in net.consumers)
-    if problem.memory_model == "training":
-        busy.update(unit for entry in units.saved for unit in entry.units)
+    busy.update(unit for entry in units.saved for unit in entry.units)
     free = set(range(len(units))) - busy
     weightless: set[int] = set()
     limited = any(device.memory_bytes is not None for device in problem.devices)

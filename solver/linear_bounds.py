@@ -18,6 +18,7 @@ import numpy.typing as npt
 from solver.arrays import Ints
 from solver.articulation import articulation_units
 from solver.hardware import STAGING_HOST
+from solver.net_times import both_ways
 from solver.position_steps import Cells, Steps
 from solver.reduce import UnitGraph
 from solver.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
@@ -316,10 +317,12 @@ def least_times_ns(units: UnitGraph) -> list[int]:
         names = [device.name for device in problem.devices if not device.is_host]
         if not names:
             return [0] * len(units.nets)
-        links = {interconnect.link(name, STAGING_HOST) for name in names}
-        links |= {interconnect.link(STAGING_HOST, name) for name in names}
+        pairs = {both_ways(interconnect, name, STAGING_HOST) for name in names}
+        pairs |= {both_ways(interconnect, STAGING_HOST, name) for name in names}
     else:
-        links = {interconnect.default, *interconnect.links.values()}
+        pairs = {both_ways(interconnect, *ends) for ends in interconnect.links}
+        pairs |= {(there, back) for back, there in pairs}
+        pairs.add((interconnect.default, interconnect.default))
     every = np.arange(len(problem.operators), dtype=np.int64)
-    least = np.min([arrays.transfer_ns(every, link) for link in links], axis=0).tolist()
+    least = np.min([arrays.transfer_ns(every, *pair) for pair in pairs], axis=0).tolist()
     return [sum(least[index] for index in net.operators) for net in units.nets]

@@ -8,9 +8,9 @@ from functools import cached_property
 from ortools.sat.python import cp_model
 
 from solver.crossings import Crossings
-from solver.hardware import STAGING_HOST, Device
+from solver.hardware import STAGING_HOST, Device, Link
 from solver.linear import LinearSum, Literal
-from solver.problem import Operator
+from solver.net_times import both_ways, net_times
 from solver.reduce import Net
 from solver.stage_model import Place, StageChoice
 
@@ -31,6 +31,7 @@ class LoadRows:
         self._largest_load_ns = largest_load_ns
         self._latency_cache: dict[str, list[int]] = {}
         self._pair_times: dict[tuple[int, int], LinearSum] = {}
+        self._times_over: dict[tuple[Link, Link], dict[int, int]] = {}
 
     @cached_property
     def loads(self) -> list[LinearSum]:
@@ -106,16 +107,15 @@ class LoadRows:
     @cached_property
     def cost_groups(self) -> dict[tuple[int, ...], Device]:
         """The kinds by what their load depends on, each group with one of its devices."""
-        staged = self.stages.problem.interconnect.charging == "host_staged"
-        link = self.stages.problem.interconnect.link
+        interconnect = self.stages.problem.interconnect
+        staged = interconnect.charging == "host_staged"
         groups: dict[tuple[object, ...], list[int]] = {}
         for kind, entry in enumerate(self.stages.kinds):
             device = entry.device
             key = (
                 tuple(self.latency_ns(device.device_class)),
                 device.is_host if staged else None,
-                link(device.name, STAGING_HOST) if staged else None,
-                link(STAGING_HOST, device.name) if staged else None,
+                both_ways(interconnect, device.name, STAGING_HOST) if staged else None,
             )
             groups.setdefault(key, []).append(kind)
         return {tuple(kinds): self.stages.kinds[kinds[0]].device for kinds in groups.values()}
@@ -128,12 +128,12 @@ class LoadRows:
 
     def net_time_ns(self, net: Net, source: str, target: str) -> int:
         """Return the time of all values of `net` on the link between two devices."""
-        link = self.stages.problem.interconnect.link(source, target)
-
-        def time_ns(op: Operator) -> int:
-            return link.transfer_ns(op.value_bytes) if op.transfer_ns is None else op.transfer_ns
-
-        return sum(time_ns(self.stages.problem.operators[index]) for index in net.operators)
+        pair = both_ways(self.stages.problem.interconnect, source, target)
+        if pair not in self._times_over:
+            times = net_times(self.stages.units, *pair).tolist()
+            # Nets live as long as the model; hashing their consumers is slow.
+            self._times_over[pair] = dict(zip(map(id, self.stages.units.nets), times, strict=True))
+        return self._times_over[pair][id(net)]
 
     def compute(self, place: Place, device: Device) -> LinearSum:
         """Return the time that the units on `place` take on `device`."""

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 
 from solver.crossings import Crossings
 from solver.linear import LinearSum
-from solver.reduce import SharedBytes, Storage
+from solver.reduce import SharedBytes, Storage, held_from, maximal_live_sets
 from solver.stage_model import Place, StageChoice
+from solver.training import in_flight
 
 
 class MemoryRows:
@@ -121,29 +122,32 @@ class MemoryRows:
         problem = self.stages.problem
         here: Place = (position,)
         for net in (*self.stages.units.nets, *self.stages.units.input_nets):
-            if net.value_bytes:
-                constant.add(self.crossings.received(net, here), net.value_bytes)
-        if problem.memory_model == "training":
-            in_flight = problem.microbatches
-            if problem.schedule == "1f1b":
-                in_flight = min(in_flight, len(self.stages.positions) - position)
-            self._add_shared(constant, self.stages.units.saved, here, in_flight)
+            if net.held_bytes:
+                constant.add(self.crossings.received(net, here), net.held_bytes)
+        if problem.is_training:
+            later_chunks, followers = divmod(
+                len(self.stages.positions) - 1 - position, len(self.stages.slots)
+            )
+            count = in_flight(
+                problem.schedule,
+                problem.microbatches,
+                chunks=self.stages.chunks,
+                devices=len(self.stages.slots),
+                followers=followers,
+                later_chunks=later_chunks,
+            )
+            # Of one microbatch the rows know when it is made.
+            self._add_shared(constant, self.stages.units.saved, here, count - 1)
         storages = [s for s in self.stages.units.storages if self.stages.may_be_on(s.unit, here)]
         if not storages:
             return [constant]
         base = self.stages.at_least(constant)
         rows: list[LinearSum] = []
         waiting = LinearSum()
-        expired: list[Storage] = []
-        by_end = sorted(storages, key=lambda s: s.last)
-        next_end = 0
+        coming = sorted(storages, key=held_from, reverse=True)
         for step, live in maximal_live_sets(storages):
-            while next_end < len(by_end) and by_end[next_end].last < step:
-                expired.append(by_end[next_end])
-                next_end += 1
-            for storage in expired:
-                self._add_waiting(waiting, storage, here)
-            expired.clear()
+            while coming and held_from(coming[-1]) <= step:
+                self._add_waiting(waiting, coming.pop(), here)
             # A chain of partial sums keeps the rows short however many are waiting.
             waiting = self.stages.at_least(waiting)
             row = base.copy().add_sum(waiting)
@@ -168,24 +172,3 @@ class MemoryRows:
         else:
             leaves = self.crossings.leaves(storage.unit, storage.readers, place)
             total.add(leaves, storage.size_bytes)
-
-
-def maximal_live_sets(storages: Sequence[Storage]) -> list[tuple[int, list[Storage]]]:
-    """Return the steps at which the set of live storages is maximal, with those sets.
-
-    A storage is live from `first` to `last`. These are the maximal cliques of an interval
-    graph: at the first end after a start. Every other live set is a subset of one of them.
-    """
-    by_start = sorted(storages, key=lambda storage: storage.first)
-    result: list[tuple[int, list[Storage]]] = []
-    live: list[Storage] = []
-    next_start = 0
-    for step in sorted({storage.last for storage in storages}):
-        started = next_start
-        while next_start < len(by_start) and by_start[next_start].first <= step:
-            next_start += 1
-        live.extend(by_start[started:next_start])
-        if next_start > started:
-            result.append((step, list(live)))
-        live = [storage for storage in live if storage.last > step]
-    return result

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.arrays import Ints, sums
-from solver.hardware import STAGING_HOST, Link
+from solver.hardware import STAGING_HOST, Interconnect, Link
 from solver.reduce import UnitGraph
 
 
@@ -47,8 +47,8 @@ def time_kinds(units: UnitGraph) -> list[TimeKind]:
             continue
         others = [STAGING_HOST] if staged else [d.name for d in problem.devices if d is not device]
         free = staged and device.is_host
-        out = {interconnect.link(name, other) for other in others if not free}
-        into = {interconnect.link(other, name) for other in others if not free}
+        out = {both_ways(interconnect, name, other) for other in others if not free}
+        into = {both_ways(interconnect, other, name) for other in others if not free}
         kinds[key] = TimeKind(
             {name},
             units.latency_ns(device.device_class),
@@ -58,18 +58,24 @@ def time_kinds(units: UnitGraph) -> list[TimeKind]:
     return list(kinds.values())
 
 
-def _least_and_most(units: UnitGraph, links: set[Link]) -> tuple[list[int], list[int]]:
+def _least_and_most(units: UnitGraph, links: set[tuple[Link, Link]]) -> tuple[list[int], list[int]]:
     """Return the least and the most time of each net over any of the links, 0 without one."""
     if not links:
         return [0] * len(units.nets), [0] * len(units.nets)
-    times = [_net_times(units, link) for link in links]
+    times = [net_times(units, *pair) for pair in links]
     return np.min(times, axis=0).tolist(), np.max(times, axis=0).tolist()
 
 
-def _net_times(units: UnitGraph, link: Link) -> Ints:
+def both_ways(interconnect: Interconnect, source: str, target: str) -> tuple[Link, Link]:
+    """Return the link on which values travel and the one on which their gradients return."""
+    return interconnect.link(source, target), interconnect.link(target, source)
+
+
+def net_times(units: UnitGraph, link: Link, back: Link) -> Ints:
+    """Return the time of one transfer of each net over `link`, gradients over `back`."""
     moved = np.array([index for net in units.nets for index in net.operators], dtype=np.int64)
     net_of = np.repeat(np.arange(len(units.nets)), [len(net.operators) for net in units.nets])
-    return sums(net_of, units.problem.arrays.transfer_ns(moved, link), len(units.nets))
+    return sums(net_of, units.problem.arrays.transfer_ns(moved, link, back), len(units.nets))
 
 
 def is_uniform(units: UnitGraph) -> list[bool]:
@@ -77,6 +83,6 @@ def is_uniform(units: UnitGraph) -> list[bool]:
     problem = units.problem
     names = [device.name for device in problem.devices]
     least, most = _least_and_most(
-        units, {problem.interconnect.link(a, b) for a in names for b in names if a != b}
+        units, {both_ways(problem.interconnect, a, b) for a in names for b in names if a != b}
     )
     return [a == b for a, b in zip(least, most, strict=True)]

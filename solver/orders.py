@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from solver.clusters import contract
+from solver.net_times import net_times
 from solver.reduce import UnitGraph
 
 
@@ -130,16 +131,10 @@ def _least_crossing(
     ends those of which it is the last reader. With `rng` every value is weighed differently.
     """
     link = units.problem.interconnect.default
-    operators = units.problem.operators
     cost = [
-        sum(
-            # A byte for a nanosecond where moving takes no time at all.
-            (own.transfer_ns if own.transfer_ns is not None else link.transfer_ns(own.value_bytes))
-            or own.value_bytes
-            for own in (operators[index] for index in net.operators)
-        )
-        * (1.0 if rng is None else 0.5 + rng.random())
-        for net in units.nets
+        # A byte for a nanosecond where moving takes no time at all.
+        (time_ns or net.value_bytes) * (1.0 if rng is None else 0.5 + rng.random())
+        for net, time_ns in zip(units.nets, net_times(units, link, link).tolist(), strict=True)
     ]
     left = [len(net.consumers) for net in units.nets]
     reads: list[list[int]] = [[] for _ in range(len(units))]

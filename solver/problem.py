@@ -24,6 +24,8 @@ from solver.checks import (
 )
 from solver.errors import PartitionError
 from solver.hardware import STAGING_HOST, Device, Interconnect, Link
+from solver.holdings import Holding, holdings_of
+from solver.training import NO_BACKWARD, SCHEDULES, Backward, Schedule
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -37,7 +39,6 @@ exact.
 
 MemoryModel = Literal["weights", "inference", "training"]
 ObjectiveName = Literal["devices", "transfer", "bottleneck", "latency", "peak_memory"]
-Schedule = Literal["gpipe", "1f1b"]
 
 MEMORY_MODELS: Final[tuple[str, ...]] = ("weights", "inference", "training")
 OBJECTIVES: Final[tuple[str, ...]] = (
@@ -47,7 +48,6 @@ OBJECTIVES: Final[tuple[str, ...]] = (
     "latency",
     "peak_memory",
 )
-SCHEDULES: Final[tuple[str, ...]] = ("gpipe", "1f1b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +71,15 @@ class Operator:
         The operator or graph input, one of `reads`, in whose storage its value lives.
     weights : tuple of str
         Keys of the weights that it reads.
-    saves : tuple of str
-        Keys of the storages that its backward pass keeps (memory model ``training``).
+    backward : Backward
+        Its backward pass (memory model ``training``).
     is_output : bool
         Its value is returned by the graph.
     allowed_devices : frozenset of str, optional
         Names of the devices that may run it; None allows all.
     transfer_ns : int, optional
         Time of one send or receive of its value on any link, instead of the link's
-        own latency and bandwidth.
+        own latency and bandwidth; in training with the way back of its gradient.
     is_backward : bool
         It belongs to the backward pass: its edges cost transfers, but do not order stages.
     """
@@ -91,7 +91,7 @@ class Operator:
     value_bytes: int = 0
     alias_of: str | None = None
     weights: tuple[str, ...] = ()
-    saves: tuple[str, ...] = ()
+    backward: Backward = NO_BACKWARD
     is_output: bool = False
     allowed_devices: frozenset[str] | None = None
     transfer_ns: int | None = None
@@ -110,7 +110,7 @@ class Operator:
         check_natural(self.value_bytes, f"{where}value_bytes")
         if self.transfer_ns is not None:
             check_natural(self.transfer_ns, f"{where}transfer_ns")
-        for attribute in ("reads", "weights", "saves"):
+        for attribute in ("reads", "weights"):
             names = several(getattr(self, attribute), f"{where}{attribute}")
             for item in names:
                 check_name(item, f"{where}an entry of {attribute}")
@@ -126,6 +126,20 @@ class Operator:
                     f"{where}storage_bytes is {self.storage_bytes} though it is an alias of "
                     f"{self.alias_of!r}; an alias allocates 0 bytes"
                 )
+        if not isinstance(self.backward, Backward):
+            raise PartitionError(
+                f"{where}backward is {self.backward!r}; write Backward(...), or leave it out"
+            )
+        if self.backward.passes_to is not None and self.backward.passes_to not in self.reads:
+            raise PartitionError(
+                f"{where}backward passes its gradient to {self.backward.passes_to!r}, which the "
+                "operator does not read; name one of reads, or leave passes_to out"
+            )
+        if self.backward.kept_bytes > self.storage_bytes:
+            raise PartitionError(
+                f"{where}backward passes keep {self.backward.kept_bytes} bytes of a storage of "
+                f"{self.storage_bytes}; write residual_bytes for what is no part of it"
+            )
         if self.allowed_devices is not None:
             devices = several(self.allowed_devices, f"{where}allowed_devices")
             for item in devices:
@@ -215,15 +229,14 @@ class PartitionProblem:
     inputs : sequence of GraphInput
     weights : mapping of str to Weight
         One key per storage, so that tied parameters are one key.
-    saved : mapping of str to int
-        Bytes of each storage that backward passes keep, by key.
     colocation : sequence of ColocationGroup
     interconnect : Interconnect
     objective : str or sequence of str
         One of `OBJECTIVES`, or several to be minimised lexicographically.
     memory_model : {"weights", "inference", "training"}
     schedule : {"gpipe", "1f1b"}
-        How many microbatches a stage has in flight (memory model ``training`` only).
+        How many microbatches a stage has in flight (memory model ``training`` only); see
+        :func:`solver.training.in_flight`. With several chunks ``1f1b`` is interleaved.
     microbatches : int
         Microbatches per step (memory model ``training`` only).
     chunks_per_device : int
@@ -242,7 +255,6 @@ class PartitionProblem:
     devices: tuple[Device, ...]
     inputs: tuple[GraphInput, ...] = ()
     weights: Mapping[str, Weight] = field(default_factory=dict)
-    saved: Mapping[str, int] = field(default_factory=dict)
     colocation: tuple[ColocationGroup, ...] = ()
     interconnect: Interconnect = field(default_factory=Interconnect)
     objective: tuple[ObjectiveName, ...] = ("bottleneck",)
@@ -256,7 +268,6 @@ class PartitionProblem:
         for attribute in ("operators", "devices", "inputs", "colocation"):
             object.__setattr__(self, attribute, tuple(getattr(self, attribute)))
         object.__setattr__(self, "weights", MappingProxyType(dict(self.weights)))
-        object.__setattr__(self, "saved", MappingProxyType(dict(self.saved)))
         objective: Any = self.objective
         if isinstance(objective, str) or not isinstance(objective, Iterable):
             objective = (objective,)
@@ -336,6 +347,16 @@ class PartitionProblem:
         return ProblemArrays(self)
 
     @cached_property
+    def holdings(self) -> tuple[Holding, ...]:
+        """What stages hold because of their operators; see :mod:`solver.holdings`."""
+        return holdings_of(self)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the backward passes of operators count."""
+        return self.memory_model == "training"
+
+    @cached_property
     def units(self) -> tuple[tuple[str, ...], ...]:
         """The operators merged by overlapping colocation groups, in execution order.
 
@@ -378,8 +399,6 @@ class PartitionProblem:
         if self.chunks_per_device == 0:
             raise PartitionError("chunks_per_device is 0; write at least 1")
         check_positive_or_none(self.max_devices, "max_devices", "no limit")
-        for key, size_bytes in self.saved.items():
-            check_natural(size_bytes, f"saved[{key!r}]")
 
     def _check_devices(self) -> None:
         if not self.devices:
@@ -431,22 +450,22 @@ class PartitionProblem:
             for key in op.weights:
                 if key not in self.weights:
                     raise PartitionError(f"{where}weight {key!r} is not in the table of weights")
-            for key in op.saves:
-                if key not in self.saved:
-                    raise PartitionError(f"{where}saves {key!r}, which is not in the table saved")
             if op.allowed_devices is not None and not op.allowed_devices <= device_names:
                 unknown = min(op.allowed_devices - device_names)
                 raise PartitionError(
                     f"{where}allowed_devices names {unknown!r}; the devices are "
                     f"{', '.join(sorted(device_names))}"
                 )
-            if isinstance(op.latency_ns, Mapping) and not device_classes <= set(op.latency_ns):
-                missing = min(device_classes - set(op.latency_ns))
-                raise PartitionError(f"{where}latency_ns has no entry for device class {missing!r}")
+            for what, latency in (("", op.latency_ns), ("backward ", op.backward.latency_ns)):
+                if isinstance(latency, Mapping) and not device_classes <= set(latency):
+                    missing = min(device_classes - set(latency))
+                    raise PartitionError(
+                        f"{where}{what}latency_ns has no entry for device class {missing!r}"
+                    )
             if op.is_backward and self.memory_model != "weights":
                 raise PartitionError(
                     f"{where}is_backward needs memory_model 'weights'; for activations of "
-                    "training give the forward graph with saves and memory_model 'training'"
+                    "training give the forward graph with `backward` and memory_model 'training'"
                 )
             seen.add(op.name)
 
@@ -485,21 +504,29 @@ class PartitionProblem:
         sizes += [weight.size_bytes for weight in self.weights.values()]
         # A stage without operators holds nothing.
         chunks = min(self.chunks_per_device, len(self.operators))
-        sizes += [chunks * graph_input.value_bytes for graph_input in self.inputs]
-        sizes += [op.storage_bytes for op in self.operators]
-        sizes += [chunks * self.microbatches * size_bytes for size_bytes in self.saved.values()]
+        batches = self.microbatches if self.is_training else 1
+        sizes += [chunks * batches * graph_input.value_bytes for graph_input in self.inputs]
         links = (self.interconnect.default, *self.interconnect.links.values())
         rates = [link.bandwidth_bytes_per_s for link in links if link.bandwidth_bytes_per_s]
         slowest = Link(min(rates, default=None), max(link.latency_ns for link in links))
         times: list[int] = []
         for op in self.operators:
-            latency = op.latency_ns
-            times.append(max(latency.values()) if isinstance(latency, Mapping) else latency)
+            backward = op.backward if self.is_training else NO_BACKWARD
+            for latency in (op.latency_ns, backward.latency_ns):
+                times.append(max(latency.values()) if isinstance(latency, Mapping) else latency)
             readers = len(self.readers_of[op.name])
             moves = min(readers, len(self.devices) - 1)
             # Every other stage that reads it may hold it.
-            sizes.append(op.value_bytes * max(1, min(readers, chunks * len(self.devices) - 1)))
+            held_bytes = batches * op.value_bytes + backward.gradient_bytes
+            sizes.append(held_bytes * max(1, min(readers, chunks * len(self.devices) - 1)))
+            sizes.append(op.storage_bytes)
+            if self.is_training:
+                sizes.append((1 + batches) * (op.storage_bytes + backward.gradient_bytes))
+                sizes.append(batches * backward.residual_bytes + backward.workspace_bytes)
+                sizes.append(backward.weight_gradient_bytes)
             own_ns = slowest.transfer_ns(op.value_bytes)
+            if backward.gradient_bytes:
+                own_ns += slowest.transfer_ns(backward.gradient_bytes)
             # One send or write for each device that reads, and one receive there.
             times.append(2 * moves * (own_ns if op.transfer_ns is None else op.transfer_ns))
         if sum(sizes) > MAX_TOTAL:

@@ -29,13 +29,16 @@ class Net:
     operators : tuple of int
         Indices of the operators whose values these are; empty for graph inputs.
     value_bytes : int
-        Sum over the values.
+        What travels: sum over the values and, in training, their gradients.
+    held_bytes : int
+        What a stage that reads them holds for them.
     """
 
     producer: int
     consumers: tuple[int, ...]
     operators: tuple[int, ...]
     value_bytes: int
+    held_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +51,18 @@ class SharedBytes:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A storage that units allocate and read.
+    """A :class:`solver.holdings.Holding` in terms of units.
 
     Attributes
     ----------
     unit : int
-        The unit that allocates it.
+        The unit of its operator.
     first, last : int
-        Positions in the execution order of its allocation and of its last reader anywhere.
+        Positions in the execution order.
     readers : tuple of int
-        Other units that read it or an alias of it, ascending.
+        Other units for which it waits, ascending.
     is_output : bool
-        It or an alias of it is a graph output.
+        It stays until the stage ends, wherever others are.
     """
 
     unit: int
@@ -85,6 +88,7 @@ class UnitGraph:
         makes the problem infeasible.
     nets, input_nets : tuple of Net
     weights, saved : tuple of SharedBytes
+        `saved` is what one microbatch keeps, in training.
     storages : tuple of Storage
     """
 
@@ -199,8 +203,8 @@ def condense(problem: PartitionProblem) -> UnitGraph:
       feasible plan stage(a) <= stage(b) <= stage(a), so both are on one device.
     * *Nets*: two values with the same producing unit and the same consuming units cross
       exactly the same pairs of devices in every plan, so their bytes and times add up.
-    * *Shared bytes*: two weights (or saved storages) with the same reading units are held by
-      exactly the same devices in every plan.
+    * *Shared bytes*: two weights with the same reading units are held by exactly the same
+      devices in every plan, and what the operators of a unit save is kept by the unit's.
     """
     unit_of, count, edges = _units(problem)
     members: list[list[int]] = [[] for _ in range(count)]
@@ -220,7 +224,7 @@ def condense(problem: PartitionProblem) -> UnitGraph:
         nets=_nets(problem, unit_of),
         input_nets=_input_nets(problem, unit_of),
         weights=_shared(held, unit_of, [op.weights for op in problem.operators]),
-        saved=_shared(problem.saved, unit_of, [op.saves for op in problem.operators]),
+        saved=_saved(problem, members),
         storages=_storages(problem, unit_of),
     )
 
@@ -290,12 +294,15 @@ def _nets(problem: PartitionProblem, unit_of: list[int]) -> tuple[Net, ...]:
         consumers = _reading_units(problem, unit_of, op.name, unit_of[index])
         if consumers:
             merged.setdefault((unit_of[index], consumers), []).append(index)
+    sent_bytes = problem.arrays.value_bytes + problem.arrays.gradient_bytes
+    held_bytes = problem.arrays.held_bytes
     return tuple(
         Net(
             producer=producer,
             consumers=consumers,
             operators=tuple(indices),
-            value_bytes=sum(problem.operators[index].value_bytes for index in indices),
+            value_bytes=int(sent_bytes[list(indices)].sum()),
+            held_bytes=int(held_bytes[list(indices)].sum()),
         )
         for (producer, consumers), indices in merged.items()
     )
@@ -303,14 +310,15 @@ def _nets(problem: PartitionProblem, unit_of: list[int]) -> tuple[Net, ...]:
 
 def _input_nets(problem: PartitionProblem, unit_of: list[int]) -> tuple[Net, ...]:
     merged: dict[tuple[int, ...], int] = {}
-    for graph_input in problem.inputs:
+    sizes = problem.arrays.held_bytes[len(problem.operators) :].tolist()
+    for graph_input, held_bytes in zip(problem.inputs, sizes, strict=True):
         consumers = _reading_units(problem, unit_of, graph_input.name, -1)
         if consumers:
-            merged[consumers] = merged.get(consumers, 0) + graph_input.value_bytes
+            merged[consumers] = merged.get(consumers, 0) + held_bytes
     return tuple(
-        Net(producer=-1, consumers=consumers, operators=(), value_bytes=value_bytes)
-        for consumers, value_bytes in merged.items()
-        if value_bytes
+        Net(producer=-1, consumers=consumers, operators=(), value_bytes=0, held_bytes=held_bytes)
+        for consumers, held_bytes in merged.items()
+        if held_bytes
     )
 
 
@@ -328,27 +336,54 @@ def _shared(
     return tuple(SharedBytes(reading, total) for reading, total in merged.items() if total)
 
 
+def _saved(problem: PartitionProblem, members: list[list[int]]) -> tuple[SharedBytes, ...]:
+    sizes = problem.arrays.saved_bytes
+    totals = [int(sizes[indices].sum()) for indices in members]
+    return tuple(SharedBytes((unit,), total) for unit, total in enumerate(totals) if total)
+
+
 def _storages(problem: PartitionProblem, unit_of: list[int]) -> tuple[Storage, ...]:
-    last: dict[str, int] = {}
-    readers: dict[str, set[int]] = {}
-    outputs: set[str] = set()
-    for index, op in enumerate(problem.operators):
-        for read in op.reads:
-            root = problem.root_of[read]
-            last[root] = index
-            readers.setdefault(root, set()).add(unit_of[index])
-        if op.is_output:
-            outputs.add(problem.root_of[op.name])
     return tuple(
         Storage(
-            unit=unit_of[index],
-            first=index,
-            # Without a reader it lives while its own operator runs.
-            last=last.get(op.name, index),
-            readers=tuple(sorted(readers.get(op.name, set()) - {unit_of[index]})),
-            is_output=op.name in outputs,
-            size_bytes=op.storage_bytes,
+            unit=(unit := unit_of[holding.operator]),
+            first=holding.first,
+            last=holding.last,
+            readers=tuple(sorted({unit_of[index] for index in holding.waits_for} - {unit})),
+            is_output=holding.stays,
+            size_bytes=holding.size_bytes,
         )
-        for index, op in enumerate(problem.operators)
-        if op.storage_bytes
+        for holding in problem.holdings
     )
+
+
+def held_from(storage: Storage) -> int:
+    """Return the step from which a storage is no longer live, but stays or may wait."""
+    return storage.first if storage.is_output else storage.last + 1
+
+
+def maximal_live_sets(storages: Sequence[Storage]) -> list[tuple[int, list[Storage]]]:
+    """Return the steps at which the set of live storages is maximal, with those sets.
+
+    A storage is live from `first` to `last`. These are the maximal cliques of an interval
+    graph: at the first end after a start. Every other live set is a subset of one of them.
+    Storages that stay once they are there are no part of the sets, but their starts count.
+    """
+    passing = sorted(
+        (s for s in storages if not s.is_output and s.last >= 0), key=lambda s: s.first
+    )
+    starts = sorted(s.first for s in storages if s.is_output or s.last >= 0)
+    result: list[tuple[int, list[Storage]]] = []
+    live: list[Storage] = []
+    next_live = next_start = 0
+    ends = {storage.last for storage in passing}
+    for step in sorted(ends | {max([0, *starts, *ends])}):
+        while next_live < len(passing) and passing[next_live].first <= step:
+            live.append(passing[next_live])
+            next_live += 1
+        started = next_start
+        while next_start < len(starts) and starts[next_start] <= step:
+            next_start += 1
+        if next_start > started or not result:
+            result.append((step, list(live)))
+        live = [storage for storage in live if storage.last > step]
+    return result

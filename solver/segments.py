@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from solver.holdings import ALWAYS
 from solver.reduce import UnitGraph
 
 Ints = npt.NDArray[np.int64]
@@ -24,8 +25,9 @@ class SegmentRow:
 
     Attributes
     ----------
-    weights_bytes, saved_bytes, live_bytes : array of int64
-        `live_bytes` is the peak of live storages.
+    weights_bytes, saved_bytes, live_bytes, waiting_bytes : array of int64
+        `live_bytes` is the peak of what comes and goes, `waiting_bytes` what is held all the time
+        because others need it; see :mod:`solver.holdings`.
     received_bytes : array of int64
         Operators' values and graph inputs.
     received_values_bytes : array of int64
@@ -38,6 +40,7 @@ class SegmentRow:
     weights_bytes: Ints
     saved_bytes: Ints
     live_bytes: Ints
+    waiting_bytes: Ints
     received_bytes: Ints
     received_values_bytes: Ints
     receive_ns: list[Ints]
@@ -92,7 +95,12 @@ class SegmentRows:
         self._sources: list[list[int]] = []
         self._inputs: list[list[int]] = []
         input_index = {entry.name: i for i, entry in enumerate(problem.inputs)}
-        self._input_bytes = [entry.value_bytes for entry in problem.inputs]
+        held_bytes = problem.arrays.held_bytes.tolist()
+        self._held_bytes = [held_bytes[index] for index in self.order]
+        self._input_bytes = held_bytes[len(self.order) :]
+        sent_bytes = (problem.arrays.value_bytes + problem.arrays.gradient_bytes).tolist()
+        self._sent_bytes = [sent_bytes[index] for index in self.order]
+        self._saved_bytes = problem.arrays.saved_bytes[self.order]
         self.readers: list[list[int]] = [[] for _ in self.order]
         for place, op in enumerate(self._ops):
             places = [
@@ -110,32 +118,35 @@ class SegmentRows:
         self._weight_bytes = [
             weight.held_bytes(problem.memory_model) for weight in problem.weights.values()
         ]
-        self._saved_keys = {key: i for i, key in enumerate(problem.saved)}
-        self._saved_bytes = list(problem.saved.values())
-        self._held_until = self._last_places(units)
         count = self.length
         self._live = np.zeros(count + 1, dtype=np.int64)
         self._weights = _FirstUse(count, len(self._weight_bytes))
-        self._saved = _FirstUse(count, len(self._saved_bytes))
+        self._waiting = np.zeros(count + 1, dtype=np.int64)
+        self._holdings = self._placed_holdings(units)
         self._values = _FirstUse(count, count)
+        # They differ in training alone.
+        self._held = _FirstUse(count, count) if problem.is_training else self._values
         self._given = _FirstUse(count, len(self._input_bytes))
         self._times = [_FirstUse(count, count) for _ in transfer_ns]
         self.start = count
 
-    def _last_places(self, units: UnitGraph) -> list[int]:
-        """Last place at which each place's storage is live; the end if it is an output."""
-        problem = units.problem
-        last = list(range(self.length))
-        for place, op in enumerate(self._ops):
-            for read in op.reads:
-                root = problem.index_of.get(problem.root_of[read])
-                if root is not None:
-                    owner = self.place_of[root]
-                    last[owner] = max(last[owner], place)
-            root = problem.index_of.get(problem.root_of[op.name])
-            if op.is_output and root is not None:
-                last[self.place_of[root]] = self.length - 1
-        return last
+    def _placed_holdings(self, units: UnitGraph) -> list[list[tuple[Ints, int, int, int]]]:
+        """Return what the operator at each place adds, to which places of which array."""
+        placed: list[list[tuple[Ints, int, int, int]]] = [[] for _ in self.order]
+        for holding in units.problem.holdings:
+            place = self.place_of[holding.operator]
+            last = max((self.place_of[index] for index in holding.waits_for), default=place)
+            if holding.first == ALWAYS:
+                # Of the segments that end before its last reader; [start, j) is at j - 1.
+                end = self.length if holding.stays else last
+                placed[place].append((self._waiting, place, end, holding.size_bytes))
+                continue
+            first = place + holding.first - holding.operator
+            if not holding.waits_for:
+                last = self.place_of[holding.last]
+            end = self.length if holding.stays else last + 1
+            placed[place].append((self._live, first, end, holding.size_bytes))
+        return placed
 
     def step(self) -> None:
         """Move the start one place to the left."""
@@ -148,30 +159,31 @@ class SegmentRows:
             times.forget(place, table[place], self.length)
             for source in self._sources[place]:
                 times.use(source, place, table[source])
-        self._values.forget(place, op.value_bytes, self.length)
-        for source in self._sources[place]:
-            self._values.use(source, place, self._ops[source].value_bytes)
+        values_and_sizes = [(self._values, self._sent_bytes)]
+        if self._held is not self._values:
+            values_and_sizes.append((self._held, self._held_bytes))
+        for values, sizes in values_and_sizes:
+            values.forget(place, sizes[place], self.length)
+            for source in self._sources[place]:
+                values.use(source, place, sizes[source])
         if self._needs_activations:
-            for key in op.saves:
-                item = self._saved_keys[key]
-                self._saved.use(item, place, self._saved_bytes[item])
             for item in self._inputs[place]:
                 self._given.use(item, place, self._input_bytes[item])
-            if op.storage_bytes:
-                self._live[place : self._held_until[place] + 1] += op.storage_bytes
+            for array, first, end, size_bytes in self._holdings[place]:
+                array[first:end] += size_bytes
 
     def row(self, end: int) -> SegmentRow:
         """Return the costs of the segments from the start to every j <= `end`."""
         part = slice(self.start, end)
-        values = np.cumsum(self._values.at[part])
         return SegmentRow(
             start=self.start,
             weights_bytes=np.cumsum(self._weights.at[part]),
-            saved_bytes=np.cumsum(self._saved.at[part]),
+            saved_bytes=np.cumsum(self._saved_bytes[part]),
             live_bytes=np.maximum.accumulate(self._live[part]),
-            received_bytes=values + np.cumsum(self._given.at[part])
+            waiting_bytes=self._waiting[part].copy(),
+            received_bytes=np.cumsum(self._held.at[part] + self._given.at[part])
             if self._needs_activations
             else np.zeros(end - self.start, dtype=np.int64),
-            received_values_bytes=values,
+            received_values_bytes=np.cumsum(self._values.at[part]),
             receive_ns=[np.cumsum(times.at[part]) for times in self._times],
         )

@@ -16,13 +16,14 @@ def find_shortfalls(problem: PartitionProblem) -> tuple[Shortfall, ...]:
 
     Notes
     -----
-    Proof. *One unit* is on one device. Until its stage ends the device holds its weights, the
-    graph inputs that it reads, and each saved storage for at least one microbatch. While one of the
-    unit's operators v runs, the device holds v's own storage and, for each other storage that v
-    reads, that storage or a received value of the chain of aliases from it to v, because a value
-    that is not received lives in a storage of this device. *Operators that may run only on a
-    set of devices*: some device of the set holds each of their weights, saved storages and graph
-    inputs, so together these are at most the set's capacity.
+    Proof. *One unit* is on one device. Until its stage ends the device holds its weights and the
+    graph inputs that it reads. While one of the unit's operators v runs, the device holds v's own
+    storage and, for each other storage that v reads, that storage or a received value of the chain
+    of aliases from it to v, because a value that is not received lives in a storage of this device;
+    in training it holds what the unit's own operators make it hold then. *Operators that may run
+    only on a set of devices*: some device of the set holds each of their weights and graph inputs,
+    and, when the last of its operators runs, what each saves for each microbatch in flight; so
+    together these are at most the set's capacity.
     """
     units = condense(problem)
     # Operators pinned apart have no devices: no matter of bytes.
@@ -46,6 +47,7 @@ def find_shortfalls(problem: PartitionProblem) -> tuple[Shortfall, ...]:
             continue
         operators = [name for own, held in pinned.items() if own <= may for name in held]
         needed_bytes = sum(_held_bytes(problem, operators))
+        needed_bytes += _least_in_flight(problem) * _saved_bytes(problem, operators)
         if needed_bytes > room:
             devices = _ordered(problem, may)
             several.append(Shortfall(tuple(operators), devices, needed_bytes, room, False))
@@ -61,8 +63,30 @@ def least_bytes_together(problem: PartitionProblem, unit: Iterable[str]) -> int:
     held_bytes = sum(_held_bytes(problem, names))
     if problem.memory_model == "weights":
         return held_bytes
+    if problem.is_training:
+        held_bytes += (_least_in_flight(problem) - 1) * _saved_bytes(problem, names)
+        return held_bytes + _most_held(problem, names)
     ops = (problem.operators[problem.index_of[name]] for name in names)
     return held_bytes + max(_live_bytes(problem, op) for op in ops)
+
+
+def _most_held(problem: PartitionProblem, names: list[str]) -> int:
+    """Return the largest sum of the holdings of some operators while one of them runs."""
+    steps = sorted(problem.index_of[name] for name in names)
+    own = [holding for holding in problem.holdings if holding.operator in set(steps)]
+    return max(
+        sum(h.size_bytes for h in own if h.first <= step and (h.stays or step <= h.last))
+        for step in steps
+    )
+
+
+def _least_in_flight(problem: PartitionProblem) -> int:
+    return problem.microbatches if problem.schedule == "gpipe" else 1
+
+
+def _saved_bytes(problem: PartitionProblem, names: list[str]) -> int:
+    sizes = problem.arrays.saved_bytes
+    return int(sum(sizes[problem.index_of[name]] for name in names))
 
 
 def _live_bytes(problem: PartitionProblem, op: Operator) -> int:
@@ -89,13 +113,10 @@ def _held_bytes(problem: PartitionProblem, names: list[str]) -> Iterable[int]:
         yield problem.weights[key].held_bytes(problem.memory_model)
     if problem.memory_model == "weights":
         return
+    times = problem.microbatches if problem.is_training else 1
     for name in dict.fromkeys(read for op in ops for read in op.reads):
         if name in problem.input_of:
-            yield problem.input_of[name].value_bytes
-    if problem.memory_model == "training":
-        times = problem.microbatches if problem.schedule == "gpipe" else 1
-        for key in dict.fromkeys(key for op in ops for key in op.saves):
-            yield times * problem.saved[key]
+            yield times * problem.input_of[name].value_bytes
 
 
 def _room(problem: PartitionProblem, names: frozenset[str], most: int | None) -> int | None:

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from solver.hardware import Device
-from solver.reduce import SharedBytes, UnitGraph
+from solver.reduce import SharedBytes, UnitGraph, maximal_live_sets
 from solver.stage_times import StageTimes
+from solver.training import in_flight
 
 _UNLIMITED = 1 << 62
 
@@ -133,7 +134,7 @@ class StageState:
 
     @property
     def received_bytes(self) -> list[int]:
-        """Values received by position; complete if `every_value` or memory counts activations."""
+        """What positions hold of values they receive; complete if `every_value` or it counts."""
         return self.parts[self._times.bytes_at :]
 
     # -- order ----------------------------------------------------------------------------
@@ -204,16 +205,14 @@ class StageState:
         held = list(units.weights)
         if self.problem.memory_model != "weights":
             # The caller's values are held like weights: once by every device that reads them.
-            held += [SharedBytes(net.consumers, net.value_bytes) for net in units.input_nets]
+            held += [SharedBytes(net.consumers, net.held_bytes) for net in units.input_nets]
         self._held = _Shared(held, len(units), count)
-        self._saved = _Shared(
-            units.saved if self.problem.memory_model == "training" else (), len(units), count
-        )
+        self._saved = _Shared(units.saved, len(units), count)
         self.memory_bytes = [0] * count
         self._storages = bool(units.storages) and self.problem.memory_model != "weights"
         if self._storages:
             self._init_live()
-        self._in_flight = [0] * count
+        self._in_flight = [1] * count
         self._count_in_flight()
         for position in range(count):
             self.memory_bytes[position] = self._memory(position)
@@ -221,10 +220,7 @@ class StageState:
     def _init_live(self) -> None:
         """Prepare the rows of ``docs/formulation.md``, section 3, for every position."""
         storages = self.units.storages
-        starts = np.sort(np.array([s.first for s in storages], dtype=np.int64))
-        ends = np.unique(np.array([s.last for s in storages], dtype=np.int64))
-        # The live set is maximal at the first end after a start.
-        steps = ends[np.diff(np.searchsorted(starts, ends, side="right"), prepend=0) > 0]
+        steps = np.array([step for step, _ in maximal_live_sets(storages)], dtype=np.int64)
         low = np.searchsorted(steps, [s.first for s in storages], side="left").tolist()
         high = np.searchsorted(steps, [s.last for s in storages], side="right").tolist()
         self._spans = [(low[i], high[i], s.size_bytes, s.is_output) for i, s in enumerate(storages)]
@@ -282,25 +278,29 @@ class StageState:
             if self._storages:
                 total += self._peak[target]
             if self._saved.at[target]:
-                total += self._in_flight[target] * self._saved.at[target]
+                total += (self._in_flight[target] - 1) * self._saved.at[target]
         return total
 
     def _count_in_flight(self) -> None:
         problem = self.problem
-        if problem.memory_model != "training":
+        if not problem.is_training:
             return
-        if problem.schedule == "gpipe":
-            self._in_flight = [problem.microbatches] * self.count
-            return
-        following = 0
+        devices = sum(size > 0 for size in self.size)
+        followers = 0
         for position in range(self.count - 1, -1, -1):
-            following += self.size[position] > 0
-            self._in_flight[position] = min(following, problem.microbatches)
+            self._in_flight[position] = in_flight(
+                problem.schedule,
+                problem.microbatches,
+                chunks=problem.chunks_per_device,
+                devices=devices,
+                followers=followers,
+            )
+            followers += self.size[position] > 0
 
     def _memory(self, position: int) -> int:
         total = self._held.at[position]
         if self._saved.at[position]:
-            total += self._in_flight[position] * self._saved.at[position]
+            total += (self._in_flight[position] - 1) * self._saved.at[position]
         if self.problem.memory_model != "weights":
             total += self.parts[self._times.bytes_at + position]
             if self._storages:

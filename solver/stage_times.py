@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from solver.hardware import STAGING_HOST, Device, Link
+from solver.net_times import both_ways, net_times
 from solver.reduce import UnitGraph
 
 Change = Callable[[list[int], int, int, int], None]
@@ -47,7 +48,7 @@ class StageTimes:
         ]
         tables.keep(kept)
         nets = [units.nets[index] for index in kept]
-        self._value_bytes = [net.value_bytes for net in nets]
+        self._value_bytes = [net.held_bytes for net in nets]
         self._producer = [net.producer for net in nets]
         # Units that read net n at position p: _reading[n * count + p]; positions with one: _spread.
         self._reading = [0] * (len(nets) * self.count)
@@ -231,42 +232,39 @@ class TransferTables:
     def __init__(self, units: UnitGraph, devices: Sequence[Device]) -> None:
         interconnect = units.problem.interconnect
         self._units = units
-        self._by_link: dict[Link | None, list[int]] = {}
+        self._by_link: dict[tuple[Link, Link] | None, list[int]] = {}
         self.writes: list[list[int]] = []
         self.reads: list[list[int]] = []
         self.links: list[list[list[int]]] = []
         self.uniform: list[int] | None = None
         if interconnect.charging == "host_staged":
             for device in devices:
-                ends = (device.name, STAGING_HOST), (STAGING_HOST, device.name)
-                out, back = (None if device.is_host else interconnect.link(*pair) for pair in ends)
+                if device.is_host:
+                    out = back = None
+                else:
+                    out = both_ways(interconnect, device.name, STAGING_HOST)
+                    back = out[::-1]
                 self.writes.append(self._times(out))
                 self.reads.append(self._times(back))
             return
         for source in devices:
             row = []
             for target in devices:
-                same = source is target
-                row.append([] if same else self._times(interconnect.link(source.name, target.name)))
+                pair = both_ways(interconnect, source.name, target.name)
+                row.append([] if source is target else self._times(pair))
             self.links.append(row)
         if len(self._by_link) <= 1:
-            self.uniform = self._times(next(iter(self._by_link), interconnect.default))
+            default = interconnect.default, interconnect.default
+            self.uniform = self._times(next(iter(self._by_link), default))
 
-    def _times(self, link: Link | None) -> list[int]:
-        """Return the time of every net over a link; None is free."""
-        times = self._by_link.get(link)
+    def _times(self, pair: tuple[Link, Link] | None) -> list[int]:
+        """Return the time of every net over a link and the one back; None is free."""
+        times = self._by_link.get(pair)
         if times is None:
-            ops = self._units.problem.operators
             times = [0] * len(self._units.nets)
-            if link is not None:
-                for index, net in enumerate(self._units.nets):
-                    times[index] = sum(
-                        link.transfer_ns(own.value_bytes)
-                        if own.transfer_ns is None
-                        else own.transfer_ns
-                        for own in (ops[i] for i in net.operators)
-                    )
-            self._by_link[link] = times
+            if pair is not None:
+                times = net_times(self._units, *pair).tolist()
+            self._by_link[pair] = times
         return times
 
     def costs(self, net: int) -> bool:

@@ -3,10 +3,13 @@
 An instance is plain data, as JSON could hold it::
 
     {"operators": [{"name", "latency_ns" (int, or dict by device class), "reads", "storage_bytes",
-                    "value_bytes", "alias_of", "weights", "saves", "is_output",
-                    "allowed_devices" (list or None), "transfer_ns", "is_backward"}, ...],
+                    "value_bytes", "alias_of", "weights", "is_output",
+                    "allowed_devices" (list or None), "transfer_ns", "is_backward",
+                    "backward": {"latency_ns", "gradient_bytes", "passes_to", "kept_bytes",
+                                 "residual_bytes", "workspace_bytes", "weight_gradient_bytes"}},
+                   ...],
      "inputs": {name: bytes}, "weights": {key: {"size_bytes", "training_bytes"}},
-     "saved": {key: bytes}, "colocation": [[operator, ...], ...],
+     "colocation": [[operator, ...], ...],
      "devices": [{"name", "memory_bytes", "device_class", "is_host"}, ...],
      "interconnect": {"charging", "overlap", "default": {"bandwidth_bytes_per_s", "latency_ns"},
                       "links": [{"source", "target", "bandwidth_bytes_per_s", "latency_ns"}, ...]},
@@ -52,6 +55,7 @@ class Oracle:
         self._order_memo = {}
         self._path_memo = {}
         self._time_memo = {}
+        self._flight_memo = {}
 
     # -- memory: play one stage -----------------------------------------------------------------
 
@@ -72,21 +76,29 @@ class Oracle:
         model = self.instance["memory_model"]
         held_weights = set()
         arrived = set()
-        kept_for_backward = set()
         for i in members:
             held_weights.update(self.ops[i]["weights"])
-            kept_for_backward.update(self.ops[i]["saves"])
             for name in self.ops[i]["reads"]:
                 if name not in self.number or self.number[name] not in members:
                     arrived.add(name)
         if model == "weights":
             return held_weights, 0, 0
+        training = model == "training"
+        batches = self.instance["microbatches"] if training else 1
         received = 0
         for name in arrived:
             if name in self.number:
-                received += self.ops[self.number[name]]["value_bytes"]
+                received += batches * self.ops[self.number[name]]["value_bytes"]
+                if training:
+                    received += self.ops[self.number[name]]["backward"]["gradient_bytes"]
             else:
-                received += self.instance["inputs"][name]
+                received += batches * self.instance["inputs"][name]
+        if training:
+            saved = sum(
+                self.ops[i]["backward"]["kept_bytes"] + self.ops[i]["backward"]["residual_bytes"]
+                for i in members
+            )
+            return held_weights, received + self._training_peak(members), saved
         live = {}
         peak = 0
         for now in members:
@@ -94,8 +106,62 @@ class Oracle:
                 live[self.names[now]] = self.ops[now]["storage_bytes"]
             peak = max(peak, sum(live.values()))
             live = {s: size for s, size in live.items() if self._needed_after(s, now, members)}
-        saved = sum(self.instance["saved"][key] for key in kept_for_backward)
-        return held_weights, received + peak, saved if model == "training" else 0
+        return held_weights, received + peak, 0
+
+    def _training_peak(self, members):
+        """The most that the operators of a stage make it hold, apart from earlier microbatches."""
+        batches = self.instance["microbatches"]
+        for_others = 0
+        for i in members:
+            op = self.ops[i]
+            family = [j for j, name in enumerate(self.names) if self.owner(name) == op["name"]]
+            if any(self.ops[j]["is_output"] for j in family):
+                for_others += batches * op["storage_bytes"]
+            elif any(reader not in members for j in family for reader in self.readers[j]):
+                kept = op["backward"]["kept_bytes"]
+                for_others += batches * (op["storage_bytes"] - kept) + kept
+            if any(reader not in members for reader in self.readers[i]):
+                for_others += batches * op["backward"]["gradient_bytes"]
+        while_running = (sum(self._training_need(i, now) for i in members) for now in members)
+        return for_others + max(while_running)
+
+    def _training_need(self, i, now):
+        """What operator `i` makes its stage hold while `now` runs, forward or backward."""
+        op = self.ops[i]
+        backward = op["backward"]
+        released = op["storage_bytes"] - backward["kept_bytes"]
+        need = 0
+        if now >= i:
+            need += backward["kept_bytes"] + backward["residual_bytes"]
+        if now == i:
+            need += backward["workspace_bytes"]
+            if self.instance["microbatches"] > 1:
+                need += backward["weight_gradient_bytes"]
+        members = [j for j, name in enumerate(self.names) if self.owner(name) == op["name"]]
+        last = max([i, *(reader for j in members for reader in self.readers[j])])
+        # The gradient is there from the backward pass of the last reader to that of `i`, or to that
+        # of what `i` passes it to. In its place is, forward, what nobody keeps.
+        if self._gradient_place(i) == i:
+            others = [j for j in range(len(self.ops)) if self._gradient_place(j) == i]
+            end = max([i, *(reader for j in others for reader in self.readers[j])])
+            there = backward["gradient_bytes"]
+            if end >= last:
+                there = max(there, released)
+                released = 0
+            if i <= now and (now <= end or any(self.ops[j]["is_output"] for j in others)):
+                need += there
+        if i <= now <= last:
+            need += released
+        return need
+
+    def _gradient_place(self, i):
+        while self.ops[i]["backward"]["passes_to"] in self.number:
+            taker = self.number[self.ops[i]["backward"]["passes_to"]]
+            sizes = [self.ops[j]["backward"]["gradient_bytes"] for j in (i, taker)]
+            if sizes[0] > sizes[1]:
+                break
+            i = taker
+        return i
 
     def weight_bytes(self, keys):
         total = 0
@@ -119,13 +185,33 @@ class Oracle:
                     return True
         return False
 
-    def in_flight(self, chunk, rank, device_count, chunk_count):
-        """Microbatches in a stage: with 1F1B as many as there are places from it to the end."""
-        microbatches = self.instance["microbatches"]
+    def in_flight(self, chunk, rank, device_count):
+        """Microbatches in a stage at most, by playing the schedule of its device."""
+        key = chunk, rank, device_count
+        if key not in self._flight_memo:
+            self._flight_memo[key] = self._play_schedule(*key)
+        return self._flight_memo[key]
+
+    def _play_schedule(self, chunk, rank, device_count):
+        microbatches, rounds = self.instance["microbatches"], self.instance["chunks_per_device"]
         if self.instance["schedule"] == "gpipe":
             return microbatches
-        places = [(c, r) for c in range(chunk_count) for r in range(device_count)]
-        return min(len(places) - places.index((chunk, rank)), microbatches)
+        if rounds == 1:
+            return min(device_count - rank, microbatches)
+        # Interleaved: groups of microbatches pass through all chunks, one after the other.
+        groups = max(1, microbatches // device_count)
+        size = -(-microbatches // groups)
+        forward = [c for _ in range(groups) for c in range(rounds) for _ in range(size)]
+        backward = [c for _ in range(groups) for c in reversed(range(rounds)) for _ in range(size)]
+        ahead = min((rounds - 1) * size + 2 * (device_count - 1 - rank), len(forward))
+        held = most = 0
+        for step in range(len(forward) + ahead):
+            if step < len(forward):
+                held += forward[step] == chunk
+            most = max(most, held)
+            if step >= ahead:
+                held -= backward[step - ahead] == chunk
+        return min(most, microbatches)
 
     def device_bytes(self, stages):
         """(bytes whatever the schedule, [(chunk, bytes per microbatch in flight)]) of a device.
@@ -141,8 +227,8 @@ class Oracle:
 
     def memory(self, masks, device_order):
         """Bytes held by each device, given the operators of each stage (bit masks)."""
-        first = min(masks)[0]
-        chunk_count = max(masks)[0] + 1 - first
+        # The last of the plan's chunks is the last round of the schedule.
+        first = max(masks)[0] + 1 - self.instance["chunks_per_device"]
         held = [0] * len(self.devices)
         for rank, d in enumerate(device_order):
             own = tuple(
@@ -150,7 +236,7 @@ class Oracle:
             )
             fixed, saved = self.device_bytes(own)
             held[d] = fixed + sum(
-                size * self.in_flight(chunk, rank, len(device_order), chunk_count)
+                size * (self.in_flight(max(chunk, 0), rank, len(device_order)) - 1)
                 for chunk, size in saved
                 if size
             )
@@ -225,6 +311,17 @@ class Oracle:
     def _move_ns(self, op, source, target):
         if op["transfer_ns"] is not None:
             return op["transfer_ns"]
+        total = self._link_ns(op["value_bytes"], source, target)
+        gradient_bytes = self._gradient_bytes(op)
+        if gradient_bytes:
+            total += self._link_ns(gradient_bytes, target, source)
+        return total
+
+    def _gradient_bytes(self, op):
+        trained = self.instance["memory_model"] == "training"
+        return op["backward"]["gradient_bytes"] if trained else 0
+
+    def _link_ns(self, size_bytes, source, target):
         chosen = self.instance["interconnect"]["default"]
         for link in self.instance["interconnect"]["links"]:
             if link["source"] == source and link["target"] == target:
@@ -232,7 +329,7 @@ class Oracle:
         bandwidth = chosen["bandwidth_bytes_per_s"]
         if bandwidth is None:
             return chosen["latency_ns"]
-        whole, rest = divmod(op["value_bytes"] * NS_PER_S, bandwidth)
+        whole, rest = divmod(size_bytes * NS_PER_S, bandwidth)
         return chosen["latency_ns"] + whole + (rest > 0)
 
     def compute_ns(self, d, mask):
@@ -241,10 +338,13 @@ class Oracle:
             total = 0
             for i, op in enumerate(self.ops):
                 if mask >> i & 1:
-                    latency = op["latency_ns"]
-                    if isinstance(latency, dict):
-                        latency = latency[self.devices[d]["device_class"]]
-                    total += latency
+                    latencies = [op["latency_ns"]]
+                    if self.instance["memory_model"] == "training":
+                        latencies.append(op["backward"]["latency_ns"])
+                    for latency in latencies:
+                        if isinstance(latency, dict):
+                            latency = latency[self.devices[d]["device_class"]]
+                        total += latency
             self._compute_memo[key] = total
         return self._compute_memo[key]
 
@@ -264,7 +364,8 @@ class Oracle:
                     arrivals[d] = min(arrivals.get(d, chunk), chunk)
             if not arrivals:
                 continue
-            moved_bytes += len(arrivals) * self.ops[i]["value_bytes"]
+            travels = self.ops[i]["value_bytes"] + self._gradient_bytes(self.ops[i])
+            moved_bytes += len(arrivals) * travels
             here = self.devices[home[1]]["name"]
             if staged and not self.devices[home[1]]["is_host"]:
                 send[home] += self.move_ns(i, here, HOST)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from solver.hardware import CHARGINGS, STAGING_HOST, Device, Interconnect, Link
@@ -18,6 +19,7 @@ from solver.problem import (
     PartitionProblem,
     Weight,
 )
+from solver.training import Backward
 
 
 def random_problem(
@@ -50,7 +52,6 @@ def random_problem(
         f"w{i}": Weight(some_bytes(12), rng.choice((None, 4 * some_bytes(12))))
         for i in range(rng.randint(0, count))
     }
-    saved = {f"s{i}": some_bytes(5) for i in range(rng.randint(0, count))}
     density = rng.choice((0.1, 0.2, 0.4))
     backward_from = count + 1
     scattered_backward = False
@@ -83,7 +84,6 @@ def random_problem(
                 "value_bytes": value_bytes,
                 "alias_of": alias_of,
                 "weights": tuple(key for key in weights if rng.random() < 0.18),
-                "saves": tuple(key for key in saved if rng.random() < 0.2),
                 "is_output": rng.random() < 0.2 or i == count - 1,
                 "transfer_ns": rng.randint(0, 9) * time_scale if rng.random() < 0.15 else None,
                 "is_backward": rng.random() < 0.4 if scattered_backward else i >= backward_from,
@@ -94,7 +94,12 @@ def random_problem(
         ColocationGroup(tuple(rng.sample([d["name"] for d in drafts], rng.choice((2, 2, 3)))))
         for _ in range(rng.choice((0, 0, 0, 1, 1, 2)))
     )
-    devices = _devices(rng, device_count, classes, memory_model, drafts, inputs, weights, saved)
+    if memory_model == "training":
+        for draft in drafts:
+            draft["backward"] = _backward(
+                rng, draft["reads"], draft["storage_bytes"], classes, some_bytes, time_scale
+            )
+    devices = _devices(rng, device_count, classes, memory_model, drafts, inputs, weights)
     if rng.random() < 0.25:
         _pin(rng, drafts, colocation, [device.name for device in devices])
     objective = rng.sample(OBJECTIVES, rng.choice((1, 1, 2, 2, 3)))
@@ -103,7 +108,6 @@ def random_problem(
         devices=devices,
         inputs=inputs,
         weights=weights,
-        saved=saved,
         colocation=colocation,
         interconnect=_interconnect(rng, devices, byte_scale, time_scale),
         objective=tuple(objective),  # type: ignore[arg-type]
@@ -120,6 +124,28 @@ def random_problem(
     return problem.replace(**replaced) if replaced else problem
 
 
+def _backward(
+    rng: random.Random,
+    reads: tuple[str, ...],
+    storage_bytes: int,
+    classes: tuple[str, ...],
+    some_bytes: Callable[[int], int],
+    time_scale: int,
+) -> Backward:
+    latency: int | Mapping[str, int] = rng.randint(0, 20) * time_scale
+    if len(classes) == 2 and rng.random() < 0.5:
+        latency = {kind: rng.randint(0, 20) * time_scale for kind in classes}
+    return Backward(
+        latency_ns=latency if rng.random() < 0.8 else 0,
+        gradient_bytes=rng.choice((0, storage_bytes, some_bytes(9))),
+        passes_to=rng.choice(reads) if reads and rng.random() < 0.4 else None,
+        kept_bytes=rng.choice((0, storage_bytes, rng.randint(0, storage_bytes))),
+        residual_bytes=some_bytes(5) if rng.random() < 0.3 else 0,
+        workspace_bytes=some_bytes(9) if rng.random() < 0.3 else 0,
+        weight_gradient_bytes=some_bytes(9) if rng.random() < 0.2 else 0,
+    )
+
+
 def _devices(
     rng: random.Random,
     device_count: int,
@@ -128,7 +154,6 @@ def _devices(
     drafts: list[dict[str, Any]],
     inputs: tuple[GraphInput, ...],
     weights: Mapping[str, Weight],
-    saved: Mapping[str, int],
 ) -> tuple[Device, ...]:
     """Devices whose memory is a fraction of about what one device would need for everything."""
     everything = sum(
@@ -139,9 +164,8 @@ def _devices(
         everything += sum(g.value_bytes for g in inputs)
         everything += sum(draft["storage_bytes"] for draft in drafts) // 2
     if memory_model == "training":
-        everything += 2 * sum(
-            saved[key] for key in {key for draft in drafts for key in draft["saves"]}
-        )
+        everything += sum(2 * d["backward"].saved_bytes for d in drafts)
+        everything += sum(d["backward"].gradient_bytes for d in drafts)
     tightness = rng.choice((0.75, 0.85, 0.95, 1.1, 1.3))
     equal = rng.random() < 0.4
     uniform = max(1, int(everything * tightness))
@@ -276,7 +300,14 @@ def to_instance(problem: PartitionProblem) -> dict[str, Any]:
                 "value_bytes": op.value_bytes,
                 "alias_of": op.alias_of,
                 "weights": list(op.weights),
-                "saves": list(op.saves),
+                "backward": {
+                    entry.name: (
+                        dict(value)
+                        if isinstance(value := getattr(op.backward, entry.name), Mapping)
+                        else value
+                    )
+                    for entry in dataclasses.fields(op.backward)
+                },
                 "is_output": op.is_output,
                 "allowed_devices": (
                     None if op.allowed_devices is None else sorted(op.allowed_devices)
@@ -291,7 +322,6 @@ def to_instance(problem: PartitionProblem) -> dict[str, Any]:
             key: {"size_bytes": weight.size_bytes, "training_bytes": weight.training_bytes}
             for key, weight in problem.weights.items()
         },
-        "saved": dict(problem.saved),
         "colocation": [list(group.operators) for group in problem.colocation],
         "devices": [
             {

@@ -56,11 +56,17 @@ def test_arrays_hold_what_the_problem_holds():
         assert [names[root] for root in arrays.root] == [problem.root_of[name] for name in names]
         for device_class in {device.device_class for device in problem.devices}:
             assert arrays.latency_ns(device_class).tolist() == [
-                op.latency_on(device_class) for op in problem.operators
+                op.latency_on(device_class)
+                + (op.backward.latency_on(device_class) if problem.is_training else 0)
+                for op in problem.operators
             ]
         own = [i for i, op in enumerate(problem.operators) if op.transfer_ns is not None]
-        link = Link(3, 7)
-        times = arrays.transfer_ns(everything, link).tolist()
+        link, back = Link(3, 7), Link(5, 2)
+        times = arrays.transfer_ns(everything, link, back).tolist()
         for index, op in enumerate(problem.operators):
-            expected = op.transfer_ns if index in own else link.transfer_ns(op.value_bytes)
+            expected = op.transfer_ns
+            if index not in own:
+                expected = link.transfer_ns(op.value_bytes)
+                if problem.is_training and op.backward.gradient_bytes:
+                    expected += back.transfer_ns(op.backward.gradient_bytes)
             assert times[index] == expected

@@ -9,6 +9,7 @@ from solver.digraph import problem_from_digraph, problem_to_digraph
 from solver.errors import PartitionError
 from solver.hardware import Device
 from solver.problem import GraphInput, Operator, PartitionProblem, Weight
+from solver.training import Backward
 
 DEVICES = (Device("gpu0"), Device("gpu1"))
 
@@ -60,7 +61,7 @@ def test_every_attribute_is_read():
                 "storage_bytes": 8,
                 "value_bytes": 9,
                 "weights": ["w"],
-                "saves": ["s"],
+                "backward": {"latency_ns": {"default": 6}, "kept_bytes": 8, "passes_to": "x"},
                 "is_output": True,
                 "allowed_devices": ["gpu1"],
                 "transfer_ns": 4,
@@ -70,7 +71,6 @@ def test_every_attribute_is_read():
         },
         [("x", "a"), ("a", "b")],
         weights={"w": {"size_bytes": 3, "training_bytes": 12}},
-        saved={"s": 6},
         colocation=[{"operators": ["a", "b"], "reason": "view"}],
         info=[1, 2],
     )
@@ -84,7 +84,7 @@ def test_every_attribute_is_read():
             storage_bytes=8,
             value_bytes=9,
             weights=("w",),
-            saves=("s",),
+            backward=Backward({"default": 6}, kept_bytes=8, passes_to="x"),
             is_output=True,
             allowed_devices=frozenset({"gpu1"}),
             transfer_ns=4,
@@ -92,7 +92,6 @@ def test_every_attribute_is_read():
         Operator("b", reads=("a",), alias_of="a"),
     )
     assert problem.weights == {"w": Weight(3, 12)}
-    assert problem.saved == {"s": 6}
     assert [(group.operators, group.reason) for group in problem.colocation] == [
         (("a", "b"), "view")
     ]
@@ -162,7 +161,15 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
             ("graph input 'x'", "storage_bytes is only for operators"),
         ),
         (graph_of({"a": {"weights": "w"}}), ("'a'", "weights is 'w'", "list of names")),
-        (graph_of({"a": {"saves": 3}}), ("'a'", "saves is 3", "list of names")),
+        (graph_of({"a": {"backward": 3}}), ("'a'", "backward is 3", "write a mapping")),
+        (
+            graph_of({"a": {"backward": {"latency": 3}}}),
+            ("'a'", "'latency' is unknown", "latency_ns"),
+        ),
+        (
+            graph_of({"a": {"backward": {"workspace_bytes": "x"}}}),
+            ("'a'", "workspace_bytes is 'x'", "whole number"),
+        ),
         (
             graph_of({"a": {"allowed_devices": "gpu0"}}),
             ("'a'", "allowed_devices is 'gpu0'", "list of names"),
@@ -183,8 +190,6 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
             graph_of({"a": {}}, weights={"w": {"size_bytes": -1}}),
             ("weight 'w'", "size_bytes is -1", "not negative"),
         ),
-        (graph_of({"a": {}}, saved=[1]), ("saved", "write a mapping")),
-        (graph_of({"a": {}}, saved={"s": "x"}), ("saved['s'] is 'x'", "whole number")),
         (graph_of({"a": {}}, colocation={"a": 1}), ("colocation is not a list",)),
         (graph_of({"a": {}}, colocation=["a"]), ("colocation[0]", "write a mapping")),
         (

@@ -16,6 +16,7 @@ from solver.hardware import STAGING_HOST, Device, Interconnect, Link
 from solver.plan import PartitionPlan
 from solver.problem import GraphInput, Operator, PartitionProblem, Weight
 from solver.reduce import condense
+from solver.training import Backward
 
 BLOCK = 100
 DEFAULT_BLOCKS = range(20)
@@ -31,6 +32,15 @@ def small_problem(seed, most_plans):
         if places ** len(problem.units) <= most_plans:
             return problem
     raise AssertionError("unreachable")
+
+
+def _less_backward(op, reads, is_alias, rng):
+    """What may stay of the backward pass of `op` when it reads less and may own no storage."""
+    if rng.random() < 0.7:
+        return Backward()
+    passes_to = op.backward.passes_to if op.backward.passes_to in reads else None
+    kept_bytes = 0 if is_alias else op.backward.kept_bytes
+    return replace(op.backward, passes_to=passes_to, kept_bytes=kept_bytes)
 
 
 def reducible_problem(seed, most_plans=128):
@@ -75,7 +85,7 @@ def reducible_problem(seed, most_plans=128):
                 storage_bytes=0 if alias_of is not None else op.storage_bytes,
                 value_bytes=value_bytes,
                 weights=op.weights if rng.random() < 0.3 else (),
-                saves=op.saves if rng.random() < 0.3 else (),
+                backward=_less_backward(op, reads, alias_of is not None, rng),
                 is_output=op.is_output and rng.random() < 0.7,
                 is_backward=op.is_backward and rng.random() < 0.6,
             )
@@ -347,10 +357,10 @@ def test_weights_pay_for_what_is_received_with_one_chunk_only():
 
 def test_saved_storages_count_for_every_microbatch():
     operators = (
-        operator("v", value=5, saves=("s",)),
+        operator("v", value=5, backward=Backward(residual_bytes=3)),
         operator("u", "v", storage_bytes=20),
     )
-    problem = one_limited(*operators, saved={"s": 3}, memory_model="training")
+    problem = one_limited(*operators, memory_model="training")
     assert anchor_of(problem, "v") == "u"
     assert anchor_of(problem.replace(microbatches=2), "v") == "v"
 

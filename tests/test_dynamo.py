@@ -277,7 +277,7 @@ def test_training_plans_keep_what_backward_needs():
     torch.compile(lambda x: (x @ weight).relu(), backend=backend)(torch.randn(4, 32))
     (result,) = backend.results
     assert result.problem.memory_model == "training"
-    assert result.problem.saved
+    assert any(op.backward.saved_bytes for op in result.problem.operators)
     assert [w.size_bytes for w in result.problem.weights.values()] == [32 * 32 * 4]
 
 

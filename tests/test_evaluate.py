@@ -11,6 +11,7 @@ from solver.evaluate import evaluate, stage_memory_bytes
 from solver.hardware import Device, Interconnect, Link
 from solver.plan import PartitionPlan
 from solver.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
+from solver.training import Backward
 
 ONE_BYTE_PER_NS = Link(1_000_000_000)
 PQ = (Device("p"), Device("q"))
@@ -146,15 +147,14 @@ def test_views_of_views_keep_the_base():
 def weighted(**changes):
     a, b, c, d = chain().operators
     operators = (
-        replace(a, weights=("w", "v"), saves=("s",)),
-        replace(b, weights=("w",), saves=("s", "t")),
-        replace(c, weights=("w",), saves=("t",)),
-        replace(d, saves=("u",)),
+        replace(a, weights=("w", "v"), backward=Backward(residual_bytes=100_000)),
+        replace(b, weights=("w",), backward=Backward(residual_bytes=200_000)),
+        replace(c, weights=("w",), backward=Backward(residual_bytes=200_000)),
+        replace(d, backward=Backward(residual_bytes=400_000)),
     )
     fields = {
         "operators": operators,
         "weights": {"w": Weight(10_000, 40_000), "v": Weight(20_000)},
-        "saved": {"s": 100_000, "t": 200_000, "u": 400_000},
     }
     return chain(**{**fields, **changes})
 
@@ -181,7 +181,7 @@ def test_the_weights_model_counts_nothing_else():
         ("1f1b", 8, (3, 2, 1)),
     ],
 )
-def test_saved_storages_count_once_for_each_microbatch_in_flight(schedule, microbatches, in_flight):
+def test_what_is_saved_counts_for_each_microbatch_in_flight(schedule, microbatches, in_flight):
     problem = weighted(
         devices=(*PQ, Device("r")),
         memory_model="training",
@@ -189,21 +189,23 @@ def test_saved_storages_count_once_for_each_microbatch_in_flight(schedule, micro
         microbatches=microbatches,
     )
     evaluation = judged(problem, p="ab", q="c", r="d")
-    saved = [
-        count * size for count, size in zip(in_flight, (300_000, 200_000, 400_000), strict=True)
-    ]
-    assert [entry.saved_bytes for entry in evaluation.usage] == saved
+    sizes = (300_000, 200_000, 400_000)
+    saved = [count * size for count, size in zip(in_flight, sizes, strict=True)]
+    earlier = [total - size for total, size in zip(saved, sizes, strict=True)]
+    assert [entry.saved_bytes for entry in evaluation.usage] == earlier
     assert [entry.weights_bytes for entry in evaluation.usage] == [60_000, 40_000, 0]
-    assert usage(evaluation, "p").memory_bytes == 60_000 + saved[0] + 11
-    assert usage(evaluation, "q").memory_bytes == 40_000 + saved[1] + 10 + 100
-    assert usage(evaluation, "r").memory_bytes == 0 + saved[2] + 100 + 1000
+    # Values that are sent or received are there for all microbatches.
+    m = microbatches
+    assert usage(evaluation, "p").memory_bytes == 60_000 + saved[0] + 11 + m * 10
+    assert usage(evaluation, "q").memory_bytes == 40_000 + saved[1] + m * 10 + 100 + m * 100
+    assert usage(evaluation, "r").memory_bytes == saved[2] + m * 100 + 1000 + m * 1000
 
 
 def test_in_flight_follows_the_stage_order_not_the_device_order():
     problem = weighted(memory_model="training", schedule="1f1b", microbatches=4)
     evaluation = judged(problem, q="ab", p="cd")
-    assert usage(evaluation, "q").saved_bytes == 2 * 300_000
-    assert usage(evaluation, "p").saved_bytes == 1 * 600_000
+    assert usage(evaluation, "q").saved_bytes == 1 * 300_000
+    assert usage(evaluation, "p").saved_bytes == 0
 
 
 def test_peak_operator_is_the_first_of_equals():
@@ -410,9 +412,10 @@ def chunked(problem, chunks, order, **places):
 
 
 def test_chunks_of_a_device_add_up_and_share_weights():
+    saves = Backward(residual_bytes=100_000)
     problem = PartitionProblem(
         operators=(
-            Operator("a", 1, storage_bytes=1, value_bytes=1, weights=("w",), saves=("s",)),
+            Operator("a", 1, storage_bytes=1, value_bytes=1, weights=("w",), backward=saves),
             Operator("b", 10, ("a",), storage_bytes=10, value_bytes=10),
             Operator(
                 "c",
@@ -420,13 +423,12 @@ def test_chunks_of_a_device_add_up_and_share_weights():
                 ("a", "b"),
                 storage_bytes=100,
                 weights=("w",),
-                saves=("s",),
+                backward=saves,
                 is_output=True,
             ),
         ),
         devices=(Device("p"), Device("q")),
         weights={"w": Weight(1_000, 10_000)},
-        saved={"s": 100_000},
         memory_model="training",
         microbatches=8,
         chunks_per_device=2,
@@ -437,15 +439,16 @@ def test_chunks_of_a_device_add_up_and_share_weights():
     assert evaluation.feasible
     p, q = evaluation.usage
     # Chunk 0 holds its value; chunk 1 receives both values, one of them from the same device.
-    assert (p.weights_bytes, p.received_bytes) == (10_000, 11)
-    # Four places: p and q in chunk 0, p and q in chunk 1.
+    assert (p.weights_bytes, p.received_bytes) == (10_000, 8 * 11)
+    # Interleaved: rounds of two microbatches, four forward steps to warm up on p and two on q.
     assert [entry.in_flight for entry in evaluation.stages] == [4, 3, 2]
-    assert p.saved_bytes == 6 * 100_000
-    assert p.memory_bytes == 610_011 + 1 + 100
+    assert p.saved_bytes == (3 + 1) * 100_000
+    # Both chunks have one microbatch more, and what they send or return for all eight.
+    assert p.memory_bytes == 410_088 + 100_001 + 8 + 100_100 + 800
     assert p.operators == ("a", "c")
     # While a runs, c is at its peak for another microbatch.
-    assert p.timeline_bytes == (610_112, 610_112)
-    assert q.memory_bytes == 1 + 10
+    assert p.timeline_bytes == (610_997, 610_997)
+    assert q.memory_bytes == 8 * 1 + 10 + 8 * 10
     # Nothing travels from p to p: a's value goes to q, b's to p.
     assert evaluation.objective == (101 + 1 + 10, 11, 1 + 1 + 1 + 10 + 10 + 10 + 100)
     assert [entry.time_ns for entry in evaluation.stages] == [2, 21, 110]
@@ -521,10 +524,7 @@ def test_the_memory_of_a_stage_depends_on_its_operators_alone(seed, plan_seed):
     for entry in evaluation.usage:
         if not entry.operators:
             continue
-        in_flight = problem.microbatches
-        if problem.schedule == "1f1b":
-            rank = plan.device_order.index(entry.device)
-            in_flight = min(in_flight, len(plan.device_order) - rank)
+        (in_flight,) = (s.in_flight for s in evaluation.stages if s.stage.device == entry.device)
         backwards = tuple(reversed(entry.operators))
         assert stage_memory_bytes(problem, backwards, in_flight) == entry.memory_bytes
 
@@ -586,7 +586,6 @@ def test_new_names_change_no_cost(seed, plan_seed, random):
         *(g.name for g in problem.inputs),
         *(device.name for device in problem.devices),
         *problem.weights,
-        *problem.saved,
     ]
     fresh = [f"n{i}" for i in range(len(old))]
     random.shuffle(fresh)
@@ -604,7 +603,7 @@ def test_new_names_change_no_cost(seed, plan_seed, random):
                 reads=many(op.reads),
                 alias_of=None if op.alias_of is None else new[op.alias_of],
                 weights=many(op.weights),
-                saves=many(op.saves),
+                backward=replace(op.backward, passes_to=new.get(op.backward.passes_to)),
                 allowed_devices=(
                     None if op.allowed_devices is None else frozenset(many(op.allowed_devices))
                 ),
@@ -614,7 +613,6 @@ def test_new_names_change_no_cost(seed, plan_seed, random):
         devices=tuple(replace(device, name=new[device.name]) for device in problem.devices),
         inputs=tuple(replace(g, name=new[g.name]) for g in problem.inputs),
         weights={new[key]: weight for key, weight in problem.weights.items()},
-        saved={new[key]: size for key, size in problem.saved.items()},
         colocation=tuple(ColocationGroup(many(group.operators)) for group in problem.colocation),
         interconnect=replace(
             problem.interconnect, links={many(pair): link for pair, link in links.items()}

@@ -1,3 +1,4 @@
+import itertools
 import os
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from solver.greedy import solve_greedy
 from solver.hardware import Device
 from solver.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
 from solver.result import SolveLimits, SolveStatus
+from solver.training import Backward
 
 
 def weighted_chain(sizes, capacities, **settings):
@@ -178,13 +180,12 @@ def test_pins_that_force_a_cycle_are_reported():
 
 def test_training_counts_microbatches_in_flight():
     operators = (
-        Operator("a", saves=("s",)),
-        Operator("b", reads=("a",), saves=("t",)),
+        Operator("a", backward=Backward(residual_bytes=3)),
+        Operator("b", reads=("a",), backward=Backward(residual_bytes=4)),
     )
     problem = PartitionProblem(
         operators,
         (Device("d0", 12), Device("d1", 12)),
-        saved={"s": 3, "t": 4},
         memory_model="training",
         schedule="gpipe",
         microbatches=2,
@@ -315,17 +316,14 @@ def test_unlimited_memory_is_preferred_to_memory_that_is_enough():
 
 
 def test_1f1b_keeps_fewer_microbatches_in_later_stages():
+    saves = Backward(residual_bytes=1)
     operators = (
-        Operator("a", saves=("a",)),
-        Operator("b", reads=("a",), saves=("b",)),
-        Operator("c", reads=("b",), saves=("c",)),
-        Operator("d", reads=("c",), saves=("d",)),
-        Operator("e", reads=("d",), saves=("e",)),
+        Operator("a", backward=saves),
+        *(Operator(b, reads=(a,), backward=saves) for a, b in itertools.pairwise("abcde")),
     )
     problem = PartitionProblem(
         operators,
         (Device("d0", 4), Device("d1", 3)),
-        saved=dict.fromkeys("abcde", 1),
         memory_model="training",
         schedule="1f1b",
         microbatches=8,

@@ -121,11 +121,11 @@ def test_the_oracle_solves_an_example_worked_by_hand():
             "value_bytes": 10,
             "alias_of": None,
             "weights": [f"w_{name}"],
-            "saves": [],
             "is_output": name == "c",
             "allowed_devices": None,
             "transfer_ns": None,
             "is_backward": False,
+            "backward": {},
         }
 
     instance = {
@@ -134,7 +134,6 @@ def test_the_oracle_solves_an_example_worked_by_hand():
         "weights": {
             f"w_{name}": {"size_bytes": 100, "training_bytes": None} for name in ("a", "b", "c")
         },
-        "saved": {},
         "colocation": [],
         "devices": [
             {"name": name, "memory_bytes": 320, "device_class": "default", "is_host": False}
@@ -180,11 +179,11 @@ def test_the_oracle_interleaves_an_example_worked_by_hand():
             "value_bytes": 1,
             "alias_of": None,
             "weights": ["tied"] if i in (0, 3) else [],
-            "saves": [],
             "is_output": i == 3,
             "allowed_devices": allowed,
             "transfer_ns": None,
             "is_backward": False,
+            "backward": {},
         }
 
     instance = {
@@ -196,7 +195,6 @@ def test_the_oracle_interleaves_an_example_worked_by_hand():
         ],
         "inputs": {},
         "weights": {"tied": {"size_bytes": 100, "training_bytes": None}},
-        "saved": {},
         "colocation": [],
         "devices": [
             {"name": name, "memory_bytes": None, "device_class": "default", "is_host": False}

@@ -72,6 +72,6 @@ def test_what_comes_out_is_read_only_again():
     again = copy.deepcopy(PROBLEM)
     assert evaluate(again, copy.deepcopy(PLAN)) == EVALUATION
     with pytest.raises(TypeError):
-        again.saved["s"] = 3
+        again.weights["w"] = 3
     with pytest.raises(TypeError):
         copy.deepcopy(PLAN).assignment["a"] = "b"

@@ -9,6 +9,7 @@ from solver import SOLVERS, SolveLimits, solve
 from solver.errors import PartitionError
 from solver.hardware import Device, Interconnect, Link
 from solver.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
+from solver.training import Backward
 
 A, B = Operator("a"), Operator("b", reads=("a",))
 DEVICES = (Device("gpu0"), Device("gpu1"))
@@ -43,7 +44,15 @@ def raises(*parts):
         (lambda: Operator("a", transfer_ns=-2), ("'a'", "transfer_ns is -2", "not negative")),
         (lambda: Operator("a", reads=("",)), ("'a'", "entry of reads", "non-empty string")),
         (lambda: Operator("a", weights=(3,)), ("'a'", "entry of weights", "non-empty string")),
-        (lambda: Operator("a", saves=(None,)), ("'a'", "entry of saves", "non-empty string")),
+        (lambda: Operator("a", backward=3), ("'a'", "backward is 3", "Backward(...)")),
+        (
+            lambda: Operator("a", storage_bytes=3, backward=Backward(kept_bytes=4)),
+            ("'a'", "keep 4 bytes of a storage of 3", "residual_bytes"),
+        ),
+        (
+            lambda: Operator("a", reads=("x",), backward=Backward(passes_to="y")),
+            ("'a'", "'y'", "does not read", "name one of reads"),
+        ),
         (
             lambda: Operator("a", reads=("x",), alias_of="y"),
             ("'a'", "alias_of is 'y'", "add it to reads"),
@@ -58,7 +67,6 @@ def raises(*parts):
         ),
         (lambda: Operator("b", reads="a"), ("'b'", "reads is 'a'", "list of names", "['a']")),
         (lambda: Operator("b", weights="w"), ("'b'", "weights is 'w'", "list of names")),
-        (lambda: Operator("b", saves="s"), ("'b'", "saves is 's'", "list of names")),
         (
             lambda: Operator("b", allowed_devices="gpu0"),
             ("'b'", "allowed_devices is 'gpu0'", "list of names", "['gpu0']"),
@@ -111,17 +119,16 @@ def test_parts_are_frozen_and_their_tables_cannot_be_written():
     table.clear()
     assert interconnect.link("p", "q") == Link(1)
     weights = {"w": Weight(1)}
-    made = problem(weights=weights, saved={"s": 1})
+    made = problem(weights=weights)
     weights.clear()
     assert made.weights == {"w": Weight(1)}
-    for mapping in (made.weights, made.saved):
-        with pytest.raises(TypeError):
-            mapping["z"] = 1
+    with pytest.raises(TypeError):
+        made.weights["z"] = 1
 
 
 def test_repeated_names_in_a_list_count_once():
-    op = Operator("a", reads=("x", "y", "x"), weights=("w", "w"), saves=("s", "s"))
-    assert (op.reads, op.weights, op.saves) == (("x", "y"), ("w",), ("s",))
+    op = Operator("a", reads=("x", "y", "x"), weights=("w", "w"))
+    assert (op.reads, op.weights) == (("x", "y"), ("w",))
     assert ColocationGroup(("a", "b", "a")).operators == ("a", "b")
 
 
@@ -178,8 +185,8 @@ def latency(name, table, **fields):
             ("'a'", "weight 'w'", "not in the table of weights"),
         ),
         (
-            {"operators": (Operator("a", saves=("s",)),)},
-            ("'a'", "saves 's'", "not in the table saved"),
+            {"operators": (Operator("a", backward=Backward({"fast": 1})),)},
+            ("'a'", "backward latency_ns", "device class 'default'"),
         ),
         (
             {"operators": (Operator("a", allowed_devices={"gpu0", "tpu"}),)},
@@ -205,7 +212,6 @@ def latency(name, table, **fields):
         ({"max_devices": 0}, ("max_devices is 0", "positive number, or None for no limit")),
         ({"max_devices": "2"}, ("max_devices is '2'", "whole number")),
         ({"microbatches": 2.0}, ("microbatches is 2.0", "whole number")),
-        ({"saved": {"s": -1}}, ("saved['s'] is -1", "not negative")),
         (
             {"interconnect": Interconnect(links={("gpu0", "gpu7"): Link()})},
             ("'gpu0' -> 'gpu7'", "no device is called 'gpu7'", "gpu0, gpu1"),
@@ -326,7 +332,14 @@ HUGE = 10**18
         ({"operators": (Operator("a", value_bytes=HUGE),)}, "sizes add up"),
         ({"inputs": (GraphInput("i", HUGE),)}, "sizes add up"),
         ({"weights": {"w": Weight(1, HUGE)}}, "sizes add up"),
-        ({"saved": {"s": 10**9}, "microbatches": 10**9}, "sizes add up"),
+        (
+            {
+                "operators": (Operator("a", backward=Backward(residual_bytes=10**9)),),
+                "microbatches": 10**9,
+                "memory_model": "training",
+            },
+            "sizes add up",
+        ),
         ({"interconnect": Interconnect(Link(1))}, "a faster link"),
         ({"interconnect": Interconnect(Link(None, HUGE))}, "a faster link"),
     ],

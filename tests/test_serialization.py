@@ -161,7 +161,11 @@ def changed(data, path, value):
         (["graph", "edges", 0, "target"], REMOVE, ("edges[0]", "target is None", "not a node")),
         (["graph", "nodes", 0, "latency"], 5, ("'a'", "'latency' is unknown", "latency_ns")),
         (["graph", "nodes", 0, "latency_ns"], "5", ("'a'", "latency_ns is '5'", "whole number")),
-        (["graph", "graph", "saved"], {"s": -4}, ("saved['s'] is -4", "not negative")),
+        (
+            ["graph", "nodes", 0, "backward"],
+            {"gradient_bytes": -4},
+            ("'a'", "backward: gradient_bytes is -4", "not negative"),
+        ),
     ],
 )
 def test_a_wrong_problem_is_named_with_field_and_file(path, value, parts, tmp_path):
