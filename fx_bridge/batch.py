@@ -20,9 +20,11 @@ from torch.utils import _pytree as pytree
 from fx_bridge.batch_inputs import BatchInputs, batch_inputs
 from fx_bridge.batch_run import BatchRun
 from fx_bridge.batch_state import BatchDim
+from fx_bridge.batch_values import place
 from fx_bridge.capture import CapturedGraph
+from fx_bridge.messages import quiet
 from fx_bridge.replay import hint
-from fx_bridge.rescale import place, sized
+from fx_bridge.rescale import sized
 from solver import PartitionError
 
 __all__ = ["BatchDim", "BatchTable", "batch_dimensions", "check_microbatchable"]
@@ -96,7 +98,8 @@ def batch_dimensions(captured: CapturedGraph, *, batch_size: int | None = None) 
     note = ""
     for size in _telling_sizes(captured, inputs):
         try:
-            module = sized(captured, inputs, size)
+            with quiet():
+                module = sized(captured, inputs, size)
         except PartitionError as error:
             note = note or str(error)
             continue
@@ -105,10 +108,12 @@ def batch_dimensions(captured: CapturedGraph, *, batch_size: int | None = None) 
             note = "a batch of one takes another path through the model than larger ones"
             break
         run = BatchRun(module, size, inputs.dims, told_apart=True)
-        run.follow()
+        with quiet():
+            run.follow()
         return _table(captured, inputs, run, "")
     run = BatchRun(captured.module, inputs.size, inputs.dims, told_apart=False)
-    run.follow()
+    with quiet():
+        run.follow()
     return _table(captured, inputs, run, note)
 
 

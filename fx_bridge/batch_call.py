@@ -51,6 +51,8 @@ class Call:
     batch_size : int
     node : str
         Name of the node of the graph that made the call.
+    told_apart : bool
+        Whether sizes that are multiples of the batch size are so for the batch alone.
     """
 
     def __init__(
@@ -61,7 +63,8 @@ class Call:
         out: Any,
         batch_size: int,
         state_of: Callable[[torch.Tensor], BatchDim],
-        node: str = "",
+        node: str,
+        told_apart: bool,
     ) -> None:
         schema = func._schema
         self.func = func
@@ -78,6 +81,7 @@ class Call:
         self.batch_size = batch_size
         self.state_of = state_of
         self.node = node
+        self.told_apart = told_apart
         leaves = pytree.tree_leaves((args, kwargs))
         self.tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
         self.states = [state_of(tensor) for tensor in self.tensors]

@@ -20,7 +20,8 @@ TAKES_NUMBERS: Final = names(
 def numbers(call: Call) -> BatchDim:
     """Return the state of a range: the numbers of the samples, or nothing to do with them."""
     size = call.out.size(0)
-    if not size or size % call.batch_size:
+    batches = size % call.batch_size == 0 if call.told_apart else size == call.batch_size > 1
+    if not size or not batches:
         return REPLICATED
     start, step = call["start"] or 0, 1 if call["step"] is None else call["step"]
     if call.name != "arange" or start != 0 or not isinstance(step, int):
@@ -33,7 +34,8 @@ class _Positions:
 
     def __init__(self, tensor: torch.Tensor, indices: list[Any]) -> None:
         self.at = [n for n, index in enumerate(indices) if index is not None]
-        self.shape = torch.broadcast_shapes(*(indices[n].shape for n in self.at))
+        shapes = [indices[n].shape for n in self.at]
+        self.shape = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
         together = self.at == list(range(self.at[0], self.at[0] + len(self.at)))
         self.start = self.at[0] if together else 0
         self.rank = tensor.dim() - len(self.at) + len(self.shape)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
 from fx_bridge.capture import CapturedGraph
@@ -117,6 +118,23 @@ def _where(leaf: Any, symbol: Any) -> int | None:
         if isinstance(size, torch.SymInt) and symbol in size.node.expr.free_symbols:
             return dim
     return None
+
+
+def fake_like(
+    tensor: torch.Tensor, sizes: Sequence[int], strides: Sequence[int] | None = None
+) -> torch.Tensor:
+    """Return a fake tensor of other sizes, by default as dense and in the same order in memory."""
+    if strides is None:
+        order = sorted(range(tensor.dim()), key=lambda dim: -int(hint(tensor.stride()[dim])))
+        strides = torch.empty_permuted(list(sizes), order, device="meta").stride()
+    device = tensor.device
+    present = torch.accelerator.current_accelerator(check_available=True)
+    if device.type not in ("cpu", "meta") and (present is None or present.type != device.type):
+        # Where a graph is replayed that comes from elsewhere.
+        device = torch.device("cpu")
+    with FakeTensorMode():
+        made = torch.empty_strided(list(sizes), list(strides), dtype=tensor.dtype, device=device)
+        return made.requires_grad_(tensor.requires_grad)
 
 
 def resized_inputs(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> Any:

@@ -72,8 +72,8 @@ def of_routed(call: Call) -> Outcome:
         moved = RULES[name](call)
         return _as_rows(moved) if name in _MOVES else call.no_rule("works on sorted rows")
     if torch.Tag.pointwise in call.func.tags or name in ("masked_fill", "where", "gelu", "silu"):
-        rows = [(replace(s, role="rows") if s.role else s) for s in call.states]
-        return broadcast(call, [(s, t.shape) for s, t in zip(rows, call.tensors, strict=True)])
+        alike = [(replace(s, role="rows") if s.role else s) for s in call.states]
+        return broadcast(call, [(s, t.shape) for s, t in zip(alike, call.tensors, strict=True)])
     return call.no_rule("works on sorted rows")
 
 

@@ -29,6 +29,9 @@ _SUMS: Final = names("sum cumsum mean")
 def outcome(call: Call) -> Outcome:
     """Return what the tensors that `call` returned have to do with the batch."""
     if call.name in _FROM_SIZES:
+        like = call.states[0] if call.states else REPLICATED
+        if like.dim is not None and call.first.shape == call.out.shape and like.kind != "unknown":
+            return batch(like.dim, like.outer, like.inner)
         return batch_views.grown(call)
     if call.name in ("arange", "linspace"):
         return batch_indexing.numbers(call)

@@ -46,8 +46,6 @@ class BatchRun(Replay):
     told_apart : bool
         Whether no size of the graph is a multiple of `batch_size` but for the batch, so that
         sizes tell whether the rules are right.
-    sizes : mapping of str to tuple
-        For nodes whose arguments hold numbers that depend on the batch size: those numbers.
     """
 
     def __init__(
@@ -179,7 +177,9 @@ class BatchRun(Replay):
 
     def note(self, func: OpOverload, args: tuple[Any, ...], kwargs: Any, out: Any) -> None:
         """Find the states of what an operator returned, and of what it wrote to."""
-        call = Call(func, args, kwargs, out, self.batch_size, self.state, self._node)
+        call = Call(
+            func, args, kwargs, out, self.batch_size, self.state, self._node, self.told_apart
+        )
         found = outcome(call)
         results = [leaf for leaf in pytree.tree_leaves(out) if isinstance(leaf, torch.Tensor)]
         states = [found] * len(results) if isinstance(found, BatchDim) else list(found)

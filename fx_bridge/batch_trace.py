@@ -11,6 +11,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from fx_bridge.batch_inputs import fake_like
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph
 from fx_bridge.replay import Replay, hint
 from fx_bridge.tracing import copied
@@ -174,12 +175,7 @@ class _Linear:
 
     def _leaf(self, one: Any, two: Any) -> Any:
         if isinstance(one, torch.Tensor):
-            sizes = self._sizes(one, two)
-            # As dense as the first, its dimensions in the same order in memory.
-            strides = [hint(stride) for stride in one.stride()]
-            order = sorted(range(one.dim()), key=lambda dim: -strides[dim])
-            made = torch.empty_permuted(sizes, order, dtype=one.dtype, device="meta")
-            return torch.empty_strided(sizes, made.stride(), dtype=one.dtype, device=one.device)
+            return fake_like(one, self._sizes(one, two))
         if isinstance(one, (int, torch.SymInt)) and not isinstance(one, bool):
             return self.number(hint(one), hint(two))
         return one

@@ -13,10 +13,17 @@ from fx_bridge.batch_state import REPLICATED, BatchDim, batch, reshaped
 def grown(call: Call, before: torch.Tensor | None = None) -> BatchDim:
     """Return the state of what is made from sizes alone: the batch is where they say so.
 
-    A size is the batch's when it is a multiple of a batch size that divides nothing else; see
-    :func:`fx_bridge.batch.batch_dimensions`, which chooses it so.
+    A size is the batch's when it is a multiple of a batch size that divides nothing else, which
+    :func:`fx_bridge.batch.batch_dimensions` chooses so; where no such size can be had, when it is
+    that of dimension 0, and more than one.
     """
-    found = [dim for dim, size in enumerate(call.out.shape) if size and size % call.batch_size == 0]
+    size = call.batch_size
+    if call.told_apart:
+        found = [dim for dim, extent in enumerate(call.out.shape) if extent and extent % size == 0]
+    else:
+        # An expansion to one row says that there could be more.
+        likely = call.out.dim() > 0 and call.out.size(0) == size
+        found = [0] if likely and (size > 1 or before is not None) else []
     if not found:
         return REPLICATED
     if len(found) > 1:

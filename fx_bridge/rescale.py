@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Final
 
+import sympy  # type: ignore[import-untyped]
 import torch
-from torch import fx, nn
+from torch import fx
 from torch.utils import _pytree as pytree
 
-from fx_bridge.batch_inputs import BatchInputs, batch_inputs, resized_inputs
+from fx_bridge.batch_inputs import BatchInputs, batch_inputs, fake_like, resized_inputs
+from fx_bridge.batch_rewrite import rewritten
 from fx_bridge.batch_trace import NotAlikeError, TracePair
+from fx_bridge.batch_values import with_values
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, capture
-from fx_bridge.messages import first_line
-from fx_bridge.replay import Replay, hint
+from fx_bridge.messages import quiet
+from fx_bridge.replay import hint
 from fx_bridge.tracing import copied
 from solver import PartitionError
 
@@ -59,7 +63,8 @@ def rescale(captured: CapturedGraph, batch_size: int) -> CapturedGraph:
     inputs = batch_inputs(captured)
     if inputs.symbol is None and batch_size == inputs.size:
         return captured
-    module = sized(captured, inputs, batch_size)
+    with quiet():
+        module = sized(captured, inputs, batch_size)
     if inputs.symbol is not None:
         module = folded(module)
     args, kwargs = resized_inputs(captured, inputs, batch_size)
@@ -78,8 +83,6 @@ def sized(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> fx.G
         return _at_symbol(captured, inputs, batch_size)
     if captured.source is not None:
         return _from_traces(captured, inputs, batch_size)
-    from fx_bridge.batch_rewrite import rewritten
-
     return rewritten(captured, inputs, batch_size)
 
 
@@ -101,77 +104,11 @@ def _number(leaf: Any, known: dict[Any, int]) -> Any:
             [_number(number, known) for number in numbers]
             for numbers in (leaf.size(), leaf.stride())
         )
-        return torch.empty_strided(sizes, strides, dtype=leaf.dtype, device="meta").to(leaf.device)
+        return fake_like(leaf, sizes, strides)
     if isinstance(leaf, torch.SymInt):
-        replaced = leaf.node.expr.xreplace(known)
+        replaced = sympy.sympify(leaf.node.expr).xreplace(known)
         return int(replaced) if replaced.is_number else hint(leaf)
     return leaf
-
-
-def with_values(module: fx.GraphModule, captured: CapturedGraph, batch_size: int) -> fx.GraphModule:
-    """Write the values of all nodes of `module` from those of its placeholders.
-
-    Raises
-    ------
-    PartitionError
-        If a node does not run that runs in `captured`.
-    """
-    replay = SizedReplay(module)
-    replay.replay()
-    unexpected = set(replay.made_up) - set(captured.storage_table.made_up)
-    if unexpected:
-        name = min(unexpected, key=replay.made_up.index)
-        raise refusal(captured, name, batch_size, replay.failures.get(name))
-    for node, value in replay.values.items():
-        if node.op != "get_attr" and not isinstance(value, nn.Module):
-            node.meta["val"] = value
-    return module
-
-
-class SizedReplay(Replay):
-    """A replay that remembers why nodes do not run."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)
-        self.failures: dict[str, BaseException] = {}
-
-    def substitute(self, node: fx.Node) -> Any:
-        """Return a value for a node that cannot run; called while its error is handled."""
-        import sys
-
-        error = sys.exc_info()[1]
-        if error is not None:
-            self.failures[node.name] = error
-        return super().substitute(node)
-
-
-def refusal(
-    captured: CapturedGraph, name: str, batch_size: int, error: BaseException | None
-) -> PartitionError:
-    """Return the error for a batch size that a node does not take."""
-    node = next(node for node in captured.graph.nodes if node.name == name)
-    why = f" ({type(error).__name__}: {first_line(error)})" if error is not None else ""
-    return PartitionError(
-        f"the model takes no batch of {batch_size}: {place(node)} does not run{why}"
-    )
-
-
-def place(node: fx.Node) -> str:
-    """Return a node's name with its module and the source line that made it."""
-    words = [f"operator {node.name!r}"]
-    stack = node.meta.get("nn_module_stack")
-    path = str(list(stack.values())[-1][0]) if stack else ""
-    if path:
-        words.append(f"in module {path!r}")
-    trace = node.meta.get("stack_trace")
-    lines = [line.strip() for line in str(trace or "").splitlines() if line.strip()]
-    found = [n for n, line in enumerate(lines) if line.startswith("File ")]
-    if found:
-        file, _, rest = lines[found[-1]].removeprefix('File "').partition('", line ')
-        number = rest.partition(",")[0]
-        source = lines[found[-1] + 1] if found[-1] + 1 < len(lines) else ""
-        words.append(f"at {file}:{number}, {source!r}")
-    return " ".join(words)
 
 
 def folded(module: fx.GraphModule) -> fx.GraphModule:
@@ -187,15 +124,19 @@ def folded(module: fx.GraphModule) -> fx.GraphModule:
             continue
         for user in list(node.users):
             if user.op != "output":
-                swap = {node: value}
-                user.args = fx.node.map_arg(user.args, lambda n, s=swap: s.get(n, n))
-                user.kwargs = fx.node.map_arg(user.kwargs, lambda n, s=swap: s.get(n, n))
+                put = functools.partial(_put, node, value)
+                user.args = fx.node.map_arg(user.args, put)
+                user.kwargs = fx.node.map_arg(user.kwargs, put)
     for node in reversed(list(graph.nodes)):
         unused = node.op in COMPUTE_OPS and not node.users
         if unused and isinstance(node.meta.get("val"), (int, float)):
             graph.erase_node(node)
     module.recompile()
     return module
+
+
+def _put(node: fx.Node, value: Any, read: fx.Node) -> Any:
+    return value if read is node else read
 
 
 # -- two traces ----------------------------------------------------------------------------
@@ -225,7 +166,7 @@ def _from_traces(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) 
     if batch_size == 1:
         return _trace(captured, inputs, 1).module
     try:
-        second = _trace(captured, inputs, 2 * size)
+        _trace(captured, inputs, 2 * size)
     except PartitionError:
         # Perhaps it takes other sizes than that.
         return _trace(captured, inputs, batch_size).module
@@ -237,7 +178,6 @@ def _from_traces(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) 
                 f"the graph of a batch of {2 * size} is another than that of {size}: {difference}; "
                 "capture the model at each batch size"
             ) from None
-    del second
     try:
         return _pair(captured, inputs, 2, 4).at(batch_size)
     except NotAlikeError as difference:

@@ -87,7 +87,7 @@ def compare(captured, table, tolerance=1e-4):
     for node in captured.graph.nodes:
         if node.op == "output" or node.name not in first:
             continue
-        states, structure = pytree.tree_flatten(table[node.name])
+        states = pytree.tree_leaves(table[node.name])
         values = [pytree.tree_leaves(seen[node.name]) for seen in (whole, first, second)]
         for state, value, one, two in zip(states, *values, strict=True):
             counts[state.kind] = counts.get(state.kind, 0) + 1

@@ -1,0 +1,214 @@
+"""Small models of many kinds, with inputs for a batch of four."""
+
+import os
+
+import torch
+from torch import nn
+
+from experiments.branches import TwoTowers
+
+BATCH = 4
+
+
+def tokens(count, limit=100):
+    return torch.randint(0, limit, (BATCH, count))
+
+
+def images(size):
+    return torch.randn(BATCH, 3, size, size)
+
+
+def hf(kind, config, **changes):
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    import transformers
+
+    made = getattr(transformers, config)(**changes)
+    return getattr(transformers, kind)(made)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.embed = nn.Embedding(50, 8)
+        self.rows = kind(8, 12, 2, batch_first=True, bidirectional=True)
+        self.head = nn.Linear(24, 3)
+
+    def forward(self, x):
+        y, hidden = self.rows(self.embed(x))
+        return self.head(y[:, -1]), hidden
+
+
+class Layers(nn.Module):
+    """Views, in-place writes, lookups and reductions of the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.norms = nn.Sequential(
+            nn.InstanceNorm2d(3, affine=True), nn.Conv2d(3, 4, 3, padding=1), nn.GroupNorm(2, 4)
+        )
+        self.bag = nn.EmbeddingBag(20, 4)
+        self.pair = nn.Bilinear(4, 4, 5)
+
+    def forward(self, x, ids, last):
+        y = self.norms(x)
+        z = torch.einsum("bchw,bdhw->bcd", y, y)
+        p = z.softmax(-1).flatten(1)
+        rows = z[torch.arange(x.size(0)), last]
+        twice = torch.cat([p, p]).chunk(2)
+        kept = x.new_zeros(x.size(0), 4)
+        kept[:, 1:3] = p[:, :2]
+        merged = x.permute(1, 0, 2, 3).reshape(3, -1, 8)
+        back = merged.transpose(0, 1).reshape(x.size(0), 3, 8, 8)
+        sums = p.sum(0), p.mean(), ids.amax(), z.mul(0.5).sum() / x.size(0)
+        rest = torch.cat([p, p * 2]), ids.max(1)[1]
+        return self.bag(ids), rows, twice[1] * 2, kept, self.pair(rows, rows), back, sums, rest
+
+
+class Loss(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 5)
+
+    def forward(self, x, y):
+        z = self.linear(x)
+        return nn.functional.cross_entropy(z, y), nn.functional.mse_loss(z, z * 2), z.argmax(-1)
+
+
+def branches():
+    model, args = TwoTowers.with_inputs(channels=8, width=32, depth=2, image_size=8)
+    return model, tuple(torch.cat([torch.randn_like(t) for _ in range(BATCH)]) for t in args), {}
+
+
+GPT = {"n_layer": 2, "n_embd": 32, "n_head": 4, "vocab_size": 100, "use_cache": False}
+GPT |= {"bos_token_id": None, "eos_token_id": None}
+LLAMA = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2, "use_cache": False}
+BERT = {"num_hidden_layers": 2, "hidden_size": 32, "intermediate_size": 64}
+BERT |= {"num_attention_heads": 4}
+DEEPSEEK = LLAMA | {"moe_intermediate_size": 16, "num_hidden_layers": 3, "num_key_value_heads": 4}
+DEEPSEEK |= {"first_k_dense_replace": 1, "n_routed_experts": 8, "n_group": 4, "topk_group": 2}
+DEEPSEEK |= {"num_experts_per_tok": 2, "q_lora_rank": 16, "kv_lora_rank": 16, "v_head_dim": 8}
+DEEPSEEK |= {"qk_rope_head_dim": 8, "qk_nope_head_dim": 8}
+T5 = {"d_model": 32, "d_ff": 64, "num_layers": 2, "num_heads": 4, "d_kv": 8, "vocab_size": 100}
+WHISPER = {"vocab_size": 100, "d_model": 32, "encoder_layers": 1, "decoder_layers": 1}
+WHISPER |= {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_mel_bins": 8}
+WHISPER |= {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_source_positions": 16}
+WHISPER |= {"use_cache": False, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+WHISPER |= {"decoder_start_token_id": 1}
+
+
+def _gpt2():
+    return hf("GPT2LMHeadModel", "GPT2Config", **GPT), (), {"input_ids": tokens(10)}
+
+
+def _gpt2_mask():
+    mask = torch.ones(BATCH, 10, dtype=torch.long).tril(6)
+    inputs = {"input_ids": tokens(10), "attention_mask": mask}
+    return hf("GPT2LMHeadModel", "GPT2Config", **GPT), (), inputs
+
+
+def _bert():
+    return hf("BertModel", "BertConfig", vocab_size=100, **BERT), (), {"input_ids": tokens(10)}
+
+
+def _t5():
+    inputs = {"input_ids": tokens(10), "decoder_input_ids": tokens(6)}
+    return hf("T5ForConditionalGeneration", "T5Config", use_cache=False, **T5), (), inputs
+
+
+def _resnet():
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "num_labels": 5}
+    model = hf("ResNetForImageClassification", "ResNetConfig", **sizes)
+    return model, (), {"pixel_values": images(32)}
+
+
+def _vit():
+    model = hf("ViTForImageClassification", "ViTConfig", image_size=32, patch_size=8, **BERT)
+    return model, (), {"pixel_values": images(32)}
+
+
+def _llama():
+    return hf("LlamaForCausalLM", "LlamaConfig", **LLAMA), (), {"input_ids": tokens(10)}
+
+
+def _mixtral():
+    model = hf("MixtralForCausalLM", "MixtralConfig", num_local_experts=4, **LLAMA)
+    return model, (), {"input_ids": tokens(10)}
+
+
+def _deepseek():
+    return (
+        hf("DeepseekV3ForCausalLM", "DeepseekV3Config", **DEEPSEEK),
+        (),
+        {"input_ids": tokens(10)},
+    )
+
+
+def _swin():
+    sizes = {"image_size": 32, "patch_size": 4, "embed_dim": 16, "depths": [2, 2]}
+    sizes |= {"num_heads": [2, 4], "window_size": 4}
+    return hf("SwinForImageClassification", "SwinConfig", **sizes), (), {"pixel_values": images(32)}
+
+
+def _convnext():
+    sizes = {"hidden_sizes": [8, 16, 16, 16], "depths": [1, 1, 1, 1]}
+    model = hf("ConvNextForImageClassification", "ConvNextConfig", **sizes)
+    return model, (), {"pixel_values": images(64)}
+
+
+def _whisper():
+    inputs = {"input_features": torch.randn(BATCH, 8, 32), "decoder_input_ids": tokens(6)}
+    return hf("WhisperModel", "WhisperConfig", **WHISPER), (), inputs
+
+
+def _mamba():
+    sizes = {"vocab_size": 100, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
+    model = hf("MambaForCausalLM", "MambaConfig", use_cache=False, **sizes)
+    return model, (), {"input_ids": tokens(5)}
+
+
+def _encoder():
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    return nn.TransformerEncoder(layer, 2), (torch.randn(BATCH, 6, 16),), {}
+
+
+def _transformer():
+    inputs = torch.randn(BATCH, 6, 16), torch.randn(BATCH, 5, 16)
+    return nn.Transformer(16, 4, 1, 1, 32, batch_first=True), inputs, {}
+
+
+_FACTORIES = {
+    "gpt2": _gpt2,
+    "gpt2-mask": _gpt2_mask,
+    "bert": _bert,
+    "t5": _t5,
+    "resnet": _resnet,
+    "vit": _vit,
+    "llama": _llama,
+    "mixtral": _mixtral,
+    "deepseek": _deepseek,
+    "swin": _swin,
+    "convnext": _convnext,
+    "whisper": _whisper,
+    "mamba": _mamba,
+    "lstm": lambda: (Recurrent(nn.LSTM), (tokens(7, 50),), {}),
+    "gru": lambda: (Recurrent(nn.GRU), (tokens(7, 50),), {}),
+    "encoder": _encoder,
+    "transformer": _transformer,
+    "branches": branches,
+    "layers": lambda: (Layers(), (images(8), tokens(5, 20), tokens(1, 4)[:, 0]), {}),
+    "loss": lambda: (Loss(), (torch.randn(BATCH, 8), tokens(1, 5)[:, 0]), {}),
+}
+
+
+def build(name):
+    """A model in evaluation mode with weights that differ, and its inputs."""
+    torch.manual_seed(0)
+    model, args, kwargs = _FACTORIES[name]()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.05)
+    return model.eval(), args, kwargs
+
+
+NAMES = tuple(_FACTORIES)
