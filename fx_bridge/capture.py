@@ -14,7 +14,6 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
 
-import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
@@ -24,6 +23,7 @@ from fx_bridge.exporting import export, load_program, unlift
 from fx_bridge.inputs import (
     check_call,
     check_initialised,
+    check_scripts,
     checked_inputs,
     flat_inputs,
     on_device_of,
@@ -148,6 +148,13 @@ def capture(
     keywords = checked_inputs(args, kwargs)
     if dynamic_batch and dynamic_shapes is not None:
         raise PartitionError("dynamic_batch and dynamic_shapes exclude each other; give one")
+    known = (nn.Module, ExportedProgram, str, os.PathLike, CapturedGraph)
+    if not isinstance(model, known):
+        hint = "; give an instance, not the class" if isinstance(model, type) else ""
+        raise PartitionError(
+            f"cannot capture {describe(model)}: give a torch.nn.Module, a torch.fx.GraphModule, "
+            f"a torch.export.ExportedProgram or the path of a .pt2 file{hint}"
+        )
     if (dynamic_batch or dynamic_shapes is not None) and (
         isinstance(model, fx.GraphModule) or not isinstance(model, nn.Module)
     ):
@@ -160,21 +167,17 @@ def capture(
         if args or keywords:
             raise PartitionError("a captured graph has its inputs; leave out args and kwargs")
         return model
+    if isinstance(model, nn.Module):
+        check_scripts(model)
     if isinstance(model, (str, os.PathLike)):
-        captured = _from_exported_program(load_program(model))
+        captured = _from_exported_program(load_program(model), tuple(args), keywords)
     elif isinstance(model, ExportedProgram):
-        captured = _from_exported_program(model)
+        captured = _from_exported_program(model, tuple(args), keywords)
     elif isinstance(model, fx.GraphModule):
         module, inputs, note = complete(model, tuple(args), keywords)
         captured = CapturedGraph(module, "graph_module", note, *inputs)
-    elif isinstance(model, nn.Module):
-        captured = _from_module(model, tuple(args), keywords, dynamic_batch, dynamic_shapes)
     else:
-        hint = "; give an instance, not the class" if isinstance(model, type) else ""
-        raise PartitionError(
-            f"cannot capture {describe(model)}: give a torch.nn.Module, a torch.fx.GraphModule, "
-            f"a torch.export.ExportedProgram or the path of a .pt2 file{hint}"
-        )
+        captured = _from_module(model, tuple(args), keywords, dynamic_batch, dynamic_shapes)
     if not captured.operators:
         raise PartitionError(
             f"the graph of {describe(model)} has no operators, so there is nothing to place; "
@@ -214,11 +217,15 @@ def placeholder_values(
     return flat_inputs(captured.graph, tuple(args), dict(kwargs or {}))
 
 
-def _from_exported_program(program: ExportedProgram) -> CapturedGraph:
-    args, kwargs = program.example_inputs or ((), {})
-    return CapturedGraph(
-        unlift(program), "exported_program", args=tuple(args or ()), kwargs=kwargs or {}
-    )
+def _from_exported_program(
+    program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> CapturedGraph:
+    module = unlift(program)
+    if args or kwargs:
+        flat_inputs(module.graph, args, kwargs)
+    else:
+        args, kwargs = program.example_inputs or ((), {})
+    return CapturedGraph(module, "exported_program", "", tuple(args or ()), kwargs or {})
 
 
 def _from_module(
@@ -228,10 +235,6 @@ def _from_module(
     dynamic_batch: bool,
     dynamic_shapes: Any,
 ) -> CapturedGraph:
-    if isinstance(model, torch.jit.ScriptModule):
-        raise PartitionError(
-            f"cannot capture {describe(model)}: it is TorchScript; give the Python module"
-        )
     check_call(model, args, kwargs)
     check_initialised(model)
     args, kwargs = on_device_of(model, args, kwargs)

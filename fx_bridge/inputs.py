@@ -55,6 +55,24 @@ def check_initialised(model: nn.Module) -> None:
             )
 
 
+def check_scripts(model: nn.Module) -> None:
+    """Raise PartitionError if a part of `model` is TorchScript, whose weights cannot be seen."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            part = f"its submodule {name!r}" if name else "it"
+            raise PartitionError(
+                f"cannot capture {describe(model)}: {part} is TorchScript; give the Python module"
+            )
+        for attribute, value in vars(module).items():
+            if isinstance(value, torch.ScriptObject):
+                path = f"{name}.{attribute}".lstrip(".")
+                raise PartitionError(
+                    f"cannot capture {describe(model)}: {path!r} is a TorchScript object, "
+                    "such as packed weights, whose bytes cannot be seen; keep weights as "
+                    "parameters or buffers, as torchao does"
+                )
+
+
 def on_device_of(
     module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -163,6 +163,9 @@ def test_an_exported_program_and_a_saved_one():
         check_values(captured)
         assert captured.module(torch.ones(2, 4)).shape == (2, 4)
         assert torch.equal(captured.args[0], torch.ones(2, 4))
+        assert capture(given, (torch.zeros(2, 4),)).args[0].sum() == 0
+        with pytest.raises(PartitionError, match="have the structure"):
+            capture(given, (torch.zeros(2, 4), 3))
 
 
 def test_a_model_on_the_meta_device_takes_inputs_from_anywhere():
@@ -304,6 +307,14 @@ class TwoDevices(nn.Module):
 
     def forward(self, x):
         return self.b(self.a(x))
+
+
+def packed():
+    from torch.ao.quantization import quantize_dynamic
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear}, dtype=torch.qint8)
 
 
 def jagged():
