@@ -28,6 +28,8 @@ class StorageTracker(TorchDispatchMode):
         self.after = []
 
     def watch(self, value):
+        """Remember the storages of `value`; return whether one of them is new."""
+        before = len(self.storages)
         for tensor in pytree.tree_leaves(value):
             if not isinstance(tensor, torch.Tensor):
                 continue
@@ -37,7 +39,9 @@ class StorageTracker(TorchDispatchMode):
             for part in parts:
                 storage = part.untyped_storage()
                 reference = StorageWeakRef(storage)
+                # Weak references keep an address from being used again.
                 self.storages[reference.cdata] = reference, storage.nbytes()
+        return len(self.storages) > before
 
     def live_bytes(self):
         gone = [key for key, (reference, _) in self.storages.items() if reference.expired()]
@@ -58,8 +62,8 @@ class StorageTracker(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        self.watch(result)
-        self.measure()
+        if self.watch(result):
+            self.measure()
         return result
 
 
