@@ -72,8 +72,8 @@ def check_random_plans(
         chunks = 1 if seed % 2 == 0 else 2 + seed // 2 % 2
         devices = 2 + seed % 3 if chunks == 1 else 2
         plan = random_plan(captured, groups, devices, random.Random(seed), chunks=chunks)
-        # Plans come in pairs, of one chunk and of several.
-        backend = backends[seed // 2 % len(backends)]
+        # Every kind of plan gets to every backend, and any two in a row to two backends.
+        backend = backends[(seed + seed // 2) % len(backends)]
         split = check(model, captured, plan, args, kwargs, gradients=gradients, backend=backend)
         report = check_equivalence(model, separated(split), args, kwargs, gradients=gradients)
         # What the caller's tensors become is the caller's device's concern.

@@ -14,6 +14,7 @@ from torch import fx, nn
 from fx_bridge.capture import CapturedGraph, capture
 from fx_bridge.colocation import colocation_groups
 from fx_bridge.equivalence import check_equivalence
+from fx_bridge.split_reader import stage_graph
 from fx_bridge.splitting import split_by_plan
 from solver import PartitionError, PartitionPlan
 
@@ -522,7 +523,8 @@ def test_something_that_was_not_captured_is_refused():
         split_by_plan(captured, {"linear": "a"})
 
 
-def test_a_graph_without_operators():
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_graph_without_operators(backend):
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -533,5 +535,6 @@ def test_a_graph_without_operators():
 
     model = Model()
     captured = CapturedGraph(fx.symbolic_trace(model), "graph_module")
-    split = split_by_plan(captured, PartitionPlan({}, ()))
+    split = split_by_plan(captured, PartitionPlan({}, ()), backend=backend)
     assert check_equivalence(model, split, TWO_BY_FOUR).equal
+    assert stage_graph(split, captured).stages == ()

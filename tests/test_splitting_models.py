@@ -129,7 +129,7 @@ class Branches(nn.Module):
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_cond(sign):
-    check_random_plans(Branches(), (sign * torch.ones(2, 4),), plans=3)
+    check_random_plans(Branches(), (sign * torch.ones(2, 4),), plans=2)
 
 
 class Regions(nn.Module):
@@ -306,7 +306,7 @@ def test_gpt2():
     model = transformers.GPT2LMHeadModel(config).eval()
     tokens = torch.randint(0, 50, (2, 8))
     kwargs = {"input_ids": tokens, "labels": tokens, "use_cache": False}
-    captured, interleaved = check_random_plans(model, (), kwargs, plans=6)
+    captured, interleaved = check_random_plans(model, (), kwargs, plans=4)
     assert interleaved
     split = split_by_plan(captured, cut_at(captured, 50))
     assert type(split(**kwargs)) is type(model(**kwargs))
@@ -329,8 +329,8 @@ def test_t5(training):
     }
     captured = capture(model, (), kwargs)
     groups = colocation_groups(captured)
-    for seed in range(4):
+    for seed, backend in enumerate(BACKENDS):
         plan = random_plan(captured, groups, 3, random.Random(seed))
-        split = check(model, captured, plan, (), kwargs)
+        split = check(model, captured, plan, (), kwargs, backend=backend)
         report = check_equivalence(model, separated(split), (), kwargs, gradients=True)
         assert report.equal, report.differences
