@@ -10,10 +10,12 @@ from ortools.sat.python import cp_model
 from solver.bounds import StageBounds, StageWindows
 from solver.budget import Budget
 from solver.chain import solve_chain
+from solver.closure_lp import closure_bound_ns
 from solver.dominance import simplify
 from solver.evaluate import evaluate
 from solver.formulation import CpSatFormulation
 from solver.greedy import solve_greedy
+from solver.linear_bounds import PositionBound
 from solver.local_search import first_incumbents
 from solver.neighbourhoods import improve_by_neighbourhoods
 from solver.plan import PartitionPlan
@@ -34,6 +36,8 @@ _NEIGHBOURHOODS_FROM = 300
 """Units from which exact sub-solves are worth more than the whole model at once."""
 _NEAR_PERMILLE = 10
 """An incumbent so near its bound is good enough to start with."""
+_PROGRAM_SHARE = 0.1
+"""Of the time left, at most this much goes into each linear program."""
 _FEW_MOVES_PER_UNIT = 100
 """Moves of local search on smaller graphs, which the model often solves at once."""
 _NEIGHBOURHOODS_S = 6.0
@@ -75,13 +79,15 @@ class _Branch:
     """One device order (or all of that many devices, None), with what is known of it.
 
     `bound` is a proven lower bound of the objective under way among the plans of this order
-    that are better than the incumbent; a closed branch has none that is better.
+    that are better than the incumbent; a closed branch has none that is better. `relaxed` says
+    that linear programs have been asked.
     """
 
     order: tuple[int, ...] | None
     slots: int
     bound: int
     closed: bool = False
+    relaxed: bool = False
 
 
 class _Search:
@@ -296,7 +302,7 @@ class _Search:
                 return
         # The incumbent's own branch keeps it as a solution: a full hint is worth more there.
         windows, largest_load_ns = self._windows(branch, name, ceiling)
-        if windows.empty:
+        if windows.empty or (name == "bottleneck" and self._is_refuted(branch, ceiling)):
             branch.closed = True
             return
         formulation = CpSatFormulation(
@@ -319,6 +325,24 @@ class _Search:
         elif ceiling is not None:
             model.add(target.expression <= ceiling - 1)
         self._run_solver(formulation, branch, name, slice_s, None if choice is None else ceiling)
+
+    def _is_refuted(self, branch: _Branch, ceiling: int | None) -> bool:
+        """Whether linear programs prove that a branch has no better bottleneck; asked once."""
+        if branch.relaxed or branch.order is None or ceiling is None or self.chunks > 1:
+            return False
+        if len(self.units) < _NEIGHBOURHOODS_FROM or not PositionBound.applies(self.units):
+            return False
+        branch.relaxed = True
+        left_s = None if self.limits.deterministic else self.budget.remaining_s
+        branch.bound = closure_bound_ns(
+            self.stage_bounds,
+            self.units,
+            [self.kinds[kind].device for kind in branch.order],
+            at_least=branch.bound,
+            ceiling_ns=ceiling,
+            time_limit_s=None if left_s is None else _PROGRAM_SHARE * left_s,
+        )
+        return branch.bound >= ceiling
 
     def _uses_all(self, branch: _Branch) -> bool:
         """Whether the branch has only plans with a device in every slot.
