@@ -80,6 +80,14 @@ class BackwardCost:
         return sum(spec.latency_ns(k.flops, k.moved_bytes, k.dtype) for k in self.kernels)
 
 
+def needs_gradients(captured: CapturedGraph) -> bool:
+    """Whether a parameter of the graph is trained, or a graph input has a gradient."""
+    inputs = (node.meta.get("val") for node in captured.graph.find_nodes(op="placeholder"))
+    return any(weight.trainable for weight in captured.storage_table.weights.values()) or any(
+        tensor.requires_grad for value in inputs for tensor in tensors_in(value)
+    )
+
+
 def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     """Run the backward pass of every operator on fake tensors.
 
@@ -95,7 +103,7 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     Raises
     ------
     PartitionError
-        If no parameter of the graph requires a gradient: there is nothing to train.
+        If no parameter or input of the graph requires a gradient: there is nothing to train.
 
     Notes
     -----
@@ -109,7 +117,7 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     >>> sum(kernel.flops for kernel in costs["linear"].kernels)  # of the weight alone
     128
     """
-    if not any(weight.trainable for weight in captured.storage_table.weights.values()):
+    if not needs_gradients(captured):
         raise PartitionError(
             "no parameter of the model requires a gradient, so there is nothing to train; set "
             "requires_grad_() on some, or use memory_model='inference'"

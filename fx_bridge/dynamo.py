@@ -11,6 +11,7 @@ import torch
 from torch import fx, nn
 from torch._dynamo.source import is_from_unspecialized_param_buffer_source
 
+from fx_bridge.backward import needs_gradients
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph
 from fx_bridge.partition import PartitionResult, check_options, partition_module
 from fx_bridge.tracing import complete
@@ -45,7 +46,8 @@ def compile_backend(devices: Sequence[Device], **options: Any) -> CompileBackend
     Notes
     -----
     Dynamo makes a graph for each part of the model between graph breaks, and new ones when
-    sizes change; each is planned on all `devices`, as if it were alone there. The split runs
+    sizes change; each is planned on all `devices`, as if it were alone there, one that has no
+    gradients for inference. What dynamo leaves out of its graphs runs as Python. The split runs
     where the model is: placing its stages on devices is the caller's. Autograd goes through
     it, and what an optimiser writes to the parameters is seen, for they are shared.
 
@@ -94,12 +96,18 @@ class CompileBackend:
             return module.forward
         try:
             captured, weights = _capture(module, example_inputs)
-            result = partition_module(captured, **self._options)
+            result = partition_module(captured, **self._options_for(captured))
             self.results.append(result)
             return _SplitCall(result.split(), weights, example_inputs)
         except PartitionError as error:
             # Raised here, dynamo would wrap it, or suppress it and run the model unplanned.
             return _failing(str(error))
+
+    def _options_for(self, captured: CapturedGraph) -> dict[str, Any]:
+        if self._options.get("memory_model") == "training" and not needs_gradients(captured):
+            # A part of a model between graph breaks that computes masks, say.
+            return {**self._options, "memory_model": "inference"}
+        return self._options
 
 
 def _failing(message: str) -> Compiled:

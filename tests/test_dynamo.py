@@ -281,6 +281,30 @@ def test_training_plans_keep_what_backward_needs():
     assert [w.size_bytes for w in result.problem.weights.values()] == [32 * 32 * 4]
 
 
+def test_training_plans_of_parts_without_parameters():
+    """Tests a part with activations that need gradients, and one that needs none at all."""
+
+    class Parts(Net):
+        def forward(self, x):
+            mask = x.abs().cumsum(0) > 1
+            torch._dynamo.graph_break()
+            y = self.blocks[0](x)
+            torch._dynamo.graph_break()
+            y = (y * mask).sin().cos()
+            torch._dynamo.graph_break()
+            return self.blocks[1](y)
+
+    model, backend, x = Parts(), backend_of(200, memory_model="training"), torch.randn(4, 32)
+    reference = copy.deepcopy(model)
+    torch.compile(model, backend=backend)(x).sum().backward()
+    reference(x).sum().backward()
+    assert torch.equal(model.blocks[0].weight.grad, reference.blocks[0].weight.grad)
+    used = [result.problem.memory_model for result in backend.results]
+    assert used == ["inference", "training", "training", "training"]
+    middle = backend.results[2].problem.operators
+    assert any(operator.backward.saved_bytes for operator in middle)
+
+
 def test_a_graph_too_small_to_split_is_one_stage():
     backend = backend_of(16, 16)
     assert torch.equal(
