@@ -1,15 +1,28 @@
 import functools
+import json
 import random
 
 import pytest
 import torch
+from cuda_memory import CUDA_MODELS, chain_plan, cuda_rows, stage_inputs
 from memory_models import INFERENCE_ONLY, MODELS, TRANSFORMERS, build
+from random_plans import random_plan
 from storage_tracker import track_forward, track_training
-from torch import nn
+from torch import fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from fx_bridge.capture import capture, placeholder_values
-from fx_bridge.memory import memory_profile, peak_memory
+from fx_bridge.colocation import colocation_groups
+from fx_bridge.digraph import to_digraph
+from fx_bridge.memory import forward_workspaces, memory_profile, peak_memory, stage_profiles
+from fx_bridge.splitting import split_by_plan
+from solver import Device, PartitionError, evaluate, problem_from_digraph
 
+TRAINED = (
+    "gpt2", "llama", "mixtral", "lstm", "convnet", "dropout", "encoder", "views", "tuples",
+    "casts", "tied", "grad-free",
+)  # fmt: skip
+"""Those whose training is measured in every run; the nightly one takes all."""
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, 1e-3, foreach=False),
     "momentum": lambda parameters: torch.optim.SGD(parameters, 1e-3, momentum=0.9, foreach=False),
@@ -64,9 +77,9 @@ def test_forward_of_the_generated_code_equals_the_tracker(name):
     assert peak_memory(captured) == max(tracker.peaks.values())
 
 
-@pytest.mark.parametrize("name", [name for name in MODELS if name not in INFERENCE_ONLY])
+@pytest.mark.parametrize("name", TRAINED)
 def test_a_training_step_equals_the_tracker_in_every_phase(name):
-    optimizer = list(OPTIMIZERS)[list(MODELS).index(name) % len(OPTIMIZERS)]
+    optimizer = list(OPTIMIZERS)[TRAINED.index(name) % len(OPTIMIZERS)]
     captured, inputs = captured_model(name)
     profile = memory_profile(
         captured, training=True, optimizer=optimizer, runner="interpreter", accumulating=False
@@ -132,7 +145,7 @@ def test_a_loss_is_part_of_the_step():
 
 
 def test_torchs_optimisers_that_update_all_at_once_take_more():
-    captured, inputs = captured_model("vit")
+    captured, inputs = captured_model("encoder")
     profile = memory_profile(captured, training=True, foreach=True, runner="interpreter")
     tracker = track_training(
         captured.module,
@@ -257,3 +270,218 @@ def test_random_graphs_equal_the_tracker(seed):
 @pytest.mark.parametrize("seed", range(100, 500))
 def test_many_random_graphs_equal_the_tracker(seed):
     check_random(seed)
+
+
+# -- stages --------------------------------------------------------------------------------
+
+
+def check_stages(name, seed):
+    """Compare every stage of a random plan, alone, with the tracker and with the promise."""
+    captured, _ = captured_model(name)
+    _, args, kwargs = build(name)
+    groups = colocation_groups(captured, training=False)
+    plan = random_plan(captured, groups, 3, random.Random(seed))
+    split = split_by_plan(captured, plan)
+    inputs = stage_inputs(split, args, kwargs)
+    workspaces = forward_workspaces(captured)
+    devices = [Device(device) for device in plan.device_order]
+    problem = problem_from_digraph(to_digraph(captured), devices)
+    usage = {entry.device: entry for entry in evaluate(problem, plan).usage}
+    for stage, profile in stage_profiles(split).items():
+        module = capture(split.get_submodule(stage)).module
+        tracker = track_forward(module, list(inputs[stage]), interpret=False)
+        held_bytes = max(tracker.peaks.values())
+        assert profile.peak_bytes == held_bytes, (name, seed, stage)
+        entry = usage[split.meta["stages"][stage]]
+        promised_bytes = max(
+            size_bytes + workspaces.get(operator, 0)
+            for operator, size_bytes in zip(entry.operators, entry.timeline_bytes, strict=True)
+        )
+        assert promised_bytes >= held_bytes, (name, seed, stage)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "mixtral", "convnet", "views", "tuples", "cache"])
+def test_stages_alone_hold_no_more_than_promised(name):
+    for seed in range(3):
+        check_stages(name, seed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MODELS)
+def test_stages_of_every_model_hold_no_more_than_promised(name):
+    for seed in range(10):
+        check_stages(name, seed)
+
+
+def test_a_chain_of_stages_holds_exactly_what_is_promised_with_workspaces():
+    captured, _ = captured_model("gpt2")
+    plan = chain_plan(captured, 3)
+    workspaces = forward_workspaces(captured)
+    problem = problem_from_digraph(
+        to_digraph(captured), [Device(f"d{index}") for index in range(3)]
+    )
+    usage = {entry.device: entry for entry in evaluate(problem, plan).usage}
+    split = split_by_plan(captured, plan)
+    for stage, profile in stage_profiles(split).items():
+        entry = usage[split.meta["stages"][stage]]
+        assert profile.peak_bytes == max(
+            size_bytes + workspaces.get(operator, 0)
+            for operator, size_bytes in zip(entry.operators, entry.timeline_bytes, strict=True)
+        )
+
+
+def test_later_stages_have_gradients_of_their_inputs():
+    captured, _ = captured_model("tied")
+    split = split_by_plan(captured, chain_plan(captured, 2))
+    first, second = stage_profiles(split, training=True, optimizer="sgd").values()
+    without = stage_profiles(split, training=True, optimizer="sgd", input_gradients=False)
+    assert first == next(iter(without.values()))
+    assert second.points[-1].live_bytes > list(without.values())[1].points[-1].live_bytes
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("name", CUDA_MODELS)
+def test_stages_alone_take_what_cudas_allocator_says(name):
+    pytest.importorskip("transformers")
+    workspace_bytes = 64 * 2**20
+    for stage, what, estimate, held in cuda_rows(name):
+        assert abs(held - estimate) <= 0.05 * estimate + workspace_bytes, (stage, what)
+
+
+# -- what a profile says -------------------------------------------------------------------
+
+
+def small():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Sigmoid(), nn.Linear(8, 2, bias=False))
+    return capture(model, (torch.ones(3, 4),))
+
+
+def test_a_profile_says_who_is_alive_at_the_peak():
+    profile = memory_profile(small())
+    # Weights (4 x 8 + 8 + 16), the input, and what the sigmoid reads and makes.
+    assert profile.peak_bytes == 4 * (56 + 12 + 24 + 24)
+    assert (profile.peak_point.phase, profile.peak_point.node) == ("forward", "sigmoid")
+    assert [(s.kind, s.owner, s.size_bytes) for s in profile.alive_at_peak] == [
+        ("weight", "0.weight", 128),
+        ("activation", "linear", 96),
+        ("activation", "sigmoid", 96),
+        ("weight", "2.weight", 64),
+        ("input", "input_1", 48),
+        ("weight", "0.bias", 32),
+    ]
+    assert [(p.node, p.live_bytes) for p in profile.points] == [
+        ("linear", 272 + 96),
+        ("sigmoid", 272 + 96),
+        ("linear_1", 272 + 24),
+        ("output", 272 + 24),
+    ]
+
+
+def test_a_training_profile_says_what_each_storage_is_for():
+    profile = memory_profile(small(), training=True, optimizer="momentum")
+    kinds = profile.bytes_at_peak
+    assert sum(kinds.values()) == profile.peak_bytes
+    assert kinds["weight"] == kinds["optimizer"] == 224
+    assert kinds["saved"] == 96
+    named = {(s.kind, s.owner) for s in profile.alive_at_peak}
+    assert {("optimizer", "0.weight"), ("saved", "sigmoid"), ("output", "linear_1")} <= named
+    after_backward = [p for p in profile.points if p.phase == "backward"][-1]
+    # Weights, momentum, gradients, input and output.
+    assert after_backward.live_bytes == 3 * 224 + 48 + 24
+    assert [p.node for p in profile.points if p.phase == "backward"] == [
+        "loss", "linear_1", "sigmoid", "linear",
+    ]  # fmt: skip
+
+
+def test_optimiser_state_and_master_copies():
+    model = nn.Linear(8, 8, bias=False).to(torch.bfloat16)
+    captured = capture(model, (torch.ones(2, 8, dtype=torch.bfloat16),))
+
+    def state_bytes(**settings):
+        profile = memory_profile(captured, training=True, **settings)
+        io_bytes = 2 * 2 * 16
+        return profile.points[-1].live_bytes - io_bytes - 2 * 128
+
+    assert state_bytes(optimizer="sgd", master_weights=False) == 0
+    assert state_bytes(optimizer="momentum", master_weights=False) == 128
+    assert state_bytes(optimizer="adam", master_weights=False) == 2 * 128 + 4
+    assert state_bytes(optimizer="sgd") == 256
+    assert state_bytes(optimizer="momentum") == 2 * 256
+    assert state_bytes(optimizer="adamw") == 3 * 256 + 4
+
+
+def test_a_profile_is_plain_data():
+    profile = memory_profile(small(), training=True)
+    data = json.loads(json.dumps(profile.to_dict()))
+    assert data["peak_bytes"] == profile.peak_bytes == peak_memory(small(), training=True)
+    assert data["points"][data["peak_index"]]["node"] == data["peak_node"]
+    assert f"peak {profile.peak_bytes:,} bytes" in str(profile)
+    assert profile == memory_profile(small(), training=True)
+
+
+def test_models_on_the_meta_device():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10**6))
+    captured = capture(model, (torch.empty(2, 1024, device="meta"),))
+    weights_bytes = sum(p.nbytes for p in model.parameters())
+    profile = memory_profile(captured, training=True, optimizer="adamw")
+    assert profile.peak_point.phase == "optimizer"
+    assert profile.points[-1].live_bytes >= 4 * weights_bytes
+
+
+def test_a_joint_graph_with_its_parameters_as_inputs():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    parameters = dict(model.named_parameters())
+
+    def joint(parameters, x):
+        loss = torch.func.functional_call(model, parameters, (x,)).sum()
+        return [loss, *torch.autograd.grad(loss, list(parameters.values()))]
+
+    x = torch.ones(3, 4)
+    graph = make_fx(joint, tracing_mode="fake")(parameters, x)
+    names = [node.name for node in graph.graph.find_nodes(op="placeholder")]
+    graph.graph._codegen = fx.graph.CodeGen()
+    graph.recompile()
+    captured = capture(graph)
+    profile = memory_profile(captured, weights=names[:4], runner="interpreter")
+    kinds = profile.bytes_at_peak
+    assert kinds["weight"] == sum(p.nbytes for p in parameters.values())
+    inputs = [*(p.detach() for p in parameters.values()), x]
+    tracker = track_forward(captured.module, inputs, interpret=True)
+    assert profile.peak_bytes == max(tracker.peaks.values())
+    assert [(p.node, p.live_bytes) for p in profile.points] == tracker.after
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"runner": "jit"}, "runner is 'jit'; write one of code, interpreter"),
+        ({"training": True, "optimizer": "lion"}, "write one of sgd, momentum, adam, adamw"),
+        ({"training": True, "optimizer": 3}, "write one of sgd, momentum, adam, adamw"),
+        ({"training": True, "optimizer": lambda p: None}, "return a torch.optim.Optimizer"),
+        ({"weights": ["w"]}, "names 'w', which is no placeholder of the graph; it has input"),
+        ({"weights": "input"}, "give a list of placeholders"),
+        ({"training": True, "loss": lambda out: out}, "a tensor of shape (3, 2); let it return"),
+        ({"training": True, "loss": lambda out: 1.0}, "loss returned a float"),
+        (
+            {"training": True, "loss": lambda out: out.detach().sum()},
+            "that requires no gradient",
+        ),
+    ],
+)
+def test_bad_settings_are_refused_in_one_line(settings, message):
+    with pytest.raises(PartitionError) as error:
+        memory_profile(small(), **settings)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_cannot_be_profiled_is_refused():
+    with pytest.raises(PartitionError, match="capture the model first"):
+        memory_profile(nn.Linear(2, 2))
+    with pytest.raises(PartitionError, match="has no stages; give what split_by_plan returns"):
+        stage_profiles(fx.symbolic_trace(nn.Linear(2, 2)))
+    frozen = capture(nn.Linear(2, 2).requires_grad_(False), (torch.ones(1, 2),))
+    with pytest.raises(PartitionError, match="no output of the graph requires a gradient"):
+        memory_profile(frozen, training=True)
