@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import operator
 import os
 import re
 import warnings
@@ -11,6 +12,8 @@ from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from fx_bridge.messages import first_line, quiet
@@ -30,13 +33,17 @@ def export(
     """Export `model` and return a graph that reads its parameters by ``get_attr``."""
     program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
     module = unlift(program)
+    for node in module.graph.find_nodes(op="get_attr"):
+        if isinstance(operator.attrgetter(str(node.target))(module), FakeTensor):
+            # As of x.data: strict export takes it for a constant, of which there is no value.
+            raise RuntimeError(f"a value was lost: {node.target!r} depends on no input any more")
     copy_training(model, module)
     return module
 
 
 def unlift(program: ExportedProgram) -> fx.GraphModule:
     """Return the graph of a program with its parameters as attributes."""
-    if has_transform(program.graph):
+    if has_transform(program.graph) and not _has_effects(program.graph):
         # Functionalising runs a vmap, and leaves batched operators; others it cannot run.
         with contextlib.suppress(Exception), warnings.catch_warnings():
             # torch's own deprecations, met while it copies the structure of the inputs.
@@ -48,6 +55,22 @@ def unlift(program: ExportedProgram) -> fx.GraphModule:
     if has_transform(module.graph):
         fuse_transforms(module)
     return module
+
+
+def _has_effects(graph: fx.Graph) -> bool:
+    """Whether functionalising `graph` would change what it does besides its values.
+
+    It drops random operators that nobody reads and regions of another grad mode, and moves
+    writes to the end, where backward may need what was there before.
+    """
+    for node in graph.nodes:
+        if isinstance(node.target, HigherOrderOperator):
+            return True
+        if isinstance(node.target, OpOverload) and (
+            node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags
+        ):
+            return True
+    return False
 
 
 def load_program(path: str | os.PathLike[str]) -> ExportedProgram:
