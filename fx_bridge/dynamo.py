@@ -134,6 +134,8 @@ def _capture(
         strict=True,
     )
     for position, (original, node) in enumerate(placeholders):
+        # It refers to the inputs of this call.
+        node.meta.pop("grapharg", None)
         value = example_inputs[position]
         source = getattr(original, "_dynamo_source", None)
         held = source is not None and is_from_unspecialized_param_buffer_source(source)

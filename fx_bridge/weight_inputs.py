@@ -39,13 +39,11 @@ def inputs_to_weights(
         that was asked for, unless something else is there.
     """
     graph = module.graph
-    placeholders = list(graph.find_nodes(op="placeholder"))
-    anchor = placeholders[-1] if placeholders else None
     paths: dict[str, str] = {}
     for placeholder, (path, tensor) in weights.items():
         paths[placeholder.name] = path = _register(module, path, placeholder.name, tensor)
-        with graph.inserting_after(anchor):
-            anchor = read = graph.create_node("get_attr", path, name=f"{placeholder.name}_weight")
+        with graph.inserting_before(placeholder):
+            read = graph.create_node("get_attr", path, name=f"{placeholder.name}_weight")
         read.meta = placeholder.meta
         placeholder.replace_all_uses_with(read)
     for placeholder in weights:

@@ -1,0 +1,68 @@
+import pytest
+import torch
+from torch import fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fx_bridge.capture import capture
+from fx_bridge.weight_inputs import inputs_to_weights, is_weight
+from solver import PartitionError
+
+
+def test_parameters_and_marked_buffers_are_weights():
+    tensor = torch.ones(2)
+    assert is_weight(nn.Parameter(tensor))
+    assert is_weight(nn.Buffer(tensor))
+    assert not is_weight(tensor)
+    assert not is_weight(3)
+
+
+def graph_module(*names):
+    graph = fx.Graph()
+    total = graph.placeholder("x")
+    for name in names:
+        total = graph.call_function(torch.add, (total, graph.placeholder(name)))
+    graph.output(total)
+    return fx.GraphModule(nn.Module(), graph)
+
+
+def test_paths_are_kept_unless_something_is_there():
+    module = graph_module("a", "b", "c", "d")
+    module.taken = nn.ReLU()
+    tensors = [nn.Parameter(torch.full((2,), float(n))) for n in range(3)] + [torch.ones(2)]
+    wanted = ["layers.0.weight", "layers.0.weight", "taken.weight", "layers.0.offset"]
+    placeholders = module.graph.find_nodes(op="placeholder")[1:]
+    paths = inputs_to_weights(
+        module, dict(zip(placeholders, zip(wanted, tensors, strict=True), strict=True))
+    )
+    assert paths == {"a": "layers.0.weight", "b": "b", "c": "c", "d": "layers.0.offset"}
+    assert dict(module.named_buffers()).keys() == {"layers.0.offset"}
+    assert module.layers.get_submodule("0").weight is tensors[0]
+    module.graph.lint()
+    assert torch.equal(module(torch.ones(2)), torch.full((2,), 5.0))
+
+
+def test_nested_inputs_become_their_leaves():
+    """Tests a dict with a parameter and data, and an output that keeps its structure."""
+
+    def call(tree, y):
+        return {"sum": tree["weight"] * tree["x"] + y, "x": tree["x"] * 2}
+
+    args = {"weight": nn.Parameter(torch.full((2,), 3.0)), "x": torch.ones(2)}, torch.ones(2)
+    captured = capture(make_fx(call)(*args), args)
+    assert captured.note == "1 inputs that are parameters or buffers became attributes"
+    assert [node.name for node in captured.graph.find_nodes(op="placeholder")] == [
+        "tree_2",
+        "y_1",
+    ]
+    found = captured.module(*captured.args)
+    assert torch.equal(found["sum"], torch.full((2,), 4.0))
+    assert list(captured.storage_table.weights) == ["tree_1"]
+
+
+def test_parameters_among_any_number_of_inputs_are_refused():
+    class Sum(nn.Module):
+        def forward(self, *xs):
+            return xs[0] + xs[1]
+
+    with pytest.raises(PartitionError, match="trace the graph with named inputs"):
+        capture(fx.symbolic_trace(Sum()), (torch.ones(2), nn.Parameter(torch.ones(2))))
