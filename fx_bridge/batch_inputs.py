@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import sympy  # type: ignore[import-untyped]
@@ -26,38 +26,39 @@ class BatchInputs:
     size : int
     dims : mapping of str to tuple of int or None
         For each placeholder the dimension of the batch in each of its leaves.
-    symbol : sympy.Symbol or None
-        What the batch size is made of in a graph with symbolic sizes.
-    expression : sympy.Expr or None
-        The batch size in terms of `symbol`.
+    symbols : mapping of sympy.Symbol to sympy.Expr
+        In a graph with symbolic sizes, what the batch size is made of, and the batch size in
+        terms of it; several where the inputs have symbols of their own.
     """
 
     size: int
     dims: Mapping[str, tuple[int | None, ...]]
-    symbol: Any = None
-    expression: Any = None
+    symbols: Mapping[Any, Any] = field(default_factory=dict)
 
-    def symbol_value(self, batch_size: int) -> int:
-        """Return what `symbol` is at `batch_size`.
+    def symbol_values(self, batch_size: int) -> dict[Any, Any]:
+        """Return what the symbols are at `batch_size`.
 
         Raises
         ------
         PartitionError
             If the graph's batch size cannot be that.
         """
-        solutions = sympy.solve(self.expression - batch_size, self.symbol)
-        if not solutions or not solutions[0].is_integer:
-            form = str(self.expression).replace(str(self.symbol), "n")
-            raise PartitionError(
-                f"the model takes no batch of {batch_size}: the batch must be of the form {form}"
-            )
-        return int(solutions[0])
+        found: dict[Any, Any] = {}
+        for symbol, expression in self.symbols.items():
+            solutions = sympy.solve(expression - batch_size, symbol)
+            if not solutions or not solutions[0].is_integer:
+                form = str(expression).replace(str(symbol), "n")
+                raise PartitionError(
+                    f"the model takes no batch of {batch_size}: it must be of the form {form}"
+                )
+            found[symbol] = solutions[0]
+        return found
 
 
 def batch_inputs(captured: CapturedGraph, batch_size: int | None = None) -> BatchInputs:
     """Find the batch among the inputs of `captured`.
 
-    Symbolic sizes say where it is: the symbol of dimension 0 of most inputs, wherever it occurs.
+    Symbolic sizes say where it is: the symbols of dimension 0 of most inputs, wherever they occur.
     Otherwise it is dimension 0 of the inputs that are as long there as most of them.
 
     Raises
@@ -75,24 +76,19 @@ def batch_inputs(captured: CapturedGraph, batch_size: int | None = None) -> Batc
             "no input of the graph is a tensor with a dimension, so there is no batch; capture "
             "the model with its inputs as arguments"
         )
-    symbols = Counter(
-        symbol
-        for tensor in tensors
-        if isinstance(tensor.size(0), torch.SymInt)
-        for symbol in tensor.size(0).node.expr.free_symbols
-    )
-    if symbols:
-        symbol = symbols.most_common(1)[0][0]
-        dims = {
-            name: tuple(_where(leaf, symbol) for leaf in leaves) for name, leaves in values.items()
-        }
-        first = next(t for t in tensors if _where(t, symbol) == 0)
-        size = int(hint(first.size(0)))
+    symbolic = [t for t in tensors if isinstance(t.size(0), torch.SymInt)]
+    if symbolic:
+        size = Counter(int(hint(t.size(0))) for t in symbolic).most_common(1)[0][0]
         if batch_size not in (None, size):
             raise PartitionError(
                 f"batch_size is {batch_size} but the graph has {size}; leave it out"
             )
-        return BatchInputs(size, dims, symbol, first.size(0).node.expr)
+        expressions = [t.size(0).node.expr for t in symbolic if hint(t.size(0)) == size]
+        symbols = {symbol: expr for expr in expressions for symbol in expr.free_symbols}
+        dims = {
+            name: tuple(_where(leaf, symbols) for leaf in leaves) for name, leaves in values.items()
+        }
+        return BatchInputs(size, dims, symbols)
     if batch_size is None:
         batch_size = Counter(int(hint(t.size(0))) for t in tensors).most_common(1)[0][0]
     dims = {
@@ -111,11 +107,13 @@ def _has_rows(leaf: Any) -> bool:
     return isinstance(leaf, torch.Tensor) and leaf.dim() > 0
 
 
-def _where(leaf: Any, symbol: Any) -> int | None:
+def _where(leaf: Any, symbols: Mapping[Any, Any]) -> int | None:
     if not isinstance(leaf, torch.Tensor):
         return None
     for dim, size in enumerate(leaf.shape):
-        if isinstance(size, torch.SymInt) and symbol in size.node.expr.free_symbols:
+        if isinstance(size, torch.SymInt) and not symbols.keys().isdisjoint(
+            size.node.expr.free_symbols
+        ):
             return dim
     return None
 

@@ -51,7 +51,10 @@ def rewritten(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> 
         elif isinstance(state, BatchDim) and isinstance(value, torch.Tensor):
             _rewrite(node, state, value, run, inputs.size, batch_size)
     module.recompile()
-    with_values(module, captured, batch_size)
+    try:
+        with_values(module, captured, batch_size)
+    except PartitionError as error:
+        raise PartitionError(f"{error}; if that size is not the model's own, {_REMEDY}") from error
     _check(module, values, run, batch_size)
     return module
 
@@ -73,8 +76,8 @@ def _rewrite(
         return
     old, new = value.size(state.dim), state.factor * after
     if name == "arange":
-        positions = [at for at, arg in enumerate(node.args[:2]) if arg == old]
-        node.args = _replaced(node.args, positions[-1:], new)
+        positions = [at for at, arg in enumerate(node.args[:2]) if arg == old * state.scale]
+        node.args = _replaced(node.args, positions[-1:], new * state.scale)
     elif name == "slice" and len(node.args) > 3 and node.args[1] == state.dim:
         if node.args[3] == old:
             node.args = _replaced(node.args, [3], new)

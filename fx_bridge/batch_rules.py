@@ -75,7 +75,8 @@ def _of_partial(call: Call) -> Outcome:
     states = [state for state in call.states if state.kind != "replicated"]
     first = batch_indexing.without_role(states[0])
     if any(state.kind != "partial" for state in states):
-        return call.mixed(f"gives samples a {first.reduction} over the batch")
+        given = next(state for state in states if state.kind == "partial")
+        return call.mixed(f"gives samples a {given.reduction} over the batch")
     reductions = {state.reduction for state in states}
     alike = len(reductions) == 1
     if call.name in ("add", "sub") and len(call.tensors) == 2 and len(states) == 1:
@@ -149,7 +150,7 @@ def _reduce(call: Call) -> Outcome:
 
 @rule(
     "cumsum cumprod cummax cummin logcumsumexp _softmax _log_softmax softmax log_softmax "
-    "_safe_softmax sort topk kthvalue argsort median mode nanmedian glu renorm"
+    "_safe_softmax sort topk kthvalue argsort median mode nanmedian glu"
 )
 def _along(call: Call) -> Outcome:
     state, tensor = call.only()
@@ -265,6 +266,18 @@ def _distances(call: Call) -> Outcome:
     if any(state.kind == "batch" and state.dim != 0 for state in call.states):
         return call.mixed("compares samples with each other")
     return pointwise(call)
+
+
+@rule(
+    "linalg_inv_ex _linalg_det _linalg_slogdet linalg_cholesky_ex _linalg_svd _linalg_eigh "
+    "linalg_qr linalg_lu_factor_ex linalg_lu linalg_eig linalg_eigvals linalg_matrix_exp"
+)
+def _matrices(call: Call) -> Outcome:
+    state, tensor = call.only()
+    assert state.dim is not None
+    if state.dim >= tensor.dim() - 2:
+        return call.mixed("takes the batch for a side of a matrix")
+    return state
 
 
 # -- layers --------------------------------------------------------------------------------

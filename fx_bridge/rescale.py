@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-import sympy  # type: ignore[import-untyped]
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
@@ -15,6 +14,7 @@ from fx_bridge.batch_rewrite import rewritten
 from fx_bridge.batch_trace import NotAlikeError, TracePair
 from fx_bridge.batch_values import with_values
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, capture
+from fx_bridge.costs import operation_name
 from fx_bridge.messages import quiet
 from fx_bridge.replay import hint
 from fx_bridge.tracing import copied
@@ -61,12 +61,12 @@ def rescale(captured: CapturedGraph, batch_size: int) -> CapturedGraph:
     if isinstance(batch_size, bool) or not isinstance(batch_size, int) or batch_size < 1:
         raise PartitionError(f"batch_size is {batch_size!r}; write a number of samples from 1 on")
     inputs = batch_inputs(captured)
-    if inputs.symbol is None and batch_size == inputs.size:
+    if not inputs.symbols and batch_size == inputs.size:
         return captured
     with quiet():
         module = sized(captured, inputs, batch_size)
-    if inputs.symbol is not None:
-        module = folded(module)
+    if inputs.symbols:
+        module = _folded(module, captured)
     args, kwargs = resized_inputs(captured, inputs, batch_size)
     made = CapturedGraph(module, captured.how, captured.note, args, kwargs, captured.source)
     if captured.source is not None:
@@ -79,7 +79,7 @@ def sized(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> fx.G
 
     At and from a batch of one the nodes are those of a capture at the new size.
     """
-    if inputs.symbol is not None:
+    if inputs.symbols:
         return _at_symbol(captured, inputs, batch_size)
     if captured.source is not None:
         return _from_traces(captured, inputs, batch_size)
@@ -92,13 +92,13 @@ def sized(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> fx.G
 def _at_symbol(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> fx.GraphModule:
     """Return a copy of a graph with symbolic sizes whose values are those of `batch_size`."""
     module = copied(captured.module)
-    known = {inputs.symbol: inputs.symbol_value(batch_size)}
+    known = inputs.symbol_values(batch_size)
     for node in module.graph.find_nodes(op="placeholder"):
         node.meta["val"] = pytree.tree_map(lambda leaf: _number(leaf, known), node.meta.get("val"))
     return with_values(module, captured, batch_size)
 
 
-def _number(leaf: Any, known: dict[Any, int]) -> Any:
+def _number(leaf: Any, known: dict[Any, Any]) -> Any:
     if isinstance(leaf, torch.Tensor):
         sizes, strides = (
             [_number(number, known) for number in numbers]
@@ -106,18 +106,29 @@ def _number(leaf: Any, known: dict[Any, int]) -> Any:
         )
         return fake_like(leaf, sizes, strides)
     if isinstance(leaf, torch.SymInt):
-        replaced = sympy.sympify(leaf.node.expr).xreplace(known)
+        replaced = leaf.node.expr.xreplace(known)
         return int(replaced) if replaced.is_number else hint(leaf)
     return leaf
 
 
-def folded(module: fx.GraphModule) -> fx.GraphModule:
-    """Replace the numbers that `module` computes by their values, and drop its checks of sizes."""
+def _folded(module: fx.GraphModule, captured: CapturedGraph) -> fx.GraphModule:
+    """Replace the numbers that `module` computes by their values, and drop what they need.
+
+    Checks of sizes go, and slices that take a whole dimension: a capture at a fixed size has
+    none, or an alias where nothing else is taken.
+    """
     graph = module.graph
+    symbolic = {node.name: node.meta.get("val") for node in captured.graph.nodes}
     for node in reversed(list(graph.nodes)):
         name = getattr(getattr(node.target, "_schema", None), "name", "").rpartition("::")[2]
         if name in _CHECKS and not node.users:
             graph.erase_node(node)
+        elif name == "slice" and _takes_all(node, symbolic[node.name]):
+            if _part_of_index(node):
+                node.replace_all_uses_with(node.all_input_nodes[0])
+                graph.erase_node(node)
+            else:
+                node.target, node.args = torch.ops.aten.alias.default, (node.args[0],)
     for node in list(graph.nodes):
         value = node.meta.get("val")
         if node.op not in COMPUTE_OPS or not isinstance(value, (int, float)):
@@ -133,6 +144,22 @@ def folded(module: fx.GraphModule) -> fx.GraphModule:
             graph.erase_node(node)
     module.recompile()
     return module
+
+
+def _takes_all(node: fx.Node, symbolic: Any) -> bool:
+    source = node.all_input_nodes[0].meta["val"]
+    dim = node.args[1] if len(node.args) > 1 else 0
+    asked = isinstance(dim, int) and isinstance(symbolic.shape[dim], torch.SymInt)
+    return asked and source.shape == node.meta["val"].shape
+
+
+def _part_of_index(node: fx.Node) -> bool:
+    """Whether the next step of one expression ``x[:, ...]`` works on this one's result."""
+    user = next(iter(node.users), None)
+    name = operation_name(user) if user is not None else ""
+    steps = ("slice", "select", "unsqueeze", "index", "alias")
+    same = user is not None and user.meta.get("stack_trace") == node.meta.get("stack_trace")
+    return len(node.users) == 1 and name in steps and same
 
 
 def _put(node: fx.Node, value: Any, read: fx.Node) -> Any:
@@ -163,26 +190,28 @@ def _trace(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> Cap
 
 def _from_traces(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> fx.GraphModule:
     size = inputs.size
+    traces = _traces(captured, inputs)
     if batch_size == 1:
-        return _trace(captured, inputs, 1).module
+        return copied(_trace(captured, inputs, 1).module)
+    other = next((known for known in sorted(traces) if known > 1 and known != size), 2 * size)
     try:
-        _trace(captured, inputs, 2 * size)
+        _trace(captured, inputs, other)
     except PartitionError:
         # Perhaps it takes other sizes than that.
-        return _trace(captured, inputs, batch_size).module
+        return copied(_trace(captured, inputs, batch_size).module)
     try:
-        return _pair(captured, inputs, size, 2 * size).at(batch_size)
+        return _pair(captured, inputs, size, other).at(batch_size)
     except NotAlikeError as difference:
         if size != 1:
             raise PartitionError(
-                f"the graph of a batch of {2 * size} is another than that of {size}: {difference}; "
+                f"the graph of a batch of {other} is another than that of {size}: {difference}; "
                 "capture the model at each batch size"
             ) from None
     try:
-        return _pair(captured, inputs, 2, 4).at(batch_size)
+        return _pair(captured, inputs, other, 2 * other).at(batch_size)
     except NotAlikeError as difference:
         raise PartitionError(
-            f"the graph of a batch of 4 is another than that of 2: {difference}; "
+            f"the graph of a batch of {2 * other} is another than that of {other}: {difference}; "
             "capture the model at each batch size"
         ) from None
 

@@ -51,12 +51,13 @@ def test_the_table_is_what_halves_of_the_batch_say(name):
     check_microbatchable(captured, table)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "mixtral", "layers"])
+@pytest.mark.parametrize("name", ["gpt2", "layers"])
 def test_graphs_without_their_model_and_with_symbolic_sizes_tell_the_same(name):
     model, args, kwargs = build(name)
     expected = {k: str(v) for k, v in batch_dimensions(capture(model, args, kwargs)).values.items()}
     program = torch.export.export(model, args, kwargs)
     found = batch_dimensions(capture(program))
+    assert found.checked, found.note
     assert {k: str(v) for k, v in found.values.items()} == expected
     dynamic = capture(model, args, kwargs, dynamic_batch=True)
     table = batch_dimensions(dynamic)
@@ -97,12 +98,12 @@ def test_modules_and_methods_of_symbolic_trace_are_followed():
         (lambda a: a.permute(2, 0, 1), [(4, 3, 5)], batch(1)),
         (lambda a: a.flatten(0, 1), [(4, 3, 5)], batch(0, 1, 3)),
         (lambda a: a.transpose(0, 1).flatten(0, 1), [(4, 3, 5)], batch(0, 3, 1)),
-        (lambda a: a.permute(1, 0, 2).reshape(2, 24), [(4, 2, 6)], batch(1, 1, 6)),
+        (lambda a: a.permute(1, 0, 2).reshape(2, -1), [(4, 2, 6)], batch(1, 1, 6)),
         (lambda a: torch.cat([a, a * 2]), [(4, 3)], batch(0, 2, 1)),
         (lambda a: torch.cat([a, a * 2]).chunk(2)[1].exp(), [(4, 3)], batch(0)),
         (lambda a: torch.stack([a, a], 1), [(4, 3)], batch(0)),
         (lambda a: torch.stack([a, a]), [(4, 3)], batch(1)),
-        (lambda a: a[None].expand(3, 4, 5), [(4, 5)], batch(1)),
+        (lambda a: a[None].expand(3, -1, 5), [(4, 5)], batch(1)),
         (lambda a: a.repeat(3, 1), [(4, 5)], batch(0, 3, 1)),
         (lambda a: a.repeat_interleave(3, 0), [(4, 5)], batch(0, 1, 3)),
         (lambda a: a.unbind(1)[0].sin(), [(4, 5)], batch(0)),
@@ -119,6 +120,8 @@ def test_modules_and_methods_of_symbolic_trace_are_followed():
         (lambda a: a.mean(0) + 1, [(4, 5)], BatchDim("partial", reduction="mean")),
         (lambda a: a.sum(0) / a.size(0), [(4, 5)], BatchDim("partial", reduction="mean")),
         (lambda a: a.amax(0), [(4, 5)], BatchDim("partial", reduction="max")),
+        (lambda a: torch.linalg.inv(a), [(4, 5, 5)], batch(0)),
+        (lambda a: a.new_ones(3, a.size(0)) @ a, [(4, 5)], BatchDim("partial", reduction="sum")),
         (lambda a: a.T @ a, [(4, 5)], BatchDim("partial", reduction="sum")),
     ],
 )
@@ -136,11 +139,9 @@ def test_an_operator(function, shapes, expected):
         (lambda a: a.sort(0)[0], "sort runs along the batch"),
         (lambda a: a - a.mean(0), "gives samples a mean over the batch"),
         (lambda a: a @ a.T, "multiplies samples with each other"),
-        (lambda a: torch.randn(5, 4) @ a, "contracts the batch"),
         (lambda a: a.flip(0), "reorders the samples"),
         (lambda a: a[1:], "takes some of the samples"),
         (lambda a: a[0], "takes single samples"),
-        (lambda a: a[torch.tensor([3, 2, 1, 0])], "by their place in the batch"),
         (lambda a: a.mean(0).exp(), "not linear"),
         (lambda a: a.sum(0) + 1, "not linear"),
         (lambda a: a.std(0), "reduces over the batch"),
@@ -150,7 +151,7 @@ def test_an_operator(function, shapes, expected):
         (lambda a: torch.arange(a.size(0)) * a[:, 0], "numbers of the samples"),
         (lambda a: a.roll(1, 0), "reorders the samples"),
         (lambda a: nn.functional.layer_norm(a, a.shape), "normalises over the batch"),
-        (lambda a: torch.linalg.inv(a[:, :4]), "there is no rule for"),
+        (lambda a: torch.renorm(a, 2, 1, 3.0), "there is no rule for aten.renorm"),
     ],
 )
 def test_what_mixes_samples_is_refused_with_the_operator_named(function, words):
@@ -164,6 +165,20 @@ def test_what_mixes_samples_is_refused_with_the_operator_named(function, words):
     assert "\n" not in text
     assert "test_batch.py" in text
     assert f"operator {state.origin!r}" in text
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (lambda a: torch.ones(5, 4) @ a, "contracts the batch"),
+        (lambda a: a[torch.tensor([3, 2, 1, 0])], "by their place in the batch"),
+        (lambda a: a + torch.ones(4, 1), "gives each sample an entry of its own"),
+    ],
+)
+def test_what_fits_one_batch_size_alone_is_refused(function, words):
+    captured, table = of(function, x(4, 5))
+    with pytest.raises(PartitionError, match=words):
+        check_microbatchable(captured, table)
 
 
 def test_batch_norm_in_training_mode_is_refused_and_instance_norm_is_not():
@@ -198,7 +213,7 @@ def test_what_is_written_in_place_is_known_to_all_views():
     captured, table = of(function, x(4, 5))
     compare(captured, table)
     one, two = (table[n.name] for n in captured.graph.output_node().all_input_nodes)
-    assert one.kind != "replicated"
+    assert one.kind in ("partial", "unknown")
     assert two == batch(0)
 
 

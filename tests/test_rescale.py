@@ -1,0 +1,213 @@
+import networkx as nx
+import pytest
+import torch
+from batch_models import build
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from experiments.models import ZOO, build_model
+from fx_bridge.batch_inputs import batch_inputs
+from fx_bridge.capture import capture
+from fx_bridge.digraph import to_digraph
+from fx_bridge.rescale import rescale
+from solver import PartitionError
+
+
+def at(tree, before, after):
+    """Inputs with the first `after` samples, repeated where there are less."""
+
+    def taken(tensor):
+        if not tensor.dim() or tensor.size(0) != before:
+            return tensor
+        return tensor[torch.arange(after, device=tensor.device) % before]
+
+    return pytree.tree_map_only(torch.Tensor, taken, tree)
+
+
+def plain(captured, by_order):
+    """Its operator graph, the nodes numbered in their order when names can differ."""
+    graph = to_digraph(captured)
+    graph.graph.pop("info")
+    if not by_order:
+        return graph
+    numbers = {name: number for number, name in enumerate(graph)}
+    for _, data in graph.nodes(data=True):
+        if data.get("alias_of"):
+            data["alias_of"] = numbers[data["alias_of"]]
+    graph.graph["colocation"] = [
+        [numbers[name] for name in group["operators"]] for group in graph.graph["colocation"]
+    ]
+    return nx.relabel_nodes(graph, numbers)
+
+
+def assert_same_graph(found, expected, by_order=False):
+    """Compare all that a solver reads: sizes, storages, aliases, latencies, weights, groups."""
+    one, two = plain(found, by_order), plain(expected, by_order)
+    assert list(one) == list(two)
+    for name in two:
+        assert one.nodes[name] == two.nodes[name], name
+    assert set(one.edges) == set(two.edges)
+    assert one.graph == two.graph
+
+
+def assert_rescales(model, args, kwargs, *sizes, **how):
+    captured = capture(model, args, kwargs, **how)
+    before = batch_inputs(captured).size
+    for size in sizes:
+        fresh = capture(model, *at((tuple(args), dict(kwargs)), before, size))
+        assert_same_graph(rescale(captured, size), fresh, by_order="dynamic_batch" in how)
+
+
+QUICK = ("mlp", "tiny-branches", "tiny-gpt2")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=() if n in QUICK else pytest.mark.nightly) for n in ZOO],
+)
+def test_a_zoo_model_rescaled_is_what_a_capture_at_that_size_is(name):
+    built = build_model(ZOO[name])
+    assert_rescales(built.module, built.args, built.kwargs, 3)
+
+
+def test_deepseek_of_few_layers_on_the_meta_device():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.DeepseekV3Config(
+        use_cache=False, num_hidden_layers=2, first_k_dense_replace=1
+    )
+    with torch.device("meta"):
+        model = transformers.DeepseekV3ForCausalLM(config).to(torch.bfloat16).eval()
+        ids = torch.zeros((1, 16), dtype=torch.long)
+    assert_rescales(model, (), {"input_ids": ids}, 3)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "lstm",
+        "branches",
+        "layers",
+        pytest.param("t5", marks=pytest.mark.nightly),
+        pytest.param("mixtral", marks=pytest.mark.nightly),
+        pytest.param("whisper", marks=pytest.mark.nightly),
+        pytest.param("swin", marks=pytest.mark.nightly),
+    ],
+)
+def test_other_models_rescaled_are_what_captures_are(name):
+    assert_rescales(*build(name), 1, 2, 6)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "lstm", "layers"])
+def test_symbolic_sizes_become_those_of_a_capture(name):
+    model, args, kwargs = build(name)
+    assert_rescales(model, args, kwargs, 2, 6, dynamic_batch=True)
+
+
+@pytest.mark.parametrize("how", ["model", "dynamic", "program", "traced"])
+def test_the_rescaled_module_computes_what_the_model_does(how):
+    model, args, _ = build("branches" if how in ("traced", "program") else "lstm")
+    if how == "traced":
+        captured = capture(fx.symbolic_trace(model), args)
+    elif how == "program":
+        captured = capture(torch.export.export(model, args))
+    else:
+        captured = capture(model, args, dynamic_batch=how == "dynamic")
+    for size in (2, 6):
+        inputs = at(args, 4, size)
+        small = rescale(captured, size)
+        assert small.operators[-1].meta["val"] is not None
+        torch.testing.assert_close(small.module(*inputs), model(*inputs))
+        torch.testing.assert_close(small.module(*small.args), model(*small.args))
+    torch.testing.assert_close(captured.module(*args), model(*args))
+
+
+def test_a_graph_without_its_model_is_rescaled_by_rules():
+    for name in ("gpt2", "branches", "layers"):
+        model, args, kwargs = build(name)
+        captured = capture(torch.export.export(model, args, kwargs))
+        fresh = capture(model, *at((args, kwargs), 4, 6))
+        assert_same_graph(rescale(captured, 6), fresh)
+
+
+def test_a_capture_serves_all_sizes_with_one_more():
+    calls = []
+
+    class Counted(nn.Linear):
+        def forward(self, x):
+            calls.append(x.shape)
+            return super().forward(x)
+
+    captured = capture(Counted(4, 4), (torch.ones(2, 4),))
+    before = len(calls)
+    for size in (3, 5, 8, 100):
+        made = rescale(captured, size)
+        assert made.operators[0].meta["val"].shape == (size, 4)
+        assert rescale(made, 7).operators[0].meta["val"].shape == (7, 4)
+    assert len(calls) - before == before
+    assert rescale(captured, 2) is captured
+
+
+def test_a_size_that_equals_the_batch_by_chance_is_not_guessed_wrong():
+    # Two layers in two directions have a state of four rows.
+    model, args, kwargs = build("lstm")
+    captured = capture(torch.export.export(model, args, kwargs))
+    with pytest.raises(PartitionError, match="give the model itself"):
+        rescale(captured, 2)
+    assert_rescales(model, args, kwargs, 2)
+
+
+class Fixed(nn.Module):
+    def forward(self, x):
+        return x.view(4, 10).relu()
+
+
+class Halves(nn.Module):
+    def forward(self, x):
+        return x.view(x.size(0) // 2, 2, 10).relu()
+
+
+class Squared(nn.Module):
+    def forward(self, x):
+        return (x[:, None] - x[None]).view(x.size(0) * x.size(0), -1)
+
+
+class Paths(nn.Module):
+    def forward(self, x):
+        return x.sin() if x.size(0) < 6 else x.cos()
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "words"),
+    [
+        (Fixed(), 6, "takes no batch of 6.*view"),
+        (Halves(), 5, "takes no batch of 5"),
+        (Squared(), 6, "batch of 6"),
+        (Paths(), 5, "another than that of 4.*'cos'"),
+        (nn.Linear(10, 3), 0, "batch_size is 0; write"),
+        (nn.Linear(10, 3), -1, "batch_size is -1; write"),
+        (nn.Linear(10, 3), 2.0, "batch_size is 2.0; write"),
+        (nn.Linear(10, 3), True, "batch_size is True; write"),
+    ],
+)
+def test_a_batch_that_the_model_does_not_take_is_refused_in_one_line(model, size, words):
+    captured = capture(model, (torch.randn(4, 10),))
+    with pytest.raises(PartitionError, match=words) as refused:
+        rescale(captured, size)
+    assert "\n" not in str(refused.value)
+
+
+def test_batch_norm_in_training_mode_takes_no_single_vector():
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)).train()
+    captured = capture(model, (torch.randn(4, 4),))
+    with pytest.raises(PartitionError, match=r"takes no batch of 1.*more than 1 value"):
+        rescale(captured, 1)
+    assert rescale(captured, 2).operators[-1].meta["val"].shape == (2, 4)
+
+
+def test_symbolic_sizes_of_a_form_are_refused_where_they_do_not_fit():
+    captured = capture(Halves(), (torch.randn(4, 10),), dynamic_batch=True)
+    if not batch_inputs(captured).symbols:
+        pytest.skip("export fixed the batch")
+    assert rescale(captured, 6).operators[-1].meta["val"].shape[-1] == 10
+    with pytest.raises(PartitionError, match="no batch of 5"):
+        rescale(captured, 5)
