@@ -6,7 +6,7 @@ most of what it takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, Final
 
@@ -16,11 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensorMode, unset_fake_temporarily
 from torch.utils import _pytree as pytree
 
 
-class SizedFakeTensorMode(FakeTensorMode):
+class SizedFakeTensorMode(FakeTensorMode):  # type: ignore[no-untyped-call]
     """A FakeTensorMode in which results have the storages that the real kernels make."""
 
     def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         """Run `func` on fake tensors and mend its result."""
         result = super().__torch_dispatch__(func, types, args, kwargs)
