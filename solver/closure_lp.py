@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -62,7 +63,7 @@ def closure_bound_ns(
     ceiling_ns : int
         Only plans with less are of interest: a bound of `ceiling_ns` says that there are none.
     time_limit_s : float, optional
-        Of each of a few linear programs. Without it, only iterations are limited.
+        Of all programs together. Without it, only their iterations are limited.
 
     Notes
     -----
@@ -70,12 +71,14 @@ def closure_bound_ns(
     program for them says that such plans take at least v, all plans take at least min(v, T),
     whichever of the two they are.
     """
+    end_s = math.inf if time_limit_s is None else time.perf_counter() + time_limit_s
     bound = at_least
     net_times_ns = least_times_ns(units)
     trial_ns = ceiling_ns - 1
     step = 0
     for _ in range(_PROGRAMS):
-        if bound >= ceiling_ns:
+        left_s = end_s - time.perf_counter()
+        if bound >= ceiling_ns or left_s <= 0:
             break
         windows = stage_bounds.windows(len(order), trial_ns, order)
         least = trial_ns + 1
@@ -83,7 +86,7 @@ def closure_bound_ns(
             program = _Program(units, windows, order, net_times_ns, ceiling_ns)
             if len(program.low) > _MOST_ROWS:
                 break
-            least = program.least_ns(time_limit_s)
+            least = program.least_ns(left_s)
         if trial_ns == ceiling_ns - 1:
             bound = max(bound, min(least, ceiling_ns))
             step = (ceiling_ns - bound) // 8
@@ -254,7 +257,7 @@ class _Program:
 
     # -- solving --------------------------------------------------------------------------
 
-    def least_ns(self, time_limit_s: float | None) -> int:
+    def least_ns(self, time_limit_s: float = math.inf) -> int:
         """Return a lower bound of T in nanoseconds; 0 if no dual values are found in time."""
         model = model_pb2.ModelProto()
         count, rows = len(self.upper), len(self.low)
@@ -275,8 +278,8 @@ class _Program:
         parameters = mathopt.SolveParameters(
             iteration_limit=_SIMPLEX_ITERATIONS if simple else _FIRST_ORDER_ITERATIONS
         )
-        if time_limit_s is not None:
-            parameters.time_limit = timedelta(seconds=max(time_limit_s, 0.01))
+        if time_limit_s < math.inf:
+            parameters.time_limit = timedelta(seconds=time_limit_s)
         chosen = mathopt.SolverType.GLOP if simple else mathopt.SolverType.PDLP
         result = mathopt.solve(mathopt.Model.from_model_proto(model), chosen, params=parameters)
         if not result.solutions or result.solutions[0].dual_solution is None:

@@ -36,8 +36,8 @@ _NEIGHBOURHOODS_FROM = 300
 """Units from which exact sub-solves are worth more than the whole model at once."""
 _NEAR_PERMILLE = 10
 """An incumbent so near its bound is good enough to start with."""
-_PROGRAM_SHARE = 0.1
-"""Of the time left, at most this much goes into each linear program."""
+_PROGRAM_SHARE = 0.2
+"""Of the time left, at most this much goes into the linear programs of a branch."""
 _FEW_MOVES_PER_UNIT = 100
 """Moves of local search on smaller graphs, which the model often solves at once."""
 _NEIGHBOURHOODS_S = 6.0
