@@ -273,6 +273,9 @@ def _from_module(
     first, *others = failures.values()
     also = " and ".join(text.split(" failed", 1)[0] for text in others)
     also = f"; {also} fail{'s' if len(others) == 1 else ''} too" if others else ""
-    raise PartitionError(
-        f"cannot capture {describe(model)}: {first}{also}; {remedy(causes[0], model)}"
-    ) from causes[0]
+    advice = "check dynamic_shapes, and that the model runs on these inputs"
+    if dynamic_shapes is None:
+        advice = remedy(causes[0], model)
+    raise PartitionError(f"cannot capture {describe(model)}: {first}{also}; {advice}") from causes[
+        0
+    ]

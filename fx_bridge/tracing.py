@@ -90,7 +90,7 @@ def complete(
             {placeholders[n]: (placeholders[n].name, tensor) for n, tensor in weights.items()},
         )
         args, kwargs = tuple(leaf for n, leaf in enumerate(leaves) if n not in weights), {}
-        note = f"{len(weights)} inputs that are parameters or buffers became attributes"
+        note = f"parameters and buffers among the inputs became attributes ({len(weights)})"
     if has_transform(own.graph):
         fuse_transforms(own)
         if has_transform(own.graph):

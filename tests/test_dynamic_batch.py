@@ -166,6 +166,7 @@ def test_dynamic_shapes_are_passed_on():
     with pytest.raises(PartitionError) as caught:
         capture(model, args, dynamic_shapes={"nonsense": {0: Dim("batch")}})
     assert "nonsense" in str(caught.value)
+    assert "check dynamic_shapes" in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -95,7 +95,7 @@ def test_parameters_that_a_trace_takes_as_inputs_become_weights(mode):
     call, weights = functional(model)
     traced = make_fx(call, tracing_mode=mode)(*weights, x)
     captured = capture(traced, (*weights, x))
-    assert captured.note == "7 inputs that are parameters or buffers became attributes"
+    assert captured.note == "parameters and buffers among the inputs became attributes (7)"
     assert len(captured.args) == 1
     placeholders = [node for node in captured.graph.nodes if node.op == "placeholder"]
     # A symbolic size is no weight.
@@ -170,3 +170,13 @@ def test_missing_values_are_computed_from_those_of_the_placeholders():
             node.meta.pop("val")
     again = capture(module)
     assert [node.meta["val"].shape for node in again.operators] == [(2, 4), (2, 4)]
+
+
+def test_a_decomposed_program_writes_where_it_copies():
+    """Tests that the functional normalisation, which returns its statistics, writes nothing."""
+    program = torch.export.export(convnet(), (torch.randn(2, 3, 8, 8),))
+    table = capture(program.run_decompositions()).storage_table
+    assert table.writes
+    assert all(name.startswith("copy_") for name in table.writes)
+    written = {s.owner for storages in table.writes.values() for s in storages}
+    assert written == {"1.running_mean", "1.running_var", "1.num_batches_tracked"}

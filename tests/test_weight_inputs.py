@@ -49,7 +49,7 @@ def test_nested_inputs_become_their_leaves():
 
     args = {"weight": nn.Parameter(torch.full((2,), 3.0)), "x": torch.ones(2)}, torch.ones(2)
     captured = capture(make_fx(call)(*args), args)
-    assert captured.note == "1 inputs that are parameters or buffers became attributes"
+    assert captured.note == "parameters and buffers among the inputs became attributes (1)"
     assert [node.name for node in captured.graph.find_nodes(op="placeholder")] == [
         "tree_2",
         "y_1",
