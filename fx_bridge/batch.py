@@ -185,6 +185,8 @@ def check_microbatchable(captured: CapturedGraph, table: BatchTable | None = Non
             )
         verb = "mixes samples of the batch" if state.mixes else "may mix samples of the batch"
         raise PartitionError(f"{place(node)} {verb}: {state.reason or state}; {_REMEDY}")
+    if not table.checked and table.batch_size > 1:
+        raise PartitionError(f"it is not certain that samples are not mixed: {table.note}")
     return table
 
 

@@ -34,7 +34,7 @@ def x(*shape):
 
 # -- the table is true ---------------------------------------------------------------------
 
-QUICK = ("gpt2", "t5", "mixtral", "resnet", "vit", "lstm", "encoder", "branches", "layers", "loss")
+QUICK = ("gpt2", "mixtral", "vit", "lstm", "encoder", "branches", "layers", "loss")
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_what_mixes_samples_is_refused_with_the_operator_named(function, words):
     [
         (lambda a: torch.ones(5, 4) @ a, "contracts the batch"),
         (lambda a: a[torch.tensor([3, 2, 1, 0])], "by their place in the batch"),
-        (lambda a: a + torch.ones(4, 1), "gives each sample an entry of its own"),
+        (lambda a: a + torch.tensor([[1.0], [2], [3], [4]]), "gives each sample an entry of its own"),
     ],
 )
 def test_what_fits_one_batch_size_alone_is_refused(function, words):
@@ -227,6 +227,8 @@ def test_a_model_that_fixes_its_batch_has_rules_alone_and_says_why():
     assert not table.checked
     assert "no batch of" in table.note
     assert table["relu"] == batch(0)
+    with pytest.raises(PartitionError, match=r"not certain.*no batch of"):
+        check_microbatchable(captured, table)
 
 
 def test_the_batch_is_found_or_given():
