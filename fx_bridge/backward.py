@@ -177,7 +177,6 @@ def backward_passes(
     captured: CapturedGraph,
     storage_bytes: Mapping[str, int],
     specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
-    latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
 ) -> dict[str, Backward]:
     """Return what solvers know of the backward pass of every operator.
 
@@ -187,9 +186,7 @@ def backward_passes(
     storage_bytes : mapping of str to int
         What each operator allocates, in the terms of the operator graph.
     specs : mapping of str to DeviceSpec
-        By device class, for the roofline.
-    latency_ns : mapping, optional
-        Times of the backward passes by operator name, instead of the roofline.
+        By device class, for the roofline; without any the passes take no time.
 
     Raises
     ------
@@ -207,14 +204,9 @@ def backward_passes(
         cost = costs.get(node.name, none)
         own = kept.get(node.name, set())
         kept_bytes = sum(s.size_bytes for s in own if s.kind == "operator")
-        latency: int | Mapping[str, int]
-        if latency_ns is None:
-            latency = {name: cost.latency_ns(spec) for name, spec in specs.items()}
-            latency = latency if any(latency.values()) else 0
-        else:
-            latency = latency_ns.get(node.name, 0)
+        latency = {name: cost.latency_ns(spec) for name, spec in specs.items()}
         passes[node.name] = Backward(
-            latency_ns=latency,
+            latency_ns=latency if any(latency.values()) else 0,
             gradient_bytes=cost.gradient_bytes,
             passes_to=cost.passes_to,
             kept_bytes=min(kept_bytes, storage_bytes[node.name]),

@@ -18,7 +18,7 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
-from fx_bridge.capture import CapturedGraph, placeholder_values
+from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, placeholder_values
 from fx_bridge.replay import Replay, tensors_in
 from fx_bridge.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.storage import StorageTable
@@ -223,6 +223,7 @@ def measured_latency_ns(
     kwargs: Mapping[str, Any] | None = None,
     *,
     repeats: int = 5,
+    training: bool = False,
 ) -> dict[str, int]:
     """Measure the time of every operator on this machine.
 
@@ -234,6 +235,8 @@ def measured_latency_ns(
         Inputs; the example inputs of the capture when both are left out.
     repeats : int
         Runs after one to warm up.
+    training : bool
+        Measure the backward pass of every operator too, on its own, and add its time.
 
     Returns
     -------
@@ -262,9 +265,9 @@ def measured_latency_ns(
     before = [(t, t.detach().clone()) for key in changed for t in table.weights[key].tensors]
     times: dict[str, list[int]] = {}
     try:
-        with torch.no_grad(), torch.random.fork_rng(enabled=True):
+        with torch.set_grad_enabled(training), torch.random.fork_rng(enabled=True):
             for repeat in range(repeats + 1):
-                timing = _Timing(captured.module, accelerated)
+                timing = _Timing(captured.module, accelerated, training)
                 inputs = pytree.tree_map_only(torch.Tensor, torch.clone, values)
                 timing.run(*inputs, enable_io_processing=False)
                 for name, time_ns in timing.times.items() if repeat else ():
@@ -281,9 +284,10 @@ def _median(times: Iterable[int]) -> int:
 
 
 class _Timing(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, accelerated: bool) -> None:
+    def __init__(self, module: fx.GraphModule, accelerated: bool, training: bool) -> None:
         super().__init__(module)
         self.accelerated = accelerated
+        self.training = training
         self.times: dict[str, int] = {}
 
     def run_node(self, n: fx.Node) -> Any:
@@ -292,4 +296,26 @@ class _Timing(fx.Interpreter):
         if self.accelerated:
             torch.accelerator.synchronize()
         self.times[n.name] = time.perf_counter_ns() - start_ns
+        if self.training and n.op in COMPUTE_OPS:
+            self.times[n.name] += self._backward_ns(n, value)
         return value
+
+    def _backward_ns(self, node: fx.Node, value: Any) -> int:
+        """Run the backward pass of `node` up to what it reads."""
+        outputs = [tensor for tensor in tensors_in(value) if tensor.requires_grad]
+        reads = [t for read in node.all_input_nodes for t in tensors_in(self.env[read])]
+        if node.op == "call_module":
+            reads += self.fetch_attr(str(node.target)).parameters()
+        # In place: the value that was read is the result.
+        made = {id(tensor) for tensor in outputs}
+        wanted = {id(t): t for t in reads if t.requires_grad and id(t) not in made}
+        if not outputs or not wanted:
+            return 0
+        gradients = [torch.ones_like(tensor) for tensor in outputs]
+        start_ns = time.perf_counter_ns()
+        torch.autograd.grad(
+            outputs, list(wanted.values()), gradients, retain_graph=True, allow_unused=True
+        )
+        if self.accelerated:
+            torch.accelerator.synchronize()
+        return time.perf_counter_ns() - start_ns

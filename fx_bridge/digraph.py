@@ -39,7 +39,6 @@ def to_digraph(
     *,
     specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
     latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
-    backward_latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
     training: bool = False,
     optimizer: Optimizer = "adamw",
     master_weights: bool = True,
@@ -54,9 +53,9 @@ def to_digraph(
         By device class, for roofline latencies. With the default, ``Device.device_class`` can
         be any preset.
     latency_ns : mapping of str to int, or to mapping of str to int, optional
-        Latency of every operator by name, or by name and device class, instead of the roofline.
-    backward_latency_ns : mapping, optional
-        The same of the backward passes, for training; operators without one can be left out.
+        Latency of every operator by name, or by name and device class, instead of the roofline;
+        when training with that of its backward pass, as ``measured_latency_ns(training=True)``
+        gives it.
     training : bool
         Add what the memory model ``training`` needs: gradients, optimiser state, and the backward
         pass of every operator (:mod:`fx_bridge.backward`).
@@ -106,8 +105,7 @@ def to_digraph(
         backward = backward_passes(
             captured,
             {name: int(place["storage_bytes"]) for name, place in placed.items()},
-            specs,
-            _known(backward_latency_ns, captured),
+            {} if latency_ns is not None else specs,
         )
 
     graph = nx.DiGraph()
@@ -137,10 +135,11 @@ def to_digraph(
         if training:
             graph.nodes[node.name]["backward"] = _plain(backward[node.name])
         graph.add_edges_from((read.name, node.name) for read in reads)
+    shared = _read_several_times(captured, table)
     graph.graph["weights"] = {
         key: {
             "size_bytes": weight.size_bytes,
-            "training_bytes": _training_bytes(weight, optimizer, master_weights),
+            "training_bytes": _training_bytes(weight, optimizer, master_weights, key in shared),
         }
         for key, weight in table.weights.items()
     }
@@ -182,18 +181,6 @@ def _checked(
     return latency_ns
 
 
-def _known(
-    latency_ns: Mapping[str, int | Mapping[str, int]] | None, captured: CapturedGraph
-) -> Mapping[str, int | Mapping[str, int]] | None:
-    unknown = set(latency_ns or ()) - {node.name for node in captured.operators}
-    if unknown:
-        raise PartitionError(
-            f"backward_latency_ns names {min(unknown)!r}, which is no operator; give entries for "
-            "operators of the graph"
-        )
-    return latency_ns
-
-
 def _plain(backward: Backward) -> dict[str, Any]:
     """Return the fields that say something, as plain data."""
     fields = {e.name: getattr(backward, e.name) for e in dataclasses.fields(backward)}
@@ -215,10 +202,27 @@ def _placement(node: fx.Node, table: StorageTable) -> dict[str, Any]:
     return {"storage_bytes": sum(s.size_bytes for s in {*own, *others}), "alias_of": None}
 
 
+def _read_several_times(captured: CapturedGraph, table: StorageTable) -> set[str]:
+    """Return the keys of the weights that several operators read, or that are tied."""
+    key_of = {name: key for key, weight in table.weights.items() for name in weight.names}
+    readers: dict[str, set[fx.Node]] = {}
+    for node in captured.operators:
+        own = {key_of.get(str(r.target), "") for r in node.all_input_nodes if r.op == "get_attr"}
+        if node.op == "call_module":
+            own.update(table.weights_read.get(node.name, ()))
+        for key in own:
+            readers.setdefault(key, set()).add(node)
+    return {key for key, nodes in readers.items() if len(nodes) > 1}
+
+
 def _training_bytes(
-    weight: WeightStorage, optimizer: Optimizer, master_weights: bool
+    weight: WeightStorage, optimizer: Optimizer, master_weights: bool, shared: bool
 ) -> int | None:
-    """Return the bytes of weight, gradient, moments and master copy; None without gradients."""
+    """Return the bytes of weight, gradient, moments and master copy; None without gradients.
+
+    Autograd adds up what the operators that share a weight give to its gradient, before all that
+    is added to the gradient of earlier microbatches.
+    """
     if not weight.trainable:
         return None
     total_bytes = weight.size_bytes
@@ -226,7 +230,7 @@ def _training_bytes(
         gradient_bytes = parameter.numel() * parameter.element_size()
         half = parameter.dtype in _HALF and master_weights
         state_bytes = parameter.numel() * 4 if half else gradient_bytes
-        total_bytes += gradient_bytes + _MOMENTS[optimizer] * state_bytes
+        total_bytes += (1 + shared) * gradient_bytes + _MOMENTS[optimizer] * state_bytes
         total_bytes += state_bytes if half else 0
     return total_bytes
 

@@ -38,7 +38,10 @@ def changed(problem: PartitionProblem, change: Change) -> PartitionProblem:
 def without_times(problem: PartitionProblem) -> PartitionProblem:
     """Return a problem with the same feasible plans, all of which cost nothing."""
     return problem.replace(
-        operators=tuple(replace(op, latency_ns=0, transfer_ns=None) for op in problem.operators),
+        operators=tuple(
+            replace(op, latency_ns=0, transfer_ns=None, backward=replace(op.backward, latency_ns=0))
+            for op in problem.operators
+        ),
         devices=tuple(
             replace(device, device_class=DEFAULT_DEVICE_CLASS, is_host=False)
             for device in problem.devices

@@ -357,12 +357,15 @@ def test_weights_pay_for_what_is_received_with_one_chunk_only():
 
 def test_saved_storages_count_for_every_microbatch():
     operators = (
-        operator("v", value=5, backward=Backward(residual_bytes=3)),
+        operator("v", value=5, backward=Backward(residual_bytes=5)),
         operator("u", "v", storage_bytes=20),
     )
-    problem = one_limited(*operators, memory_model="training")
-    assert anchor_of(problem, "v") == "u"
-    assert anchor_of(problem.replace(microbatches=2), "v") == "v"
+    more = (replace(operators[0], backward=Backward(residual_bytes=6)), operators[1])
+    # So do values that would be received.
+    for microbatches in (1, 2):
+        settings = {"memory_model": "training", "microbatches": microbatches}
+        assert anchor_of(one_limited(*operators, **settings), "v") == "u"
+        assert anchor_of(one_limited(*more, **settings), "v") == "v"
 
 
 def check_block(block, fired):
