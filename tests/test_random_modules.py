@@ -1,0 +1,213 @@
+"""Random modules, random plans, both backends: equal to the model in everything.
+
+Outputs, buffers, parameters, inputs and random numbers are compared to the bit: a split runs
+the same kernels in an order that differs only where nobody can tell. Gradients have the
+tolerance of check_equivalence, for the reason given there.
+
+What torch itself captures wrongly or not at all is shown at the end, once for each.
+"""
+
+import program_checks
+import pytest
+import torch
+from program_checks import REFUSALS, TRACE_LOSES, check_seeds, traced
+from random_modules import ClassSource, Program, random_module, random_program, shrink
+from torch import nn
+
+from fx_bridge.capture import capture
+from fx_bridge.equivalence import check_equivalence
+from solver import PartitionError
+
+
+def test_exported_programs():
+    ends = check_seeds(range(90), random_program)
+    ends += check_seeds(range(90, 100), random_program, solver=True)
+    assert ends.total() == 100
+    assert ends["compared"] >= 60, ends
+    assert ends["compared"] + ends["compared without gradients"] >= 95, ends
+
+
+def test_traced_programs():
+    ends = check_seeds(range(100), random_program, way="symbolic_trace")
+    assert ends["compared"] >= 10, ends
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("start", range(1000, 2500, 100))
+def test_many_exported_programs(start):
+    ends = check_seeds(range(start, start + 90), random_program, plans=4)
+    ends += check_seeds(range(start + 90, start + 100), random_program, plans=2, solver=True)
+    assert ends["compared"] + ends["compared without gradients"] >= 90, ends
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("start", range(1000, 2500, 500))
+def test_many_traced_programs(start):
+    ends = check_seeds(range(start, start + 500), random_program, way="symbolic_trace", plans=4)
+    assert ends["compared"] >= 50, ends
+
+
+# -- the generator -------------------------------------------------------------------------
+
+
+def test_a_seed_gives_one_program_and_leaves_the_random_state():
+    state = torch.get_rng_state()
+    program = random_program(7)
+    assert torch.equal(state, torch.get_rng_state())
+    assert program.source == random_program(7).source
+    assert program.source != random_program(8).source
+    model, args, kwargs = random_module(7)
+    again = program.build()[0]
+    assert check_equivalence(model, again, args, kwargs).equal
+
+
+PARTS = """
+chunk( unbind( index_copy_ out= register_buffer BatchNorm LSTM no_grad autocast dropout rand_like
+.shape[0] requires_grad_(False) persistent=False MultiheadAttention weight_norm spectral_norm Pair(
+bfloat16() padding_idx self.a.b submod_0 topk requires_grad=True copy_( inplace=True
+"""
+
+
+def test_programs_contain_what_they_are_for():
+    text = "\n".join(random_program(seed).source for seed in range(100))
+    assert [part for part in PARTS.split() if part not in text] == []
+
+
+def _program(*statements, results=("v3",)):
+    model = ClassSource("Model", ("x0",), ("self.m1 = nn.Linear(4, 4)",), statements, results)
+    return Program(0, (model,), "(torch.ones(2, 4),)", "{}", ("model.eval()",))
+
+
+def test_shrinking_leaves_what_the_failure_needs():
+    program = _program(
+        "v1 = x0.sin()", "v2 = x0 * 2", "v3 = v1 + 1", "v4 = v2", results=("v3", "v4")
+    )
+
+    def fails(candidate):
+        model, args, kwargs = candidate.build()
+        leaves = torch.utils._pytree.tree_leaves(model(*args, **kwargs))
+        return any(torch.equal(leaf, torch.ones(2, 4).sin() + 1) for leaf in leaves)
+
+    small = shrink(program, fails)
+    assert small.classes[-1].statements == ("v1 = x0.sin()", "v3 = v1 + 1")
+    assert small.classes[-1].results == ("v3",)
+    assert small.classes[-1].members == ()
+    assert small.setup == ()
+
+
+def test_a_difference_prints_the_program(monkeypatch):
+    def wrong(captured, plan, *, backend):
+        split = program_checks_split(captured, plan, backend=backend)
+        split.register_forward_hook(lambda _, args, output: output + 1)
+        return split
+
+    program_checks_split = program_checks.split_by_plan
+    monkeypatch.setattr(program_checks, "split_by_plan", wrong)
+    with pytest.raises(AssertionError, match=r"(?s)output differs in 8 .*v3 = self.m1\(x0\)"):
+        program_checks.check_program(_program("v2 = x0.sin()", "v3 = self.m1(x0) * v2"))
+
+
+# -- what torch captures wrongly -----------------------------------------------------------
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+class OwnBackward(nn.Linear):
+    def forward(self, x):
+        return Doubled.apply(super().forward(x))
+
+
+def test_torch_export_loses_a_backward_pass_of_its_own():
+    """The one construct that the generator leaves out; outputs are right, gradients are not."""
+    model, args = OwnBackward(4, 4), (torch.randn(2, 4),)
+    report = check_equivalence(model, capture(model, args).module, args, gradients=True)
+    assert report.outputs_equal
+    assert report.gradients_equal is False
+
+
+REFUSED = {
+    "no operators": ["v3 = x0"],
+    "name of a region": [
+        "v1 = x0 + 1",
+        "with torch.no_grad():\n    v2 = v1 * 2",
+        "v2[0] = 1.0",
+        "v3 = v2 * self.submod_1",
+    ],
+    "shape of an input": ["x0.unsqueeze_(0)", "x0[0, 0] = 1.0", "v3 = x0 * 2"],
+    "data of a tensor": ["v3 = x0.data * 2", "v3[0] = 1.0"],
+}
+
+
+@pytest.mark.parametrize("reason", REFUSALS)
+def test_what_torch_does_not_capture_is_refused(reason):
+    members = ("self.submod_1 = nn.Parameter(torch.ones(4))",)
+    model = ClassSource("Model", ("x0",), members, tuple(REFUSED[reason]), ("v3",))
+    module, args, kwargs = Program(0, (model,), "(torch.ones(2, 4),)", "{}").build()
+    with pytest.raises(PartitionError, match=REFUSALS[reason]):
+        capture(module, args, kwargs)
+
+
+class Loses(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(4, 4)
+        self.register_buffer("steps", torch.zeros(4))
+
+
+class AddsInPlace(Loses):
+    def forward(self, x):
+        row = x[0]
+        row *= 2
+        return x + 1
+
+
+class Assigns(Loses):
+    def forward(self, x):
+        self.steps = self.steps + 1
+        return x + self.steps
+
+
+class Region(Loses):
+    def forward(self, x):
+        with torch.no_grad():
+            y = self.mix(x)
+        return self.mix(y)
+
+
+class NewTensor(Loses):
+    def forward(self, x):
+        total = torch.zeros(2, 4)
+        total.add_(x)
+        return total * 2
+
+
+class Chooses(Loses):
+    def forward(self, x, factor=2):
+        return x * factor if isinstance(factor, int) else x
+
+
+LOSES = dict(zip(TRACE_LOSES, (AddsInPlace, Assigns, Region, NewTensor, Chooses), strict=True))
+
+
+@pytest.mark.parametrize("what", TRACE_LOSES)
+def test_what_symbolic_trace_loses(what):
+    """Why such programs are left out where they are traced; torch.export captures them all."""
+    model, args = LOSES[what](), (torch.randn(2, 4),)
+    kwargs = {"factor": 3} if what == "a choice by type" else {}
+    assert check_equivalence(
+        model, capture(model, args, kwargs).module, args, kwargs, gradients="region" in what
+    ).equal
+    graph = traced(LOSES[what]())
+    graph.load_state_dict(model.state_dict(), strict=False)
+    # A constant that is written keeps what the call before wrote.
+    graph(*(tensor.clone() for tensor in args), **kwargs)
+    report = check_equivalence(model, graph, args, kwargs, gradients="region" in what)
+    assert not report.equal
