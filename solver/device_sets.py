@@ -155,7 +155,7 @@ class ViableStates:
         """Return which states can run all from `start` on."""
         # Sums of floats are not exact; a few too many states do no harm.
         more = 1 + 1e-9
-        viable = self._after_bytes[start] <= self._own_bytes * more
+        viable: npt.NDArray[np.bool_] = self._after_bytes[start] <= self._own_bytes * more
         viable &= self._before_bytes[start] <= self._others_bytes * more
         if self._limits_time:
             rest_ns = self._before_ns[-1] - self._before_ns[start]
