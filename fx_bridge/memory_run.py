@@ -125,6 +125,8 @@ class MemoryRun(Replay):
             for tensor in weight.tensors:
                 fake = self.fake(tensor)
                 self.ledger.hold(fake, "weight", key, weight.size_bytes)
+                # A fake comes with a fake of the gradient that the tensor happens to have.
+                fake.grad = None
                 if any(tensor is parameter for parameter in weight.trainable):
                     self._parameters[names.get(id(tensor), key)] = fake
 

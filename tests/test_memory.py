@@ -420,6 +420,13 @@ def test_a_profile_is_plain_data():
     assert profile == memory_profile(small(), training=True)
 
 
+def test_gradients_that_the_model_happens_to_have_do_not_count():
+    captured = small()
+    before = memory_profile(captured, training=True)
+    captured.module(torch.ones(3, 4)).sum().backward()
+    assert memory_profile(captured, training=True) == before
+
+
 def test_models_on_the_meta_device():
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10**6))
