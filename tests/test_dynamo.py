@@ -70,7 +70,7 @@ def test_training_is_that_of_the_model_step_by_step(breaks, graphs):
     backend = backend_of(16, 16)
     compiled = torch.compile(model, backend=backend)
     ours, theirs = (torch.optim.AdamW(m.parameters(), lr=0.1) for m in (model, reference))
-    for seed, batch in enumerate((5, 5, 7, 4, 5)):
+    for seed, batch in enumerate((5, 7, 4)):
         x = torch.randn(batch, 32)
         found, expected = step(compiled, ours, x, seed), step(reference, theirs, x, seed)
         assert torch.equal(found["folded"], expected["folded"])
