@@ -13,12 +13,21 @@ from torch.utils.flop_counter import FlopCounterMode
 import fx_bridge.costs
 from fx_bridge.backward import backward_costs, backward_flops, backward_moved_bytes
 from fx_bridge.capture import capture
-from fx_bridge.costs import measured_latency_ns, node_flops
+from fx_bridge.costs import measured_latency_ns, node_flops, roofline_latency_ns
 from fx_bridge.digraph import to_digraph
+from fx_bridge.partition import partition_module
 from fx_bridge.replay import tensors_in
-from fx_bridge.specs import DeviceSpec
+from fx_bridge.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.splitting import split_by_plan
-from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
+from solver import (
+    Device,
+    Interconnect,
+    PartitionError,
+    PartitionPlan,
+    SolveLimits,
+    evaluate,
+    problem_from_digraph,
+)
 
 
 class Block(nn.Module):
@@ -306,3 +315,55 @@ TIGHT = {
     ("encoder", 1): 1.05,
     ("encoder", 2): 1.1,
 }
+
+
+def test_a_training_plan_from_a_model():
+    model, args = MODELS["encoder"]()
+    devices = [Device(f"d{i}") for i in range(2)]
+    settings = {
+        "devices": devices,
+        "memory_model": "training",
+        "optimizer": "sgd",
+        "microbatches": 4,
+        "interconnect": Interconnect(),
+        "limits": SolveLimits(time_limit_s=20, workers=1),
+    }
+    result = partition_module(model, args, schedule="gpipe", **settings)
+    evaluation = evaluate(result.problem, result.plan)
+    assert [entry.in_flight for entry in evaluation.stages] == [4, 4]
+    captured = result.captured
+    spec = DEVICE_SPECS["default"]
+    forward = sum(t["default"] for t in roofline_latency_ns(captured).values())
+    backward = sum(cost.latency_ns(spec) for cost in backward_costs(captured).values())
+    assert sum(entry.compute_ns for entry in evaluation.usage) == forward + backward
+    adam = partition_module(model, args, schedule="gpipe", **{**settings, "optimizer": "adam"})
+    size = sum(parameter.numel() * 4 for parameter in model.parameters())
+    totals = [
+        sum(entry.weights_bytes for entry in evaluate(r.problem, r.plan).usage)
+        for r in (result, adam)
+    ]
+    assert totals == [2 * size, 4 * size]
+    with pytest.raises(PartitionError, match="nothing to train"):
+        partition_module(model.requires_grad_(False), args, **settings)
+
+
+def test_values_without_a_gradient_travel_one_way():
+    class Masked(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+        def forward(self, x):
+            mask = x > 0
+            return self.layers[1](torch.where(mask, self.layers[0](x), 0.0)) * mask
+
+    captured = capture(Masked(), (torch.ones(4, 8),))
+    graph = to_digraph(captured, training=True)
+    problem = problem_from_digraph(graph, [Device("a"), Device("b")], memory_model="training")
+    names = [op.name for op in problem.operators]
+    last = {"linear_1", "mul"}
+    plan = PartitionPlan({n: "b" if n in last else "a" for n in names}, ("a", "b"))
+    # A mask of a byte each one way, a value of four bytes each both ways.
+    assert evaluate(problem, plan).transfer_bytes == 32 + 2 * 128
+    inference = problem.replace(memory_model="inference")
+    assert evaluate(inference, plan).transfer_bytes == 32 + 128
