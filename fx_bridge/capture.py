@@ -141,6 +141,7 @@ def capture(
 
     Examples
     --------
+    >>> import torch
     >>> captured = capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),))
     >>> captured.how, [node.name for node in captured.operators]
     ('export', ['linear'])
