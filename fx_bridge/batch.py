@@ -169,22 +169,30 @@ def check_microbatchable(captured: CapturedGraph, table: BatchTable | None = Non
     """
     table = batch_dimensions(captured) if table is None else table
     nodes = {node.name: node for node in captured.graph.nodes}
+    outputs = [
+        (nodes.get(state.origin or read.name, read), state)
+        for read, state in output_states(captured, table)
+        if state.kind not in ("batch", "replicated", "partial")
+    ]
+    for node, state in outputs:
+        if state.mixes:
+            raise PartitionError(
+                f"{place(node)} mixes samples of the batch: {state.reason}; {_REMEDY}"
+            )
     for name in table.writes:
         raise PartitionError(
             f"{place(nodes[name])} writes to a parameter or buffer, which the next microbatch "
             "would read; call eval(), or make it an input and an output"
         )
-    for read, state in output_states(captured, table):
-        if state.kind in ("batch", "replicated", "partial"):
-            continue
-        node = nodes.get(state.origin or read.name, read)
+    for node, state in outputs:
         if state.kind == "index":
             raise PartitionError(
-                f"output {read.name!r} counts the samples of the batch, so microbatches would "
+                f"output {node.name!r} counts the samples of the batch, so microbatches would "
                 "start anew; leave it out of the outputs"
             )
-        verb = "mixes samples of the batch" if state.mixes else "may mix samples of the batch"
-        raise PartitionError(f"{place(node)} {verb}: {state.reason or state}; {_REMEDY}")
+        raise PartitionError(
+            f"{place(node)} may mix samples of the batch: {state.reason or state}; {_REMEDY}"
+        )
     if not table.checked and table.batch_size > 1:
         raise PartitionError(f"it is not certain that samples are not mixed: {table.note}")
     return table

@@ -95,6 +95,8 @@ def batch_inputs(captured: CapturedGraph, batch_size: int | None = None) -> Batc
         name: tuple(0 if _has_rows(t) and t.size(0) == batch_size else None for t in leaves)
         for name, leaves in values.items()
     }
+    if not batch_size:
+        raise PartitionError("the batch of the inputs is empty; capture one of at least one sample")
     if not any(dim == 0 for found in dims.values() for dim in found):
         raise PartitionError(
             f"batch_size is {batch_size} but no input has that many rows; dimension 0 of the "

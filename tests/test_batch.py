@@ -172,7 +172,10 @@ def test_what_mixes_samples_is_refused_with_the_operator_named(function, words):
     [
         (lambda a: torch.ones(5, 4) @ a, "contracts the batch"),
         (lambda a: a[torch.tensor([3, 2, 1, 0])], "by their place in the batch"),
-        (lambda a: a + torch.tensor([[1.0], [2], [3], [4]]), "gives each sample an entry of its own"),
+        (
+            lambda a: a + torch.tensor([[1.0], [2], [3], [4]]),
+            "gives each sample an entry of its own",
+        ),
     ],
 )
 def test_what_fits_one_batch_size_alone_is_refused(function, words):
@@ -183,13 +186,34 @@ def test_what_fits_one_batch_size_alone_is_refused(function, words):
 
 def test_batch_norm_in_training_mode_is_refused_and_instance_norm_is_not():
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU())
-    with pytest.raises(PartitionError, match="writes to a parameter or buffer"):
+    with pytest.raises(PartitionError, match=r"module '1'.*in training mode normalises"):
         check_microbatchable(capture(model.train(), (x(4, 3, 8, 8),)))
     check_microbatchable(capture(model.eval(), (x(4, 3, 8, 8),)))
     bare = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4, track_running_stats=False))
     with pytest.raises(PartitionError, match=r"module '1'.*normalises over the batch"):
         check_microbatchable(capture(bare.train(), (x(4, 3, 8, 8),)))
     check_microbatchable(capture(nn.InstanceNorm2d(3).train(), (x(4, 3, 8, 8),)))
+
+
+def test_what_is_kept_for_the_next_call_is_refused():
+    class Cache(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("kept", torch.zeros(8, 5))
+
+        def forward(self, a):
+            self.kept[1] = a.mean(0)
+            return a * 2
+
+    with pytest.raises(PartitionError, match="writes to a parameter or buffer"):
+        check_microbatchable(capture(Cache(), (x(4, 5),)))
+
+
+def test_outputs_that_count_samples_or_depend_on_data_are_refused():
+    with pytest.raises(PartitionError, match="counts the samples"):
+        check_microbatchable(of(lambda a: torch.arange(a.size(0)), x(4, 5))[0])
+    with pytest.raises(PartitionError, match=r"may mix samples.*depends on the data"):
+        check_microbatchable(of(lambda a: a[a > 0] * 2, x(4, 5))[0])
 
 
 def test_a_branch_on_the_whole_batch_is_refused():
@@ -236,6 +260,8 @@ def test_the_batch_is_found_or_given():
     assert batch_dimensions(captured).batch_size == 4
     with pytest.raises(PartitionError, match="no input has that many rows"):
         batch_dimensions(captured, batch_size=5)
+    with pytest.raises(PartitionError, match="is empty"):
+        batch_dimensions(capture(nn.Linear(3, 3), (torch.ones(0, 3),)))
     with pytest.raises(PartitionError, match="there is no batch"):
         batch_dimensions(of(lambda a: a + 1, torch.tensor(1.0))[0])
 
