@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_map_only
 
 from fx_bridge.capture import CapturedGraph, capture
 from fx_bridge.memory_ledger import Allocation, Kind, Phase
-from fx_bridge.memory_run import Loss, MemoryRun, Runner, Training
+from fx_bridge.memory_run import Loss, MemoryRun, NothingToTrainError, Runner, Training
 from fx_bridge.optimizer_state import OptimizerFactory, check_optimizer_or_factory
 from fx_bridge.replay import tensors_in
 from solver import PartitionError
@@ -297,7 +297,8 @@ def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryPr
         Of :func:`fx_bridge.split_by_plan`, made from a graph with values.
     **settings
         Those of :func:`memory_profile`. In training, the inputs of all stages but the first
-        require gradients unless `input_gradients` says otherwise; `loss` is that of the last.
+        require gradients unless `input_gradients` says otherwise; `loss` is that of the last. A
+        stage that no gradient goes through has a forward pass alone.
 
     Returns
     -------
@@ -330,7 +331,12 @@ def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryPr
         own = {"input_gradients": position > 0, **settings}
         if position == len(stages) - 1:
             own["loss"] = loss
-        profiles[name] = memory_profile(captured, **own)
+        try:
+            profiles[name] = memory_profile(captured, **own)
+        except NothingToTrainError:
+            # Such as a first stage that only prepares masks.
+            own = {key: own[key] for key in ("runner", "release_inputs") if key in own}
+            profiles[name] = memory_profile(captured, **own)
     return profiles
 
 

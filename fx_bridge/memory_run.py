@@ -22,6 +22,10 @@ Runner = Literal["code", "interpreter"]
 Loss = Callable[[Any], torch.Tensor]
 
 
+class NothingToTrainError(PartitionError):
+    """A graph without a backward pass."""
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """What follows a forward pass; see :func:`fx_bridge.memory.memory_profile`."""
@@ -184,7 +188,7 @@ class MemoryRun(Replay):
         else:
             roots = list({id(t): t for t in tensors_in(self.outputs) if t.requires_grad}.values())
             if not roots:
-                raise PartitionError(
+                raise NothingToTrainError(
                     "no output of the graph requires a gradient, so there is no backward pass; "
                     "capture a model whose parameters require gradients, or pass training=False"
                 )

@@ -16,7 +16,7 @@ from fx_bridge.colocation import colocation_groups
 from fx_bridge.digraph import to_digraph
 from fx_bridge.memory import forward_workspaces, memory_profile, peak_memory, stage_profiles
 from fx_bridge.splitting import split_by_plan
-from solver import Device, PartitionError, evaluate, problem_from_digraph
+from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
 
 TRAINED = (
     "gpt2", "llama", "mixtral", "lstm", "convnet", "dropout", "encoder", "views", "tuples",
@@ -339,6 +339,36 @@ def test_a_chain_of_stages_holds_exactly_what_is_promised_with_workspaces():
             size_bytes + workspaces.get(operator, 0)
             for operator, size_bytes in zip(entry.operators, entry.timeline_bytes, strict=True)
         )
+
+
+@pytest.mark.parametrize("name", ["gpt2", "encoder", "tuples"])
+def test_training_of_stages_alone_equals_the_tracker(name):
+    captured, _ = captured_model(name)
+    _, args, kwargs = build(name)
+    split = split_by_plan(captured, chain_plan(captured, 3))
+    inputs = stage_inputs(split, args, kwargs)
+    profiles = stage_profiles(split, training=True, runner="interpreter", accumulating=True)
+    for position, (stage, profile) in enumerate(profiles.items()):
+        for tensor in inputs[stage]:
+            tensor.requires_grad_(position > 0 and tensor.is_floating_point())
+        module = capture(split.get_submodule(stage)).module
+        tracker = track_training(
+            module, list(inputs[stage]), optimizer=OPTIMIZERS["adamw"], accumulate=True
+        )
+        # A stage without parameters has no step.
+        expected = {phase: tracked_peaks(tracker)[phase] for phase in phase_peaks(profile)}
+        assert phase_peaks(profile) == expected, stage
+
+
+def test_a_stage_that_is_not_trained_runs_forward_alone():
+    captured, _ = captured_model("grad-free")
+    names = [node.name for node in captured.operators]
+    places = {name: f"d{int(index > 0)}" for index, name in enumerate(names)}
+    plan = PartitionPlan(places, ("d0", "d1"))
+    split = split_by_plan(captured, plan)
+    first, second = stage_profiles(split, training=True).values()
+    assert {point.phase for point in first.points} == {"forward"}
+    assert {point.phase for point in second.points} == {"forward", "backward", "optimizer"}
 
 
 def test_later_stages_have_gradients_of_their_inputs():
