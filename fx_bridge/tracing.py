@@ -12,6 +12,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+from fx_bridge.faithful_trace import faithful_trace
 from fx_bridge.inputs import flat_inputs, needs_inputs, on_device_of
 from fx_bridge.messages import failure, quiet
 from fx_bridge.replay import Replay
@@ -36,7 +37,7 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx
         for name, parameter in parameters.items()
         if name not in given and parameter.default is not parameter.empty
     }
-    traced = fx.symbolic_trace(model, concrete_args=defaults or None)
+    traced = faithful_trace(model, defaults or None)
     # Tracing renames such a placeholder, and asserts that it has its default.
     for name in defaults:
         for node in list(traced.graph.nodes):

@@ -13,12 +13,12 @@ from collections import Counter
 import torch
 from random_plans import random_plan
 from separated import separated
-from torch import fx
 
 from fx_bridge.capture import capture
 from fx_bridge.colocation import colocation_groups
 from fx_bridge.digraph import to_digraph
 from fx_bridge.equivalence import check_equivalence
+from fx_bridge.faithful_trace import faithful_trace
 from fx_bridge.observation import original_name
 from fx_bridge.splitting import split_by_plan
 from solver import (
@@ -43,30 +43,8 @@ REFUSALS = {
 }
 """What a capture may be refused for, and the message."""
 
-TRACE_LOSES = {
-    "a write by += and the like": r"^\S+ [-+*/]= ",
-    "an assignment to an attribute": r"^self\.[^\[(]+ = ",
-    "a region of no_grad or autocast": r"^with torch\.|nn\.init",
-    "a new tensor, which becomes a constant": r"torch\.(zeros|empty|ones|full)\(",
-    "a choice by type": r"isinstance\(|is_tensor\(",
-}
-"""What torch.fx.symbolic_trace drops without a word; each is shown in test_random_modules.py."""
-
-
-class BufferTracer(fx.Tracer):
-    """A tracer that sees buffers; otherwise what is written to them is done once, in tracing."""
-
-    proxy_buffer_attributes = True
-
-
-def traced(model):
-    """Return the graph of torch.fx.symbolic_trace, buffers included."""
-    tracer = BufferTracer()
-    state = torch.get_rng_state()
-    graph = tracer.trace(model)
-    if not torch.equal(state, torch.get_rng_state()):
-        raise ValueError("random numbers were drawn while tracing, and are constants now")
-    return fx.GraphModule(tracer.root, graph)
+CHOICE_BY_TYPE = r"isinstance\(|is_tensor\("
+"""What tracing decides by the type of a proxy; nothing tells it."""
 
 
 def check_program(program, *, way="export", plans=2, solver=False):
@@ -85,11 +63,8 @@ def check_program(program, *, way="export", plans=2, solver=False):
     -------
     str
     """
-    if way == "symbolic_trace":
-        lines = [line for part in program.classes for line in part.statements]
-        for what, text in TRACE_LOSES.items():
-            if any(re.search(text, line, re.MULTILINE) for line in lines):
-                return f"not traced: {what}"
+    if way == "symbolic_trace" and re.search(CHOICE_BY_TYPE, program.source):
+        return "not traced: a choice by type"
     case = _Case(program)
     before = {name: tensor.clone() for name, tensor in case.model.state_dict().items()}
     state = torch.get_rng_state()
@@ -176,7 +151,7 @@ def _captured(case, way):
         return capture(case.model, case.args, case.kwargs)
     # Tracing leaves constants in the module that it traces.
     case.owner = case.program.build()[0]
-    return capture(traced(case.owner), case.args, case.kwargs)
+    return capture(faithful_trace(case.owner, None), case.args, case.kwargs)
 
 
 def _same(a, b):

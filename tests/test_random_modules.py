@@ -10,12 +10,13 @@ What torch itself captures wrongly or not at all is shown at the end, once for e
 import program_checks
 import pytest
 import torch
-from program_checks import REFUSALS, TRACE_LOSES, check_seeds, traced
+from program_checks import REFUSALS, check_seeds
 from random_modules import ClassSource, Program, random_module, random_program, shrink
 from torch import nn
 
 from fx_bridge.capture import capture
 from fx_bridge.equivalence import check_equivalence
+from fx_bridge.faithful_trace import faithful_trace
 from solver import PartitionError
 
 
@@ -155,59 +156,13 @@ def test_what_torch_does_not_capture_is_refused(reason):
         capture(module, args, kwargs)
 
 
-class Loses(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.mix = nn.Linear(4, 4)
-        self.register_buffer("steps", torch.zeros(4))
-
-
-class AddsInPlace(Loses):
-    def forward(self, x):
-        row = x[0]
-        row *= 2
-        return x + 1
-
-
-class Assigns(Loses):
-    def forward(self, x):
-        self.steps = self.steps + 1
-        return x + self.steps
-
-
-class Region(Loses):
-    def forward(self, x):
-        with torch.no_grad():
-            y = self.mix(x)
-        return self.mix(y)
-
-
-class NewTensor(Loses):
-    def forward(self, x):
-        total = torch.zeros(2, 4)
-        total.add_(x)
-        return total * 2
-
-
-class Chooses(Loses):
+class Chooses(nn.Module):
     def forward(self, x, factor=2):
         return x * factor if isinstance(factor, int) else x
 
 
-LOSES = dict(zip(TRACE_LOSES, (AddsInPlace, Assigns, Region, NewTensor, Chooses), strict=True))
-
-
-@pytest.mark.parametrize("what", TRACE_LOSES)
-def test_what_symbolic_trace_loses(what):
-    """Why such programs are left out where they are traced; torch.export captures them all."""
-    model, args = LOSES[what](), (torch.randn(2, 4),)
-    kwargs = {"factor": 3} if what == "a choice by type" else {}
-    assert check_equivalence(
-        model, capture(model, args, kwargs).module, args, kwargs, gradients="region" in what
-    ).equal
-    graph = traced(LOSES[what]())
-    graph.load_state_dict(model.state_dict(), strict=False)
-    # A constant that is written keeps what the call before wrote.
-    graph(*(tensor.clone() for tensor in args), **kwargs)
-    report = check_equivalence(model, graph, args, kwargs, gradients="region" in what)
-    assert not report.equal
+def test_symbolic_trace_chooses_by_the_type_of_a_proxy():
+    """Why programs with such a choice are not traced; torch.export captures them."""
+    model, args, kwargs = Chooses(), (torch.randn(2, 4),), {"factor": 3}
+    assert check_equivalence(model, capture(model, args, kwargs).module, args, kwargs).equal
+    assert not check_equivalence(model, faithful_trace(model, None), args, kwargs).equal
