@@ -29,7 +29,8 @@ pins                        x[u,p] <= sum of q[p,k] over the allowed k          
 receive                     received[n,p] >= x[c,p] - x[producer,p]                transfers
 send                        sum_p pair[n,p,r] >= received[n,r];                    transfers
                             pair[n,p,r] <= x[producer,p]
-memory, at every t          weights[p] + received[p] + in_flight(p) * saved[p]     memory
+memory, at every t          weights[p] + received[p]                           memory
+                            + (in_flight(p) - 1) * saved[p]
                             + sum of x[u,p] over storages with first <= t <= last
                             + sum of crosses (x if an output) with last < t
                             <= sum_k capacity[k] q[p,k]
