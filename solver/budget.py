@@ -69,3 +69,7 @@ class Budget:
     def charge(self, solver: cp_model.CpSolver) -> None:
         """Count what a run of CP-SAT has used."""
         self._spent_s += max(solver.response_proto.deterministic_time, 1e-3)
+
+    def add(self, other: Budget) -> None:
+        """Count what another search, on behalf of this one, has used."""
+        self._spent_s += other._spent_s

@@ -38,6 +38,8 @@ _NEAR_PERMILLE = 10
 """An incumbent so near its bound is good enough to start with."""
 _PROGRAM_SHARE = 0.2
 """Of the time left, at most this much goes into the linear programs of a branch."""
+_WITHOUT_HOST_SHARE = 0.4
+"""Of the time left, at most this much goes into plans without a host."""
 _FEW_MOVES_PER_UNIT = 100
 """Moves of local search on smaller graphs, which the model often solves at once."""
 _NEIGHBOURHOODS_S = 6.0
@@ -148,6 +150,10 @@ class _Search:
                 # Only such plans are hints for the model of the simplified problem.
                 starts.append(self.simplified.repair(result.plan))
                 self._offer(starts[-1])
+        plan = self._plan_without_host()
+        if plan is not None:
+            starts.append(self.simplified.repair(plan))
+            self._offer(starts[-1])
         name = self.problem.objective[0]
         target = self._least(name, self._slots())
         near = target * (1000 + _NEAR_PERMILLE) // 1000
@@ -167,6 +173,37 @@ class _Search:
             self._offer(plan)
         if self.incumbent is not None and len(self.units) >= _NEIGHBOURHOODS_FROM:
             self._offer(self._improve(self.incumbent, target))
+
+    def _plan_without_host(self) -> PartitionPlan | None:
+        """Return a plan that leaves out a host, which the best plan often does.
+
+        Transfers to a host cost it nothing. So fewer units can be merged than for the other
+        devices alone, and every order of devices with it is harder to search.
+        """
+        problem = self.problem
+        others = tuple(device for device in problem.devices if not device.is_host)
+        if (
+            problem.interconnect.charging != "host_staged"
+            or not 0 < len(others) < len(problem.devices)
+            or problem.objective[0] != "bottleneck"
+            or len(self.units) < _NEIGHBOURHOODS_FROM
+            or any(allowed is not None for allowed in self.units.allowed_devices)
+        ):
+            return None
+        limits = self.limits
+        if self.budget.remaining_s is not None:
+            share_s = _WITHOUT_HOST_SHARE * self.budget.remaining_s
+            limits = replace(limits, time_limit_s=share_s, on_progress=None)
+        gone = {device.name for device in problem.devices if device.is_host}
+        links = problem.interconnect.links.items()
+        interconnect = replace(
+            problem.interconnect, links={k: v for k, v in links if gone.isdisjoint(k)}
+        )
+        without = problem.replace(devices=others, interconnect=interconnect)
+        search = _Search(without, limits)
+        plan = search.run().plan
+        self.budget.add(search.budget)
+        return plan
 
     def _improve(self, plan: PartitionPlan, target: int) -> PartitionPlan:
         """Return what sub-solves around the borders of stages make of `plan`."""

@@ -114,3 +114,29 @@ def test_an_answer_that_denies_a_known_plan_is_not_believed(monkeypatch):
         problem = random_problem(seed)
         assert solve(problem, LIMITS).objective_values == optimum(problem), seed
     assert False in asked
+
+
+def test_plans_without_a_host_are_looked_at_first(monkeypatch):
+    monkeypatch.setattr(cp_sat, "_NEIGHBOURHOODS_FROM", 1)
+    looked = []
+    search = cp_sat._Search.run
+
+    def run(self):
+        looked.append(any(device.is_host for device in self.problem.devices))
+        return search(self)
+
+    monkeypatch.setattr(cp_sat._Search, "run", run)
+    compared = 0
+    for seed in range(200):
+        problem = random_problem(90_000 + seed, max_operators=6, objective=("bottleneck",))
+        hosts = sum(device.is_host for device in problem.devices)
+        if problem.interconnect.charging != "host_staged" or not 0 < hosts < len(problem.devices):
+            continue
+        best = brute_force(to_instance(problem))
+        result = cp_sat.solve_cp_sat(problem, SolveLimits(workers=1))
+        assert result.objective_values == (None if best is None else best[0]), seed
+        compared += 1
+    # With a host first, and then without, for what the first one asked for.
+    assert compared > 20
+    assert looked.count(False) > compared // 3
+    assert looked.count(True) == compared
