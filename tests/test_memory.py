@@ -23,12 +23,18 @@ TRAINED = (
     "casts", "tied", "grad-free",
 )  # fmt: skip
 """Those whose training is measured in every run; the nightly one takes all."""
+SLOW = ("t5", "swin", "convnext", "bert", "resnet")
+"""Those that only the nightly run measures."""
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, 1e-3, foreach=False),
     "momentum": lambda parameters: torch.optim.SGD(parameters, 1e-3, momentum=0.9, foreach=False),
     "adam": lambda parameters: torch.optim.Adam(parameters, 1e-3, foreach=False),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, 1e-3, foreach=False),
 }
+
+
+def nightly(name):
+    return pytest.param(name, marks=pytest.mark.nightly)
 
 
 @functools.cache
@@ -57,7 +63,7 @@ def tracked_peaks(tracker):
 # -- what PyTorch really holds -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [nightly(n) if n in SLOW else n for n in MODELS])
 def test_forward_equals_the_tracker_at_every_node(name):
     captured, inputs = captured_model(name)
     profile = memory_profile(captured, runner="interpreter")
@@ -114,7 +120,7 @@ def test_every_way_to_train_equals_the_tracker(name, optimizer, masters, accumul
     assert phase_peaks(profile) == tracked_peaks(tracker)
 
 
-@pytest.mark.parametrize("name", ["gpt2", "convnet", "llama-bf16", "tied"])
+@pytest.mark.parametrize("name", ["convnet", "llama-bf16", "tied"])
 def test_gradients_of_earlier_microbatches_are_there_from_the_start(name):
     captured, inputs = captured_model(name)
     profile = memory_profile(
@@ -127,11 +133,11 @@ def test_gradients_of_earlier_microbatches_are_there_from_the_start(name):
 
 
 def test_a_loss_is_part_of_the_step():
-    captured, inputs = captured_model("gpt2")
-    labels = torch.randint(0, 101, (2, 16))
+    captured, inputs = captured_model("tied")
+    labels = torch.randint(0, 30, (2, 9))
 
     def loss(outputs):
-        return nn.functional.cross_entropy(outputs["logits"].flatten(0, 1), labels.flatten())
+        return nn.functional.cross_entropy(outputs[0].flatten(0, 1), labels.flatten())
 
     profile = memory_profile(captured, training=True, loss=loss, runner="interpreter")
     tracker = track_training(
@@ -238,7 +244,7 @@ class Random(nn.Module):
                 a, b, _ = value.split([3, 3, 2], 1)
                 values.append((a @ b.t()) / 8)
             else:
-                values.append(torch.softmax(value.view(4, 16), -1).view(8, 8))
+                values.append(torch.softmax(value.reshape(4, 16), -1).view(8, 8))
         return self.linear(values[-1]), [values[len(values) // 2].sum(), x[1:]]
 
 
@@ -261,7 +267,7 @@ def check_random(seed):
         assert phase_peaks(profile) == tracked_peaks(tracker), seed
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(10))
 def test_random_graphs_equal_the_tracker(seed):
     check_random(seed)
 
@@ -311,7 +317,7 @@ def moved(stage):
     return stage
 
 
-@pytest.mark.parametrize("name", ["gpt2", "mixtral", "convnet", "views", "tuples", "cache", "tied"])
+@pytest.mark.parametrize("name", ["mixtral", "convnet", "views", "tuples", "cache", "tied"])
 def test_stages_alone_hold_no_more_than_promised(name):
     for seed in range(3):
         check_stages(name, seed)
@@ -341,7 +347,7 @@ def test_a_chain_of_stages_holds_exactly_what_is_promised_with_workspaces():
         )
 
 
-@pytest.mark.parametrize("name", ["gpt2", "encoder", "tuples"])
+@pytest.mark.parametrize("name", ["encoder", "tuples"])
 def test_training_of_stages_alone_equals_the_tracker(name):
     captured, _ = captured_model(name)
     _, args, kwargs = build(name)
