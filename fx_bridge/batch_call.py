@@ -154,3 +154,8 @@ def broadcast(call: Call, operands: Sequence[tuple[BatchDim, Sequence[int]]]) ->
             if not (whole and call.batch_size == 1):
                 return call.mixed("gives each sample an entry of its own of a replicated value")
     return found
+
+
+def pointwise(call: Call) -> BatchDim:
+    """Return the state of an elementwise function of broadcast operands."""
+    return broadcast(call, [(s, t.shape) for s, t in zip(call.states, call.tensors, strict=True)])
