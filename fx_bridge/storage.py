@@ -18,8 +18,9 @@ from torch import fx, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fx_bridge.capture import COMPUTE_OPS, CapturedGraph
+from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, placeholder_values
 from fx_bridge.replay import Replay, tensors_in, value_bytes
+from solver import PartitionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +277,12 @@ class _StorageReplay(Replay):
                 # Submodules that are called use the tensor itself, the graph its fake.
                 for part in (*tensors_in(tensor), *tensors_in(self.fake(tensor))):
                     self.owner[_address(part)] = storage
+        self.examples: dict[fx.Node, Any] = {}
+        self.input_of: dict[object, Storage] = {}
+        with contextlib.suppress(PartitionError):
+            values = placeholder_values(captured, captured.args, captured.kwargs)
+            placeholders = self.graph.find_nodes(op="placeholder")
+            self.examples.update(zip(placeholders, values, strict=False))
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         yield from super().contexts()
@@ -284,10 +291,17 @@ class _StorageReplay(Replay):
     def observe(self, node: fx.Node) -> Any:
         self.recorder.written.clear()
         value = super().observe(node)
+        example = self.examples.get(node)
+        memory = _address(example) if isinstance(example, torch.Tensor) else None
+        if memory in self.input_of and isinstance(value, torch.Tensor):
+            # Two inputs in one memory, such as a tensor and its view.
+            self.owner[_address(value)] = self.input_of[memory]
         written = [self.owner[a] for a in self.recorder.written if a in self.owner]
         if written:
             self.writes[node.name] = tuple(dict.fromkeys(written))
         self.storages[node.name] = self._storages(node, value)
+        if memory is not None and self.storages[node.name]:
+            self.input_of[memory] = self.storages[node.name][0]
         self.bytes_of[node.name] = value_bytes(value)
         if node.op in COMPUTE_OPS:
             keys = [key for read in node.all_input_nodes for key in self._keys(read)]
