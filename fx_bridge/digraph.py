@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final
 
 import networkx as nx
 import torch
@@ -22,13 +22,13 @@ from fx_bridge.costs import (
     operation_name,
     roofline_latency_ns,
 )
+from fx_bridge.memory import forward_workspaces
+from fx_bridge.optimizer_state import Optimizer, check_optimizer
 from fx_bridge.replay import hint
 from fx_bridge.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.storage import StorageTable, WeightStorage
 from solver import ColocationGroup, PartitionError
 from solver.training import Backward
-
-Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 
 _MOMENTS: Final[Mapping[str, int]] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 _HALF: Final = (torch.float16, torch.bfloat16)
@@ -100,6 +100,7 @@ def to_digraph(
     else:
         latencies = _checked(latency_ns, captured)
     placed = {n.name: _placement(n, table) for n in captured.operators}
+    workspaces = forward_workspaces(captured, training=training)
     backward: Mapping[str, Backward] = {}
     if training:
         backward = backward_passes(
@@ -126,6 +127,7 @@ def to_digraph(
             kind="operator",
             order=order,
             latency_ns=dict(latency) if isinstance(latency, Mapping) else latency,
+            workspace_bytes=workspaces.get(node.name, 0),
             value_bytes=table.value_bytes[node.name],
             weights=list(table.weights_read.get(node.name, ())),
             is_output=node in returned,
@@ -153,14 +155,6 @@ def to_digraph(
         "made_up": list(table.made_up),
     }
     return graph
-
-
-def check_optimizer(optimizer: str) -> None:
-    """Raise PartitionError unless `optimizer` is a known one."""
-    if optimizer not in get_args(Optimizer):
-        raise PartitionError(
-            f"optimizer is {optimizer!r}; write one of {', '.join(get_args(Optimizer))}"
-        )
 
 
 def _colocation_groups(captured: CapturedGraph, training: bool) -> Sequence[ColocationGroup]:

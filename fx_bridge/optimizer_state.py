@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import torch
 
-from fx_bridge.digraph import check_optimizer
 from solver import PartitionError
 
+Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 
 _HALF: Final = (torch.float16, torch.bfloat16)
+
+
+def check_optimizer(optimizer: str) -> None:
+    """Raise PartitionError unless `optimizer` is a known one."""
+    if optimizer not in get_args(Optimizer):
+        raise PartitionError(
+            f"optimizer is {optimizer!r}; write one of {', '.join(get_args(Optimizer))}"
+        )
 
 
 class OptimizerStep:
@@ -27,8 +35,7 @@ class OptimizerStep:
     parameters : mapping of str to torch.Tensor
         By name; those without a gradient are passed over.
     optimizer : str or callable
-        A key of :data:`fx_bridge.digraph.Optimizer`, or what makes an optimiser of a list of
-        tensors.
+        One of :data:`Optimizer`, or what makes an optimiser of a list of tensors.
     master_weights : bool
     foreach : bool
         Of torch's optimisers: update all parameters at once, with temporaries for all.

@@ -14,7 +14,8 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from fx_bridge.capture import CapturedGraph, capture
-from fx_bridge.digraph import Optimizer, check_optimizer, to_digraph
+from fx_bridge.digraph import to_digraph
+from fx_bridge.optimizer_state import Optimizer, check_optimizer
 from fx_bridge.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.splitting import split_by_plan
 from solver import (

@@ -29,6 +29,7 @@ from solver.training import NO_BACKWARD, Backward
 _OPERATOR_FIELDS: Final = (
     "latency_ns",
     "storage_bytes",
+    "workspace_bytes",
     "value_bytes",
     "alias_of",
     "weights",

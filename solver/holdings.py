@@ -59,6 +59,7 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
         returned = any(operators[member].is_output for member in families[index])
         if not problem.is_training:
             found.append(Holding(index, index, last, readers, returned, op.storage_bytes))
+            found.append(Holding(index, index, index, (), False, op.workspace_bytes))
             continue
         backward, batches = op.backward, problem.microbatches
         gradient_bytes = backward.gradient_bytes
@@ -78,6 +79,8 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
         workspace_bytes = backward.workspace_bytes
         if batches > 1:
             workspace_bytes += backward.weight_gradient_bytes
+        # Forward and backward run at different times.
+        workspace_bytes = max(workspace_bytes, op.workspace_bytes)
         found.append(Holding(index, index, index, (), False, workspace_bytes))
         # Values that were sent, and buffers for the gradients to come, of all microbatches.
         sent_bytes = batches * (op.storage_bytes - backward.kept_bytes) + backward.kept_bytes

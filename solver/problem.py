@@ -65,6 +65,8 @@ class Operator:
         Operators and graph inputs whose values it reads.
     storage_bytes : int
         Bytes that it allocates; 0 for a view.
+    workspace_bytes : int
+        Bytes that it allocates besides, and releases before it is done.
     value_bytes : int
         Bytes that travel when its value is needed on another device.
     alias_of : str, optional
@@ -88,6 +90,7 @@ class Operator:
     latency_ns: int | Mapping[str, int] = 0
     reads: tuple[str, ...] = ()
     storage_bytes: int = 0
+    workspace_bytes: int = 0
     value_bytes: int = 0
     alias_of: str | None = None
     weights: tuple[str, ...] = ()
@@ -107,6 +110,7 @@ class Operator:
         else:
             check_natural(self.latency_ns, f"{where}latency_ns")
         check_natural(self.storage_bytes, f"{where}storage_bytes")
+        check_natural(self.workspace_bytes, f"{where}workspace_bytes")
         check_natural(self.value_bytes, f"{where}value_bytes")
         if self.transfer_ns is not None:
             check_natural(self.transfer_ns, f"{where}transfer_ns")

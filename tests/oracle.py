@@ -3,7 +3,7 @@
 An instance is plain data, as JSON could hold it::
 
     {"operators": [{"name", "latency_ns" (int, or dict by device class), "reads", "storage_bytes",
-                    "value_bytes", "alias_of", "weights", "is_output",
+                    "workspace_bytes", "value_bytes", "alias_of", "weights", "is_output",
                     "allowed_devices" (list or None), "transfer_ns", "is_backward",
                     "backward": {"latency_ns", "gradient_bytes", "passes_to", "kept_bytes",
                                  "residual_bytes", "workspace_bytes", "weight_gradient_bytes"}},
@@ -104,7 +104,7 @@ class Oracle:
         for now in members:
             if self.ops[now]["alias_of"] is None:
                 live[self.names[now]] = self.ops[now]["storage_bytes"]
-            peak = max(peak, sum(live.values()))
+            peak = max(peak, sum(live.values()) + self.ops[now]["workspace_bytes"])
             live = {s: size for s, size in live.items() if self._needed_after(s, now, members)}
         return held_weights, received + peak, 0
 
@@ -134,9 +134,10 @@ class Oracle:
         if now >= i:
             need += backward["kept_bytes"] + backward["residual_bytes"]
         if now == i:
-            need += backward["workspace_bytes"]
+            in_backward = backward["workspace_bytes"]
             if self.instance["microbatches"] > 1:
-                need += backward["weight_gradient_bytes"]
+                in_backward += backward["weight_gradient_bytes"]
+            need += max(in_backward, op["workspace_bytes"])
         members = [j for j, name in enumerate(self.names) if self.owner(name) == op["name"]]
         last = max([i, *(reader for j in members for reader in self.readers[j])])
         # The gradient is there from the backward pass of the last reader to that of `i`, or to that

@@ -59,6 +59,8 @@ def random_problem(
         backward_from = rng.randint(1, count)
         scattered_backward = rng.random() < 0.2
 
+    # Draws of its own, so that the rest is what it would be without.
+    spare = random.Random(-1 - seed)
     drafts: list[dict[str, Any]] = []
     for i in range(count):
         name = f"op{i}"
@@ -81,6 +83,7 @@ def random_problem(
                 "latency_ns": latency,
                 "reads": tuple(reads),
                 "storage_bytes": storage_bytes,
+                "workspace_bytes": spare.choice((0, 0, 0, spare.randint(1, 9))) * byte_scale,
                 "value_bytes": value_bytes,
                 "alias_of": alias_of,
                 "weights": tuple(key for key in weights if rng.random() < 0.18),
@@ -297,6 +300,7 @@ def to_instance(problem: PartitionProblem) -> dict[str, Any]:
                 ),
                 "reads": list(op.reads),
                 "storage_bytes": op.storage_bytes,
+                "workspace_bytes": op.workspace_bytes,
                 "value_bytes": op.value_bytes,
                 "alias_of": op.alias_of,
                 "weights": list(op.weights),
