@@ -113,6 +113,7 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     Examples
     --------
     >>> from fx_bridge.capture import capture
+    >>> from torch import nn
     >>> costs = backward_costs(capture(nn.Linear(8, 4), (torch.ones(2, 8),)))
     >>> sum(kernel.flops for kernel in costs["linear"].kernels)  # of the weight alone
     128

@@ -54,6 +54,7 @@ def rescale(captured: CapturedGraph, batch_size: int) -> CapturedGraph:
 
     Examples
     --------
+    >>> from torch import nn
     >>> captured = capture(nn.Linear(8, 4), (torch.ones(2, 8),))
     >>> rescale(captured, 32).operators[0].meta["val"].shape
     torch.Size([32, 4])
