@@ -30,7 +30,7 @@ _FIRST_SLICE_S = 2.0
 _SLICE_S_PER_UNIT = 0.001
 """Time of each branch in the first round of searches: presolve grows with the model."""
 _SLICE_GROWTH = 4
-_LOCAL_SEARCH_SHARE = 0.2
+_LOCAL_SEARCH_SHARE = 0.12
 """Of the time left, at most this much goes into the first incumbent."""
 _NEIGHBOURHOODS_FROM = 300
 """Units from which exact sub-solves are worth more than the whole model at once."""
