@@ -167,8 +167,15 @@ def check_microbatchable(captured: CapturedGraph, table: BatchTable | None = Non
         Naming the operator that mixes samples, or of which that is not known, with its module
         and source line.
     """
-    table = batch_dimensions(captured) if table is None else table
+    if table is None:
+        table = batch_dimensions(captured)
+    elif not isinstance(table, BatchTable):
+        raise PartitionError(
+            f"table is a {type(table).__name__}; leave it out, or give batch_dimensions(captured)"
+        )
     nodes = {node.name: node for node in captured.graph.nodes}
+    if {name for name, node in nodes.items() if node.op != "output"} != set(table):
+        raise PartitionError("table is of another graph; give batch_dimensions(captured)")
     outputs = [
         (nodes.get(state.origin or read.name, read), state)
         for read, state in output_states(captured, table)

@@ -12,7 +12,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture import CapturedGraph
+from fx_bridge.capture import CapturedGraph, check_captured
+from fx_bridge.messages import first_line
 from fx_bridge.replay import hint
 from solver import PartitionError
 
@@ -66,6 +67,9 @@ def batch_inputs(captured: CapturedGraph, batch_size: int | None = None) -> Batc
     PartitionError
         If no input is a tensor with a dimension, or none has `batch_size` in dimension 0.
     """
+    if batch_size is not None and (isinstance(batch_size, bool) or not isinstance(batch_size, int)):
+        raise PartitionError(f"batch_size is {batch_size!r}; write a number of samples from 1 on")
+    check_captured(captured, "find the batch of", "batch_dimensions(capture(model, args))")
     values = {
         node.name: pytree.tree_leaves(node.meta.get("val"))
         for node in captured.graph.find_nodes(op="placeholder")
@@ -147,4 +151,10 @@ def resized_inputs(captured: CapturedGraph, inputs: BatchInputs, batch_size: int
         made = tensor.detach().index_select(0, rows)
         return made.requires_grad_(tensor.requires_grad)
 
-    return pytree.tree_map_only(torch.Tensor, resized, (captured.args, dict(captured.kwargs)))
+    try:
+        return pytree.tree_map_only(torch.Tensor, resized, (captured.args, dict(captured.kwargs)))
+    except (RuntimeError, OverflowError, TypeError) as error:
+        raise PartitionError(
+            f"there are no inputs of a batch of {batch_size} ({first_line(error)}); write a "
+            "smaller batch_size, or capture the model on the meta device"
+        ) from error

@@ -99,6 +99,14 @@ class CapturedGraph:
         return tuple(node for node in self.graph.nodes if node.op in COMPUTE_OPS)
 
 
+def check_captured(captured: object, verb: str, example: str) -> None:
+    """Raise PartitionError, with an example of what to write, unless it is a captured graph."""
+    if not isinstance(captured, CapturedGraph):
+        raise PartitionError(
+            f"cannot {verb} {describe(captured)}; capture the model first: {example}"
+        )
+
+
 def capture(
     model: nn.Module | fx.GraphModule | ExportedProgram | str | os.PathLike[str] | CapturedGraph,
     args: Sequence[Any] = (),
@@ -147,6 +155,8 @@ def capture(
     ('export', ['linear'])
     """
     keywords = checked_inputs(args, kwargs)
+    if not isinstance(dynamic_batch, bool):
+        raise PartitionError(f"dynamic_batch is {dynamic_batch!r}; write True or False")
     if dynamic_batch and dynamic_shapes is not None:
         raise PartitionError("dynamic_batch and dynamic_shapes exclude each other; give one")
     known = (nn.Module, ExportedProgram, str, os.PathLike, CapturedGraph)

@@ -18,7 +18,7 @@ import torch
 from torch import fx, nn
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
-from fx_bridge.capture import CapturedGraph
+from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.sinking import attribute_at
 from fx_bridge.storage import Storage, StorageTable
 from solver import ColocationGroup
@@ -50,6 +50,7 @@ def colocation_groups(captured: CapturedGraph, *, training: bool = False) -> lis
     Operators with random numbers are grouped only if no path leads from one to the next: where
     one does, every acyclic plan keeps their order. Linear in the size of the graph.
     """
+    check_captured(captured, "group", "colocation_groups(capture(model, args))")
     table = captured.storage_table
     groups = [
         *_inseparable(captured, table),

@@ -18,9 +18,10 @@ from torch._ops import OpOverload
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
-from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, placeholder_values
+from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, check_captured, placeholder_values
+from fx_bridge.inputs import checked_inputs
 from fx_bridge.replay import Replay, tensors_in
-from fx_bridge.specs import DEVICE_SPECS, DeviceSpec
+from fx_bridge.specs import DEVICE_SPECS, DeviceSpec, check_specs
 from fx_bridge.storage import StorageTable
 from solver import PartitionError
 
@@ -55,6 +56,7 @@ def node_flops(captured: CapturedGraph) -> dict[str, int]:
     -----
     The run is on fake tensors: no weights are needed, and nothing is computed.
     """
+    check_captured(captured, "count", "node_flops(capture(model, args))")
     counting = _FlopReplay(captured.module)
     fast_path = torch.backends.mha.get_fastpath_enabled()
     # The fused encoder layer has no formula; what it is fused from does.
@@ -190,9 +192,15 @@ def roofline_latency_ns(
     -------
     dict of str to dict of str to int
         Nanoseconds by operator name and device class; 0 for views and ``getitem``.
+
+    Raises
+    ------
+    PartitionError
+        If `specs` is no mapping of DeviceSpec.
     """
-    table = captured.storage_table
+    check_specs(specs)
     flops = node_flops(captured) if flops is None else flops
+    table = captured.storage_table
     moved = node_moved_bytes(captured, table)
     latency: dict[str, dict[str, int]] = {}
     known: dict[tuple[int, int, str], dict[str, int]] = {}
@@ -248,10 +256,12 @@ def measured_latency_ns(
     PartitionError
         If weights or inputs have no data, or `repeats` is not positive.
     """
-    if repeats < 1:
-        raise PartitionError(f"repeats is {repeats}; write at least 1")
+    check_captured(captured, "measure", "measured_latency_ns(capture(model, args))")
+    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
+        raise PartitionError(f"repeats is {repeats!r}; write a number from 1 on")
     if args is None and kwargs is None:
         args, kwargs = captured.args, captured.kwargs
+    checked_inputs(args or (), kwargs)
     values = placeholder_values(captured, args or (), kwargs)
     tensors = (*captured.module.parameters(), *captured.module.buffers(), *tensors_in(values))
     if any(tensor.is_meta for tensor in tensors):

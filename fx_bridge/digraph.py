@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from fx_bridge.backward import backward_passes
-from fx_bridge.capture import CapturedGraph
+from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.costs import (
     dtype_name,
     node_flops,
@@ -91,6 +91,7 @@ def to_digraph(
     >>> graph.nodes["linear"]["value_bytes"], list(graph.graph["weights"])
     (32, ['weight', 'bias'])
     """
+    check_captured(captured, "export", "to_digraph(capture(model, args))")
     check_optimizer(optimizer)
     table = captured.storage_table
     flops = node_flops(captured)
@@ -166,6 +167,11 @@ def _colocation_groups(captured: CapturedGraph, training: bool) -> Sequence[Colo
 def _checked(
     latency_ns: Mapping[str, int | Mapping[str, int]], captured: CapturedGraph
 ) -> Mapping[str, int | Mapping[str, int]]:
+    if not isinstance(latency_ns, Mapping):
+        raise PartitionError(
+            f"latency_ns is a {type(latency_ns).__name__}; "
+            "give a mapping of operator to nanoseconds"
+        )
     names = {node.name for node in captured.operators}
     missing, unknown = names - set(latency_ns), set(latency_ns) - names
     if missing or unknown:

@@ -92,6 +92,11 @@ class CompileBackend:
 
     def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         """Plan and split `module`; return what runs it."""
+        if not isinstance(module, fx.GraphModule):
+            raise PartitionError(
+                f"the backend got a {type(module).__name__}; write "
+                "torch.compile(model, backend=compile_backend(devices))"
+            )
         if not any(node.op in COMPUTE_OPS for node in module.graph.nodes):
             return module.forward
         try:

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 from torch.utils._pytree import tree_map_only
 
-from fx_bridge.capture import CapturedGraph, capture
+from fx_bridge.capture import CapturedGraph, capture, check_captured
 from fx_bridge.memory_ledger import Allocation, Kind, Phase
 from fx_bridge.memory_run import Loss, MemoryRun, NothingToTrainError, Runner, Training
 from fx_bridge.optimizer_state import OptimizerFactory, check_optimizer_or_factory
@@ -204,9 +204,16 @@ def memory_profile(
     'backward'
     """
     _check(captured, runner, weights)
+    if not isinstance(training, bool):
+        raise PartitionError(f"training is {training!r}; write True or False")
+    if loss is not None and not (training and callable(loss)):
+        raise PartitionError(
+            f"loss is {loss!r} and training is {training}; give training=True and a function "
+            "from the outputs to a number, or leave loss out"
+        )
+    check_optimizer_or_factory(optimizer)
     settings = None
     if training:
-        check_optimizer_or_factory(optimizer)
         settings = Training(
             optimizer=optimizer,
             master_weights=master_weights,
@@ -348,16 +355,12 @@ def _as_sent(value: torch.Tensor) -> torch.Tensor:
     return torch.empty_like(value.detach()).requires_grad_(requires_grad)
 
 
-def _check(captured: object, runner: str, weights: Collection[str]) -> None:
-    if not isinstance(captured, CapturedGraph):
-        raise PartitionError(
-            f"cannot profile a {type(captured).__name__}; capture the model first: "
-            "memory_profile(capture(model, args))"
-        )
+def _check(captured: CapturedGraph, runner: str, weights: Collection[str]) -> None:
+    check_captured(captured, "profile", "memory_profile(capture(model, args))")
     if runner not in get_args(Runner):
         raise PartitionError(f"runner is {runner!r}; write one of {', '.join(get_args(Runner))}")
-    if isinstance(weights, str):
-        raise PartitionError(f"weights is {weights!r}; give a list of placeholders: [{weights!r}]")
+    if isinstance(weights, str) or not isinstance(weights, Collection):
+        raise PartitionError(f"weights is {weights!r}; give a list of placeholders: ['primals_1']")
     placeholders = [node.name for node in captured.graph.find_nodes(op="placeholder")]
     for name in weights:
         if name not in placeholders:

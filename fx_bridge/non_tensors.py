@@ -17,7 +17,7 @@ import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
-from fx_bridge.capture import CapturedGraph
+from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.colocation import colocation_groups, random_operators
 from fx_bridge.copies import Placement, with_copies
 from fx_bridge.plan_checks import check_splittable
@@ -96,9 +96,12 @@ def move_non_tensors(
     >>> move_non_tensors(captured, tags).moved
     {'size': ('first', 'second')}
     """
+    check_captured(captured, "change", "move_non_tensors(capture(model, args), tags)")
     if not isinstance(plan, PartitionPlan):
         plan = plan_from_tags(captured, plan)
     check_splittable(captured, plan)
+    if problem is not None:
+        _check_problem(captured, problem)
     lifted: frozenset[str] = frozenset()
     moves = _moves(captured, plan, problem, lifted)
     if problem is None:
@@ -260,6 +263,21 @@ def _why_no_copy(captured: CapturedGraph, node: fx.Node, is_random: bool) -> str
     ):
         return f"calling {name or target!r} twice may have effects"
     return ""
+
+
+def _check_problem(captured: CapturedGraph, problem: PartitionProblem) -> None:
+    if not isinstance(problem, PartitionProblem):
+        raise PartitionError(
+            f"the problem is a {type(problem).__name__}; give a PartitionProblem, such as "
+            "result.problem"
+        )
+    known = {operator.name for operator in problem.operators}
+    for node in captured.operators:
+        if node.name not in known:
+            raise PartitionError(
+                f"the problem has no operator {node.name!r}; give the one of this graph: "
+                "problem_from_digraph(to_digraph(captured), devices)"
+            )
 
 
 # -- what fits -----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from torch.export import ExportedProgram
 from fx_bridge.capture import CapturedGraph, capture
 from fx_bridge.digraph import to_digraph
 from fx_bridge.optimizer_state import Optimizer, check_optimizer
-from fx_bridge.specs import DEVICE_SPECS, DeviceSpec
+from fx_bridge.specs import DEVICE_SPECS, DeviceSpec, check_specs
 from fx_bridge.splitting import split_by_plan
 from solver import (
     PCIE,
@@ -236,18 +236,12 @@ def _checked_devices(
     devices = tuple(devices)
     if not devices:
         raise PartitionError("there are no devices; give at least one solver.Device")
-    if not isinstance(specs, Mapping):
-        raise PartitionError(
-            f"specs is a {type(specs).__name__}; give a mapping of device class to DeviceSpec"
-        )
+    check_specs(specs)
     if latency_ns is not None and not isinstance(latency_ns, Mapping):
         raise PartitionError(
             f"latency_ns is a {type(latency_ns).__name__}; "
             "give a mapping of operator to nanoseconds"
         )
-    for name, spec in specs.items():
-        if not isinstance(spec, DeviceSpec):
-            raise PartitionError(f"specs[{name!r}] is {spec!r}; write a fx_bridge.DeviceSpec")
     for device in devices:
         if not isinstance(device, Device):
             raise PartitionError(f"{device!r} is not a solver.Device; write {example}")

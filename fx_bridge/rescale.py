@@ -64,11 +64,11 @@ def rescale(captured: CapturedGraph, batch_size: int) -> CapturedGraph:
     inputs = batch_inputs(captured)
     if not inputs.symbols and batch_size == inputs.size:
         return captured
+    args, kwargs = resized_inputs(captured, inputs, batch_size)
     with quiet():
         module = sized(captured, inputs, batch_size)
     if inputs.symbols:
         module = _folded(module, captured)
-    args, kwargs = resized_inputs(captured, inputs, batch_size)
     made = CapturedGraph(module, captured.how, captured.note, args, kwargs, captured.source)
     if captured.source is not None:
         made.__dict__["_traces"] = _traces(captured, inputs)

@@ -136,3 +136,14 @@ DEVICE_SPECS: Final[Mapping[str, DeviceSpec]] = MappingProxyType(
     }
 )  # fmt: skip
 """Presets by name, to be used as ``Device.device_class``."""
+
+
+def check_specs(specs: object) -> None:
+    """Raise PartitionError unless `specs` is a mapping of device class to DeviceSpec."""
+    if not isinstance(specs, Mapping):
+        raise PartitionError(
+            f"specs is a {type(specs).__name__}; give a mapping of device class to DeviceSpec"
+        )
+    for name, spec in specs.items():
+        if not isinstance(spec, DeviceSpec):
+            raise PartitionError(f"specs[{name!r}] is {spec!r}; write a fx_bridge.DeviceSpec")

@@ -66,6 +66,11 @@ def stage_graph(
             owners.setdefault(key, []).append(position)
     peaks: Sequence[int | None] = [None] * len(names)
     if problem is not None:
+        if not isinstance(problem, PartitionProblem):
+            raise PartitionError(
+                f"the problem is a {type(problem).__name__}; give a PartitionProblem, such as "
+                "result.problem"
+            )
         peaks = _peaks(split.meta["plan"], problem)
     devices = list(split.meta["stages"].values())
     stages = []

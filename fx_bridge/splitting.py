@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 from torch import fx, nn
 
-from fx_bridge.capture import CapturedGraph
+from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.name_map import name_map, shared_tensors
 from fx_bridge.plan_checks import check_splittable
 from fx_bridge.scratch import ORIGIN, Backend, Scratch, final_value, run_backend, scratch_graph
@@ -82,11 +82,7 @@ def split_by_plan(
     >>> split.meta["stages"], split.meta["name_map"].nodes["relu"]
     ({'submod_0': 'cuda:0', 'submod_1': 'cpu'}, ('submod_1.relu',))
     """
-    if not isinstance(captured, CapturedGraph):
-        raise PartitionError(
-            f"cannot split {type(captured).__name__}; capture the model first: "
-            "split_by_plan(capture(model, args), plan)"
-        )
+    check_captured(captured, "split", "split_by_plan(capture(model, args), plan)")
     if not isinstance(plan, PartitionPlan):
         raise PartitionError(
             f"the plan is a {type(plan).__name__}; give a PartitionPlan, such as result.plan, or "

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import networkx as nx
 from torch import fx
 
-from fx_bridge.capture import CapturedGraph, capture
+from fx_bridge.capture import CapturedGraph, capture, check_captured
 from fx_bridge.colocation import random_operators
 from fx_bridge.plan_checks import check_effects, crossing_edges
 from fx_bridge.splitting import split_by_plan
@@ -58,13 +58,10 @@ def split_by_tags(
         if tags is None:
             tags = _tags_of(source)
         source = capture(source)
-    elif not isinstance(source, CapturedGraph):
-        raise PartitionError(
-            f"cannot split {type(source).__name__}; capture the model first: "
-            "split_by_tags(capture(model, args), tags)"
-        )
-    elif tags is None:
-        tags = _tags_of(source.module)
+    else:
+        check_captured(source, "split", "split_by_tags(capture(model, args), tags)")
+        if tags is None:
+            tags = _tags_of(source.module)
     return split_by_plan(source, plan_from_tags(source, tags), backend="tags")
 
 
@@ -88,6 +85,7 @@ def plan_from_tags(captured: CapturedGraph, tags: Mapping[str, str]) -> Partitio
     PartitionError
         As :func:`split_by_tags`.
     """
+    check_captured(captured, "split", "plan_from_tags(capture(model, args), tags)")
     tag_of = _checked(captured, tags)
     first_seen = {tag: rank for rank, tag in enumerate(dict.fromkeys(tag_of.values()))}
     example = crossing_edges(captured, tag_of)
