@@ -7,7 +7,7 @@ the model itself, and regions of another grad mode or precision leave nothing in
 
 from __future__ import annotations
 
-import re
+import operator
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -16,11 +16,14 @@ from torch import fx, nn
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fx_bridge.observation import memory_of
+from fx_bridge.replay import tensors_in
+from fx_bridge.writes import memory_of, written_arguments
 
-_OPERATORS: Final = ["add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and", "or", "xor"]
-_IN_PLACE: Final = rf"__i({'|'.join(_OPERATORS)})__|(__)?setitem(__)?|\w*[^_]_"
-"""Names of functions and methods that write to their first argument."""
+_OPERATORS: Final = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"),
+    *("and", "or", "xor", "lshift", "rshift"),
+)
+_DEVICES: Final = ("cpu", "cuda")
 
 
 def faithful_trace(model: nn.Module, concrete_args: dict[str, Any] | None) -> fx.GraphModule:
@@ -46,6 +49,8 @@ def faithful_trace(model: nn.Module, concrete_args: dict[str, Any] | None) -> fx
     >>> faithful_trace(torch.nn.Sequential(torch.nn.ReLU()), None).code.count("self._modules")
     0
     """
+    if model._forward_hooks or model._forward_pre_hooks:
+        raise RuntimeError("a forward hook of the model itself would be lost")
     tracer = _Tracer()
     tables: list[tuple[dict[str, Any], dict[str, Any]]] = [
         (table, dict(table))
@@ -53,31 +58,14 @@ def faithful_trace(model: nn.Module, concrete_args: dict[str, Any] | None) -> fx
         for table in (part._parameters, part._buffers)
     ]
     try:
-        with _Watch({memory_of(t) for t in (*model.parameters(), *model.buffers())}):
+        with _Watch():
             graph = tracer.trace(model, concrete_args)
         if any(isinstance(value, fx.Proxy) for table, _ in tables for value in table.values()):
             raise RuntimeError("an assignment to a buffer would be lost")
     finally:
         for table, entries in tables:
             table.update(entries)
-    for node in graph.nodes:
-        if _writes_to_constant(node):
-            raise RuntimeError(f"what {node.name!r} writes to a constant would stay for ever")
     return fx.GraphModule(tracer.root, graph, type(model).__name__)
-
-
-def _writes_to_constant(node: fx.Node) -> bool:
-    """Whether a node writes to a tensor that was made in tracing."""
-    name = str(getattr(node.target, "__name__", node.target))
-    written = [node.kwargs.get("out")]
-    if node.kwargs.get("inplace") or re.fullmatch(_IN_PLACE, name):
-        written += node.args[:1]
-    return any(
-        isinstance(read, fx.Node)
-        and read.op == "get_attr"
-        and str(read.target).startswith("_tensor_constant")
-        for read in written
-    )
 
 
 class _Tracer(fx.Tracer):
@@ -98,45 +86,65 @@ class _Tracer(fx.Tracer):
 
 
 def _mode() -> tuple[object, ...]:
-    return (
-        torch.is_grad_enabled(),
-        torch.is_autocast_enabled("cpu"),
-        torch.is_autocast_enabled("cuda"),
-    )
+    precision = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
+    return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *precision)
 
 
 class _Proxy(fx.Proxy):
     """A proxy with ``+=`` and the like, for which Python otherwise computes a new value."""
 
+    def __getattr__(self, name: str) -> _Attribute:
+        return _Attribute(self, name)
 
-def _in_place(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
+
+
+class _Attribute(fx.proxy.Attribute, _Proxy):
+    """What a proxy answers for an attribute, or for a method that is about to be called."""
+
+
+def in_place(name: str, value: Any, other: Any) -> Any:
+    """Return ``operator.iadd(value, other)`` for the name ``"iadd"``; others likewise.
+
+    A node that calls ``operator.iadd`` itself becomes ``value += other``, after which other
+    readers of `value` would see the result even if it is a number.
+    """
+    return getattr(operator, name)(value, other)
+
+
+def _recorder(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
     def record(self: fx.Proxy, other: Any) -> fx.Proxy:
-        return self.tracer.create_proxy("call_method", name, (self, other), {})
+        return self.tracer.create_proxy("call_function", in_place, (name, self, other), {})
 
     return record
 
 
 for _name in _OPERATORS:
-    setattr(_Proxy, f"__i{_name}__", _in_place(f"__i{_name}__"))
+    setattr(_Proxy, f"__i{_name}__", _recorder(f"i{_name}"))
 
 
 class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Raises at what is computed in tracing and would have to be computed in every call."""
 
-    def __init__(self, weights: set[object]) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.weights = weights
+        self.made: dict[object, torch.Tensor] = {}
+        """Tensors made in tracing, kept alive so that no other takes the memory of one."""
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if isinstance(func, OpOverload):
-            if torch.Tag.nondeterministic_seeded in func.tags:
-                raise RuntimeError(f"the random numbers of {func} would be drawn only once")
-            if (
-                func._schema.is_mutable
-                and isinstance(args[0], torch.Tensor)
-                and memory_of(args[0]) in self.weights
-            ):
-                raise RuntimeError(f"{func} would write to the model in tracing alone")
-        return func(*args, **(kwargs or {}))
+        if not isinstance(func, OpOverload):
+            return func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise RuntimeError(f"the random numbers of {func} would be drawn only once")
+        if any(memory_of(t) not in self.made for t in written_arguments(func, args, kwargs or {})):
+            raise RuntimeError(f"{func} would write to the model in tracing alone")
+        value = func(*args, **(kwargs or {}))
+        given = {memory_of(tensor) for tensor in tensors_in((args, kwargs))}
+        for tensor in tensors_in(value):
+            # torch.tensor fills a new tensor before anything is dispatched.
+            if func is torch.ops.aten.lift_fresh.default or memory_of(tensor) not in given:
+                self.made[memory_of(tensor)] = tensor
+        return value

@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from fx_bridge.messages import first_line
+from fx_bridge.writes import memory_of
 from solver import PartitionError
 
 
@@ -26,8 +27,8 @@ class Observation:
     state: dict[str, list[torch.Tensor]]
     """Parameters, buffers and other tensors after the call, by original name; one entry for
     each stage that holds it."""
-    written: set[str]
-    """Names of those that the call wrote or replaced."""
+    written: list[set[str]]
+    """Of each tensor that the call wrote or made: all of its names."""
     shared: set[frozenset[str]]
     """The groups of outputs, inputs and names of `state` that share memory."""
     differentiable: list[bool]
@@ -102,12 +103,12 @@ def observe(
             outputs = module(*inputs[0], **inputs[1])
         random_state = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
         state: dict[str, list[torch.Tensor]] = {}
-        written: set[str] = set()
+        written: dict[int, set[str]] = {}
         for name, tensor in _tensors(module):
             known = before.get(id(tensor))
             kept = known is not None and same_bits(tensor, known)
             if not kept:
-                written.add(name)
+                written.setdefault(id(tensor), set()).add(name)
             # What was not written needs no copy: it will not be restored.
             state.setdefault(name, []).append(tensor.detach() if kept else tensor.detach().clone())
         observation = Observation(
@@ -115,7 +116,7 @@ def observe(
             outputs=_detached(outputs),
             inputs=_detached(inputs),
             state=state,
-            written=written,
+            written=list(written.values()),
             shared=_sharing(module, inputs, outputs),
             differentiable=[
                 leaf.requires_grad
@@ -185,15 +186,6 @@ def _cloned(tree: Any) -> Any:
         return clones[id(leaf)]
 
     return pytree.tree_map(clone, tree)
-
-
-def memory_of(tensor: torch.Tensor) -> object:
-    """Return what two tensors have in common exactly when they share a storage."""
-    try:
-        return tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError, ValueError):
-        # Sparse, or without values yet.
-        return id(tensor)
 
 
 def _sharing(module: nn.Module, inputs: Any, outputs: Any) -> set[frozenset[str]]:

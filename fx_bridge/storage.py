@@ -7,7 +7,6 @@ which also settles what no schema tells: whether a reshape, a cast or ``contiguo
 from __future__ import annotations
 
 import contextlib
-import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,10 +15,10 @@ from typing import Any, Literal
 import torch
 from torch import fx, nn
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, placeholder_values
 from fx_bridge.replay import Replay, tensors_in, value_bytes
+from fx_bridge.writes import WriteRecorder, memory_of, written_arguments
 from solver import PartitionError
 
 
@@ -191,7 +190,7 @@ def weight_storages(module: nn.Module, graph: fx.Graph | None = None) -> dict[st
                 named[node.target] = value
     groups: dict[object, list[str]] = {}
     for name, tensor in named.items():
-        groups.setdefault(_address(tensor), []).append(name)
+        groups.setdefault(memory_of(tensor), []).append(name)
     weights: dict[str, WeightStorage] = {}
     for names in groups.values():
         tensors = tuple({id(named[name]): named[name] for name in names}.values())
@@ -206,63 +205,10 @@ def _flat(tensor: torch.Tensor) -> bool:
     return tensor.layout is torch.strided and not isinstance(tensor, nn.UninitializedParameter)
 
 
-def _address(tensor: torch.Tensor) -> object:
-    """Return what two tensors have in common exactly when they share a storage."""
-    try:
-        return tensor.untyped_storage()._cdata
-    except (NotImplementedError, RuntimeError):
-        return id(tensor)
-
-
-class _WriteRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Collects the storages that dispatched operators write to."""
-
-    # Asked for by HigherOrderOperator.dispatch.
-    supports_higher_order_operators = True
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.written: list[object] = []
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if isinstance(func, OpOverload):
-            self.written.extend(map(_address, _written_arguments(func, args, kwargs or {})))
-        return func(*args, **(kwargs or {}))
-
-
-def _written_arguments(
-    func: OpOverload, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Iterator[torch.Tensor]:
-    """Yield the tensors among the arguments of `func` that it changes in place."""
-    schema = func._schema
-    silent = _writes_silently(func)
-    if not schema.is_mutable and not silent:
-        return
-    given = {argument.name: value for argument, value in zip(schema.arguments, args, strict=False)}
-    given.update(kwargs)
-    if silent and not any(given.get(flag) for flag in ("training", "train", "use_input_stats")):
-        silent = False
-    for argument in schema.arguments:
-        alias = argument.alias_info
-        if (alias is not None and alias.is_write) or (
-            silent and argument.name in ("running_mean", "running_var")
-        ):
-            yield from tensors_in(given.get(argument.name))
-
-
-@functools.cache
-def _writes_silently(func: OpOverload) -> bool:
-    # Normalisation updates its running statistics, of which most of its schemas say nothing.
-    # Functional variants return them instead.
-    return "_norm" in func._schema.name and "functional" not in func._schema.name
-
-
 class _StorageReplay(Replay):
     def __init__(self, captured: CapturedGraph) -> None:
         super().__init__(captured.module)
-        self.recorder = _WriteRecorder()
+        self.recorder = WriteRecorder()
         self.owner: dict[object, Storage] = {}
         self.storages: dict[str, tuple[Storage, ...]] = {}
         self.writes: dict[str, tuple[Storage, ...]] = {}
@@ -276,7 +222,7 @@ class _StorageReplay(Replay):
                 self.key_of[id(tensor)] = key
                 # Submodules that are called use the tensor itself, the graph its fake.
                 for part in (*tensors_in(tensor), *tensors_in(self.fake(tensor))):
-                    self.owner[_address(part)] = storage
+                    self.owner[memory_of(part)] = storage
         self.examples: dict[fx.Node, Any] = {}
         self.input_of: dict[object, Storage] = {}
         with contextlib.suppress(PartitionError):
@@ -292,10 +238,10 @@ class _StorageReplay(Replay):
         self.recorder.written.clear()
         value = super().observe(node)
         example = self.examples.get(node)
-        memory = _address(example) if isinstance(example, torch.Tensor) else None
+        memory = memory_of(example) if isinstance(example, torch.Tensor) else None
         if memory in self.input_of and isinstance(value, torch.Tensor):
             # Two inputs in one memory, such as a tensor and its view.
-            self.owner[_address(value)] = self.input_of[memory]
+            self.owner[memory_of(value)] = self.input_of[memory]
         written = [self.owner[a] for a in self.recorder.written if a in self.owner]
         if written:
             self.writes[node.name] = tuple(dict.fromkeys(written))
@@ -321,7 +267,7 @@ class _StorageReplay(Replay):
 
     def _believe_schema(self, target: OpOverload, node: fx.Node, value: Any) -> None:
         args, kwargs = self.fetch_args_kwargs_from_env(node)
-        self.recorder.written.extend(map(_address, _written_arguments(target, args, kwargs)))
+        self.recorder.written.extend(map(memory_of, written_arguments(target, args, kwargs)))
         schema = target._schema
         given = {a.name: v for a, v in zip(schema.arguments, args, strict=False)} | kwargs
         results = value if isinstance(value, (tuple, list)) else [value]
@@ -333,16 +279,16 @@ class _StorageReplay(Replay):
                 if alias is None or not (alias.before_set & declared.alias_info.before_set):
                     continue
                 for source in tensors_in(given.get(argument.name))[:1]:
-                    known = self.owner.get(_address(source))
+                    known = self.owner.get(memory_of(source))
                     for part in tensors_in(result) if known else ():
-                        self.owner[_address(part)] = known  # type: ignore[assignment]
+                        self.owner[memory_of(part)] = known  # type: ignore[assignment]
 
     def _storages(self, node: fx.Node, value: Any) -> tuple[Storage, ...]:
         found: dict[Storage, None] = {}
         kind: Literal["input", "operator"] = "input" if node.op == "placeholder" else "operator"
         made = 0
         for tensor in tensors_in(value):
-            address = _address(tensor)
+            address = memory_of(tensor)
             if address not in self.owner:
                 size_bytes = (
                     tensor.untyped_storage().nbytes()
@@ -393,7 +339,7 @@ class _SavedReplay(_StorageReplay):
         found: dict[Storage, None] = {}
         made = 0
         for tensor in tensors_in(self.packed):
-            address = _address(tensor)
+            address = memory_of(tensor)
             if address not in self.owner:
                 size_bytes = int(tensor.untyped_storage().nbytes())
                 self.owner[address] = Storage("internal", node.name, made, size_bytes)

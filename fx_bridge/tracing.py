@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import operator
 import warnings
+from collections.abc import Iterator
 from typing import Any, Final
 
 import torch
@@ -18,6 +20,7 @@ from fx_bridge.messages import failure, quiet
 from fx_bridge.replay import Replay
 from fx_bridge.transforms import fuse_transforms, has_transform
 from fx_bridge.weight_inputs import inputs_to_weights, is_weight
+from fx_bridge.writes import WriteRecorder, memory_of
 from solver import PartitionError
 
 Inputs = tuple[tuple[Any, ...], dict[str, Any]]
@@ -26,17 +29,27 @@ _PLAIN: Final = (torch.Tensor, torch.dtype, torch.device, str, int, float, compl
 
 
 def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
-    """Trace symbolically, with the defaults of all parameters that the example leaves out.
+    """Trace symbolically, with what the example and the defaults give that is no tensor.
 
     Otherwise ``if mask is None`` would see a proxy and take the wrong branch.
+
+    Raises
+    ------
+    RuntimeError
+        If the graph would not do what the model does: what is lost, in one line.
     """
     parameters = inspect.signature(model.forward).parameters
     given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    plain = {
+        name: value
+        for name, value in given.items()
+        if value is None or type(value) in (bool, int, float, str)
+    }
     defaults = {
         name: parameter.default
         for name, parameter in parameters.items()
         if name not in given and parameter.default is not parameter.empty
-    }
+    } | plain
     traced = faithful_trace(model, defaults or None)
     # Tracing renames such a placeholder, and asserts that it has its default.
     for name in defaults:
@@ -50,7 +63,7 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx
                 traced.graph.erase_node(user)
     traced.recompile()
     copy_training(model, traced)
-    _propagate(traced, args, kwargs)
+    _propagate(traced, args, kwargs, replay=_StrictReplay(traced, model))
     return traced
 
 
@@ -175,9 +188,40 @@ def _lacks_value(node: fx.Node) -> bool:
     return node.op == "placeholder" or bool(node.users)
 
 
-def _propagate(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+class _StrictReplay(Replay):
+    """Refuses writes to tensors that would be seen by the next call, and are no buffers."""
+
+    def __init__(self, module: fx.GraphModule, model: nn.Module) -> None:
+        super().__init__(module, must_run=True)
+        self.recorder = WriteRecorder()
+        # In the module, constants are buffers too.
+        self.registered = {id(t) for t in (*model.parameters(), *model.buffers())}
+        self.constants: dict[object, str] = {}
+
+    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
+        yield from super().contexts()
+        yield self.recorder
+
+    def observe(self, node: fx.Node) -> Any:
+        value = super().observe(node)
+        held = self.fetch_attr(str(node.target)) if node.op == "get_attr" else None
+        if isinstance(held, torch.Tensor) and id(held) not in self.registered:
+            self.constants[memory_of(value)] = str(node.target)
+        for memory in self.recorder.written:
+            if memory in self.constants:
+                name = self.constants[memory]
+                raise RuntimeError(f"what {node.name!r} writes to {name!r} would stay for ever")
+        return value
+
+
+def _propagate(
+    module: fx.GraphModule,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    replay: Replay | None = None,
+) -> None:
     """Write ``meta["val"]`` into the nodes of `module` by running it on fake tensors."""
-    replay = Replay(module, must_run=True)
+    replay = replay or Replay(module, must_run=True)
     given = pytree.tree_map_only(torch.Tensor, replay.fake, flat_inputs(module.graph, args, kwargs))
     placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
     for position, node in enumerate(placeholders):
