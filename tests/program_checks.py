@@ -18,9 +18,9 @@ from fx_bridge.capture import capture
 from fx_bridge.colocation import colocation_groups
 from fx_bridge.digraph import to_digraph
 from fx_bridge.equivalence import check_equivalence
-from fx_bridge.faithful_trace import faithful_trace
 from fx_bridge.observation import original_name
 from fx_bridge.splitting import split_by_plan
+from fx_bridge.tracing import trace
 from solver import (
     Device,
     PartitionError,
@@ -38,13 +38,18 @@ REFUSALS = {
     "name of a region": r"attribute 'submod_\d+' already exists",
     # torch.export refuses inputs that a transpose or squeeze in place gives another shape.
     "shape of an input": r"IndexError: list index out of range",
+    # Nor does it know a view whose shape is changed in place, where a buffer is written too.
+    "shape of a view": r"sources must not be empty for symbol",
     # It makes a constant of x.data, of which there is no value.
     "data of a tensor": r"fake tensor in the exported program constant's list",
 }
 """What a capture may be refused for, and the message."""
 
-CHOICE_BY_TYPE = r"isinstance\(|is_tensor\("
+CHOICE_BY_TYPE = r"is_tensor\("
 """What tracing decides by the type of a proxy; nothing tells it."""
+
+ROUNDING = 1e-4
+"""Largest difference where a kernel is given its input with other strides."""
 
 
 def check_program(program, *, way="export", plans=2, solver=False):
@@ -93,7 +98,7 @@ def check_program(program, *, way="export", plans=2, solver=False):
             split = split_by_plan(captured, plan, backend=backend)
             case.compare(f"{backend}, {plan}", split, aliasing=True)
             case.compare_names(split)
-            case.compare(f"{backend}, apart, {plan}", separated(split), inputs=False)
+            case.compare_apart(f"{backend}, apart, {plan}", split)
     return "compared" if case.gradients else "compared without gradients"
 
 
@@ -127,12 +132,25 @@ class _Case:
 
         What becomes of the caller's tensors is seen in the caller's process alone.
         """
+        found = self.differences(what, module, inputs=inputs, aliasing=aliasing)
+        self.require(not found, f"{what}: {found}")
+
+    def differences(self, what, module, *, inputs, aliasing=False):
         try:
             report = self.report(module, gradients=self.gradients, aliasing=aliasing)
         except Exception as error:
             raise self.failure(f"{what}: {error}") from error
-        found = [t for t in report.differences if inputs or not re.match(r"(kw)?args", t)]
-        self.require(not found, f"{what}: {found}")
+        return [t for t in report.differences if inputs or not re.match(r"(kw)?args", t)]
+
+    def compare_apart(self, what, split):
+        """Compare stages that share nothing; other strides may explain how results round."""
+        found = self.differences(what, separated(split), inputs=False)
+        if found:
+            same = separated(split, keep_strides=True)
+            self.compare(f"{what}, same strides", same, inputs=False)
+            amounts = [re.search(r"by at most (\S+)$", text) for text in found]
+            rounded = all(amount and float(amount[1]) <= ROUNDING for amount in amounts)
+            self.require(rounded, f"{what}: {found}")
 
     def compare_names(self, split):
         """Fail unless the state_dict of the split holds the model's tensors by their names."""
@@ -151,7 +169,7 @@ def _captured(case, way):
         return capture(case.model, case.args, case.kwargs)
     # Tracing leaves constants in the module that it traces.
     case.owner = case.program.build()[0]
-    return capture(faithful_trace(case.owner, None), case.args, case.kwargs)
+    return capture(trace(case.owner, case.args, case.kwargs), case.args, case.kwargs)
 
 
 def _same(a, b):

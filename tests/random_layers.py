@@ -182,8 +182,7 @@ def constant(b):
 
 @weight(1)
 def write_parameter(b):
-    if not b.weights or any(".data" in text for text in b.members):
-        # A deep copy of two parameters in one storage has two, whatever the split does.
+    if not b.weights:
         return None
     return b.emit(f"with torch.no_grad():\n    {b.rng.choice(b.weights)}.mul_(0.5)")
 

@@ -16,7 +16,7 @@ from torch import nn
 
 from fx_bridge.capture import capture
 from fx_bridge.equivalence import check_equivalence
-from fx_bridge.faithful_trace import faithful_trace
+from fx_bridge.tracing import trace
 from solver import PartitionError
 
 
@@ -143,13 +143,22 @@ REFUSED = {
         "v3 = v2 * self.submod_1",
     ],
     "shape of an input": ["x0.unsqueeze_(0)", "x0[0, 0] = 1.0", "v3 = x0 * 2"],
+    "shape of a view": [
+        "v1 = x0[:-1]",
+        "v1.t_()",
+        "v3 = x0 * 2",
+        "self.count.data.add_(1)",
+    ],
     "data of a tensor": ["v3 = x0.data * 2", "v3[0] = 1.0"],
 }
 
 
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_what_torch_does_not_capture_is_refused(reason):
-    members = ("self.submod_1 = nn.Parameter(torch.ones(4))",)
+    members = (
+        "self.submod_1 = nn.Parameter(torch.ones(4))",
+        "self.register_buffer('count', torch.ones(4))",
+    )
     model = ClassSource("Model", ("x0",), members, tuple(REFUSED[reason]), ("v3",))
     module, args, kwargs = Program(0, (model,), "(torch.ones(2, 4),)", "{}").build()
     with pytest.raises(PartitionError, match=REFUSALS[reason]):
@@ -158,11 +167,11 @@ def test_what_torch_does_not_capture_is_refused(reason):
 
 class Chooses(nn.Module):
     def forward(self, x, factor=2):
-        return x * factor if isinstance(factor, int) else x
+        return x * factor if torch.is_tensor(factor) else x
 
 
 def test_symbolic_trace_chooses_by_the_type_of_a_proxy():
     """Why programs with such a choice are not traced; torch.export captures them."""
-    model, args, kwargs = Chooses(), (torch.randn(2, 4),), {"factor": 3}
+    model, args, kwargs = Chooses(), (torch.randn(2, 4),), {"factor": torch.tensor(3)}
     assert check_equivalence(model, capture(model, args, kwargs).module, args, kwargs).equal
-    assert not check_equivalence(model, faithful_trace(model, None), args, kwargs).equal
+    assert not check_equivalence(model, trace(model, args, kwargs), args, kwargs).equal

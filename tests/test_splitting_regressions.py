@@ -162,3 +162,66 @@ def test_zeros_keep_their_sign():
     names = [node.name for node in captured.operators]
     plan = PartitionPlan(dict(zip(names, "aab", strict=True)), ("a", "b"))
     assert check_equivalence(model, split_by_plan(captured, plan), args).equal
+
+
+class SharesStorage(nn.Module):
+    """A parameter under two names, and another in the same storage; one of them is written."""
+
+    def __init__(self):
+        super().__init__()
+        self.whole = nn.Parameter(torch.randn(4))
+        self.again = self.whole
+        self.part = nn.Parameter(self.whole.data[0])
+
+    def forward(self, x):
+        rows = self.again.detach()
+        rows.mul_(0.5)
+        return x * self.part, x.sin() + 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_tied_weight_is_written_under_any_of_its_names(backend):
+    """The report missed the name that the split does not hold, of a tensor that it does."""
+    model = SharesStorage()
+    captured = capture(model, (X,))
+    for plan in some_plans(captured):
+        split = split_by_plan(captured, plan, backend=backend)
+        for module in (split, separated(split)):
+            report = check_equivalence(model, module, (X,))
+            assert report.equal, report.differences
+
+
+def test_a_write_that_a_split_leaves_out_is_told():
+    """Of all the names of a tensor, one must be held."""
+
+    class Forgets(nn.Module):
+        def forward(self, x):
+            return x, x
+
+    model = SharesStorage()
+    report = check_equivalence(model, Forgets(), (X,))
+    told = [text for text in report.differences if "does not hold it" in text]
+    assert [text.split(" is")[0] for text in told] == ["'again'", "'part'"]
+
+
+def test_kept_strides_make_separated_stages_equal_to_the_bit():
+    """A clone has no gaps, and a kernel may add up the elements of that in another order."""
+
+    class Slices(nn.Module):
+        def forward(self, x):
+            return (x * 2)[:, 1:].transpose(0, 1).view_as(x[:, 1:].transpose(0, 1)) + 1
+
+    captured = capture(Slices(), (X,))
+    seen = []
+    for plan in some_plans(captured):
+        split = split_by_plan(captured, plan)
+        apart = separated(split, keep_strides=True)
+        for name in apart.meta["stages"]:
+            apart.get_submodule(name).register_forward_hook(
+                lambda _, args, output: seen.extend(
+                    leaf.is_contiguous() for leaf in torch.utils._pytree.tree_leaves(args)
+                )
+            )
+        report = check_equivalence(Slices(), apart, (X,))
+        assert report.equal, report.differences
+    assert False in seen
