@@ -9,8 +9,10 @@ from experiments.models import ZOO, build_model
 from fx_bridge.batch_inputs import batch_inputs
 from fx_bridge.capture import capture
 from fx_bridge.digraph import to_digraph
+from fx_bridge.partition import partition_module
 from fx_bridge.rescale import rescale
-from solver import PartitionError
+from fx_bridge.splitting import split_by_plan
+from solver import Device, PartitionError, evaluate, problem_from_digraph, solve
 
 
 def at(tree, before, after):
@@ -121,6 +123,42 @@ def test_the_rescaled_module_computes_what_the_model_does(how):
         torch.testing.assert_close(small.module(*inputs), model(*inputs))
         torch.testing.assert_close(small.module(*small.args), model(*small.args))
     torch.testing.assert_close(captured.module(*args), model(*args))
+
+
+@pytest.mark.parametrize("backend", ["split_module", "tags"])
+@pytest.mark.parametrize("how", ["model", "dynamic", "program"])
+@pytest.mark.parametrize(
+    "name", ["branches", "layers", pytest.param("gpt2", marks=pytest.mark.nightly)]
+)
+def test_a_rescaled_graph_is_planned_and_split_and_computes_what_the_model_does(name, how, backend):
+    model, args, kwargs = build(name)
+    model = model.eval()
+    if how == "program":
+        captured = capture(torch.export.export(model, args, kwargs))
+    else:
+        captured = capture(model, args, kwargs, dynamic_batch=how == "dynamic")
+    for size in (2, 6):
+        inputs, keywords = at((args, kwargs), 4, size)
+        scaled = rescale(captured, size)
+        problem = problem_from_digraph(to_digraph(scaled), [Device("one"), Device("two")])
+        held = solve(problem, solver="greedy").plan
+        peak_bytes = evaluate(problem, held).usage[0].memory_bytes
+        pair = [Device(device, peak_bytes * 24 // 25) for device in ("one", "two")]
+        result = partition_module(scaled, devices=pair, solver="greedy")
+        split = split_by_plan(scaled, result.plan, backend=backend)
+        assert sorted(split.meta["stages"].values()) == ["one", "two"]
+        found, expected = split(*inputs, **keywords), model(*inputs, **keywords)
+        leaves, wanted = pytree.tree_leaves(found), pytree.tree_leaves(expected)
+        assert len(leaves) == len(wanted)
+        torch.testing.assert_close(leaves, wanted)
+
+
+@pytest.mark.parametrize("how", ["model", "dynamic"])
+@pytest.mark.parametrize("size", [10**13, 10**30])
+def test_a_batch_that_nothing_holds_is_refused(how, size):
+    captured = capture(nn.Linear(8, 4), (torch.ones(2, 8),), dynamic_batch=how == "dynamic")
+    with pytest.raises(PartitionError, match="write a smaller batch_size"):
+        rescale(captured, size)
 
 
 def test_a_graph_without_its_model_is_rescaled_by_rules():
