@@ -162,6 +162,11 @@ def copy_training(source: nn.Module, target: nn.Module) -> None:
 
 
 def _check_graph(module: fx.GraphModule) -> None:
+    if module._forward_hooks or module._forward_pre_hooks:
+        raise PartitionError(
+            "the GraphModule has forward hooks, which are not in its graph; trace a module that "
+            "calls it, or remove them"
+        )
     if not module.graph.find_nodes(op="output"):
         raise PartitionError(
             "the graph of the GraphModule has no output node; write graph.output(node)"

@@ -38,7 +38,7 @@ REFUSALS = {
     "name of a region": r"attribute 'submod_\d+' already exists",
     # torch.export refuses inputs that a transpose or squeeze in place gives another shape.
     "shape of an input": r"IndexError: list index out of range",
-    # Nor does it know a view whose shape is changed in place, where a buffer is written too.
+    # It fails where a view of a transposed input is transposed in place.
     "shape of a view": r"sources must not be empty for symbol",
     # It makes a constant of x.data, of which there is no value.
     "data of a tensor": r"fake tensor in the exported program constant's list",

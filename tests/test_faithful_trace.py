@@ -188,6 +188,10 @@ def test_hooks_of_the_model_itself_are_refused(register):
     getattr(model, register)(lambda *given: None)
     with pytest.raises(RuntimeError, match="a forward hook of the model itself would be lost"):
         trace(model, X, {})
+    graph = fx.symbolic_trace(Model(reads_a_buffer))
+    getattr(graph, register)(lambda *given: None)
+    with pytest.raises(PartitionError, match="has forward hooks, which are not in its graph"):
+        capture(graph, X)
 
 
 @pytest.mark.parametrize("given", [{}, {"factor": 2}, {"factor": None, "how": "add"}])
