@@ -275,3 +275,15 @@ def test_a_reshape_finds_the_batch_in_every_factorisation():
         assert reshaped(found, [outer, size, inner], flat, size) == state
     # Half of the samples are in each row.
     assert reshaped(batch(0), [4, 3], [2, 6], 4) is None
+
+
+def test_a_table_of_something_else_is_refused():
+    captured = capture(nn.Linear(2, 2), (torch.ones(4, 2),))
+    other = batch_dimensions(capture(nn.Sequential(nn.ReLU(), nn.Tanh()), (torch.ones(4, 2),)))
+    with pytest.raises(PartitionError, match="table is of another graph"):
+        check_microbatchable(captured, other)
+    with pytest.raises(PartitionError, match="table is a int; leave it out"):
+        check_microbatchable(captured, 3)
+    with pytest.raises(PartitionError, match="batch_size is '4'; write a number"):
+        batch_dimensions(captured, batch_size="4")
+    assert check_microbatchable(captured, batch_dimensions(captured)).batch_size == 4

@@ -1,6 +1,7 @@
 import collections
 import copy
 import dataclasses
+import functools
 import io
 import warnings
 
@@ -10,6 +11,7 @@ from split_checks import check_random_plans, check_values
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
+import fx_bridge
 from fx_bridge.capture import capture, placeholder_values
 from solver import PartitionError
 
@@ -425,3 +427,36 @@ def test_weights_on_several_devices_are_named():
     with pytest.raises(PartitionError, match=r"weights are on cpu and meta: .*to\('meta'\)"):
         capture(model, (torch.ones(2, 4),))
     assert capture(model.to("meta"), (torch.ones(2, 4),)).how == "export"
+
+
+@pytest.mark.parametrize("given", [None, nn.Linear(2, 2), fx.symbolic_trace(nn.Linear(2, 2))])
+@pytest.mark.parametrize(
+    "function",
+    [
+        fx_bridge.batch_dimensions,
+        fx_bridge.check_microbatchable,
+        fx_bridge.colocation_groups,
+        fx_bridge.measured_latency_ns,
+        fx_bridge.memory_profile,
+        fx_bridge.node_flops,
+        fx_bridge.peak_memory,
+        fx_bridge.roofline_latency_ns,
+        fx_bridge.to_digraph,
+        functools.partial(fx_bridge.chunk_specs, microbatches=2),
+        functools.partial(fx_bridge.move_non_tensors, plan={}),
+        functools.partial(fx_bridge.plan_from_tags, tags={}),
+        functools.partial(fx_bridge.rescale, batch_size=2),
+        functools.partial(fx_bridge.split_by_plan, plan=None),
+    ],
+)
+def test_what_takes_a_captured_graph_says_so(function, given):
+    with pytest.raises(
+        PartitionError, match=r"; capture the model first: .*capture\(model, args\)"
+    ):
+        function(given)
+
+
+@pytest.mark.parametrize("wish", [None, "yes", 1])
+def test_dynamic_batch_is_yes_or_no(wish):
+    with pytest.raises(PartitionError, match="write True or False"):
+        capture(nn.Linear(2, 2), (torch.ones(2, 2),), dynamic_batch=wish)

@@ -376,3 +376,8 @@ def test_transformers_models(name):
         p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()
     }
     assert usage.weights_bytes >= sum(held.values()) * 0.99
+
+
+def test_latencies_that_are_no_mapping_are_refused():
+    with pytest.raises(PartitionError, match="latency_ns is a int; give a mapping"):
+        to_digraph(capture(nn.Linear(2, 2), (torch.ones(1, 2),)), latency_ns=3)

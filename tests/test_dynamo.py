@@ -356,3 +356,8 @@ def test_graphs_are_those_of_any_backend():
     compiled(x)
     compiled(x)
     assert len(backend.results) == counter.frame_count == 2
+
+
+def test_a_backend_that_is_called_with_a_model_is_refused():
+    with pytest.raises(PartitionError, match=r"write torch\.compile"):
+        compile_backend([Device("a")])(nn.Linear(2, 2), (torch.ones(1, 2),))

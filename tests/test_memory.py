@@ -512,6 +512,11 @@ def test_a_joint_graph_with_its_parameters_as_inputs():
             {"training": True, "loss": lambda out: out.detach().sum()},
             "that requires no gradient",
         ),
+        ({"optimizer": "lion"}, "optimizer is 'lion'; write one of sgd, momentum, adam, adamw"),
+        ({"training": "yes"}, "training is 'yes'; write True or False"),
+        ({"training": True, "loss": 3}, "a function from the outputs to a number"),
+        ({"loss": torch.sum}, "give training=True"),
+        ({"weights": None}, "weights is None; give a list of placeholders"),
     ],
 )
 def test_bad_settings_are_refused_in_one_line(settings, message):

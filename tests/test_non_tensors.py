@@ -358,3 +358,12 @@ def test_a_plan_that_cannot_be_split_is_refused():
         move_non_tensors(captured, type(plan)({**plan.assignment, "x": "d0"}, ("d0",)))
     with pytest.raises(PartitionError, match="tags is a int"):
         move_non_tensors(captured, 3)
+
+
+def test_a_problem_of_another_graph_is_refused():
+    captured = capture(nn.Linear(2, 2), (torch.ones(1, 2),))
+    other = to_digraph(capture(nn.Tanh(), (torch.ones(1, 2),)))
+    with pytest.raises(PartitionError, match="the problem has no operator 'linear'"):
+        move_non_tensors(captured, {"linear": "a"}, problem_from_digraph(other, [Device("a")]))
+    with pytest.raises(PartitionError, match="the problem is a int; give a PartitionProblem"):
+        move_non_tensors(captured, {"linear": "a"}, 3)

@@ -429,3 +429,10 @@ def test_what_is_no_split_is_refused():
         stage_graph(split, other)
     with pytest.raises(PartitionError, match="not an object"):
         StageGraph.from_dict([])
+
+
+def test_a_problem_that_is_none_is_refused():
+    captured = capture(nn.Linear(2, 2), (torch.ones(1, 2),))
+    split = split_by_plan(captured, PartitionPlan({"linear": "a"}, ("a",)))
+    with pytest.raises(PartitionError, match="the problem is a PartitionPlan; give a Partition"):
+        stage_graph(split, captured, split.meta["plan"])
