@@ -144,7 +144,8 @@ REFUSED = {
         "v3 = v2 * self.submod_1",
     ],
     "shape of an input": ["x0.unsqueeze_(0)", LOOP, "v3 = x0 * 2"],
-    "shape of a view": ["v1 = x0[0]", "v1.t_()", LOOP, "v3 = x0 * 2"],
+    # Strict export captures this, but not the write to data.
+    "shape of a view": ["v1 = x0[0]", "v1.t_()", LOOP, "self.b.data.add_(1)", "v3 = x0 * 2"],
     "data of a tensor": ["v3 = x0.data * 2", LOOP],
 }
 
@@ -154,7 +155,10 @@ INPUT = {"shape of a view": "torch.ones(2, 3, 4).transpose(0, 1)"}
 
 @pytest.mark.parametrize("reason", REFUSALS)
 def test_what_torch_does_not_capture_is_refused(reason):
-    members = ("self.submod_1 = nn.Parameter(torch.ones(4))",)
+    members = (
+        "self.submod_1 = nn.Parameter(torch.ones(4))",
+        "self.register_buffer('b', torch.ones(4))",
+    )
     model = ClassSource("Model", ("x0",), members, tuple(REFUSED[reason]), ("v3",))
     module, args, kwargs = Program(
         0, (model,), f"({INPUT.get(reason, 'torch.ones(2, 4)')},)", "{}"
