@@ -107,6 +107,7 @@ class _Search:
         self.proven: list[int] = []
         self.branches: list[_Branch] = []
         self.no_plan = False
+        self.least_ns: int | None = None
 
     def run(self) -> SolveResult:
         self.simplified = simplify(condense(self.problem))
@@ -288,7 +289,9 @@ class _Search:
         """Return a lower bound of an objective that needs no search of this solver's."""
         least = 0
         if name == "bottleneck":
-            least = self.stage_bounds.least_bottleneck_ns(slots)
+            if self.least_ns is None:
+                self.least_ns = self.stage_bounds.least_bottleneck_ns(slots)
+            least = self.least_ns
         if name == "devices":
             least = self.stage_bounds.least_devices()
         if name == self.problem.objective[0] and self.known is not None:
@@ -296,17 +299,8 @@ class _Search:
         return least
 
     def _branches(self, name: ObjectiveName) -> list[_Branch]:
-        slots = min(
-            len(self.problem.devices)
-            if self.problem.max_devices is None
-            else min(self.problem.max_devices, len(self.problem.devices)),
-            len(self.units),
-        )
-        least = 0
-        if name == "bottleneck":
-            least = self.stage_bounds.least_bottleneck_ns(slots)
-        if name == "devices":
-            least = self.stage_bounds.least_devices()
+        slots = self._slots()
+        least = self._least(name, slots)
         # Where the number of used devices matters and no alignment hides it, one branch each.
         counts = [slots]
         if self.problem.memory_depends_on_followers and self.chunks > 1:

@@ -65,6 +65,9 @@ class PathBound(SteppingBound):
     15
     """
 
+    most_sets = 100
+    """Steps along a path take longer than over cells in a row."""
+
     def __init__(self, units: UnitGraph, slots: int) -> None:
         net_times_ns = least_times_ns(units)
         super().__init__(units, slots, net_times_ns)

@@ -17,8 +17,6 @@ import numpy as np
 
 from solver.arrays import Ints
 
-MOST_SETS = 2000
-"""Sets of devices to tell apart; with more, kinds that are alike count as their best."""
 _MORE_THAN_ROUNDING = 1 + 1e-12
 
 
@@ -312,8 +310,7 @@ def rooms(
                 done = max(done, step(done, order[slot], slot == 0))
             found.append(done)
         return found
-    few = few_kinds(kinds)
-    entries, limits = list(few), list(few.values())
+    entries, limits = list(kinds), list(kinds.values())
     # By how many devices of each kind are used; a farther start is never worse.
     farthest = {(0,) * len(entries): 0}
     for slot in range(slots):
@@ -329,14 +326,14 @@ def rooms(
     return found
 
 
-def few_kinds(kinds: Counter[StageKind]) -> Counter[StageKind]:
+def few_kinds(kinds: Counter[StageKind], most_sets: int) -> Counter[StageKind]:
     """Return kinds that are at least as good, few enough for all sets to be told apart.
 
     The two that are most alike are counted as one, with the larger memory and the higher speed,
-    until at most `MOST_SETS` sets are left. What devices can reach only grows.
+    until at most `most_sets` sets are left. What devices can reach only grows.
     """
     few = Counter(kinds)
-    while math.prod(count + 1 for count in few.values()) > MOST_SETS and len(few) > 1:
+    while math.prod(count + 1 for count in few.values()) > most_sets and len(few) > 1:
         entries = list(few)
         pairs = [(a, b) for i, a in enumerate(entries) for b in entries[i + 1 :]]
         a, b = min(pairs, key=lambda pair: _difference(*pair))

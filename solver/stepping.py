@@ -12,15 +12,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from solver.arrays import Ints
 from solver.hardware import Device
-from solver.position_steps import StageKind, rooms
+from solver.position_steps import StageKind, few_kinds, rooms
 from solver.reduce import UnitGraph
 
 Step = Callable[[int, StageKind, bool], int]
+
+_FIRST_STEP = 256
+"""The search starts with this part of the bound that is known."""
+_NEAR = 10_000
+"""Where all sets of devices are told apart, a bound is found to this part of it."""
 
 
 class SteppingBound(ABC):
@@ -35,6 +41,9 @@ class SteppingBound(ABC):
     net_times_ns : sequence of int
         The least time of each net on any link.
     """
+
+    most_sets: ClassVar[int] = 2000
+    """Sets of devices to tell apart; with more, kinds that are alike count as their best."""
 
     def __init__(self, units: UnitGraph, slots: int, net_times_ns: Sequence[int]) -> None:
         self._slots = slots
@@ -52,6 +61,7 @@ class SteppingBound(ABC):
         )
         self._staged = units.problem.interconnect.charging == "host_staged"
         self._kinds = Counter(self._kind_of(device) for device in devices)
+        self._few_kinds = few_kinds(self._kinds, self.most_sets)
         self._total = int(self._work.sum())
         # One device takes no longer for everything.
         self._largest_ns = int(self._total * slowest) + 2 * sum(net_times_ns) + 2
@@ -88,7 +98,7 @@ class SteppingBound(ABC):
             The device of each slot; without it, any device may be anywhere.
         """
         step, kinds = self._step(bottleneck_ns), self._kinds_of(order)
-        return rooms(slots, self._total, step, self._kinds, kinds)
+        return rooms(slots, self._total, step, self._few_kinds, kinds)
 
     def rooms_from_end_ns(
         self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
@@ -96,7 +106,7 @@ class SteppingBound(ABC):
         """Return the most work that the last 1, 2, ... stages can have together."""
         step = self._step_back(bottleneck_ns)
         kinds = self._kinds_of(None if order is None else order[::-1])
-        return rooms(slots, self._total, step, self._kinds, kinds)
+        return rooms(slots, self._total, step, self._few_kinds, kinds)
 
     def least_bottleneck_ns(
         self,
@@ -121,16 +131,23 @@ class SteppingBound(ABC):
         if not self._fails(low, order):
             return low
         # From there on only memory is in the way.
-        high = max(low, self._largest_ns if at_most is None else min(self._largest_ns, at_most))
-        if self._fails(high, order):
-            return high
-        while high - low > 1:
+        top = max(low, self._largest_ns if at_most is None else min(self._largest_ns, at_most))
+        step = low // _FIRST_STEP + 1
+        high = min(low + step, top)
+        while self._fails(high, order):
+            if high == top:
+                return top
+            low, step = high, 2 * step
+            high = min(low + step, top)
+        # Each trial looks at all sets of devices, where no order is given.
+        near = 1 if order is not None or len(self._kinds) == 1 else 1 + low // _NEAR
+        while high - low > near:
             middle = (low + high) // 2
             if self._fails(middle, order):
                 low = middle
             else:
                 high = middle
-        return high
+        return low + 1
 
     def _fails(self, bottleneck_ns: int, order: Sequence[Device] | None) -> bool:
         """Whether no plan has all loads at most `bottleneck_ns`."""
