@@ -279,7 +279,8 @@ def _from_module(
             failures.setdefault(first_line(error), f"{how} failed {failure(error, model)}")
             causes.append(error)
             continue
-        note = "; ".join(note for note in (*failures.values(), made.note) if note)
+        lost = "" if how == "symbolic_trace" else _backward_hooks(model)
+        note = "; ".join(note for note in (*failures.values(), made.note, lost) if note)
         return CapturedGraph(made.module, how, note, made.args, made.kwargs, source=model)
     first, *others = failures.values()
     also = " and ".join(text.split(" failed", 1)[0] for text in others)
@@ -290,3 +291,13 @@ def _from_module(
     raise PartitionError(f"cannot capture {describe(model)}: {first}{also}; {advice}") from causes[
         0
     ]
+
+
+def _backward_hooks(model: nn.Module) -> str:
+    """Say which modules have hooks that torch.export leaves out: gradients may be others."""
+    hooked = [n for n, m in model.named_modules() if m._backward_hooks or m._backward_pre_hooks]
+    if not hooked:
+        return ""
+    where = f"{hooked[0]!r}" if hooked[0] else "the model"
+    others = f" and {len(hooked) - 1} more" if len(hooked) > 1 else ""
+    return f"backward hooks of {where}{others} are not in the graph, so gradients may differ"

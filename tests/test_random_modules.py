@@ -134,6 +134,21 @@ def test_torch_export_loses_a_backward_pass_of_its_own():
     assert report.gradients_equal is False
 
 
+@pytest.mark.parametrize("hooked", ["", "0"])
+def test_torch_export_loses_backward_hooks(hooked):
+    """Outputs are right, gradients are not, and the note of the capture says so."""
+    model, args = nn.Sequential(nn.Linear(4, 4)), (torch.randn(2, 4, requires_grad=True),)
+    model.get_submodule(hooked).register_full_backward_hook(
+        lambda _, gradients, __: tuple(None if g is None else 2 * g for g in gradients)
+    )
+    captured = capture(model, args)
+    report = check_equivalence(model, captured.module, args, gradients=True)
+    assert report.outputs_equal
+    assert report.gradients_equal is False
+    where = repr(hooked) if hooked else "the model"
+    assert captured.note.startswith(f"backward hooks of {where} are not in the graph")
+
+
 # Which symbolic tracing does not capture either.
 LOOP = "for row in x0:\n    pass"
 REFUSED = {
