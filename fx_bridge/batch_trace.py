@@ -69,7 +69,7 @@ class TracePair:
         for node, other in zip(module.graph.nodes, others, strict=True):
             if node.op == "get_attr":
                 self._check_constant(node, other)
-            elif node.op in COMPUTE_OPS:
+            elif node.op in COMPUTE_OPS or node.op == "output":
                 scale.node = node.name
                 node.args = scale(node.args, other.args)
                 node.kwargs = scale(node.kwargs, other.kwargs)
@@ -158,7 +158,8 @@ class _Linear:
                 )
             )
         if isinstance(one, (tuple, list)) and len(one) == len(two):
-            return type(one)([self(a, b) for a, b in zip(one, two, strict=True)])
+            scaled = [self(a, b) for a, b in zip(one, two, strict=True)]
+            return type(one)(*scaled) if hasattr(one, "_fields") else type(one)(scaled)
         if isinstance(one, dict) and one.keys() == two.keys():
             return {key: self(value, two[key]) for key, value in one.items()}
         if one != two and not (one is None and two is None):

@@ -329,6 +329,8 @@ def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryPr
         )
     profiles: dict[str, MemoryProfile] = {}
     loss = settings.pop("loss", None)
+    weights = settings.pop("weights", ())
+    _check_weights(split.graph, weights)
     for position, name in enumerate(stages):
         stage = split.get_submodule(name)
         assert isinstance(stage, fx.GraphModule)
@@ -336,13 +338,15 @@ def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryPr
         for node in captured.graph.find_nodes(op="placeholder"):
             node.meta["val"] = tree_map_only(torch.Tensor, _as_sent, node.meta.get("val"))
         own = {"input_gradients": position > 0, **settings}
+        own["weights"] = [name for name in weights if name in _placeholders(stage.graph)]
         if position == len(stages) - 1:
             own["loss"] = loss
         try:
             profiles[name] = memory_profile(captured, **own)
         except NothingToTrainError:
             # Such as a first stage that only prepares masks.
-            own = {key: own[key] for key in ("runner", "release_inputs") if key in own}
+            kept = ("runner", "release_inputs", "weights")
+            own = {key: own[key] for key in kept if key in own}
             profiles[name] = memory_profile(captured, **own)
     return profiles
 
@@ -359,15 +363,23 @@ def _check(captured: CapturedGraph, runner: str, weights: Collection[str]) -> No
     check_captured(captured, "profile", "memory_profile(capture(model, args))")
     if runner not in get_args(Runner):
         raise PartitionError(f"runner is {runner!r}; write one of {', '.join(get_args(Runner))}")
+    _check_weights(captured.graph, weights)
+
+
+def _check_weights(graph: fx.Graph, weights: Collection[str]) -> None:
     if isinstance(weights, str) or not isinstance(weights, Collection):
         raise PartitionError(f"weights is {weights!r}; give a list of placeholders: ['primals_1']")
-    placeholders = [node.name for node in captured.graph.find_nodes(op="placeholder")]
+    placeholders = _placeholders(graph)
     for name in weights:
         if name not in placeholders:
             raise PartitionError(
                 f"weights names {name!r}, which is no placeholder of the graph; it has "
                 f"{', '.join(placeholders[:20]) or 'none'}"
             )
+
+
+def _placeholders(graph: fx.Graph) -> list[str]:
+    return [node.name for node in graph.find_nodes(op="placeholder")]
 
 
 def _profile(run: MemoryRun) -> MemoryProfile:

@@ -534,3 +534,20 @@ def test_what_cannot_be_profiled_is_refused():
     frozen = capture(nn.Linear(2, 2).requires_grad_(False), (torch.ones(1, 2),))
     with pytest.raises(PartitionError, match="no output of the graph requires a gradient"):
         memory_profile(frozen, training=True)
+
+
+def test_stages_of_a_graph_whose_weights_are_inputs():
+    def forward(one, two, x):
+        return (x @ one).relu() @ two
+
+    inputs = torch.ones(8, 8), torch.ones(8, 4), torch.ones(2, 8)
+    captured = capture(make_fx(forward)(*inputs), inputs)
+    first, second, _ = (node.name for node in captured.graph.find_nodes(op="placeholder"))
+    names = [node.name for node in captured.operators]
+    plan = PartitionPlan(dict.fromkeys(names, "a") | {names[-1]: "b"}, ("a", "b"))
+    split = split_by_plan(captured, plan)
+    profiles = stage_profiles(split, weights=[first, second])
+    held = [profile.bytes_at_peak.get("weight") for profile in profiles.values()]
+    assert held == [inputs[0].nbytes, inputs[1].nbytes]
+    with pytest.raises(PartitionError, match="names 'three', which is no placeholder"):
+        stage_profiles(split, weights=["three"])

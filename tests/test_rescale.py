@@ -169,6 +169,19 @@ def test_a_graph_without_its_model_is_rescaled_by_rules():
         assert_same_graph(rescale(captured, 6), fresh)
 
 
+class Counts(nn.Module):
+    def forward(self, x):
+        return x.sin(), x.size(0), None, {"twice": 2 * x.size(0), "width": x.size(1)}
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_numbers_that_a_model_returns_are_those_of_the_batch(dynamic):
+    captured = capture(Counts(), (torch.ones(3, 4),), dynamic_batch=dynamic)
+    for size in (1, 2, 5) if not dynamic else (2, 5):
+        x = torch.rand(size, 4)
+        assert rescale(captured, size).module(x)[1:] == Counts()(x)[1:]
+
+
 def test_a_capture_serves_all_sizes_with_one_more():
     calls = []
 
