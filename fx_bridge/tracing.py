@@ -6,6 +6,7 @@ import contextlib
 import copy
 import inspect
 import operator
+import re
 import warnings
 from collections.abc import Iterator
 from typing import Any, Final
@@ -162,7 +163,10 @@ def copy_training(source: nn.Module, target: nn.Module) -> None:
 
 
 def _check_graph(module: fx.GraphModule) -> None:
-    if module._forward_hooks or module._forward_pre_hooks:
+    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    # Those of torch.export only check inputs.
+    own = [h for h in hooks if not re.match(r"torch\._?export", getattr(h, "__module__", ""))]
+    if own:
         raise PartitionError(
             "the GraphModule has forward hooks, which are not in its graph; trace a module that "
             "calls it, or remove them"
