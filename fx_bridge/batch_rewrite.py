@@ -34,6 +34,13 @@ def rewritten(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> 
     PartitionError
         If a node does not run then, or yields another size than the rules expect.
     """
+    for leaf in pytree.tree_leaves(captured.graph.output_node().args[0]):
+        number = isinstance(leaf, int) and not isinstance(leaf, bool) and leaf
+        if number and leaf % inputs.size == 0:
+            raise PartitionError(
+                f"the graph returns the number {leaf}, which may be the batch's or the model's "
+                f"own; {_REMEDY}"
+            )
     run = BatchRun(captured.module, inputs.size, inputs.dims, told_apart=False)
     run.follow()
     values = {node.name: value for node, value in run.values.items()}

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from fx_bridge.batch import BatchTable, check_microbatchable
 from fx_bridge.batch_state import BatchDim
 from fx_bridge.capture import CapturedGraph, placeholder_values
+from fx_bridge.rescale import rescale
 from solver import PartitionError
 
 
@@ -80,6 +81,8 @@ def chunk_specs(
             f"a batch of {table.batch_size} has no {microbatches} equal microbatches; write a "
             f"divisor of {table.batch_size}, or capture another batch"
         )
+    if microbatches > 1:
+        _check_numbers(captured, table.batch_size // microbatches)
     args, kwargs = _inputs(captured, table)
     return ChunkSpecs(args, kwargs, _outputs(captured, table, microbatches), microbatches)
 
@@ -115,6 +118,20 @@ def _inputs(captured: CapturedGraph, table: BatchTable) -> tuple[tuple[Any, ...]
         (captured.args, dict(captured.kwargs)),
     )
     return args, kwargs
+
+
+def _check_numbers(captured: CapturedGraph, size: int) -> None:
+    """Refuse a graph that returns a number, such as the batch size, that a microbatch changes."""
+    found = pytree.tree_leaves(captured.graph.output_node().args[0])
+    if not any(isinstance(leaf, (int, float)) for leaf in found):
+        return
+    parts = pytree.tree_leaves(rescale(captured, size).graph.output_node().args[0])
+    for whole, part in zip(found, parts, strict=True):
+        if isinstance(whole, (int, float)) and whole != part:
+            raise PartitionError(
+                f"the graph returns the number {whole}, which is {part} for a microbatch; leave "
+                "it out of the outputs"
+            )
 
 
 def _outputs(captured: CapturedGraph, table: BatchTable, microbatches: int) -> Any:

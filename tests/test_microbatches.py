@@ -93,3 +93,16 @@ def test_a_model_that_mixes_samples_is_refused():
     captured = capture(nn.Softmax(0), (torch.ones(4, 3),))
     with pytest.raises(PartitionError, match=r"operator 'softmax'.*runs along the batch"):
         chunk_specs(captured, 2)
+
+
+def test_a_returned_batch_size_is_no_output_of_microbatches():
+    class Counts(nn.Module):
+        def forward(self, x, of_samples):
+            return x.sin(), x.size(0 if of_samples else 1)
+
+    x = torch.ones(6, 4)
+    with pytest.raises(PartitionError, match="returns the number 6, which is 2 for a microbatch"):
+        chunk_specs(capture(Counts(), (x, True)), 3)
+    outputs = [Counts()(part, False) for part in x.chunk(3)]
+    specs = chunk_specs(capture(Counts(), (x, False)), 3)
+    assert merge_chunks(outputs, specs.outputs)[1] == 4

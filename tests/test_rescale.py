@@ -182,6 +182,12 @@ def test_numbers_that_a_model_returns_are_those_of_the_batch(dynamic):
         assert rescale(captured, size).module(x)[1:] == Counts()(x)[1:]
 
 
+def test_a_returned_number_of_a_program_that_may_be_the_batch_is_refused():
+    captured = capture(torch.export.export(Counts(), (torch.ones(3, 4),)))
+    with pytest.raises(PartitionError, match=r"returns the number 3, .* give the model itself"):
+        rescale(captured, 5)
+
+
 def test_a_capture_serves_all_sizes_with_one_more():
     calls = []
 
