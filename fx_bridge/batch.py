@@ -166,6 +166,12 @@ def check_microbatchable(captured: CapturedGraph, table: BatchTable | None = Non
     PartitionError
         Naming the operator that mixes samples, or of which that is not known, with its module
         and source line.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture import capture
+    >>> check_microbatchable(capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),))).batch_size
+    2
     """
     if table is None:
         table = batch_dimensions(captured)

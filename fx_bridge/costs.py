@@ -52,9 +52,20 @@ def node_flops(captured: CapturedGraph) -> dict[str, int]:
         By operator name: a multiply-add counts two; elementwise operators count none, their
         time is that of moving bytes.
 
+    Raises
+    ------
+    PartitionError
+        If `captured` is no captured graph.
+
     Notes
     -----
     The run is on fake tensors: no weights are needed, and nothing is computed.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture import capture
+    >>> node_flops(capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),)))
+    {'linear': 128}
     """
     check_captured(captured, "count", "node_flops(capture(model, args))")
     counting = _FlopReplay(captured.module)

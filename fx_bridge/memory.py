@@ -242,6 +242,11 @@ def peak_memory(captured: CapturedGraph, **settings: Any) -> int:
     -------
     int
 
+    Raises
+    ------
+    PartitionError
+        As :func:`memory_profile`.
+
     Examples
     --------
     >>> import torch
