@@ -1,5 +1,12 @@
 """From a PyTorch model to an operator graph, and from a plan back to submodules that run."""
 
+from fx_bridge.backward import (
+    BackwardCost,
+    Kernel,
+    backward_costs,
+    backward_flops,
+    backward_moved_bytes,
+)
 from fx_bridge.batch import BatchDim, BatchTable, batch_dimensions, check_microbatchable
 from fx_bridge.capture import CapturedGraph, capture
 from fx_bridge.colocation import colocation_groups
@@ -15,6 +22,7 @@ from fx_bridge.memory import (
     LiveStorage,
     MemoryPoint,
     MemoryProfile,
+    forward_workspaces,
     memory_profile,
     peak_memory,
     stage_profiles,
@@ -32,6 +40,7 @@ from fx_bridge.tags import plan_from_tags, split_by_tags
 
 __all__ = [
     "DEVICE_SPECS",
+    "BackwardCost",
     "BatchDim",
     "BatchTable",
     "CapturedGraph",
@@ -39,6 +48,7 @@ __all__ = [
     "CompileBackend",
     "DeviceSpec",
     "EquivalenceReport",
+    "Kernel",
     "LiveStorage",
     "MemoryPoint",
     "MemoryProfile",
@@ -49,6 +59,9 @@ __all__ = [
     "StageNode",
     "StageValue",
     "StageWeight",
+    "backward_costs",
+    "backward_flops",
+    "backward_moved_bytes",
     "batch_dimensions",
     "capture",
     "check_equivalence",
@@ -56,6 +69,7 @@ __all__ = [
     "chunk_specs",
     "colocation_groups",
     "compile_backend",
+    "forward_workspaces",
     "measured_latency_ns",
     "memory_profile",
     "move_non_tensors",

@@ -117,6 +117,7 @@ def partition_module(
     chunks_per_device: int = 1,
     max_devices: int | None = None,
     optimizer: Optimizer = "adamw",
+    master_weights: bool = True,
 ) -> PartitionResult:
     """Split a model across devices optimally.
 
@@ -146,7 +147,7 @@ def partition_module(
         times (interleaved pipeline stages), and the split has a submodule for each stage.
     max_devices : int, optional
         Most devices to use.
-    schedule, microbatches, optimizer
+    schedule, microbatches, optimizer, master_weights
         Of training; see :class:`solver.PartitionProblem` and :func:`fx_bridge.to_digraph`.
 
     Returns
@@ -187,6 +188,7 @@ def partition_module(
         limits=limits,
         solver=solver,
         optimizer=optimizer,
+        master_weights=master_weights,
         **settings,
     )
     captured = capture(model, args, kwargs)
@@ -196,6 +198,7 @@ def partition_module(
         latency_ns=latency_ns,
         training=memory_model == "training",
         optimizer=optimizer,
+        master_weights=master_weights,
     )
     problem = problem_from_digraph(graph, devices, **settings)
     baseline = solve(problem, limits, solver="greedy")
@@ -211,6 +214,7 @@ def check_options(
     limits: SolveLimits | None,
     solver: str,
     optimizer: str,
+    master_weights: bool,
     **settings: Any,
 ) -> tuple[Device, ...]:
     """Return the devices; raise PartitionError for options that no model can be planned with.
@@ -222,6 +226,8 @@ def check_options(
     check_limits(limits)
     PartitionProblem((Operator("placeholder"),), devices, **settings)
     check_optimizer(optimizer)
+    if not isinstance(master_weights, bool):
+        raise PartitionError(f"master_weights is {master_weights!r}; write True or False")
     return devices
 
 

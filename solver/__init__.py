@@ -30,6 +30,7 @@ from solver.registry import SOLVERS, check_limits, check_solver, solve
 from solver.result import Progress, SolveLimits, Solver, SolveResult, SolveStatus
 from solver.serialization import load_plan, load_problem, save_plan, save_problem
 from solver.summary import summary
+from solver.training import Backward, in_flight
 
 __all__ = [
     "DEFAULT_DEVICE_CLASS",
@@ -38,6 +39,7 @@ __all__ = [
     "PCIE",
     "SOLVERS",
     "STAGING_HOST",
+    "Backward",
     "ColocationGroup",
     "Device",
     "DeviceUsage",
@@ -64,6 +66,7 @@ __all__ = [
     "check_solver",
     "diagnose",
     "evaluate",
+    "in_flight",
     "load_plan",
     "load_problem",
     "problem_from_digraph",

@@ -205,3 +205,25 @@ def test_a_path_that_is_none_is_refused(path):
 def test_devices_may_come_from_a_generator():
     result = partition(devices=(device for device in devices(2000, 2000)))
     assert [device.name for device in result.problem.devices] == ["gpu0", "gpu1"]
+
+
+def test_pure_half_precision_needs_no_master_copies():
+    model = torch.nn.Linear(64, 64).bfloat16()
+    x = torch.ones(2, 64, dtype=torch.bfloat16)
+    used = [
+        partition_module(
+            model, (x,), devices=[Device("d")], memory_model="training", master_weights=masters
+        ).solved.evaluation.usage[0]
+        for masters in (True, False)
+    ]
+    parameters = 64 * 64 + 64
+    # Weight, gradient and two moments of two bytes each, or float32 moments and a master copy.
+    assert used[1].weights_bytes == parameters * 2 * 4
+    assert used[0].weights_bytes == parameters * (2 * 2 + 3 * 4)
+
+
+def test_master_weights_is_a_switch():
+    with pytest.raises(PartitionError, match="master_weights is 1; write True or False"):
+        partition_module(
+            torch.nn.Linear(2, 2), (torch.ones(1, 2),), devices=[Device("d")], master_weights=1
+        )
