@@ -170,9 +170,15 @@ class _Search:
             target=target,
             deadline_s=self.budget.deadline_s(_LOCAL_SEARCH_SHARE),
         )
+        before = self.incumbent_values
         if plan is not None:
             self._offer(plan)
-        if self.incumbent is not None and len(self.units) >= _NEIGHBOURHOODS_FROM:
+        if self.incumbent is None or len(self.units) < _NEIGHBOURHOODS_FROM:
+            return
+        assert self.incumbent_values is not None
+        # Where moves gain next to nothing, sub-solves seldom gain more.
+        small = 0 if before is None else before[0] * (1000 - _NEAR_PERMILLE) // 1000
+        if before is None or self.incumbent_values[0] <= small:
             self._offer(self._improve(self.incumbent, target))
 
     def _plan_without_host(self) -> PartitionPlan | None:
