@@ -10,6 +10,7 @@ from random_problems import random_plan, random_problem
 import solver
 from solver import (
     PCIE,
+    Backward,
     ColocationGroup,
     Device,
     Diagnosis,
@@ -45,6 +46,7 @@ ITEMS = [
     Operator("a", {"fast": 3, "slow": 4}, reads=("x",), allowed_devices=frozenset("ab")),
     GraphInput("x", 3),
     Weight(3, 12),
+    Backward({"fast": 3}, gradient_bytes=4, kept_bytes=2),
     ColocationGroup(("a", "b"), "because"),
     Stage("a", 2),
     SolveLimits(time_limit_s=3.0, workers=2),
