@@ -197,10 +197,11 @@ class _Search:
             or any(allowed is not None for allowed in self.units.allowed_devices)
         ):
             return None
-        limits = self.limits
+        # A bound of these plans is none of all plans, so nobody hears of it.
+        limits = replace(self.limits, on_progress=None)
         if self.budget.remaining_s is not None:
             share_s = _WITHOUT_HOST_SHARE * self.budget.remaining_s
-            limits = replace(limits, time_limit_s=share_s, on_progress=None)
+            limits = replace(limits, time_limit_s=share_s)
         gone = {device.name for device in problem.devices if device.is_host}
         links = problem.interconnect.links.items()
         interconnect = replace(

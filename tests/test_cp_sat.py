@@ -133,8 +133,12 @@ def test_plans_without_a_host_are_looked_at_first(monkeypatch):
         if problem.interconnect.charging != "host_staged" or not 0 < hosts < len(problem.devices):
             continue
         best = brute_force(to_instance(problem))
-        result = cp_sat.solve_cp_sat(problem, SolveLimits(workers=1))
+        told = []
+        result = cp_sat.solve_cp_sat(problem, SolveLimits(workers=1, on_progress=told.append))
         assert result.objective_values == (None if best is None else best[0]), seed
+        # What holds of the plans without the host alone is told to nobody.
+        for progress in told if best is not None else ():
+            assert progress.bound is None or progress.bound <= best[0][0], seed
         compared += 1
     # With a host first, and then without, for what the first one asked for.
     assert compared > 20
