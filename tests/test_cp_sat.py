@@ -134,7 +134,9 @@ def test_plans_without_a_host_are_looked_at_first(monkeypatch):
             continue
         best = brute_force(to_instance(problem))
         told = []
-        result = cp_sat.solve_cp_sat(problem, SolveLimits(workers=1, on_progress=told.append))
+        result = cp_sat.solve_cp_sat(
+            problem, SolveLimits(time_limit_s=None, workers=1, on_progress=told.append)
+        )
         assert result.objective_values == (None if best is None else best[0]), seed
         # What holds of the plans without the host alone is told to nobody.
         for progress in told if best is not None else ():
