@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
+from experiments.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from solver import (
     MEMORY_MODELS,
     OBJECTIVES,
@@ -38,9 +39,6 @@ if TYPE_CHECKING:
     from experiments.devices import DeviceSet
     from experiments.models import ModelSpec
     from experiments.progress import ProgressLine
-
-EXIT_NO_PLAN: Final = 1
-EXIT_TIME_OUT: Final = 3
 
 _PIPE_WIDTH: Final = 160
 

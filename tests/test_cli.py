@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments import cli, workloads
+from experiments import workloads
 from experiments.cli import app, main
+from experiments.exit_codes import EXIT_NOT_EQUAL
 from solver import SOLVERS, evaluate, load_plan, load_problem
 
 ONE_LAYER = "import torch\ndef make():\n    return torch.nn.Linear(4, 4), (torch.ones(1, 4),)\n"
@@ -199,7 +200,7 @@ def test_a_split_that_differs_exits_with_4(
         return genuine(model, torch.nn.Sequential(model, torch.nn.Tanh()), *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(equivalence, "check_equivalence", against_noise)
-    assert main(["split", "mlp", "--plan", str(out)]) == cli.EXIT_NOT_EQUAL
+    assert main(["split", "mlp", "--plan", str(out)]) == EXIT_NOT_EQUAL
     assert "computes something else" in capsys.readouterr().err
 
 

@@ -1,0 +1,83 @@
+"""The options of the command line, one type each: the same are named the same everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
+
+DEFAULT_LIMIT_S: Final = 60.0
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A zoo name (see: fxpartition models), an import string package.module:factory "
+        "whose factory returns (module, args) or (module, args, kwargs), a model.pt2 of "
+        "torch.export.save, or a saved problem.json.",
+    ),
+]
+DevicesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--devices", help="Such as 4x24GiB, or 80GB,24GB, or 2x80GiB@a100-80gb, or a .toml file."
+    ),
+]
+LinkOption = Annotated[
+    str | None,
+    typer.Option(
+        "--link",
+        help="Between any two devices, such as 25GB/s,10us or unlimited; "
+        "without it PCIe: 25GB/s,10us.",
+    ),
+]
+ObjectiveOption = Annotated[
+    str | None,
+    typer.Option(
+        "--objective", help=f"One or more, in order of weight, of {', '.join(OBJECTIVES)}."
+    ),
+]
+MemoryOption = Annotated[
+    str | None, typer.Option("--memory-model", help=f"One of {', '.join(MEMORY_MODELS)}.")
+]
+ChunksOption = Annotated[
+    int | None,
+    typer.Option("--chunks", min=1, help="Most stages of a device (interleaved pipeline stages)."),
+]
+MaxDevicesOption = Annotated[
+    int | None, typer.Option("--max-devices", min=1, help="Most devices that a plan may use.")
+]
+LimitOption = Annotated[float, typer.Option("--time-limit", help="Seconds for each solve.")]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option("--workers", help="Search threads; one per core, at least 4, if left out."),
+]
+SeedOption = Annotated[int, typer.Option("--seed", help="Of every random choice.")]
+DeterministicOption = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        help="The same plan in every run on any number of workers; the time limit then counts "
+        "seconds of work, which may take longer.",
+    ),
+]
+SolverOption = Annotated[
+    str,
+    typer.Option(
+        "--solver",
+        help=f"One of {', '.join(SOLVERS)}; auto picks one that proves, and the answer names it.",
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+CommunicationScaleOption = Annotated[
+    float | None,
+    typer.Option(
+        "--communication-scale",
+        help="Factor of a workload's communication costs; 1000 where they are in seconds.",
+    ),
+]
+NoHostOption = Annotated[
+    bool, typer.Option("--no-host", help="Leave a workload's CPUs out: accelerators only.")
+]

@@ -1,0 +1,62 @@
+"""The command ``plan``: greedy beside optimal for one model."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from experiments.commands import (
+    check_writable,
+    finish,
+    read_limits,
+    read_problem,
+    solve_all,
+    with_stage_limits,
+)
+from experiments.options import (
+    DEFAULT_LIMIT_S,
+    ChunksOption,
+    DeterministicOption,
+    DevicesOption,
+    JsonOption,
+    LimitOption,
+    LinkOption,
+    MaxDevicesOption,
+    MemoryOption,
+    ModelArgument,
+    ObjectiveOption,
+    SeedOption,
+    SolverOption,
+    WorkersOption,
+)
+from solver import check_solver
+
+
+def plan(
+    model: ModelArgument,
+    devices: DevicesOption = None,
+    link: LinkOption = None,
+    objective: ObjectiveOption = None,
+    memory_model: MemoryOption = None,
+    chunks: ChunksOption = None,
+    max_devices: MaxDevicesOption = None,
+    time_limit: LimitOption = DEFAULT_LIMIT_S,
+    workers: WorkersOption = None,
+    seed: SeedOption = 0,
+    deterministic: DeterministicOption = False,
+    solver: SolverOption = "auto",
+    out: Annotated[str | None, typer.Option("--out", help="File for the plan.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan one model: greedy beside optimal, device by device, with bound and gap."""
+    from experiments.progress import ProgressLine
+
+    limits = read_limits(time_limit, workers, seed, deterministic)
+    check_solver(solver)
+    check_writable(out)
+    with ProgressLine(quiet=True) as progress:
+        problem = read_problem(model, devices, link, objective, memory_model, progress.step)
+        problem = with_stage_limits(problem, chunks, max_devices)
+        results = solve_all(problem, dict.fromkeys(("greedy", solver)), limits, model, progress)
+    finish(problem, results, limits, out, as_json)
