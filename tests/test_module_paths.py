@@ -1,0 +1,185 @@
+"""Operators by module, against hooks that note which module runs what."""
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fx_bridge.capture import capture
+from fx_bridge.module_paths import module_operators, module_paths, module_stacks, operators_of
+from solver import PartitionError
+
+ROW = (torch.randn(2, 4),)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.act = nn.ReLU()
+
+    def forward(self, x):
+        return self.act(self.fc(x)) + x
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Linear(4, 4)
+        self.layers = nn.ModuleList([Block(), Block()])
+        self.head = nn.Linear(4, 4)
+        self.nothing = nn.Identity()
+        self.scale = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        x = self.embed(x)
+        for layer in self.layers:
+            x = layer(x)
+        x = self.layers[0](x) * self.scale
+        return self.nothing(self.head(x))
+
+
+def every_module(module):
+    class All(fx.Tracer):
+        def is_leaf_module(self, module, name):
+            return False
+
+    return fx.GraphModule(module, All().trace(module))
+
+
+def dynamo(module):
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append((graph, inputs))
+        return graph
+
+    torch.compile(module, backend=backend, fullgraph=True)(*ROW)
+    (found,) = graphs
+    return found
+
+
+CAPTURES = {
+    "export": lambda m: capture(m, ROW),
+    "strict": lambda m: capture(torch.export.export(m, ROW, strict=True)),
+    "decomposed": lambda m: capture(torch.export.export(m, ROW).run_decompositions()),
+    "traced": lambda m: capture(fx.symbolic_trace(m), ROW),
+    "traced without leaves": lambda m: capture(every_module(m), ROW),
+    "dynamo": lambda m: capture(*dynamo(m)),
+}
+
+
+@pytest.mark.parametrize("way", CAPTURES)
+def test_modules_have_their_operators_however_they_were_captured(way):
+    captured = CAPTURES[way](Model())
+    kinds = {n.name: str(n.target).lower() + n.name for n in captured.operators}
+    first, second = operators_of(captured, "layers.0"), operators_of(captured, "layers.1")
+    everything = [node.name for node in captured.operators]
+
+    assert len(first) == 2 * len(second), "the first is called twice"
+    assert not set(first) & set(second)
+    assert operators_of(captured, "layers") == tuple(
+        name for name in everything if name in {*first, *second}
+    )
+    assert operators_of(captured, "") == tuple(everything)
+    for layer, calls in (("layers.0", 2), ("layers.1", 1)):
+        inner = {p: operators_of(captured, f"{layer}.{p}") for p in ("fc", "act")}
+        assert {*inner["fc"], *inner["act"]} < set(operators_of(captured, layer))
+        assert sum("relu" in kinds[name] or "act" in kinds[name] for name in inner["act"]) == calls
+        rest = set(operators_of(captured, layer)) - {*inner["fc"], *inner["act"]}
+        assert len(rest) == calls, "the sums"
+    (product,) = (name for name, stack in module_stacks(captured).items() if not stack)
+    assert "mul" in kinds[product]
+
+
+def test_paths_are_those_of_the_model_in_the_order_of_their_operators():
+    model = Model()
+    paths = module_paths(capture(model, ROW))
+    assert set(paths) == {name for name, _ in model.named_modules() if name}
+    assert paths[:3] == ("embed", "layers", "layers.0")
+    assert paths[-1] == "nothing"
+    assert operators_of(capture(model, ROW), "nothing") == ()
+
+
+def test_modules_run_what_hooks_see_them_run():
+    """The number of function calls inside every module, counted while the model runs."""
+    model = Model()
+    counts = dict.fromkeys((name for name, _ in model.named_modules()), 0)
+    running = []
+
+    class Count(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, func, types, args=(), kwargs=None):
+            if func in (
+                nn.functional.linear,
+                nn.functional.relu,
+                torch.Tensor.add,
+                torch.Tensor.mul,
+            ):
+                for name in running:
+                    counts[name] += 1
+            return func(*args, **(kwargs or {}))
+
+    for name, module in model.named_modules():
+        module.register_forward_pre_hook(lambda m, a, name=name: running.append(name))
+        module.register_forward_hook(lambda m, a, o: running.pop() and None)
+    with Count():
+        model(*ROW)
+    captured = capture(Model(), ROW)
+    seen = {path: len(names) for path, names in module_operators(captured).items()}
+    seen.pop("layers")
+    counts.pop("layers")
+    assert seen == {path: count for path, count in counts.items() if path}
+    assert counts[""] == len(captured.operators)
+
+
+def test_a_module_registered_twice_has_its_operators_under_both_paths():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first = Block()
+            self.second = nn.Sequential(self.first, nn.Tanh())
+
+        def forward(self, x):
+            return self.second(self.first(x))
+
+    captured = capture(Shared(), ROW)
+    both = operators_of(captured, "first")
+    assert len(both) == 6
+    assert operators_of(captured, "second.0") == both
+    assert operators_of(captured, "second.0.fc") == operators_of(captured, "first.fc")
+    tanh = operators_of(captured, "second.1")
+    assert operators_of(captured, "second") == (*both, *tanh), "its own child, whoever calls it"
+
+
+def test_a_graph_without_modules_is_read_by_its_weights():
+    module = make_fx(Model(), tracing_mode="real")(*ROW)
+    assert not any(node.meta.get("nn_module_stack") for node in module.graph.nodes)
+    program = capture(Model(), ROW)
+    for node in program.module.graph.nodes:
+        node.meta.pop("nn_module_stack", None)
+    assert operators_of(program, "embed") == ("linear",)
+    assert operators_of(program, "layers.0") == ("linear_1", "linear_3")
+    assert operators_of(program, "layers.0.act") == ()
+    assert module_stacks(program)["mul"] == ()
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("layer.0", "the model has no module 'layer.0'; did you mean 'layers.0'"),
+        ("layers.2", "no module 'layers.2'; did you mean 'layers.1' or 'layers.0'"),
+        ("qqqqqq", "no module 'qqqqqq'; its modules are embed, layers, layers.0 and so on"),
+        (3, "no module 3; "),
+        ("scale", "no module 'scale'; "),
+    ],
+)
+def test_unknown_modules_are_refused_with_the_closest_names(path, message):
+    with pytest.raises(PartitionError) as error:
+        operators_of(capture(Model(), ROW), path)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_was_not_captured_is_refused():
+    with pytest.raises(PartitionError, match="capture the model first"):
+        operators_of(Model(), "embed")
