@@ -79,6 +79,9 @@ class ProblemArrays:
     held_bytes : Ints
         What a stage elsewhere holds that reads it, by operator and graph input: in training the
         values of all microbatches and one gradient.
+    returned_bytes : Ints
+        What whoever sends it holds for gradients to come back, those of all microbatches, by
+        operator.
     saved_bytes : Ints
         What is kept of a microbatch for the backward pass, by operator.
     weights : Lists
@@ -110,6 +113,7 @@ class ProblemArrays:
             self.saved_bytes = _array([op.backward.saved_bytes for op in operators])
             self.held_bytes *= problem.microbatches
             self.held_bytes[: len(operators)] += self.gradient_bytes
+        self.returned_bytes = problem.microbatches * self.gradient_bytes
         self.is_output = np.array([op.is_output for op in operators], dtype=np.bool_)
         self.is_backward = np.array([op.is_backward for op in operators], dtype=np.bool_)
         weight_number = {key: i for i, key in enumerate(problem.weights)}
@@ -154,13 +158,26 @@ class ProblemArrays:
 
         In training with that of its gradient, if it has one, which returns over `back`.
         """
+        forward_ns, gradient_ns = self.transfer_parts_ns(operators, link, back)
+        return forward_ns + gradient_ns
+
+    def transfer_parts_ns(self, operators: Ints, link: Link, back: Link) -> tuple[Ints, Ints]:
+        """Return the time of each value over `link`, and of its gradient over `back`.
+
+        An operator's own transfer time, which counts both ways, is halved between the two.
+        """
         own_ns = self._transfer_ns[operators]
-        times_ns = link_ns(link, self.value_bytes[operators])
+        has_own = own_ns >= 0
         gradient_bytes = self.gradient_bytes[operators]
-        if gradient_bytes.any():
-            times_ns = times_ns + np.where(gradient_bytes > 0, link_ns(back, gradient_bytes), 0)
-        result: Ints = np.where(own_ns < 0, times_ns, own_ns)
-        return result
+        returns = gradient_bytes > 0
+        forward_ns = link_ns(link, self.value_bytes[operators])
+        gradient_ns = np.zeros(len(operators), dtype=np.int64)
+        if returns.any():
+            half_ns = own_ns // 2
+            gradient_ns = np.where(has_own, half_ns, link_ns(back, gradient_bytes))
+            gradient_ns = np.where(returns, gradient_ns, 0)
+        forward_ns = np.where(has_own, own_ns - gradient_ns, forward_ns)
+        return forward_ns, gradient_ns
 
 
 def link_ns(link: Link, value_bytes: Ints) -> Ints:

@@ -1,6 +1,6 @@
 """The only definition of memory, load, transfer, latency and feasibility of a plan.
 
-Implements ``docs/formulation.md``, sections 2 to 4; this module does no search.
+Implements ``docs/formulation.md``, sections 2 to 4 and 8; this module does no search.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from solver.arrays import Ints, sums, unique_pairs
 from solver.hardware import STAGING_HOST
 from solver.plan import PartitionPlan, Stage, check_assignment
 from solver.problem import ObjectiveName, PartitionProblem
+from solver.relays import Hops, relay_hops
 from solver.training import in_flight
 
 
@@ -32,7 +33,9 @@ class DeviceUsage:
         Peak, as the memory model of the problem defines it.
     weights_bytes, received_bytes, saved_bytes : int
         Constant parts of the peak; `saved_bytes` is what earlier microbatches in flight keep.
-        Summed over the chunks, but for the weights, which they share.
+        Summed over the chunks, but for the weights, which they share. Under relayed charging
+        these and the times include positions of the device that only pass values on, which are
+        no stages.
     peak_operator : str or None
         The first operator at which all else reaches its largest sum.
     timeline_bytes : tuple of int
@@ -161,7 +164,9 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     device_number = {device.name: number for number, device in enumerate(problem.devices)}
     layout = _Layout(problem, plan, device_number)
     times = _stage_times(problem, layout)
-    memory = _Memory(problem, layout.stage, layout.order, len(plan.stages))
+    memory = _Memory(
+        problem, layout.stage, layout.order, len(plan.stages), hops=layout.hops, place=layout.place
+    )
     weights_bytes = _weights_bytes(problem, layout.device_of_stage[layout.stage], layout.order)
     counts = _microbatches_in_flight(problem, plan)
     earlier = np.array(counts, dtype=np.int64) - 1
@@ -183,12 +188,16 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
         )
         for index, stage in enumerate(plan.stages)
     )
-    usage = _device_usage(problem, layout, stages, memory, weights_bytes.tolist())
+    relays = _relays(problem, layout, times, memory)
+    usage = _device_usage(problem, layout, stages, relays, memory, weights_bytes.tolist())
+    latency_ns = _longest_path(stages, layout.arcs)
+    if layout.hops is not None:
+        latency_ns = _longest_relay(problem, layout, layout.hops, times)
     values: dict[str, int] = {
         "devices": len(plan.device_order),
         "transfer": times.transfer_bytes,
         "bottleneck": max(entry.load_ns for entry in usage),
-        "latency": _longest_path(stages, layout.arcs),
+        "latency": latency_ns,
         "peak_memory": max(entry.peak_memory_permille for entry in usage),
     }
     return Evaluation(
@@ -210,7 +219,8 @@ def stage_memory_bytes(
     """Return what a device that runs exactly `operators`, in one chunk, holds at its peak.
 
     It depends on nothing else in a plan: whatever these operators read from others is received,
-    and whatever others read from them is sent.
+    and whatever others read from them is sent. Under relayed charging it is a lower bound, of a
+    device that passes on nothing for others.
 
     Parameters
     ----------
@@ -236,6 +246,10 @@ class _Layout:
     `stage` and `device` are numbers by operator, and -1 by graph input; `order` lists the
     operators stage after stage, each in execution order; `arcs` are the pairs of stages that a
     forward edge crosses.
+
+    *Places* are where something is held and takes time: the stages and, under relayed charging,
+    after them the positions of the chain that have no operators. `device_of_place` is by place,
+    `place` by position; `hops` is None under other charging.
     """
 
     def __init__(
@@ -250,6 +264,12 @@ class _Layout:
         self.device_of_stage = np.array([*numbers, -1], dtype=np.int64)
         self.order = np.argsort(self.stage[:count], kind="stable")
         self.stage_count = len(plan.stages)
+        self.hops: Hops | None = None
+        self.place = np.arange(self.stage_count, dtype=np.int64)
+        self.device_of_place = self.device_of_stage[:-1]
+        if problem.interconnect.charging == "relayed":
+            self.hops = relay_hops(problem, plan)
+            self._add_relays(self.hops, plan, device_number)
         reader, read = arrays.reads.pairs(np.arange(count, dtype=np.int64))
         forward = read < count
         reader, read = reader[forward], read[forward]
@@ -261,10 +281,20 @@ class _Layout:
         )
         self.arcs = list(zip(sources.tolist(), targets.tolist(), strict=True))
 
+    def _add_relays(self, hops: Hops, plan: PartitionPlan, device_number: dict[str, int]) -> None:
+        rank = {device: number for number, device in enumerate(plan.device_order)}
+        used = [stage.chunk * len(rank) + rank[stage.device] for stage in plan.stages]
+        empty = np.setdiff1d(np.arange(hops.position_count, dtype=np.int64), used)
+        self.place = np.argsort([*used, *empty.tolist()])
+        devices = np.array([device_number[name] for name in plan.device_order], dtype=np.int64)
+        self.device_of_place = np.concatenate(
+            [self.device_of_place, devices[empty % hops.device_count]]
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class _StageTimes:
-    """Times by stage, and the bytes that travel in all."""
+    """Times by place, and the bytes that travel in all."""
 
     compute_ns: list[int]
     send_ns: list[int]
@@ -281,6 +311,8 @@ def _stage_times(problem: PartitionProblem, layout: _Layout) -> _StageTimes:
         of_class = np.array([entry.device_class == device_class for entry in devices])
         here = np.flatnonzero(of_class[device])
         compute_ns += sums(stage[here], arrays.latency_ns(device_class)[here], count)
+    if layout.hops is not None:
+        return _relay_times(problem, layout, layout.hops, compute_ns)
 
     # Every value and each other device that reads it, with the first stage there that does.
     value, target = unique_pairs(layout.read, stage[layout.reader], count)
@@ -330,6 +362,22 @@ def _stage_times(problem: PartitionProblem, layout: _Layout) -> _StageTimes:
     )
 
 
+def _relay_times(
+    problem: PartitionProblem, layout: _Layout, hops: Hops, compute_ns: Ints
+) -> _StageTimes:
+    """Charge every hop to the two positions that it joins."""
+    count = len(layout.device_of_place)
+    hop_ns = hops.forward_ns + hops.gradient_ns
+    travelled = hops.value if hops.device_count > 1 else hops.value[:0]
+    sizes_bytes = problem.arrays.value_bytes + problem.arrays.gradient_bytes
+    return _StageTimes(
+        compute_ns=[*compute_ns.tolist(), *[0] * (count - len(compute_ns))],
+        send_ns=sums(layout.place[hops.source], hop_ns, count).tolist(),
+        receive_ns=sums(layout.place[hops.target], hop_ns, count).tolist(),
+        transfer_bytes=int(sizes_bytes[travelled].sum()),
+    )
+
+
 class _Memory:
     """What stages hold apart from weights, each as if it were alone on its device.
 
@@ -342,28 +390,47 @@ class _Memory:
         The operators with a stage, stage after stage (none empty), each in execution order.
     count : int
         Number of stages.
+    hops : Hops, optional
+        How values are relayed, if they are; and the place of each position.
 
     Attributes
     ----------
     received_bytes, peak_bytes, saved_bytes : Ints
-        By stage; `peak_bytes` is the largest sum of holdings, `saved_bytes` is what is kept of
-        one microbatch.
+        By stage, `received_bytes` by place; `peak_bytes` is the largest sum of holdings,
+        `saved_bytes` is what is kept of one microbatch.
     live_bytes : Ints
         Sum of the holdings while each operator of `order` runs, forward or backward.
     """
 
-    def __init__(self, problem: PartitionProblem, stage: Ints, order: Ints, count: int) -> None:
+    def __init__(
+        self,
+        problem: PartitionProblem,
+        stage: Ints,
+        order: Ints,
+        count: int,
+        *,
+        hops: Hops | None = None,
+        place: Ints | None = None,
+    ) -> None:
         arrays = problem.arrays
         self.received_bytes = np.zeros(count, dtype=np.int64)
         self.peak_bytes = np.zeros(count, dtype=np.int64)
         self.saved_bytes = np.zeros(count, dtype=np.int64)
         self.live_bytes = np.zeros(len(order), dtype=np.int64)
+        if hops is not None and place is not None:
+            self.received_bytes = np.zeros(len(place), dtype=np.int64)
         if problem.memory_model == "weights":
             return
         reader, read = arrays.reads.pairs(order)
         foreign = stage[read] != stage[reader]
+        if hops is not None:
+            # Values of operators come by hops, whether or not they are read where they arrive.
+            foreign &= read >= len(problem.operators)
         value, target = unique_pairs(read[foreign], stage[reader[foreign]], count)
         np.add.at(self.received_bytes, target, arrays.held_bytes[value])
+        if hops is not None and place is not None:
+            np.add.at(self.received_bytes, place[hops.target], arrays.held_bytes[hops.value])
+            np.add.at(self.received_bytes, place[hops.source], arrays.returned_bytes[hops.value])
         self.live_bytes = self._live(problem, stage, order)
         starts = np.searchsorted(stage[order], np.arange(count))
         self.peak_bytes = np.maximum.reduceat(self.live_bytes, starts)
@@ -426,10 +493,33 @@ def _load(problem: PartitionProblem, compute_ns: int, send_ns: int, receive_ns: 
     return max(parts_ns) if problem.interconnect.overlap else sum(parts_ns)
 
 
+@dataclass(frozen=True, slots=True)
+class _Relay:
+    """What the positions of a device that have no operators add to what it does and holds."""
+
+    received_bytes: int = 0
+    send_ns: int = 0
+    receive_ns: int = 0
+
+
+def _relays(
+    problem: PartitionProblem, layout: _Layout, times: _StageTimes, memory: _Memory
+) -> list[_Relay]:
+    """Return what only passes through, by device of the problem."""
+    empty = slice(layout.stage_count, None)
+    device, count = layout.device_of_place[empty], len(problem.devices)
+    totals = [
+        sums(device, np.array(values[empty], dtype=np.int64), count).tolist()
+        for values in (memory.received_bytes, times.send_ns, times.receive_ns)
+    ]
+    return [_Relay(*parts) for parts in zip(*totals, strict=True)]
+
+
 def _device_usage(
     problem: PartitionProblem,
     layout: _Layout,
     stages: tuple[StageUsage, ...],
+    relays: list[_Relay],
     memory: _Memory,
     weights_bytes: list[int],
 ) -> tuple[DeviceUsage, ...]:
@@ -441,7 +531,8 @@ def _device_usage(
     for number, device in enumerate(problem.devices):
         own = [stages[index] for index in stages_of[device.name]]
         held_bytes = weights_bytes[number] if own else 0
-        received_bytes = sum(entry.received_bytes for entry in own)
+        relay = relays[number]
+        received_bytes = sum(entry.received_bytes for entry in own) + relay.received_bytes
         saved_bytes = sum(entry.saved_bytes for entry in own)
         peaks_bytes = sum(entry.live_bytes for entry in own)
         memory_bytes = held_bytes + received_bytes + saved_bytes + peaks_bytes
@@ -453,8 +544,8 @@ def _device_usage(
             others_bytes = memory_bytes - stages[index].live_bytes
             timeline_bytes += (memory.live_bytes[members] + others_bytes).tolist()
         compute_ns = sum(entry.compute_ns for entry in own)
-        send_ns = sum(entry.send_ns for entry in own)
-        receive_ns = sum(entry.receive_ns for entry in own)
+        send_ns = sum(entry.send_ns for entry in own) + relay.send_ns
+        receive_ns = sum(entry.receive_ns for entry in own) + relay.receive_ns
         usage.append(
             DeviceUsage(
                 device=device.name,
@@ -491,6 +582,25 @@ def _longest_path(stages: tuple[StageUsage, ...], arcs: list[tuple[int, int]]) -
         start_ns = max((finish_ns[source] for source in quotient.predecessors(index)), default=0)
         finish_ns[index] = start_ns + stages[index].time_ns
     return max(finish_ns.values())
+
+
+def _longest_relay(
+    problem: PartitionProblem, layout: _Layout, hops: Hops, times: _StageTimes
+) -> int:
+    """Return the longest path through the positions of a pipeline.
+
+    A position starts after the one before it if anything hops from there, and after the one of
+    the chunk before on its device.
+    """
+    hopped = set(hops.source.tolist())
+    finish_ns: list[int] = []
+    for position, place in enumerate(layout.place.tolist()):
+        start_ns = finish_ns[position - 1] if position - 1 in hopped else 0
+        if position >= hops.device_count:
+            start_ns = max(start_ns, finish_ns[position - hops.device_count])
+        parts_ns = (times.compute_ns[place], times.send_ns[place], times.receive_ns[place])
+        finish_ns.append(start_ns + _load(problem, *parts_ns))
+    return max(finish_ns)
 
 
 def _violations(

@@ -25,8 +25,8 @@ STAGING_HOST: Final = "host"
 
 DEFAULT_DEVICE_CLASS: Final = "default"
 
-Charging = Literal["peer_to_peer", "host_staged"]
-CHARGINGS: Final[tuple[str, ...]] = ("peer_to_peer", "host_staged")
+Charging = Literal["peer_to_peer", "host_staged", "relayed"]
+CHARGINGS: Final[tuple[str, ...]] = ("peer_to_peer", "host_staged", "relayed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +96,11 @@ class Interconnect:
     links : mapping of (str, str) to Link
         By ordered pair of device names. Under host-staged charging only pairs with
         `STAGING_HOST` count: ``(device, "host")`` to write, ``("host", device)`` to read.
-    charging : {"peer_to_peer", "host_staged"}
+    charging : {"peer_to_peer", "host_staged", "relayed"}
         Peer-to-peer: the producer pays one send per consuming device, each of those one
         receive. Host-staged: the producer pays one write, each consuming device one read,
-        and devices with ``is_host`` nothing.
+        and devices with ``is_host`` nothing. Relayed: stages pass on to the next one what it or
+        a later one reads, as pipelines do; each hop costs a send and a receive.
     overlap : bool
         Compute, send and receive of a device overlap: its load is the largest of the three
         instead of their sum.

@@ -51,6 +51,7 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
     operators = problem.operators
     families = _families(problem)
     gradients = _gradient_families(problem) if problem.is_training else []
+    relayed = problem.interconnect.charging == "relayed"
     found: list[Holding] = []
     for index, op in enumerate(operators):
         # Whoever reads the value or an alias of it.
@@ -87,8 +88,10 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
         if returned:
             sent_bytes = batches * op.storage_bytes
         found.append(Holding(index, ALWAYS, ALWAYS, readers, returned, sent_bytes))
-        own = _readers(problem, (index,))
-        found.append(Holding(index, ALWAYS, ALWAYS, own, False, batches * gradient_bytes))
+        if not relayed:
+            # A pipeline's stages hold them for whatever they pass on, made there or not.
+            own = _readers(problem, (index,))
+            found.append(Holding(index, ALWAYS, ALWAYS, own, False, batches * gradient_bytes))
     return tuple(holding for holding in found if holding.size_bytes)
 
 

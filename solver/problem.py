@@ -471,6 +471,11 @@ class PartitionProblem:
                     f"{where}is_backward needs memory_model 'weights'; for activations of "
                     "training give the forward graph with `backward` and memory_model 'training'"
                 )
+            if op.is_backward and self.interconnect.charging == "relayed":
+                raise PartitionError(
+                    f"{where}is_backward is set, but a pipeline relays values forward only; give "
+                    "the forward graph with `backward`, or write another charging than 'relayed'"
+                )
             seen.add(op.name)
 
     def _check_colocation(self) -> None:
@@ -510,6 +515,9 @@ class PartitionProblem:
         chunks = min(self.chunks_per_device, len(self.operators))
         batches = self.microbatches if self.is_training else 1
         sizes += [chunks * batches * graph_input.value_bytes for graph_input in self.inputs]
+        # A pipeline passes every value on at most once to each of its other positions.
+        relayed = self.interconnect.charging == "relayed"
+        borders = self.chunks_per_device * len(self.devices) - 1
         links = (self.interconnect.default, *self.interconnect.links.values())
         rates = [link.bandwidth_bytes_per_s for link in links if link.bandwidth_bytes_per_s]
         slowest = Link(min(rates, default=None), max(link.latency_ns for link in links))
@@ -522,7 +530,12 @@ class PartitionProblem:
             moves = min(readers, len(self.devices) - 1)
             # Every other stage that reads it may hold it.
             held_bytes = batches * op.value_bytes + backward.gradient_bytes
-            sizes.append(held_bytes * max(1, min(readers, chunks * len(self.devices) - 1)))
+            holders = max(1, min(readers, chunks * len(self.devices) - 1))
+            if relayed:
+                moves = borders if readers or op.is_output else 0
+                holders = max(1, moves)
+                held_bytes += batches * backward.gradient_bytes
+            sizes.append(held_bytes * holders)
             sizes.append(op.storage_bytes)
             if self.is_training:
                 sizes.append((1 + batches) * (op.storage_bytes + backward.gradient_bytes))

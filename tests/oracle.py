@@ -16,7 +16,8 @@ An instance is plain data, as JSON could hold it::
      "objective": [...], "memory_model", "schedule", "microbatches",
      "chunks_per_device", "max_devices"}
 
-A stage is a pair (chunk, device number). Memory is found by playing a stage step by step with a
+A stage is a pair (chunk, device number). Under relayed charging values are carried from stage to
+stage one step at a time. Memory is found by playing a stage step by step with a
 set of live storages; orders of devices and paths by listing all of them. Nothing is pruned but
 pins and colocation, so that a wrong bound in a solver cannot be repeated here.
 
@@ -42,6 +43,7 @@ class Oracle:
         self.readers = [
             [j for j, other in enumerate(self.ops) if name in other["reads"]] for name in self.names
         ]
+        self.relays = instance["interconnect"]["charging"] == "relayed"
         self.edges = [(i, j) for i, js in enumerate(self.readers) for j in js]
         # Section 2, with backward operators left out of the order of stages.
         self.ordering_edges = [
@@ -87,7 +89,9 @@ class Oracle:
         batches = self.instance["microbatches"] if training else 1
         received = 0
         for name in arrived:
-            if name in self.number:
+            if name in self.number and self.relays:
+                pass  # it comes by a relay, which `relayed_bytes` adds
+            elif name in self.number:
                 received += batches * self.ops[self.number[name]]["value_bytes"]
                 if training:
                     received += self.ops[self.number[name]]["backward"]["gradient_bytes"]
@@ -120,7 +124,7 @@ class Oracle:
             elif any(reader not in members for j in family for reader in self.readers[j]):
                 kept = op["backward"]["kept_bytes"]
                 for_others += batches * (op["storage_bytes"] - kept) + kept
-            if any(reader not in members for reader in self.readers[i]):
+            if any(reader not in members for reader in self.readers[i]) and not self.relays:
                 for_others += batches * op["backward"]["gradient_bytes"]
         while_running = (sum(self._training_need(i, now) for i in members) for now in members)
         return for_others + max(while_running)
@@ -241,7 +245,84 @@ class Oracle:
                 for chunk, size in saved
                 if size
             )
+        for (_, d), size in self.relayed_bytes(masks, device_order).items():
+            held[d] += size
         return held
+
+    # -- relays: carry every value along the chain of positions ----------------------------------
+
+    def chain(self, masks, device_order):
+        """The stages of all chunks of a plan in turn, with those that run nothing."""
+        least, most = min(masks)[0], max(masks)[0]
+        return [(chunk, d) for chunk in range(least, most + 1) for d in device_order]
+
+    def carried(self, masks, device_order):
+        """(operator, stage, next stage) for every step of every value."""
+        if not self.relays:
+            return []
+        chain = self.chain(masks, device_order)
+        steps = []
+        for i, readers in enumerate(self.readers):
+            at = next(n for n, stage in enumerate(chain) if masks.get(stage, 0) >> i & 1)
+            while at + 1 < len(chain) and (
+                self.ops[i]["is_output"]
+                or any(masks.get(stage, 0) >> j & 1 for stage in chain[at + 1 :] for j in readers)
+            ):
+                steps.append((i, chain[at], chain[at + 1]))
+                at += 1
+        return steps
+
+    def relayed_bytes(self, masks, device_order):
+        """What each stage holds for what it is given and passes on."""
+        held = {}
+        if self.instance["memory_model"] == "weights":
+            return held
+        batches = self.instance["microbatches"]
+        for i, giver, taker in self.carried(masks, device_order):
+            value, gradient = self.ops[i]["value_bytes"], self._gradient_bytes(self.ops[i])
+            if self.instance["memory_model"] == "training":
+                held[taker] = held.get(taker, 0) + batches * value + gradient
+                held[giver] = held.get(giver, 0) + batches * gradient
+            else:
+                held[taker] = held.get(taker, 0) + value
+        return held
+
+    def relay_times(self, masks, device_order):
+        """As `times`, of a plan that runs as a pipeline."""
+        chain = self.chain(masks, device_order)
+        send = dict.fromkeys(chain, 0)
+        receive = dict.fromkeys(chain, 0)
+        compute = {stage: self.compute_ns(stage[1], masks.get(stage, 0)) for stage in chain}
+        moved_bytes = 0
+        joined = set()
+        for i, giver, taker in self.carried(masks, device_order):
+            joined.add((giver, taker))
+            if giver[1] != taker[1]:
+                names = [self.devices[d]["name"] for _, d in (giver, taker)]
+                cost = self.move_ns(i, *names)
+                send[giver] += cost
+                receive[taker] += cost
+                moved_bytes += self.ops[i]["value_bytes"] + self._gradient_bytes(self.ops[i])
+        totals = [self.by_device(times) for times in (compute, send, receive)]
+        # All paths: from each stage to the next if something goes there, or to the next chunk.
+        spent = {s: self.combine(compute[s], send[s], receive[s]) for s in chain}
+        latency = 0
+        unfinished = [((stage,), spent[stage]) for stage in chain]
+        while unfinished:
+            walk, total = unfinished.pop()
+            latency = max(latency, total)
+            chunk, d = walk[-1]
+            for stage in chain:
+                if (walk[-1], stage) in joined or stage == (chunk + 1, d):
+                    unfinished.append(((*walk, stage), total + spent[stage]))
+        return {
+            "compute": totals[0],
+            "send": totals[1],
+            "receive": totals[2],
+            "load": [self.combine(*parts) for parts in zip(*totals, strict=True)],
+            "transfer": moved_bytes,
+            "latency": latency,
+        }
 
     def memory_fits(self, held):
         return all(
@@ -431,7 +512,7 @@ def cost(instance, assignment, device_order, chunks=None, oracle=None):
     assert sorted(order) == sorted(used)
     masks = oracle.masks(places)
     held = oracle.memory(masks, order)
-    values = oracle.times(places, masks)
+    values = oracle.relay_times(masks, order) if oracle.relays else oracle.times(places, masks)
     violations = set()
     if order not in oracle.device_orders(used, oracle.arcs(places)):
         violations.add("order")
@@ -508,6 +589,19 @@ def brute_force(instance):
         if not orders:
             continue
         masks = oracle.masks(places)
+        if oracle.relays:
+            for order in orders:
+                held = oracle.memory(masks, order)
+                if not oracle.memory_fits(held):
+                    continue
+                values = {"devices": len(used), "peak_memory": oracle.permille(held)}
+                if needs_time:
+                    values.update(oracle.relay_times(masks, order))
+                    values["bottleneck"] = max(values["load"])
+                objective = tuple(values[name] for name in instance["objective"])
+                if best is None or objective < best:
+                    best, best_places = objective, list(places)
+            continue
         permilles = []
         for order in orders if order_matters else orders[:1]:
             held = oracle.memory(masks, order)

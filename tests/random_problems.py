@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from solver.hardware import CHARGINGS, STAGING_HOST, Device, Interconnect, Link
+from solver.hardware import STAGING_HOST, Device, Interconnect, Link
 from solver.plan import PartitionPlan
 from solver.problem import (
     MEMORY_MODELS,
@@ -21,6 +21,8 @@ from solver.problem import (
 )
 from solver.training import Backward
 
+_DIRECT_CHARGINGS = ("peer_to_peer", "host_staged")
+
 
 def random_problem(
     seed: int,
@@ -28,12 +30,14 @@ def random_problem(
     min_operators: int = 4,
     max_operators: int = 8,
     draw_chunks: bool = False,
+    relayed: bool = False,
     **replaced: Any,
 ) -> PartitionProblem:
     """Return the problem of `seed`; the same seed gives the same problem.
 
     With `draw_chunks` it gets a number of chunks per device and perhaps a limit on devices; the
-    rest is as without. `replaced` are fields to set afterwards (they must stay consistent).
+    rest is as without. With `relayed` values are relayed, and no operator is a backward one;
+    without, they never are. `replaced` are fields to set afterwards (they must stay consistent).
     """
     rng = random.Random(seed)
     count = max(rng.randint(min_operators, max_operators) for _ in range(2))
@@ -124,6 +128,10 @@ def random_problem(
             "max_devices": rng.choice((None, None, *range(1, device_count + 1))),
             **replaced,
         }
+    if relayed:
+        operators = [dataclasses.replace(op, is_backward=False) for op in problem.operators]
+        interconnect = dataclasses.replace(problem.interconnect, charging="relayed")
+        replaced = {"operators": operators, "interconnect": interconnect, **replaced}
     return problem.replace(**replaced) if replaced else problem
 
 
@@ -234,7 +242,7 @@ def _interconnect(
     return Interconnect(
         default=link(),
         links=links,
-        charging=rng.choice(CHARGINGS),  # type: ignore[arg-type]
+        charging=rng.choice(_DIRECT_CHARGINGS),  # type: ignore[arg-type]
         overlap=rng.random() < 0.3,
     )
 

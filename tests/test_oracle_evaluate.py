@@ -58,11 +58,26 @@ def check_same(problem, plan, instance, oracle):
 @pytest.mark.parametrize("block", range(10))
 @pytest.mark.parametrize("draw_chunks", [False, True])
 def test_evaluate_equals_the_oracle(block, draw_chunks):
+    check_block(block, PROBLEMS[draw_chunks] // 10, draw_chunks=draw_chunks)
+
+
+@pytest.mark.parametrize("draw_chunks", [False, True])
+def test_evaluate_equals_the_oracle_where_values_are_relayed(draw_chunks):
+    check_block(0, 250, draw_chunks=draw_chunks, relayed=True)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(1, 11))
+@pytest.mark.parametrize("draw_chunks", [False, True])
+def test_evaluate_equals_the_oracle_where_more_values_are_relayed(block, draw_chunks):
+    check_block(block, 1_000, draw_chunks=draw_chunks, relayed=True)
+
+
+def check_block(block, count, *, draw_chunks, relayed=False):
     kinds = set()
     feasible = chunked = 0
-    count = PROBLEMS[draw_chunks] // 10
     for seed in range(block * count, (block + 1) * count):
-        problem = random_problem(seed, draw_chunks=draw_chunks)
+        problem = random_problem(seed, draw_chunks=draw_chunks, relayed=relayed)
         instance = to_instance(problem)
         oracle = Oracle(instance)
         for plan_seed in range(PLANS_PER_PROBLEM):
