@@ -7,23 +7,18 @@ from __future__ import annotations
 
 import contextlib
 import math
-import statistics
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import torch
 from torch import fx, nn
 from torch._ops import OpOverload
-from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
-from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, check_captured, placeholder_values
-from fx_bridge.inputs import checked_inputs
+from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.replay import Replay, tensors_in
 from fx_bridge.specs import DEVICE_SPECS, DeviceSpec, check_specs
 from fx_bridge.storage import StorageTable
-from solver import PartitionError
 
 # Only rows that are asked for are read, and as many bytes are read as come out.
 _GATHERS: Final = frozenset(
@@ -255,88 +250,20 @@ def measured_latency_ns(
     repeats : int
         Runs after one to warm up.
     training : bool
-        Measure the backward pass of every operator too, on its own, and add its time.
+        Measure the backward pass too, and add its time.
 
     Returns
     -------
     dict of str to int
-        Median nanoseconds by operator name, the interpreter's own microseconds included.
+        Nanoseconds by operator name, which add up to what the whole graph takes;
+        :func:`fx_bridge.timing.measure_operators` tells forward and backward apart.
 
     Raises
     ------
     PartitionError
         If weights or inputs have no data, or `repeats` is not positive.
     """
-    check_captured(captured, "measure", "measured_latency_ns(capture(model, args))")
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise PartitionError(f"repeats is {repeats!r}; write a number from 1 on")
-    if args is None and kwargs is None:
-        args, kwargs = captured.args, captured.kwargs
-    checked_inputs(args or (), kwargs)
-    values = placeholder_values(captured, args or (), kwargs)
-    tensors = (*captured.module.parameters(), *captured.module.buffers(), *tensors_in(values))
-    if any(tensor.is_meta for tensor in tensors):
-        raise PartitionError(
-            "cannot measure a model on the meta device, it has no data; use "
-            "roofline_latency_ns, or load its weights"
-        )
-    accelerated = any(tensor.device.type != "cpu" for tensor in tensors)
-    table = captured.storage_table
-    changed = {s.owner for found in table.writes.values() for s in found if s.kind == "weight"}
-    before = [(t, t.detach().clone()) for key in changed for t in table.weights[key].tensors]
-    times: dict[str, list[int]] = {}
-    try:
-        with torch.set_grad_enabled(training), torch.random.fork_rng(enabled=True):
-            for repeat in range(repeats + 1):
-                timing = _Timing(captured.module, accelerated, training)
-                inputs = pytree.tree_map_only(torch.Tensor, torch.clone, values)
-                timing.run(*inputs, enable_io_processing=False)
-                for name, time_ns in timing.times.items() if repeat else ():
-                    times.setdefault(name, []).append(time_ns)
-    finally:
-        with torch.no_grad():
-            for tensor, value in before:
-                tensor.copy_(value)
-    return {node.name: _median(times[node.name]) for node in captured.operators}
+    from fx_bridge.timing import measure_operators
 
-
-def _median(times: Iterable[int]) -> int:
-    return round(statistics.median(times))
-
-
-class _Timing(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule, accelerated: bool, training: bool) -> None:
-        super().__init__(module)
-        self.accelerated = accelerated
-        self.training = training
-        self.times: dict[str, int] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        start_ns = time.perf_counter_ns()
-        value = super().run_node(n)
-        if self.accelerated:
-            torch.accelerator.synchronize()
-        self.times[n.name] = time.perf_counter_ns() - start_ns
-        if self.training and n.op in COMPUTE_OPS:
-            self.times[n.name] += self._backward_ns(n, value)
-        return value
-
-    def _backward_ns(self, node: fx.Node, value: Any) -> int:
-        """Run the backward pass of `node` up to what it reads."""
-        outputs = [tensor for tensor in tensors_in(value) if tensor.requires_grad]
-        reads = [t for read in node.all_input_nodes for t in tensors_in(self.env[read])]
-        if node.op == "call_module":
-            reads += self.fetch_attr(str(node.target)).parameters()
-        # In place: the value that was read is the result.
-        made = {id(tensor) for tensor in outputs}
-        wanted = {id(t): t for t in reads if t.requires_grad and id(t) not in made}
-        if not outputs or not wanted:
-            return 0
-        gradients = [torch.ones_like(tensor) for tensor in outputs]
-        start_ns = time.perf_counter_ns()
-        torch.autograd.grad(
-            outputs, list(wanted.values()), gradients, retain_graph=True, allow_unused=True
-        )
-        if self.accelerated:
-            torch.accelerator.synchronize()
-        return time.perf_counter_ns() - start_ns
+    times = measure_operators(captured, args, kwargs, repeats=repeats, training=training)
+    return times.calibrated().total_ns

@@ -39,6 +39,7 @@ def to_digraph(
     *,
     specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
     latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
+    backward_latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
     training: bool = False,
     optimizer: Optimizer = "adamw",
     master_weights: bool = True,
@@ -54,8 +55,11 @@ def to_digraph(
         be any preset.
     latency_ns : mapping of str to int, or to mapping of str to int, optional
         Latency of every operator by name, or by name and device class, instead of the roofline;
-        when training with that of its backward pass, as ``measured_latency_ns(training=True)``
-        gives it.
+        when training without `backward_latency_ns`, with that of its backward pass, as
+        ``measured_latency_ns(training=True)`` gives it.
+    backward_latency_ns : mapping of str to int, or to mapping of str to int, optional
+        That of the backward pass of every operator apart, as
+        :func:`fx_bridge.timing.measure_operators` gives it; without training of no account.
     training : bool
         Add what the memory model ``training`` needs: gradients, optimiser state, and the backward
         pass of every operator (:mod:`fx_bridge.backward`).
@@ -74,8 +78,8 @@ def to_digraph(
     Raises
     ------
     PartitionError
-        If `latency_ns` leaves an operator out or names an unknown one, or `optimizer` is unknown,
-        or no parameter requires a gradient in training.
+        If latencies leave an operator out or name an unknown one, there are some of backward
+        passes alone, `optimizer` is unknown, or no parameter requires a gradient in training.
 
     Notes
     -----
@@ -99,7 +103,14 @@ def to_digraph(
     if latency_ns is None:
         latencies = roofline_latency_ns(captured, specs, flops=flops)
     else:
-        latencies = _checked(latency_ns, captured)
+        latencies = _checked(latency_ns, captured, "latency_ns")
+    backward_latencies: Mapping[str, int | Mapping[str, int]] = {}
+    if backward_latency_ns is not None:
+        backward_latencies = _checked(backward_latency_ns, captured, "backward_latency_ns")
+        if latency_ns is None:
+            raise PartitionError(
+                "backward_latency_ns is given without latency_ns; give both, or neither"
+            )
     placed = {n.name: _placement(n, table) for n in captured.operators}
     workspaces = forward_workspaces(captured, training=training)
     backward: Mapping[str, Backward] = {}
@@ -136,7 +147,10 @@ def to_digraph(
             **placed[node.name],
         )
         if training:
-            graph.nodes[node.name]["backward"] = _plain(backward[node.name])
+            entry = backward[node.name]
+            if node.name in backward_latencies:
+                entry = dataclasses.replace(entry, latency_ns=backward_latencies[node.name])
+            graph.nodes[node.name]["backward"] = _plain(entry)
         graph.add_edges_from((read.name, node.name) for read in reads)
     shared = _read_several_times(captured, table)
     graph.graph["weights"] = {
@@ -165,20 +179,19 @@ def _colocation_groups(captured: CapturedGraph, training: bool) -> Sequence[Colo
 
 
 def _checked(
-    latency_ns: Mapping[str, int | Mapping[str, int]], captured: CapturedGraph
+    latencies: Mapping[str, int | Mapping[str, int]], captured: CapturedGraph, what: str
 ) -> Mapping[str, int | Mapping[str, int]]:
-    if not isinstance(latency_ns, Mapping):
+    if not isinstance(latencies, Mapping):
         raise PartitionError(
-            f"latency_ns is a {type(latency_ns).__name__}; "
-            "give a mapping of operator to nanoseconds"
+            f"{what} is a {type(latencies).__name__}; give a mapping of operator to nanoseconds"
         )
     names = {node.name for node in captured.operators}
-    missing, unknown = names - set(latency_ns), set(latency_ns) - names
+    missing, unknown = names - set(latencies), set(latencies) - names
     if missing or unknown:
-        what = f"has no entry for operator {min(missing)!r}" if missing else ""
-        what = what or f"names {min(unknown)!r}, which is no operator"
-        raise PartitionError(f"latency_ns {what}; give one entry for every operator of the graph")
-    return latency_ns
+        why = f"has no entry for operator {min(missing)!r}" if missing else ""
+        why = why or f"names {min(unknown)!r}, which is no operator"
+        raise PartitionError(f"{what} {why}; give one entry for every operator of the graph")
+    return latencies
 
 
 def _plain(backward: Backward) -> dict[str, Any]:

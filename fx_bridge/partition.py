@@ -112,6 +112,7 @@ def partition_module(
     solver: str = "auto",
     specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
     latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
+    backward_latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
     schedule: str = "1f1b",
     microbatches: int = 1,
     chunks_per_device: int = 1,
@@ -140,8 +141,9 @@ def partition_module(
         of the result names it.
     specs : mapping of str to DeviceSpec
         Speeds by device class, for the roofline.
-    latency_ns : mapping, optional
-        Latency of every operator by name, instead of the roofline.
+    latency_ns, backward_latency_ns : mapping, optional
+        Latency of every operator by name, instead of the roofline; see
+        :func:`fx_bridge.to_digraph`.
     chunks_per_device : int
         Most stages of a device; with more than one, data may pass through the devices several
         times (interleaved pipeline stages), and the split has a submodule for each stage.
@@ -196,6 +198,7 @@ def partition_module(
         captured,
         specs=specs,
         latency_ns=latency_ns,
+        backward_latency_ns=backward_latency_ns,
         training=memory_model == "training",
         optimizer=optimizer,
         master_weights=master_weights,

@@ -10,15 +10,15 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-import fx_bridge.costs
 from fx_bridge.backward import backward_costs, backward_flops, backward_moved_bytes
 from fx_bridge.capture import capture
-from fx_bridge.costs import measured_latency_ns, node_flops, roofline_latency_ns
+from fx_bridge.costs import node_flops, roofline_latency_ns
 from fx_bridge.digraph import to_digraph
 from fx_bridge.partition import partition_module
 from fx_bridge.replay import tensors_in
 from fx_bridge.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.splitting import split_by_plan
+from fx_bridge.timing import measure_operators
 from solver import (
     Device,
     Interconnect,
@@ -166,28 +166,38 @@ def test_times_in_the_graph_are_rooflines_of_the_kernels():
     )
 
 
-def test_measured_times_include_the_backward_pass(monkeypatch):
+def test_measured_times_of_backward_passes_are_their_own_in_the_graph():
     model, args = MODELS["convolutional"]()
     captured = capture(model, args)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    calls = []
-    grad = torch.autograd.grad
-
-    def counting(*args, **kwargs):
-        calls.append(args)
-        return grad(*args, **kwargs)
-
-    monkeypatch.setattr(fx_bridge.costs.torch.autograd, "grad", counting)
-    times = measured_latency_ns(captured, repeats=1, training=True)
-    assert set(times) == {node.name for node in captured.operators}
-    assert all(time_ns > 0 for time_ns in times.values())
-    assert len(calls) >= 2 * len(backward_costs(captured)) - 2 * len(captured.operators)
-    assert calls
-    assert all(torch.equal(before[name], t) for name, t in model.state_dict().items())
-    assert all(parameter.grad is None for parameter in model.parameters())
-    graph = to_digraph(captured, latency_ns=times, training=True)
-    assert graph.nodes["conv2d"]["latency_ns"] == times["conv2d"]
+    times = measure_operators(captured, repeats=1, training=True)
+    graph = to_digraph(
+        captured,
+        latency_ns=times.forward_ns,
+        backward_latency_ns=times.backward_ns,
+        training=True,
+    )
+    assert graph.nodes["conv2d"]["latency_ns"] == times.forward_ns["conv2d"]
+    assert graph.nodes["conv2d"]["backward"]["latency_ns"] == times.backward_ns["conv2d"]
+    graph = to_digraph(captured, latency_ns=times.total_ns, training=True)
+    assert graph.nodes["conv2d"]["latency_ns"] == times.total_ns["conv2d"]
     assert "latency_ns" not in graph.nodes["conv2d"]["backward"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"latency_ns": None}, "backward_latency_ns is given without latency_ns; give both"),
+        ({"backward_latency_ns": {}}, "backward_latency_ns has no entry for operator"),
+        ({"backward_latency_ns": 3}, "backward_latency_ns is a int; give a mapping"),
+    ],
+)
+def test_latencies_of_backward_passes_that_make_no_sense_are_refused(given, message):
+    model, args = MODELS["convolutional"]()
+    captured = capture(model, args)
+    times = dict.fromkeys((node.name for node in captured.operators), 1)
+    given = {"latency_ns": times, "backward_latency_ns": times, **given}
+    with pytest.raises(PartitionError, match=message):
+        to_digraph(captured, training=True, **given)
 
 
 class Tracker(TorchDispatchMode):

@@ -1,0 +1,68 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from fx_bridge.capture import capture
+from fx_bridge.graph_digest import graph_digest
+
+CODE = """
+import torch
+from torch import nn
+from fx_bridge.capture import capture
+from fx_bridge.graph_digest import graph_digest
+torch.manual_seed(5)
+print(graph_digest(capture(nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)), (torch.ones(2, 4),))))
+"""
+
+
+def model():
+    return nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1))
+
+
+class Conditional(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda y: y * self.factor, lambda y: y + 1, (x,))
+
+
+def test_another_process_finds_the_same_digest():
+    here = graph_digest(capture(model(), (torch.ones(2, 4),)))
+    there = subprocess.run(
+        [sys.executable, "-c", CODE], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert there.stdout.strip() == here
+    assert len(here) == 64
+
+
+@pytest.mark.parametrize(
+    ("other", "args"),
+    [
+        (nn.Sequential(nn.Linear(4, 4), nn.Softmax(0)), (torch.ones(2, 4),)),
+        (nn.Sequential(nn.Linear(4, 4), nn.LogSoftmax(-1)), (torch.ones(2, 4),)),
+        (nn.Sequential(nn.Linear(4, 4, bias=False), nn.Softmax(-1)), (torch.ones(2, 4),)),
+        (nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)), (torch.ones(3, 4),)),
+        (nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)).double(), (torch.ones(2, 4).double(),)),
+    ],
+)
+def test_another_graph_has_another_digest(other, args):
+    assert graph_digest(capture(other, args)) != graph_digest(capture(model(), (torch.ones(2, 4),)))
+
+
+def test_modules_count_with_their_settings_and_sizes():
+    def traced(features, slope):
+        layers = nn.Sequential(nn.Linear(4, features), nn.LeakyReLU(slope))
+        return graph_digest(capture(torch.fx.symbolic_trace(layers), (torch.ones(2, 4),)))
+
+    assert traced(4, 0.1) == traced(4, 0.1)
+    assert len({traced(4, 0.1), traced(4, 0.2), traced(5, 0.1)}) == 3
+
+
+def test_branches_count():
+    digests = {graph_digest(capture(Conditional(f), (torch.ones(2),))) for f in (2, 3)}
+    assert len(digests) == 2
