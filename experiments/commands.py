@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -172,6 +172,8 @@ def read_problem(
     objective: str | None,
     memory_model: str | None,
     step: Callable[[str], None],
+    *,
+    keep_whole: Sequence[str] = (),
 ) -> PartitionProblem:
     """Return the problem of a model or a saved problem; `step` hears what is being done."""
     from experiments.devices import EXAMPLE, parse_devices
@@ -179,16 +181,24 @@ def read_problem(
 
     source = resolve_model(model)
     if isinstance(source, Path):
+        if keep_whole:
+            raise PartitionError(
+                f"{model} is a saved problem, which knows no modules; --keep-whole needs a model"
+            )
         return read_saved_problem(source, devices, link, objective, memory_model)
     if devices is None:
         raise PartitionError(f"--devices is missing; {EXAMPLE}")
     given = parse_devices(devices)
     settings = _settings(given, link, objective, memory_model)
-    return _captured_problem(source, given, settings, step)
+    return _captured_problem(source, given, settings, step, keep_whole)
 
 
 def _captured_problem(
-    spec: ModelSpec, devices: DeviceSet, settings: dict[str, Any], step: Callable[[str], None]
+    spec: ModelSpec,
+    devices: DeviceSet,
+    settings: dict[str, Any],
+    step: Callable[[str], None],
+    keep_whole: Sequence[str],
 ) -> PartitionProblem:
     from experiments.comparison import operator_graph
     from experiments.models import build_model, others_code
@@ -200,7 +210,8 @@ def _captured_problem(
     with others_code(f"model {spec.name!r}"):
         captured = capture(loaded.module, loaded.args, loaded.kwargs)
     step(f"{spec.name}: operator graph")
-    graph = operator_graph(captured, [devices], settings.get("memory_model", "inference"))
+    memory_model = settings.get("memory_model", "inference")
+    graph = operator_graph(captured, [devices], memory_model, keep_whole=keep_whole)
     return PartitionProblem.from_digraph(graph, **{"interconnect": PCIE, **settings})
 
 

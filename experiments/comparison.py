@@ -198,7 +198,11 @@ def _compare_model(
 
 
 def operator_graph(
-    captured: CapturedGraph, device_sets: Sequence[DeviceSet], memory_model: str
+    captured: CapturedGraph,
+    device_sets: Sequence[DeviceSet],
+    memory_model: str,
+    *,
+    keep_whole: Sequence[str] = (),
 ) -> nx.DiGraph:
     """Return the operator graph of a captured model, timed for every class of the devices."""
     from fx_bridge.digraph import to_digraph
@@ -206,7 +210,8 @@ def operator_graph(
 
     specs = {name: spec for devices in device_sets for name, spec in devices.spec_of.items()}
     specs.setdefault(DEFAULT_DEVICE_CLASS, DEVICE_SPECS[DEFAULT_DEVICE_CLASS])
-    return to_digraph(captured, specs=specs, training=memory_model == "training")
+    training = memory_model == "training"
+    return to_digraph(captured, specs=specs, training=training, keep_whole=keep_whole)
 
 
 def _problem(graph: nx.DiGraph, named: NamedDevices, settings: CompareSettings) -> PartitionProblem:

@@ -49,6 +49,15 @@ ChunksOption = Annotated[
 MaxDevicesOption = Annotated[
     int | None, typer.Option("--max-devices", min=1, help="Most devices that a plan may use.")
 ]
+KeepWholeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep-whole",
+        metavar="MODULE",
+        help="A module that stays on one device, or a pattern such as 'model.layers.*'; several "
+        "on one device as 'wte+lm_head'. May be repeated.",
+    ),
+]
 LimitOption = Annotated[float, typer.Option("--time-limit", help="Seconds for each solve.")]
 WorkersOption = Annotated[
     int | None,

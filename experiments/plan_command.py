@@ -20,6 +20,7 @@ from experiments.options import (
     DeterministicOption,
     DevicesOption,
     JsonOption,
+    KeepWholeOption,
     LimitOption,
     LinkOption,
     MaxDevicesOption,
@@ -41,6 +42,7 @@ def plan(
     memory_model: MemoryOption = None,
     chunks: ChunksOption = None,
     max_devices: MaxDevicesOption = None,
+    keep_whole: KeepWholeOption = None,
     time_limit: LimitOption = DEFAULT_LIMIT_S,
     workers: WorkersOption = None,
     seed: SeedOption = 0,
@@ -56,7 +58,15 @@ def plan(
     check_solver(solver)
     check_writable(out)
     with ProgressLine(quiet=True) as progress:
-        problem = read_problem(model, devices, link, objective, memory_model, progress.step)
+        problem = read_problem(
+            model,
+            devices,
+            link,
+            objective,
+            memory_model,
+            progress.step,
+            keep_whole=keep_whole or (),
+        )
         problem = with_stage_limits(problem, chunks, max_devices)
         results = solve_all(problem, dict.fromkeys(("greedy", solver)), limits, model, progress)
     finish(problem, results, limits, out, as_json)

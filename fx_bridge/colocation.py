@@ -19,6 +19,7 @@ from torch import fx, nn
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from fx_bridge.capture import CapturedGraph, check_captured
+from fx_bridge.keep_whole import whole_modules
 from fx_bridge.sinking import attribute_at
 from fx_bridge.storage import Storage, StorageTable
 from solver import ColocationGroup
@@ -28,7 +29,9 @@ _PYTHON_RANDOM: Final = frozenset({"gumbel_softmax", "multi_head_attention_forwa
 _TRAINING_FLAGS: Final = ("train", "training")
 
 
-def colocation_groups(captured: CapturedGraph, *, training: bool = False) -> list[ColocationGroup]:
+def colocation_groups(
+    captured: CapturedGraph, *, training: bool = False, keep_whole: Sequence[str] = ()
+) -> list[ColocationGroup]:
     """Return the sets of operators of `captured` that must share a device.
 
     Parameters
@@ -37,6 +40,8 @@ def colocation_groups(captured: CapturedGraph, *, training: bool = False) -> lis
     training : bool
         Parameters will be updated: all readers of a parameter share a device, tied ones too,
         for copies on two devices would diverge after one step of the optimiser.
+    keep_whole : sequence of str
+        Modules, each of which stays on one device: see :mod:`fx_bridge.keep_whole`.
 
     Returns
     -------
@@ -60,6 +65,7 @@ def colocation_groups(captured: CapturedGraph, *, training: bool = False) -> lis
     ]
     if training:
         groups.extend(_trained_weights(captured, table))
+    groups.extend(whole_modules(captured, keep_whole))
     order = {node.name: index for index, node in enumerate(captured.operators)}
     groups = _sorted(groups, order)
     return groups + _sorted(_cycles(captured, groups, order), order)

@@ -44,6 +44,7 @@ def to_digraph(
     optimizer: Optimizer = "adamw",
     master_weights: bool = True,
     colocation: bool = True,
+    keep_whole: Sequence[str] = (),
 ) -> nx.DiGraph:
     """Export a captured graph as the operator graph of a partitioning problem.
 
@@ -69,6 +70,9 @@ def to_digraph(
         Parameters in 16 bits have a float32 master copy and float32 moments.
     colocation : bool
         Add the groups of :func:`fx_bridge.colocation.colocation_groups`.
+    keep_whole : sequence of str
+        Modules, each of which stays on one device: names, or patterns such as ``"layers.*"``
+        (:mod:`fx_bridge.keep_whole`).
 
     Returns
     -------
@@ -79,7 +83,8 @@ def to_digraph(
     ------
     PartitionError
         If latencies leave an operator out or name an unknown one, there are some of backward
-        passes alone, `optimizer` is unknown, or no parameter requires a gradient in training.
+        passes alone, `optimizer` is unknown, no parameter requires a gradient in training, or
+        `keep_whole` names an unknown module or is given without `colocation`.
 
     Notes
     -----
@@ -97,6 +102,8 @@ def to_digraph(
     """
     check_captured(captured, "export", "to_digraph(capture(model, args))")
     check_optimizer(optimizer)
+    if keep_whole and not colocation:
+        raise PartitionError("keep_whole needs the groups that colocation=False leaves out")
     table = captured.storage_table
     flops = node_flops(captured)
     latencies: Mapping[str, int | Mapping[str, int]]
@@ -162,7 +169,7 @@ def to_digraph(
     }
     graph.graph["colocation"] = [
         {"operators": list(group.operators), "reason": group.reason}
-        for group in (_colocation_groups(captured, training) if colocation else ())
+        for group in (_colocation_groups(captured, training, keep_whole) if colocation else ())
     ]
     graph.graph["info"] = {
         "capture": captured.how,
@@ -172,10 +179,12 @@ def to_digraph(
     return graph
 
 
-def _colocation_groups(captured: CapturedGraph, training: bool) -> Sequence[ColocationGroup]:
+def _colocation_groups(
+    captured: CapturedGraph, training: bool, keep_whole: Sequence[str]
+) -> Sequence[ColocationGroup]:
     from fx_bridge.colocation import colocation_groups
 
-    return colocation_groups(captured, training=training)
+    return colocation_groups(captured, training=training, keep_whole=keep_whole)
 
 
 def _checked(

@@ -75,7 +75,7 @@ def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
     for name, stack in stacks.items():
         for running in stack:
             for path in also.get(running, (running,)):
-                for prefix in _prefixes(path):
+                for prefix in enclosing(path):
                     found.setdefault(prefix, {})[name] = None
     operators = {path: tuple(names) for path, names in found.items()}
     for path in also:
@@ -161,8 +161,8 @@ def _stack_of_weight(node: fx.Node) -> tuple[str, ...]:
     return ()
 
 
-def _prefixes(path: str) -> Iterator[str]:
-    """Yield the paths of the modules around `path`, outermost first, and itself."""
+def enclosing(path: str) -> Iterator[str]:
+    """Yield the paths of the modules around that at `path`, outermost first, and then `path`."""
     at = path.find(".")
     while at >= 0:
         yield path[:at]

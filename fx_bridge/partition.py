@@ -15,6 +15,7 @@ from torch.export import ExportedProgram
 
 from fx_bridge.capture import CapturedGraph, capture
 from fx_bridge.digraph import to_digraph
+from fx_bridge.keep_whole import check_keep_whole
 from fx_bridge.optimizer_state import Optimizer, check_optimizer
 from fx_bridge.specs import DEVICE_SPECS, DeviceSpec, check_specs
 from fx_bridge.splitting import split_by_plan
@@ -117,6 +118,7 @@ def partition_module(
     microbatches: int = 1,
     chunks_per_device: int = 1,
     max_devices: int | None = None,
+    keep_whole: Sequence[str] = (),
     optimizer: Optimizer = "adamw",
     master_weights: bool = True,
 ) -> PartitionResult:
@@ -149,6 +151,9 @@ def partition_module(
         times (interleaved pipeline stages), and the split has a submodule for each stage.
     max_devices : int, optional
         Most devices to use.
+    keep_whole : sequence of str
+        Modules, each of which stays on one device: names, patterns such as ``"layers.*"``, or
+        several modules together, such as ``"wte+lm_head"`` (:mod:`fx_bridge.keep_whole`).
     schedule, microbatches, optimizer, master_weights
         Of training; see :class:`solver.PartitionProblem` and :func:`fx_bridge.to_digraph`.
 
@@ -159,7 +164,8 @@ def partition_module(
     Raises
     ------
     PartitionError
-        If the model cannot be captured, or the devices or settings are invalid.
+        If the model cannot be captured, or the devices or settings are invalid, or `keep_whole`
+        names a module that the model does not have.
 
     Examples
     --------
@@ -183,6 +189,7 @@ def partition_module(
         "max_devices": max_devices,
     }
     # A capture takes long: refuse wrong settings before it.
+    keep_whole = check_keep_whole(keep_whole)
     devices = check_options(
         devices,
         specs=specs,
@@ -202,6 +209,7 @@ def partition_module(
         training=memory_model == "training",
         optimizer=optimizer,
         master_weights=master_weights,
+        keep_whole=keep_whole,
     )
     problem = problem_from_digraph(graph, devices, **settings)
     baseline = solve(problem, limits, solver="greedy")

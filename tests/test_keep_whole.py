@@ -1,0 +1,160 @@
+"""Modules that stay on one device: which operators are grouped, and what plans make of it."""
+
+import itertools
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.cli import main
+from fx_bridge.capture import capture
+from fx_bridge.colocation import colocation_groups
+from fx_bridge.digraph import to_digraph
+from fx_bridge.keep_whole import whole_modules
+from fx_bridge.module_paths import operators_of
+from fx_bridge.partition import partition_module
+from solver import Device, PartitionError, load_plan, problem_from_digraph, solve
+
+ROW = (torch.randn(2, 8),)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up = nn.Linear(8, 16)
+        self.down = nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.down(self.up(x).relu()) + x
+
+
+class Model(nn.Module):
+    """A chain, so that keeping its ends together keeps all of it together."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.layers = nn.Sequential(Block(), Block(), Block())
+        self.nothing = nn.Identity()
+        self.last = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.nothing(self.last(self.layers(self.first(x))))
+
+
+def devices(count):
+    return [Device(f"cuda:{index}") for index in range(count)]
+
+
+def test_each_module_is_one_group_with_its_reason():
+    captured = capture(Model(), ROW)
+    groups = whole_modules(captured, ["layers.0", "layers.2"])
+    assert [group.operators for group in groups] == [
+        operators_of(captured, "layers.0"),
+        operators_of(captured, "layers.2"),
+    ]
+    assert [group.reason for group in groups] == [
+        "module 'layers.0' is kept whole",
+        "module 'layers.2' is kept whole",
+    ]
+    assert whole_modules(captured, ["layers.*"]) == whole_modules(
+        captured, ["layers.0", "layers.1", "layers.2"]
+    ), "inner modules need no groups of their own"
+    assert whole_modules(captured, ["layers.?", "layers.1"]) == whole_modules(captured, ["*.?"])
+    assert whole_modules(captured, ["nothing"]) == []
+    assert whole_modules(captured, []) == []
+
+
+def test_modules_can_be_kept_together():
+    captured = capture(Model(), ROW)
+    (group,) = whole_modules(captured, ["layers.1+layers.0.down"])
+    named = {*operators_of(captured, "layers.1"), *operators_of(captured, "layers.0.down")}
+    assert group.operators == tuple(n.name for n in captured.operators if n.name in named)
+    assert group.reason == "modules 'layers.0.down' and 'layers.1' are kept together"
+
+
+def test_what_lies_between_is_kept_with_it():
+    captured = capture(Model(), ROW)
+    groups = colocation_groups(captured, keep_whole=["first+last"])
+    everything = tuple(node.name for node in captured.operators)
+    assert groups[-1].operators == everything
+    assert "are kept together" in groups[-1].reason
+    assert "close a cycle of stages" in groups[-1].reason
+
+
+@pytest.mark.parametrize(
+    ("keep_whole", "message"),
+    [
+        (["layers.3"], "the model has no module 'layers.3'; did you mean 'layers.2'"),
+        (["layer.*"], "the model has no module 'layer.*'; did you mean"),
+        (["first+lost"], "the model has no module 'lost'; did you mean 'last'"),
+        ("layers.0", "keep_whole is 'layers.0'; write a list of module names"),
+        ([3], "keep_whole names 3; write a list"),
+        ([""], "keep_whole names ''; write a list"),
+        (["first+"], "keep_whole names 'first+'; write a list"),
+        (None, "keep_whole is None; write a list"),
+    ],
+)
+def test_wrong_names_are_refused(keep_whole, message):
+    with pytest.raises(PartitionError) as error:
+        partition_module(Model(), ROW, devices=devices(2), keep_whole=keep_whole)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+    with pytest.raises(PartitionError, match="keep_whole needs the groups"):
+        to_digraph(capture(Model(), ROW), colocation=False, keep_whole=["first"])
+
+
+def test_plans_keep_modules_whole_and_lose_nothing_else():
+    """The best of all plans that keep them whole, by brute force over the modules' devices."""
+    captured = capture(Model(), ROW)
+    for seed in range(4):
+        draws = random.Random(seed)
+        latencies = {node.name: draws.randint(1, 50) * 10_000 for node in captured.operators}
+        whole = ["layers.*", "first", "last"]
+        result = partition_module(
+            captured, devices=devices(2), keep_whole=whole, latency_ns=latencies
+        )
+        plan = result.plan
+        parts = ["first", "layers.0", "layers.1", "layers.2", "last"]
+        for part in parts:
+            assert len({plan.assignment[name] for name in operators_of(captured, part)}) == 1
+        problem = problem_from_digraph(
+            to_digraph(captured, latency_ns=latencies), devices(2), objective=("bottleneck",)
+        )
+        assert solve(problem).objective <= result.solved.objective
+        times = {part: sum(latencies[n] for n in operators_of(captured, part)) for part in parts}
+        moved_ns = result.problem.interconnect.default.transfer_ns(2 * 8 * 4)
+        cuts = [
+            max(sum(times[p] for p in parts[:at]), sum(times[p] for p in parts[at:])) + moved_ns
+            for at in range(1, len(parts))
+        ]
+        assert result.solved.objective == min(*cuts, sum(times.values()))
+
+
+def test_random_patterns_give_plans_that_respect_them():
+    captured = capture(Model(), ROW)
+    names = ["first", "layers", "layers.0", "layers.1", "layers.2.up", "layers.*", "last"]
+    for seed, count in itertools.product(range(3), (1, 2)):
+        draws = random.Random(seed)
+        whole = draws.sample(names, count)
+        result = partition_module(captured, devices=devices(3), keep_whole=whole)
+        for group in whole_modules(captured, whole):
+            assert len({result.plan.assignment[name] for name in group.operators}) == 1
+
+
+def test_the_command_keeps_modules_whole(tmp_path, capsys):
+    out = tmp_path / "plan.json"
+    words = ["plan", "mlp", "--devices", "2x3MB", "--out", str(out)]
+    assert main([*words, "--keep-whole", "[024]", "--keep-whole", "0+2"]) == 0
+    plan = load_plan(out)
+    assert plan.assignment["linear"] == plan.assignment["linear_1"]
+    assert main([*words, "--keep-whole", "12"]) == 2
+    assert "the model has no module '12'" in capsys.readouterr().err
+
+
+def test_a_saved_problem_has_no_modules(tmp_path, capsys):
+    saved = tmp_path / "problem.json"
+    assert main(["export", "mlp", "--devices", "2x3MB", "--out", str(saved)]) == 0
+    assert main(["plan", str(saved), "--keep-whole", "0"]) == 2
+    assert "knows no modules; --keep-whole needs a model" in capsys.readouterr().err
