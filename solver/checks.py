@@ -30,6 +30,13 @@ def check_natural(value: object, what: str) -> None:
         raise PartitionError(f"{what} is {value}; write a number that is not negative")
 
 
+def check_positive(value: object, what: str) -> None:
+    """Raise unless `value` is an integer >= 1."""
+    check_natural(value, what)
+    if value == 0:
+        raise PartitionError(f"{what} is 0; write at least 1")
+
+
 def check_positive_or_none(value: object, what: str, none_means: str) -> None:
     """Raise unless `value` is a positive integer or None."""
     if value is None:

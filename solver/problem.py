@@ -17,6 +17,7 @@ from solver.checks import (
     check_choice,
     check_name,
     check_natural,
+    check_positive,
     check_positive_or_none,
     check_unique,
     remake,
@@ -396,12 +397,8 @@ class PartitionProblem:
             raise PartitionError(f"objective {self.objective} names one twice; name each once")
         check_choice(self.memory_model, MEMORY_MODELS, "memory_model")
         check_choice(self.schedule, SCHEDULES, "schedule")
-        check_natural(self.microbatches, "microbatches")
-        if self.microbatches == 0:
-            raise PartitionError("microbatches is 0; write at least 1")
-        check_natural(self.chunks_per_device, "chunks_per_device")
-        if self.chunks_per_device == 0:
-            raise PartitionError("chunks_per_device is 0; write at least 1")
+        check_positive(self.microbatches, "microbatches")
+        check_positive(self.chunks_per_device, "chunks_per_device")
         check_positive_or_none(self.max_devices, "max_devices", "no limit")
 
     def _check_devices(self) -> None:

@@ -135,9 +135,22 @@ def in_flight(
         return microbatches
     if chunks == 1:
         return min(microbatches, followers + 1)
-    rounds = max(1, microbatches // devices)
-    size = -(-microbatches // rounds)
+    rounds, size = interleaved_rounds(microbatches, devices)
     chunk = chunks - 1 - later_chunks
     steps = (chunks - 1 + later_chunks) * size + 2 * followers + 1
     turns, rest = divmod(min(steps, chunks * size * rounds), chunks * size)
     return min(microbatches, turns * size + min(max(rest - chunk * size, 0), size))
+
+
+def interleaved_rounds(microbatches: int, devices: int) -> tuple[int, int]:
+    """Return the number of rounds of interleaved 1F1B, and the microbatches of each.
+
+    Their product is `microbatches` where torch takes that many, and more elsewhere.
+
+    Examples
+    --------
+    >>> interleaved_rounds(10, devices=4), interleaved_rounds(3, devices=4)
+    ((2, 5), (1, 3))
+    """
+    rounds = max(1, microbatches // devices)
+    return rounds, -(-microbatches // rounds)
