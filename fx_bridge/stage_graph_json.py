@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, TypeVar
+from collections.abc import Iterable
+from typing import Final
 
+from fx_bridge.json_fields import PLAIN, Parser, build, check_schema, record, several
 from fx_bridge.stage_graph import StageGraph, StageNode, StageValue, StageWeight
 from solver import PartitionError
-
-T = TypeVar("T")
 
 
 def stage_graph_from_json(data: object, schema: str, version: int) -> StageGraph:
     """Build a stage graph; see :meth:`StageGraph.from_dict`."""
-    fields = _object(data, "the stage graph")
-    for name, expected in (("schema", schema), ("version", version)):
-        if fields.get(name) != expected:
-            raise PartitionError(f"{name} is {fields.get(name)!r}; expected {expected!r}")
-    graph = _build(
-        StageGraph, {k: v for k, v in fields.items() if k not in ("schema", "version")}, ""
-    )
+    fields = check_schema(data, "the stage graph", schema, version)
+    graph = build(StageGraph, fields, "", _PARSERS)
     _check_references(graph)
     return graph
 
@@ -56,74 +49,11 @@ def _check_references(graph: StageGraph) -> None:
     check_values((*graph.inputs, *graph.outputs), "the stage graph")
 
 
-def _build(kind: type[T], value: object, where: str) -> T:
-    fields = _object(value, where or "the stage graph")
-    prefix = f"{where}: " if where else ""
-    known = {entry.name: str(entry.type) for entry in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for name in fields:
-        if name not in known:
-            raise PartitionError(f"{prefix}{name!r} is unknown; the fields are {', '.join(known)}")
-    for name in known:
-        if name not in fields:
-            raise PartitionError(f"{prefix}{name} is missing")
-    return kind(
-        **{name: _PARSERS[known[name]](item, f"{prefix}{name}") for name, item in fields.items()}
-    )
-
-
-def _object(value: object, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise PartitionError(f"{what} is not an object")
-    return value
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise PartitionError(f"{where} is {value!r}; write a text")
-    return value
-
-
-def _natural(value: object, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise PartitionError(f"{where} is {value!r}; write a whole number that is not negative")
-    return value
-
-
-def _flag(value: object, where: str) -> bool:
-    if not isinstance(value, bool):
-        raise PartitionError(f"{where} is {value!r}; write true or false")
-    return value
-
-
-def _optional(parse: Callable[[object, str], T]) -> Callable[[object, str], T | None]:
-    return lambda value, where: None if value is None else parse(value, where)
-
-
-def _several(parse: Callable[[object, str], T]) -> Callable[[object, str], tuple[T, ...]]:
-    def parse_all(value: object, where: str) -> tuple[T, ...]:
-        # Tuples too: data need not have been through a file.
-        if not isinstance(value, (list, tuple)):
-            raise PartitionError(f"{where} is not a list")
-        return tuple(parse(item, f"{where}[{index}]") for index, item in enumerate(value))
-
-    return parse_all
-
-
-def _dataclass(kind: type[T]) -> Callable[[object, str], T]:
-    return lambda value, where: _build(kind, value, where)
-
-
-_PARSERS: Final[Mapping[str, Callable[[object, str], Any]]] = {
-    "str": _text,
-    "int": _natural,
-    "bool": _flag,
-    "str | None": _optional(_text),
-    "int | None": _optional(_natural),
-    "tuple[str, ...]": _several(_text),
-    "tuple[int, ...]": _several(_natural),
-    "tuple[int, ...] | None": _optional(_several(_natural)),
-    "tuple[StageNode, ...]": _several(_dataclass(StageNode)),
-    "tuple[StageValue, ...]": _several(_dataclass(StageValue)),
-    "tuple[StageWeight, ...]": _several(_dataclass(StageWeight)),
-}
+_PARSERS: Final[dict[str, Parser]] = dict(PLAIN)
+_PARSERS.update(
+    {
+        f"tuple[{kind.__name__}, ...]": several(record(kind, _PARSERS))
+        for kind in (StageNode, StageValue, StageWeight)
+    }
+)
 """How to read a field, by its annotation."""
