@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Sequence
 
 import numpy as np
 
+from solver.cuts import block_starts, unit_stages
 from solver.device_sets import Moves, ViableStates, device_moves
 from solver.evaluate import evaluate
 from solver.hardware import STAGING_HOST, Device
@@ -42,7 +44,8 @@ def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     Parameters
     ----------
     problem : PartitionProblem
-        Cuts fall only where no unit (operators that must share a device) is divided.
+        Segments end only where no unit (operators that must share a device) is divided, and at
+        every hand-made cut (:mod:`solver.cuts`).
     limits : SolveLimits
         A second, exact pass is left out when the first one used up the time.
 
@@ -67,7 +70,8 @@ def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
         return _no_plan(started_s, "operators that must share a device are pinned apart")
     best: tuple[tuple[int, ...], PartitionPlan] | None = None
     for moves in device_moves(units):
-        best = _improve(problem, units, moves, best, started_s, limits)
+        for count in _stage_counts(units, moves):
+            best = _improve(problem, units, moves, count, best, started_s, limits)
     if best is None:
         return _no_plan(started_s, "no contiguous cut of the execution order fits")
     return judge(_NAME, problem, best[1], time.perf_counter() - started_s)
@@ -99,19 +103,30 @@ def best_cut(
     for moves in device_moves(units):
         cuts = _Cuts(units).spread(most_cuts, moves)
         roomy = moves.stretched(stretch_permille)
-        found = _Pass(units.problem, units, roomy, cuts, units.problem.objective[0], {}).run()
-        if found is None:
-            continue
-        evaluation = evaluate(units.problem, found)
-        rank = (not evaluation.feasible, evaluation.objective)
-        if best is None or rank < best[0]:
-            best = (rank, found)
+        objective = units.problem.objective[0]
+        for count in _stage_counts(units, moves):
+            found = _Pass(units.problem, units, roomy, cuts, objective, {}, count).run()
+            if found is None:
+                continue
+            evaluation = evaluate(units.problem, found)
+            rank = (not evaluation.feasible, evaluation.objective)
+            if best is None or rank < best[0]:
+                best = (rank, found)
     return None if best is None else best[1]
 
 
 def transition_count(units: UnitGraph) -> int:
     """Return how many transitions between sets of devices a pass looks at for every cut."""
     return sum(moves.transition_count for moves in device_moves(units))
+
+
+def _stage_counts(units: UnitGraph, moves: Moves) -> Sequence[int | None]:
+    """Return how many stages plans may have, each for a pass of its own; None is any number.
+
+    Stages are numbered from the first, but found from the last.
+    """
+    pins = units.problem.stage_pins
+    return range(max(pins.values()) + 1, max(moves.sizes) + 1) if pins else [None]
 
 
 def _no_plan(started_s: float, reason: str) -> SolveResult:
@@ -123,6 +138,7 @@ def _improve(
     problem: PartitionProblem,
     units: UnitGraph,
     moves: Moves,
+    stage_count: int | None,
     best: tuple[tuple[int, ...], PartitionPlan] | None,
     started_s: float,
     limits: SolveLimits,
@@ -142,7 +158,8 @@ def _improve(
         if best is not None:
             # The best value so far bounds the pass; a plan at the bound itself is still found.
             ceilings[name] = best[0][level]
-        found = _Pass(problem, units, moves, cuts.spread(spread, moves), name, ceilings).run()
+        places = cuts.spread(spread, moves)
+        found = _Pass(problem, units, moves, places, name, ceilings, stage_count).run()
         if found is not None:
             candidate = judge(_NAME, problem, found, 0.0)
             values = candidate.objective_values
@@ -174,6 +191,7 @@ class _Cuts:
             if amount.sum() > 0:
                 share += amount / amount.sum()
         self._position = np.concatenate([[0.0], np.cumsum(share)])
+        self._certain = [0, *block_starts(units), int(self._all[-1])]
 
     def spread(self, count: int | None, moves: Moves) -> Ints:
         """Return all cuts, or about `count` evenly spread ones, within the limit of work."""
@@ -183,7 +201,7 @@ class _Cuts:
             return self._all
         targets = np.linspace(0.0, self._position[-1], count)
         chosen = np.unique(np.searchsorted(self._position, targets))
-        picked: Ints = self._all[np.union1d(chosen, [0, len(self._all) - 1])]
+        picked: Ints = np.union1d(self._all[chosen], self._certain)
         return picked
 
 
@@ -198,6 +216,7 @@ class _Pass:
         cuts: Ints,
         objective: str,
         ceilings: dict[str, int],
+        stage_count: int | None,
     ) -> None:
         self.problem = problem
         self.units = units
@@ -223,6 +242,9 @@ class _Pass:
         self.needs_loads = objective in ("bottleneck", "latency") or "bottleneck" in ceilings
         self.work = self._work_before()
         self.banned = self._banned_before()
+        self.block_ends = np.array([*block_starts(units), length], dtype=np.int64)
+        self.stage_count = stage_count
+        self.elsewhere = self._pinned_elsewhere_before()
         self.viable = ViableStates(units, moves, ceilings.get("bottleneck"))
         self.transitions = [
             np.array(transitions, dtype=np.int64).reshape(-1, 2).T for transitions in moves.moves
@@ -294,6 +316,20 @@ class _Pass:
                 banned.append(None)
         return banned
 
+    def _pinned_elsewhere_before(self) -> Ints:
+        """Count, by stage and before each place, the operators pinned to other stages."""
+        pinned = [
+            stages[0] if stages else -1
+            for stages, members in zip(unit_stages(self.units), self.units.members, strict=True)
+            for _ in members
+        ]
+        stage_at = np.array(pinned, dtype=np.int64)
+        numbers = np.arange(self.stage_count or 0)[:, None]
+        other = (stage_at[None, :] >= 0) & (stage_at[None, :] != numbers)
+        before = np.zeros((len(numbers), self.length + 1), dtype=np.int64)
+        before[:, 1:] = np.cumsum(other, axis=1)
+        return before
+
     # -- the sweep ------------------------------------------------------------------------
 
     def run(self) -> PartitionPlan | None:
@@ -319,13 +355,14 @@ class _Pass:
         return self._plan(state)
 
     def _reach(self, row: SegmentRow) -> int:
-        """Return how many operators from the start fit the largest device and the ceiling."""
-        count = len(row.weights_bytes)
+        """Return how many operators from the start fit the block, largest device and ceiling."""
+        block_end = self.block_ends[np.searchsorted(self.block_ends, row.start, side="right")]
+        count = min(len(row.weights_bytes), int(block_end) - row.start)
         capacities = [device.memory_bytes for device in self.moves.kinds]
         limits = [capacity for capacity in capacities if capacity is not None]
         if len(limits) == len(capacities):
             # Both parts only grow as the segment grows to either side.
-            needed = row.weights_bytes + row.live_bytes
+            needed = row.weights_bytes[:count] + row.live_bytes[:count]
             count = int(np.searchsorted(needed, max(limits), side="right"))
         ceiling = self.ceilings.get("bottleneck")
         if ceiling is not None:
@@ -403,6 +440,12 @@ class _Pass:
         banned = self.banned[kind]
         if banned is not None:
             allowed &= (banned[ends] == banned[row.start])[None, :]
+        if self.stage_count is not None:
+            numbers = self.stage_count - 1 - np.array(self.moves.sizes, dtype=np.int64)[rests]
+            # The first stage starts at the first place, and no other one does.
+            fitting = (numbers == 0) if row.start == 0 else (numbers > 0)
+            before = self.elsewhere[np.maximum(numbers, 0)]
+            allowed &= fitting[:, None] & (before[:, ends] == before[:, [row.start]])
         permille = np.zeros((1, len(ends)), dtype=np.int64)
         if capacity is not None:
             permille = -(-memory * 1000 // capacity)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from solver.arrays import Ints
+from solver.cuts import unit_blocks, unit_stages
 from solver.linear_bounds import PositionBound, least_times_ns
 from solver.reduce import UnitGraph
 from solver.region_cuts import Region, chain_head, shared_nets
@@ -140,8 +141,8 @@ def consecutive_clusters(
     Notes
     -----
     Work, weights and units together are divided into equal parts, and the cheapest place in each
-    part is an end of a cluster. Pins end clusters too: units that allow different devices stay
-    apart. O(n log n).
+    part is an end of a cluster. Pins and cuts end clusters too: units that allow different devices
+    stay apart. O(n log n).
     """
     count = len(units)
     sequence = np.array(order, dtype=np.int64)
@@ -167,7 +168,8 @@ def consecutive_clusters(
     _, first = np.unique(part[by_cost], return_index=True)
     is_start = np.zeros(count + 1, dtype=np.bool_)
     is_start[by_cost[first]] = True
-    pins = [units.allowed_devices[unit] for unit in order]
+    blocks, stages = unit_blocks(units), unit_stages(units)
+    pins = [(units.allowed_devices[unit], blocks[unit], stages[unit]) for unit in order]
     for index in range(1, count):
         if pins[index] != pins[index - 1]:
             is_start[index] = True

@@ -11,6 +11,8 @@ from solver.bounds import StageBounds, StageWindows
 from solver.budget import Budget
 from solver.chain import solve_chain
 from solver.closure_lp import closure_bound_ns
+from solver.cut_rows import narrowed
+from solver.cuts import is_hand_made
 from solver.dominance import simplify
 from solver.evaluate import evaluate
 from solver.formulation import CpSatFormulation
@@ -195,6 +197,8 @@ class _Search:
             or problem.objective[0] != "bottleneck"
             or len(self.units) < _NEIGHBOURHOODS_FROM
             or any(allowed is not None for allowed in self.units.allowed_devices)
+            # Fewer devices may be too few stages.
+            or is_hand_made(problem)
         ):
             return None
         # A bound of these plans is none of all plans, so nobody hears of it.
@@ -404,7 +408,8 @@ class _Search:
         if branch.order is not None:
             devices = [self.kinds[kind].device for kind in branch.order]
         windows = self.stage_bounds.windows(branch.slots, largest_load_ns, devices, self.chunks)
-        return windows, largest_load_ns
+        positions = branch.slots * self.chunks
+        return narrowed(self.units, windows, positions), largest_load_ns
 
     def _run_solver(
         self,

@@ -16,6 +16,7 @@ from typing import Any, Final
 from solver.diagnosis import (
     Change,
     ColocationLimit,
+    CutLimit,
     DeviceCountLimit,
     Diagnosis,
     HigherDeviceCount,
@@ -25,6 +26,7 @@ from solver.diagnosis import (
     MoreMemory,
     PinLimit,
     Remedy,
+    StageLimit,
     Without,
 )
 from solver.evaluate import Evaluation, evaluate
@@ -227,7 +229,7 @@ class _Search:
         kinds = [limit for limit in conflict or self.kinds if isinstance(limit, MemoryLimit)]
         searches: list[Callable[[float | None], Remedy | None]] = []
         for limit in conflict:
-            if isinstance(limit, (PinLimit, ColocationLimit)):
+            if isinstance(limit, (PinLimit, ColocationLimit, CutLimit, StageLimit)):
                 searches.append(partial(self._drop, limit))
             if isinstance(limit, DeviceCountLimit):
                 searches.append(self._higher_device_count)
@@ -250,7 +252,11 @@ class _Search:
         assert evaluation.feasible, (change, evaluation.violations)
         return Remedy(change, problem, plan)
 
-    def _drop(self, limit: PinLimit | ColocationLimit, ends_s: float | None) -> Remedy | None:
+    def _drop(
+        self,
+        limit: PinLimit | ColocationLimit | CutLimit | StageLimit,
+        ends_s: float | None,
+    ) -> Remedy | None:
         for change in drops(self.problem, limit):
             answer = self.ask(changed(self.base, change), ends_s)
             if answer.plan is not None:

@@ -73,7 +73,33 @@ class DeviceCountLimit:
         return f"max_devices = {self.max_devices}"
 
 
-Limit = MemoryLimit | PinLimit | ColocationLimit | DeviceCountLimit
+@dataclass(frozen=True, slots=True)
+class CutLimit:
+    """A stage that must end after an operator."""
+
+    cut: str
+
+    @property
+    def text(self) -> str:
+        """The limit in words."""
+        return f"the cut after {self.cut!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class StageLimit:
+    """Operators that must be on one stage, by its number."""
+
+    operators: tuple[str, ...]
+    stage: int
+
+    @property
+    def text(self) -> str:
+        """The limit in words."""
+        pins = f"the pin{'s' * (len(self.operators) > 1)} of {_quoted(self.operators)}"
+        return f"{pins} to stage {self.stage}"
+
+
+Limit = MemoryLimit | PinLimit | ColocationLimit | DeviceCountLimit | CutLimit | StageLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +218,9 @@ class HigherDeviceCount:
 
 @dataclass(frozen=True, slots=True)
 class Without:
-    """One pin, or one colocation group, dropped."""
+    """One pin, colocation group or cut dropped, or all pins to one stage."""
 
-    limit: PinLimit | ColocationLimit
+    limit: PinLimit | ColocationLimit | CutLimit | StageLimit
 
     @property
     def is_least(self) -> bool:

@@ -38,6 +38,7 @@ _OPERATOR_FIELDS: Final = (
     "allowed_devices",
     "transfer_ns",
     "is_backward",
+    "stage",
 )
 _NODE_ATTRIBUTES: Final = ("kind", "order", "info", *_OPERATOR_FIELDS)
 _GRAPH_ATTRIBUTES: Final = ("weights", "colocation", "info")
@@ -49,6 +50,7 @@ _SETTINGS: Final = (
     "microbatches",
     "chunks_per_device",
     "max_devices",
+    "cuts",
 )
 _DEFAULTS: Final = Operator(name="defaults")
 

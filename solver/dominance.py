@@ -20,6 +20,10 @@ Conditions, and what each proves
 --------------------------------
 *Pins.* v may run wherever u may.
 
+*Cuts* (:mod:`solver.cuts`). v is in the block of u, or in none. Then the stages of every block stay
+among those that it had, and stages that are taken out leave the others in their order. But they
+change the numbers of later stages: with *pinned stages* nothing is merged.
+
 *Order.* (a) u is a predecessor of v, and so are only predecessors of u besides; or (b) u is a
 successor of v, and so are only successors of u besides; or (c) all predecessors and successors
 of v are those of u. Then arcs stay monotone: in (a) the successors of v are on stages >= q >= p,
@@ -169,7 +173,8 @@ def simplify(units: UnitGraph) -> Simplified:
     problem = units.problem
     merges: list[Merge] = []
     # The time of a stage is not that of its device then, and the proofs speak of devices.
-    if "latency" not in problem.objective or problem.chunks_per_device == 1:
+    by_device = "latency" not in problem.objective or problem.chunks_per_device == 1
+    if by_device and not problem.stage_pins:
         merges = _merge_all(Blocks(units))
     anchor = list(range(len(units)))
     for merge in reversed(merges):

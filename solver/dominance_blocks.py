@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Final
 
+from solver.cuts import NO_BLOCK, unit_blocks
 from solver.net_times import is_uniform, time_kinds
 from solver.reduce import UnitGraph
 
@@ -33,6 +34,7 @@ class Blocks:
         self.count = len(units)
         self._anchor = list(range(self.count))
         self._allowed = units.allowed_devices
+        self._block = unit_blocks(units)
         self.predecessors: list[set[int]] = [set() for _ in range(self.count)]
         self.successors: list[set[int]] = [set() for _ in range(self.count)]
         for source, target in units.edges:
@@ -199,6 +201,8 @@ class Blocks:
             return None
         own, other = self._allowed[unit], self._allowed[anchor]
         if own is not None and (other is None or not other <= own):
+            return None
+        if self._block[unit] not in (NO_BLOCK, self._block[anchor]):
             return None
         if self._holds_activations and self._may_be_limited(own):
             for storage in self._read_storages[unit]:

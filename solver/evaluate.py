@@ -12,6 +12,7 @@ import networkx as nx
 import numpy as np
 
 from solver.arrays import Ints, sums, unique_pairs
+from solver.cuts import broken_by
 from solver.hardware import STAGING_HOST
 from solver.plan import PartitionPlan, Stage, check_assignment
 from solver.problem import ObjectiveName, PartitionProblem
@@ -645,7 +646,7 @@ def _violations(
                 f"operators {group.operators[0]!r} and others must share a stage "
                 f"({group.reason}) but are in chunks {', '.join(map(str, chunks))}"
             )
-    return found
+    return found + broken_by(problem, plan)
 
 
 def _broken_order(plan: PartitionPlan, arcs: list[tuple[int, int]]) -> list[str]:

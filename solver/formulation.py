@@ -10,6 +10,8 @@ variable                    meaning                                             
 ==========================  =====================================================  ===============
 y[u,p]                      u is on position p or later;                           stage variables
                             x[u,p] = y[u,p] - y[u,p+1] says that it is on p
+behind[b,p]                 all of block b is on position p or later               cuts
+occupied[p]                 some unit is on p                                      pinned stages
 used[p]                     position p has a device                                devices
 q[p,k]                      position p has a device of class k                     devices
 received[n,p]               net n is read on p and produced elsewhere              transfers
@@ -23,6 +25,9 @@ load[p], start[p]           time of the stage on p, and when it starts          
 constraint                  formula                                                added by
 ==========================  =====================================================  ===============
 monotone                    y[u,p+1] <= y[u,p];  y[u,p] <= y[v,p] on edge (u,v)    stage variables
+cuts                        y[u,p] <= behind[b,p+1] for u in block b - 1;          cuts
+                            behind[b,p] <= y[v,p] for v in block b
+pinned to stage k           x[u,p] => sum over q < p of occupied[q] = k            pinned stages
 right-aligned               used[p] <= used[p+1];  1 - used[p] <= y[u,p+1]         devices
 device choice               sum_k q[p,k] = used[p];  sum_p q[p,k] <= |k|           devices
 pins                        x[u,p] <= sum of q[p,k] over the allowed k             devices
@@ -50,6 +55,7 @@ from collections.abc import Callable, Sequence
 
 from solver.bounds import StageWindows
 from solver.crossings import Crossings
+from solver.cut_rows import add_cuts, add_pinned_stages
 from solver.latency_rows import LatencyRows
 from solver.linear import LinearSum
 from solver.load_rows import LoadRows
@@ -96,6 +102,8 @@ class CpSatFormulation:
         use_all: bool = False,
     ) -> None:
         self.stages = StageModel(units, windows, slots, chunks=chunks, order=order, use_all=use_all)
+        add_cuts(self.stages)
+        add_pinned_stages(self.stages)
         self._crossings = Crossings(self.stages)
         self._memory = MemoryRows(self._crossings)
         self._loads = LoadRows(self._crossings, largest_load_ns)

@@ -30,6 +30,7 @@ Where it differs from torch's:
   most 1 is a single arc, and combining two of them cannot close a cycle.
 * In step 4 a device that keeps the stages free of cycles is preferred; torch does not look.
 * With a limit on the number of devices it takes the largest ones that pins allow.
+* Cuts and pinned stages are not looked at; the evaluator says which ones a plan breaks.
 * It never raises. The answer is total even where nothing fits, and the evaluator judges it: when
   it breaks memory, a pin, or acyclicity, its status is UNKNOWN and the plan is kept for the report.
 
@@ -47,6 +48,7 @@ from typing import Final
 
 import networkx as nx
 
+from solver.cuts import without_hand_made
 from solver.evaluate import stage_memory_bytes
 from solver.hardware import Device, Interconnect
 from solver.plan import PartitionPlan
@@ -110,7 +112,7 @@ def solve_greedy(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     start_s = time.perf_counter()
     assignment = _single_device(problem)
     if assignment is None:
-        narrowed = _narrowed(problem)
+        narrowed = _narrowed(without_hand_made(problem))
         partitions = _combine(narrowed, _grow(narrowed))
         assignment = _place(narrowed, partitions)
     ordered = {op.name: assignment[op.name] for op in problem.operators}

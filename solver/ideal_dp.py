@@ -53,6 +53,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from solver.chain import solve_chain
+from solver.cuts import is_hand_made
 from solver.dominance import simplify
 from solver.evaluate import Evaluation, evaluate
 from solver.ideal_chunks import MOST_IDEALS as _MOST_INTERLEAVED
@@ -151,6 +152,8 @@ def _net_times_ns(units: UnitGraph, kinds: Sequence[DeviceKind]) -> list[list[in
 
 def why_declined(problem: PartitionProblem) -> str | None:
     """Return in words what of `problem` the program does not do, or None."""
+    if is_hand_made(problem):
+        return "cuts and pinned stages tell stages apart by more than what they run"
     if "latency" in problem.objective:
         return "latency is not a sum or maximum over stages"
     if problem.chunks_per_device > 1:

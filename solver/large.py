@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from solver.chain import best_cut, transition_count
 from solver.clusters import contract
 from solver.coarsen import cheap_order, consecutive_clusters
+from solver.cuts import by_block
 from solver.evaluate import evaluate
 from solver.greedy import solve_greedy
 from solver.linear_bounds import PositionBound
@@ -82,7 +83,7 @@ class _LargeSearch:
         name = self.problem.objective[0]
         self.bound = least_value(units, name, position_bound if applies else None)
         self._report()
-        order = cheap_order(position_bound)
+        order = by_block(units, cheap_order(position_bound))
         if not self._is_done():
             coarse = self._coarse(units, order)
             self._cut(coarse)

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from solver.anneal import PEAK_SCALE, Cooling, anneal
 from solver.chain import best_cut, transition_count
 from solver.clusters import cluster, contract
+from solver.cuts import NO_BLOCK, positions_of_blocks, unit_blocks
 from solver.evaluate import evaluate
 from solver.hardware import Device
 from solver.orders import renumbered, topological_orders
@@ -65,8 +66,10 @@ def improve(
     ----------
     units : UnitGraph
     plan : PartitionPlan
-        In order, with colocation and pins kept; memory may exceed the capacities, which the
-        search then tries to mend. A plan of several chunks is returned as it is.
+        In order, with colocation, pins and cuts kept; memory may exceed the capacities, which the
+        search then tries to mend. Units stay on the stages that are their block's in `plan`. A
+        plan of several chunks is returned as it is, and so is one with pinned stages, whose
+        numbers change when a stage becomes empty.
     seed : int
     max_iterations : int, optional
         Moves tried in all; the default grows with the number of units.
@@ -76,11 +79,13 @@ def improve(
         On ``time.perf_counter``. Until then the result depends on nothing but the arguments.
     """
     names = [name for name in units.problem.objective if name != "devices"]
-    if plan.chunks or not names or len(units) < 2:
+    if plan.chunks or not names or len(units) < 2 or units.problem.stage_pins:
         return plan
     devices = _devices(units, plan)
     if len(devices) < 2:
         return plan
+    if units.problem.cuts:
+        units = _within_blocks(units, plan, devices)
     search = _Search(units, devices, names[0], seed, target, deadline_s)
     budget = search.default_iterations() if max_iterations is None else max_iterations
     found = search.run([devices.index(d) for d in _devices_of_units(units, plan)], budget)
@@ -170,6 +175,21 @@ def _devices(units: UnitGraph, plan: PartitionPlan) -> list[Device]:
     most = len(problem.devices) if problem.max_devices is None else problem.max_devices
     unused = [device for device in problem.devices if device not in devices]
     return devices + unused[: max(0, most - len(devices))]
+
+
+def _within_blocks(units: UnitGraph, plan: PartitionPlan, devices: Sequence[Device]) -> UnitGraph:
+    """Return `units` with each allowed only the stages of its block, so that cuts stay kept."""
+    names = [device.name for device in devices]
+    ranges = positions_of_blocks(units.problem, plan)
+    # Devices that the plan leaves unused come last, for the last block.
+    stops = [*(entry.stop for entry in ranges[:-1]), len(names)]
+    own = [frozenset(names[r.start : stop]) for r, stop in zip(ranges, stops, strict=True)]
+    allowed = list(units.allowed_devices)
+    for unit, block in enumerate(unit_blocks(units)):
+        if block != NO_BLOCK:
+            before = allowed[unit]
+            allowed[unit] = own[block] if before is None else own[block] & before
+    return replace(units, allowed_devices=tuple(allowed))
 
 
 def _devices_of_units(units: UnitGraph, plan: PartitionPlan) -> list[Device]:

@@ -16,6 +16,7 @@ from ortools.sat.python import cp_model
 from solver.bounds import StageWindows
 from solver.clusters import contract
 from solver.crossings import Crossings
+from solver.cuts import NO_BLOCK, positions_of_blocks, unit_blocks, unit_stages
 from solver.evaluate import Evaluation, evaluate
 from solver.load_rows import LoadRows
 from solver.memory_rows import MemoryRows
@@ -189,11 +190,19 @@ class _Search:
         cluster_of = [0] * len(self.units)
         low: list[int] = []
         high: list[int] = []
+        blocks, pinned = unit_blocks(self.units), unit_stages(self.units)
+        # Every stage keeps its number: none becomes empty.
+        ranges = positions_of_blocks(self.problem, self.plan)
 
         def add(group: Sequence[int], from_stage: int, to_stage: int) -> None:
             if group:
                 for unit in group:
                     cluster_of[unit] = len(low)
+                    if blocks[unit] != NO_BLOCK:
+                        own = ranges[blocks[unit]]
+                        from_stage, to_stage = max(from_stage, own[0]), min(to_stage, own[-1])
+                    for stage in pinned[unit]:
+                        from_stage = to_stage = stage
                 low.append(from_stage)
                 high.append(to_stage)
 

@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from solver.clusters import contract
+from solver.cuts import by_block
 from solver.net_times import net_times
 from solver.reduce import UnitGraph
 
@@ -32,12 +33,13 @@ def topological_orders(units: UnitGraph, count: int, seed: int = 0) -> Iterator[
     Yields
     ------
     list of int
-        Units; the execution order first.
+        Units; the execution order first. Those before a cut come before those behind it.
     """
     seen: set[tuple[int, ...]] = set()
     for order in _candidates(units, random.Random(seed)):
         if len(seen) >= count:
             return
+        order = by_block(units, order)
         if tuple(order) not in seen:
             seen.add(tuple(order))
             yield order

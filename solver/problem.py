@@ -23,6 +23,8 @@ from solver.checks import (
     remake,
     several,
 )
+from solver.cut_checks import check_hand_made, ordered_cuts
+from solver.cuts import blocks_of
 from solver.errors import PartitionError
 from solver.hardware import STAGING_HOST, Device, Interconnect, Link
 from solver.holdings import Holding, holdings_of
@@ -85,6 +87,8 @@ class Operator:
         own latency and bandwidth; in training with the way back of its gradient.
     is_backward : bool
         It belongs to the backward pass: its edges cost transfers, but do not order stages.
+    stage : int, optional
+        The stage that must run it, as an index in ``PartitionPlan.stages``; None allows all.
     """
 
     name: str
@@ -100,6 +104,7 @@ class Operator:
     allowed_devices: frozenset[str] | None = None
     transfer_ns: int | None = None
     is_backward: bool = False
+    stage: int | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name, "operator name")
@@ -115,6 +120,8 @@ class Operator:
         check_natural(self.value_bytes, f"{where}value_bytes")
         if self.transfer_ns is not None:
             check_natural(self.transfer_ns, f"{where}transfer_ns")
+        if self.stage is not None:
+            check_natural(self.stage, f"{where}stage")
         for attribute in ("reads", "weights"):
             names = several(getattr(self, attribute), f"{where}{attribute}")
             for item in names:
@@ -249,6 +256,8 @@ class PartitionProblem:
         (interleaved, "virtual" stages).
     max_devices : int, optional
         Most devices that a plan may use; None allows all.
+    cuts : sequence of str
+        Operators after which, in execution order, a stage ends; see :mod:`solver.cuts`.
 
     Raises
     ------
@@ -268,6 +277,7 @@ class PartitionProblem:
     microbatches: int = 1
     chunks_per_device: int = 1
     max_devices: int | None = None
+    cuts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for attribute in ("operators", "devices", "inputs", "colocation"):
@@ -281,6 +291,8 @@ class PartitionProblem:
         self._check_devices()
         self._check_graph()
         self._check_colocation()
+        object.__setattr__(self, "cuts", ordered_cuts(self.operators, self.cuts))
+        check_hand_made(self)
         self._check_totals()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -365,7 +377,8 @@ class PartitionProblem:
     def units(self) -> tuple[tuple[str, ...], ...]:
         """The operators merged by overlapping colocation groups, in execution order.
 
-        A partition of all operators: each unit shares a device; most are single operators.
+        A partition of all operators: each unit shares a stage; most are single operators. Those
+        pinned to one stage are a group too.
         """
         leader = list(range(len(self.operators)))
 
@@ -375,8 +388,11 @@ class PartitionProblem:
                 index = leader[index]
             return index
 
-        for group in self.colocation:
-            indices = [find(self.index_of[name]) for name in group.operators]
+        pinned: dict[int, list[str]] = {}
+        for name, stage in self.stage_pins.items():
+            pinned.setdefault(stage, []).append(name)
+        for names in (*(group.operators for group in self.colocation), *pinned.values()):
+            indices = [find(self.index_of[name]) for name in names]
             for index in indices:
                 # The earliest operator leads, so that units come in execution order.
                 first, other = sorted((find(indices[0]), find(index)))
@@ -385,6 +401,16 @@ class PartitionProblem:
         for index, op in enumerate(self.operators):
             members.setdefault(find(index), []).append(op.name)
         return tuple(tuple(names) for names in members.values())
+
+    @cached_property
+    def stage_pins(self) -> Mapping[str, int]:
+        """The stage of every operator that is pinned to one, by name."""
+        return {op.name: op.stage for op in self.operators if op.stage is not None}
+
+    @cached_property
+    def blocks(self) -> tuple[int, ...]:
+        """The block between two cuts of every operator; see :mod:`solver.cuts`."""
+        return blocks_of(self)
 
     # -- validation -----------------------------------------------------------------------
 
@@ -491,9 +517,10 @@ class PartitionProblem:
                     continue
                 if allowed is not None and not allowed & own:
                     raise PartitionError(
-                        f"operators {pinned_by!r} and {name!r} must share a device by colocation, "
-                        f"but may run on {', '.join(sorted(allowed))} and on "
-                        f"{', '.join(sorted(own))}; let them share one"
+                        f"operators {pinned_by!r} and {name!r} must share a device by "
+                        f"colocation or a pinned stage, but may run on "
+                        f"{', '.join(sorted(allowed))} and on {', '.join(sorted(own))}; let them "
+                        "share one"
                     )
                 allowed = own if allowed is None else allowed & own
                 pinned_by = name

@@ -34,6 +34,7 @@ _SETTINGS: Final = (
     "microbatches",
     "chunks_per_device",
     "max_devices",
+    "cuts",
 )
 
 
@@ -128,6 +129,7 @@ def problem_to_json(problem: PartitionProblem) -> dict[str, Any]:
         "microbatches": problem.microbatches,
         "chunks_per_device": problem.chunks_per_device,
         "max_devices": problem.max_devices,
+        "cuts": list(problem.cuts),
     }
 
 
@@ -153,6 +155,8 @@ def problem_from_json(data: object) -> PartitionProblem:
     for name in ("memory_model", "schedule"):
         if not isinstance(settings.get(name, ""), str):
             raise PartitionError(f"{name} is {settings[name]!r}; write a name")
+    if not isinstance(settings.get("cuts", []), list):
+        raise PartitionError(f"cuts is {settings['cuts']!r}; write a list of operators")
     if not isinstance(fields["devices"], list):
         raise PartitionError("devices is not a list")
     devices = [

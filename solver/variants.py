@@ -8,6 +8,7 @@ from dataclasses import replace
 from solver.diagnosis import (
     Change,
     ColocationLimit,
+    CutLimit,
     DeviceCountLimit,
     HigherDeviceCount,
     Limit,
@@ -15,6 +16,7 @@ from solver.diagnosis import (
     MoreDevices,
     MoreMemory,
     PinLimit,
+    StageLimit,
     Without,
 )
 from solver.hardware import DEFAULT_DEVICE_CLASS, Device, Interconnect
@@ -32,7 +34,11 @@ def changed(problem: PartitionProblem, change: Change) -> PartitionProblem:
     if isinstance(change.limit, ColocationLimit):
         dropped = change.limit.group
         return problem.replace(colocation=tuple(g for g in problem.colocation if g != dropped))
-    return problem.replace(operators=_unpinned(problem, set(change.limit.operators)))
+    if isinstance(change.limit, CutLimit):
+        return problem.replace(cuts=tuple(cut for cut in problem.cuts if cut != change.limit.cut))
+    if isinstance(change.limit, StageLimit):
+        return problem.replace(operators=_anywhere(problem.operators, set(change.limit.operators)))
+    return problem.replace(operators=_unpinned(problem.operators, set(change.limit.operators)))
 
 
 def without_times(problem: PartitionProblem) -> PartitionProblem:
@@ -74,6 +80,11 @@ def other_limits(problem: PartitionProblem) -> list[Limit]:
     for allowed, operators in pinned.items():
         devices = tuple(d.name for d in problem.devices if d.name in allowed)
         limits.append(PinLimit(tuple(operators), devices))
+    stages: dict[int, list[str]] = {}
+    for name, stage in problem.stage_pins.items():
+        stages.setdefault(stage, []).append(name)
+    limits += [StageLimit(tuple(operators), stage) for stage, operators in stages.items()]
+    limits += map(CutLimit, problem.cuts)
     return [*limits, *map(ColocationLimit, dict.fromkeys(problem.colocation))]
 
 
@@ -84,8 +95,11 @@ def keeping(problem: PartitionProblem, limits: Sequence[Limit]) -> PartitionProb
     groups = {limit.group for limit in limits if isinstance(limit, ColocationLimit)}
     counts = [limit.max_devices for limit in limits if isinstance(limit, DeviceCountLimit)]
     free = {op.name for op in problem.operators} - pinned
+    staged = {n for limit in limits if isinstance(limit, StageLimit) for n in limit.operators}
+    cuts = {limit.cut for limit in limits if isinstance(limit, CutLimit)}
     return problem.replace(
-        operators=_unpinned(problem, free),
+        operators=_anywhere(_unpinned(problem.operators, free), problem.stage_pins.keys() - staged),
+        cuts=tuple(cut for cut in problem.cuts if cut in cuts),
         devices=tuple(
             device if device.name in limited else replace(device, memory_bytes=None)
             for device in problem.devices
@@ -95,12 +109,19 @@ def keeping(problem: PartitionProblem, limits: Sequence[Limit]) -> PartitionProb
     )
 
 
-def _unpinned(problem: PartitionProblem, names: set[str]) -> tuple[Operator, ...]:
+def _unpinned(operators: Sequence[Operator], names: set[str]) -> tuple[Operator, ...]:
     return tuple(
         replace(op, allowed_devices=None)
         if op.allowed_devices is not None and op.name in names
         else op
-        for op in problem.operators
+        for op in operators
+    )
+
+
+def _anywhere(operators: Sequence[Operator], names: set[str]) -> tuple[Operator, ...]:
+    return tuple(
+        replace(op, stage=None) if op.stage is not None and op.name in names else op
+        for op in operators
     )
 
 
@@ -150,9 +171,11 @@ def _with_devices(problem: PartitionProblem, like: str, count: int) -> Partition
     )
 
 
-def drops(problem: PartitionProblem, limit: PinLimit | ColocationLimit) -> Iterator[Without]:
+def drops(
+    problem: PartitionProblem, limit: PinLimit | ColocationLimit | CutLimit | StageLimit
+) -> Iterator[Without]:
     """Yield what to drop of a limit: single pins first, at last all pins to these devices."""
-    if isinstance(limit, ColocationLimit):
+    if not isinstance(limit, PinLimit):
         yield Without(limit)
         return
     allowed = frozenset(limit.devices)

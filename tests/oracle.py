@@ -4,7 +4,7 @@ An instance is plain data, as JSON could hold it::
 
     {"operators": [{"name", "latency_ns" (int, or dict by device class), "reads", "storage_bytes",
                     "workspace_bytes", "value_bytes", "alias_of", "weights", "is_output",
-                    "allowed_devices" (list or None), "transfer_ns", "is_backward",
+                    "allowed_devices" (list or None), "transfer_ns", "is_backward", "stage",
                     "backward": {"latency_ns", "gradient_bytes", "passes_to", "kept_bytes",
                                  "residual_bytes", "workspace_bytes", "weight_gradient_bytes"}},
                    ...],
@@ -14,7 +14,7 @@ An instance is plain data, as JSON could hold it::
      "interconnect": {"charging", "overlap", "default": {"bandwidth_bytes_per_s", "latency_ns"},
                       "links": [{"source", "target", "bandwidth_bytes_per_s", "latency_ns"}, ...]},
      "objective": [...], "memory_model", "schedule", "microbatches",
-     "chunks_per_device", "max_devices"}
+     "chunks_per_device", "max_devices", "cuts": [operator, ...]}
 
 A stage is a pair (chunk, device number). Under relayed charging values are carried from stage to
 stage one step at a time. Memory is found by playing a stage step by step with a
@@ -382,6 +382,24 @@ class Oracle:
             self._path_memo[key] = complete
         return self._path_memo[key]
 
+    # -- what was fixed by hand ------------------------------------------------------------------
+
+    def broken_by_hand(self, places, order):
+        """Kinds of what was fixed by hand and is not so: "cut", "stage"."""
+        used = sorted({(chunk, order.index(d)) for chunk, d in places})
+        at = [used.index((chunk, order.index(d))) for chunk, d in places]
+        broken = set()
+        for name in self.instance.get("cuts", []):
+            for i, j in itertools.combinations(range(len(self.ops)), 2):
+                if self.ops[i]["is_backward"] or self.ops[j]["is_backward"]:
+                    continue
+                if i <= self.number[name] < j and at[i] >= at[j]:
+                    broken.add("cut")
+        for i, op in enumerate(self.ops):
+            if op.get("stage") not in (None, at[i]):
+                broken.add("stage")
+        return broken
+
     # -- time ------------------------------------------------------------------------------------
 
     def move_ns(self, i, source, target):
@@ -501,7 +519,7 @@ def cost(instance, assignment, device_order, chunks=None, oracle=None):
     """Everything about one plan; `latency` is None when the stages form a cycle.
 
     `chunks` names the chunk of each operator that is not in chunk 0. `violations` is a set of
-    kinds: "order", "memory", "pin", "colocation", "chunks", "devices".
+    kinds: "order", "memory", "pin", "colocation", "chunks", "devices", "cut", "stage".
     """
     oracle = oracle or Oracle(instance)
     index = {device["name"]: d for d, device in enumerate(oracle.devices)}
@@ -513,7 +531,7 @@ def cost(instance, assignment, device_order, chunks=None, oracle=None):
     masks = oracle.masks(places)
     held = oracle.memory(masks, order)
     values = oracle.relay_times(masks, order) if oracle.relays else oracle.times(places, masks)
-    violations = set()
+    violations = oracle.broken_by_hand(places, order)
     if order not in oracle.device_orders(used, oracle.arcs(places)):
         violations.add("order")
     if not oracle.memory_fits(held):
@@ -585,7 +603,11 @@ def brute_force(instance):
         used = tuple(sorted({d for _, d in places}))
         if len(used) > most_devices:
             continue
-        orders = oracle.device_orders(used, oracle.arcs(places))
+        orders = [
+            order
+            for order in oracle.device_orders(used, oracle.arcs(places))
+            if not oracle.broken_by_hand(places, order)
+        ]
         if not orders:
             continue
         masks = oracle.masks(places)

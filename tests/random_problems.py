@@ -326,6 +326,7 @@ def to_instance(problem: PartitionProblem) -> dict[str, Any]:
                 ),
                 "transfer_ns": op.transfer_ns,
                 "is_backward": op.is_backward,
+                "stage": op.stage,
             }
             for op in problem.operators
         ],
@@ -359,4 +360,5 @@ def to_instance(problem: PartitionProblem) -> dict[str, Any]:
         "microbatches": problem.microbatches,
         "chunks_per_device": problem.chunks_per_device,
         "max_devices": problem.max_devices,
+        "cuts": list(problem.cuts),
     }

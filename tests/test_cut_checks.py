@@ -1,0 +1,123 @@
+"""Every contradiction is refused at once, in one line that names what is at fault."""
+
+import re
+
+import pytest
+
+from solver.errors import PartitionError
+from solver.hardware import Device
+from solver.problem import ColocationGroup, Operator, PartitionProblem
+
+TWO = (Device("gpu0"), Device("gpu1"))
+
+
+def chain(names="abcd", *, stages=None, pins=None, **settings):
+    stages, pins = stages or {}, pins or {}
+    operators = tuple(
+        Operator(
+            name,
+            reads=tuple(names[i - 1 : i]),
+            stage=stages.get(name),
+            allowed_devices=pins.get(name),
+        )
+        for i, name in enumerate(names)
+    )
+    return PartitionProblem(**{"operators": operators, "devices": TWO, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        ({"cuts": "ab"}, ("cuts is 'ab'", "write a list of names")),
+        ({"cuts": (3,)}, ("entry of cuts is 3", "non-empty string")),
+        ({"cuts": ("z",)}, ("cut after 'z'", "no such operator", "name an operator")),
+        (
+            {"names": ("mlp_1", "mlp_2", "head"), "cuts": ("mlp1",)},
+            ("cut after 'mlp1'", "did you mean 'mlp_1' or 'mlp_2'?"),
+        ),
+        ({"cuts": ("d",)}, ("cut after 'd'", "no operator runs behind it", "leave this cut out")),
+        (
+            {"cuts": ("a", "b")},
+            ("2 cuts ('a', 'b') need at least 3 stages", "2 devices with 1 chunk each allow 2"),
+        ),
+        (
+            {"cuts": ("a",), "max_devices": 1},
+            ("1 cut ('a') need at least 2 stages", "1 device with 1 chunk each allow 1"),
+        ),
+        (
+            {"cuts": ("b",), "colocation": (ColocationGroup(("a", "d"), "they share weight 'w'"),)},
+            ("cut after 'b' divides 'a' and 'd'", "they share weight 'w'", "cut where"),
+        ),
+        (
+            {
+                "cuts": ("b",),
+                "colocation": (ColocationGroup(("a", "b")), ColocationGroup(("b", "c"))),
+            },
+            ("cut after 'b' divides 'b' and 'c'", "given by the caller"),
+        ),
+        (
+            {"cuts": ("b",), "stages": {"a": 1, "d": 1}},
+            ("cut after 'b' divides 'a' and 'd'", "both are pinned to stage 1"),
+        ),
+        ({"stages": {"a": -1}}, ("'a'", "stage is -1")),
+        ({"stages": {"a": True}}, ("'a'", "stage is True")),
+        (
+            {"stages": {"d": 2}},
+            ("'d' is pinned to stage 2", "2 devices with 1 chunk each allow 2", "numbered from 0"),
+        ),
+        (
+            {"stages": {"a": 0, "d": 1}, "colocation": (ColocationGroup(("a", "d"), "tied"),)},
+            ("'a' is pinned to stage 0 and 'd' to stage 1", "tied", "pin both to the same"),
+        ),
+        (
+            {
+                "stages": {"a": 0, "c": 1},
+                "colocation": (ColocationGroup(("a", "b")), ColocationGroup(("b", "c"))),
+            },
+            ("'a' is pinned to stage 0 and 'c' to stage 1", "groups that share operators"),
+        ),
+        (
+            {"stages": {"a": 1, "d": 0}},
+            ("'d' is pinned to stage 0", "stage 1 at the earliest", "'a' is pinned to stage 1"),
+        ),
+        (
+            {"cuts": ("a",), "stages": {"c": 0}},
+            ("'c' is pinned to stage 0", "stage 1 at the earliest", "behind the cut after 'a'"),
+        ),
+        (
+            {"cuts": ("b",), "stages": {"a": 1}},
+            ("'c' can be on stage 2", "the cut after 'b', before which 'a' is pinned to stage 1"),
+        ),
+        (
+            {"pins": {"a": {"gpu0"}, "c": {"gpu1"}}, "stages": {"a": 1, "c": 1}},
+            ("'a' and 'c' must share a device", "pinned stage", "gpu0 and on gpu1"),
+        ),
+        (
+            {"pins": {"a": {"gpu0"}, "c": {"gpu0"}}, "cuts": ("b",)},
+            ("'a' and 'c' are pinned to device 'gpu0'", "cut after 'b' divides them"),
+        ),
+        (
+            {"pins": {"a": {"gpu0"}, "c": {"gpu0"}}, "stages": {"a": 0, "c": 1}},
+            ("'a' and 'c' are pinned to device 'gpu0'", "to stages 0 and 1", "chunks_per_device"),
+        ),
+    ],
+)
+def test_contradictions_are_named(settings, parts):
+    with pytest.raises(PartitionError) as caught:
+        chain(**settings)
+    message = str(caught.value)
+    assert re.search(".*".join(map(re.escape, parts)), message), message
+
+
+def test_a_backward_operator_cannot_be_cut_after():
+    operators = (Operator("a"), Operator("b"), Operator("a'", reads=("a",), is_backward=True))
+    with pytest.raises(PartitionError, match=r"cut after \"a'\": it belongs to the backward pass"):
+        PartitionProblem(operators, TWO, memory_model="weights", cuts=("a'",))
+    with pytest.raises(PartitionError, match="cut after 'b': no operator runs behind it"):
+        PartitionProblem(operators, TWO, memory_model="weights", cuts=("b",))
+
+
+def test_with_chunks_a_device_has_several_stages():
+    settings = {"chunks_per_device": 2, "pins": {"a": {"gpu0"}, "c": {"gpu0"}}}
+    assert chain(cuts=("b",), **settings).blocks == (0, 0, 1, 1)
+    assert chain(stages={"a": 0, "c": 2}, **settings).stage_pins == {"a": 0, "c": 2}

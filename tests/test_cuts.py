@@ -1,0 +1,236 @@
+import pytest
+
+from solver import PartitionPlan, evaluate, problem_from_digraph, problem_to_digraph, solve
+from solver.cuts import (
+    NO_BLOCK,
+    block_starts,
+    by_block,
+    is_hand_made,
+    positions_of_blocks,
+    unit_blocks,
+    unit_stages,
+    without_hand_made,
+)
+from solver.diagnose import diagnose
+from solver.diagnosis import CutLimit, StageLimit
+from solver.hardware import Device
+from solver.problem import ColocationGroup, Operator, PartitionProblem, Weight
+from solver.reduce import condense
+from solver.result import SolveLimits, SolveStatus
+
+DEVICES = (Device("gpu0"), Device("gpu1"), Device("gpu2"))
+LIMITS = SolveLimits(workers=1, time_limit_s=30)
+
+
+def chain(names="abcdef", *, stages=None, **settings):
+    """Operators in a row, each of 1 ns and with a value of 1 byte."""
+    stages = stages or {}
+    operators = tuple(
+        Operator(
+            name,
+            latency_ns=1,
+            reads=tuple(names[i - 1 : i]),
+            storage_bytes=1,
+            value_bytes=1,
+            stage=stages.get(name),
+        )
+        for i, name in enumerate(names)
+    )
+    return PartitionProblem(**{"operators": operators, "devices": DEVICES, **settings})
+
+
+def plan_of(text, order=("gpu0", "gpu1", "gpu2")):
+    """A plan from pairs such as ``a0 b0 c1``: operator, device; ``c0'`` is in chunk 1."""
+    placed = text.split()
+    used = {f"gpu{entry[1]}" for entry in placed}
+    return PartitionPlan(
+        {entry[0]: f"gpu{entry[1]}" for entry in placed},
+        tuple(device for device in order if device in used),
+        {entry[0]: entry.count("'") for entry in placed},
+    )
+
+
+# -- blocks -------------------------------------------------------------------------------------
+
+
+def test_cuts_divide_the_execution_order_into_blocks():
+    problem = chain(cuts=("d", "b", "d"))
+    assert problem.cuts == ("b", "d")
+    assert problem.blocks == (0, 0, 1, 1, 2, 2)
+    assert is_hand_made(problem)
+    assert not is_hand_made(chain())
+    assert without_hand_made(chain(cuts=("b",), stages={"a": 0})) == chain()
+
+
+def test_an_early_operator_with_a_late_reader_is_in_the_block_where_it_runs():
+    mask = Operator("mask", latency_ns=1, value_bytes=1)
+    body = Operator("body", latency_ns=5)
+    head = Operator("head", latency_ns=5, reads=("mask", "body"))
+    problem = PartitionProblem((mask, body, head), DEVICES[:2], cuts=("body",))
+    result = solve(problem, LIMITS)
+    # On its reader's stage it would save a transfer.
+    assert result.plan.assignment["mask"] == result.plan.assignment["body"]
+    assert result.evaluation.transfer_bytes == 1
+
+
+def test_operators_of_a_backward_pass_are_in_no_block():
+    operators = (
+        Operator("a"),
+        Operator("b", reads=("a",)),
+        Operator("a'", reads=("b",), is_backward=True),
+    )
+    problem = PartitionProblem(operators, DEVICES, memory_model="weights", cuts=("a",))
+    assert problem.blocks == (0, 1, NO_BLOCK)
+    assert solve(problem, LIMITS).status is SolveStatus.OPTIMAL
+
+
+def test_units_know_their_blocks_and_stages():
+    problem = chain(cuts=("c",), stages={"e": 1}, colocation=(ColocationGroup(("a", "c")),))
+    units = condense(problem)
+    assert [units.members[unit] for unit in range(3)] == [(0, 1, 2), (3,), (4,)]
+    assert unit_blocks(units) == [0, 1, 1, 1]
+    assert unit_stages(units) == [(), (), (1,), ()]
+    assert block_starts(units) == [3]
+    # Sorted by block an order is topological again; within a block it stays as it was.
+    assert by_block(units, [3, 0, 2, 1]) == [0, 3, 2, 1]
+
+
+def test_operators_pinned_to_one_stage_are_one_unit():
+    problem = chain(stages={"b": 1, "d": 1})
+    # What lies between them is merged by `condense`, as between colocated operators.
+    assert ("b", "d") in problem.units
+    assert (1, 2, 3) in condense(problem).members
+
+
+def test_blocks_own_disjoint_stages():
+    problem = chain(cuts=("b",))
+    plan = plan_of("a0 b0 c1 d1 e2 f2")
+    assert positions_of_blocks(problem, plan) == [range(1), range(1, 3)]
+
+
+# -- what a plan breaks -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "broken"),
+    [
+        ("a0 b0 c1 d1 e2 f2", ()),
+        ("a0 b1 c2 d2 e2 f2", ("cut after 'd'",)),
+        ("a0 b0 c0 d1 e2 f2", ("cut after 'b'",)),
+        ("a0 b0 c0 d0 e0 f0", ("cut after 'b'", "cut after 'd'")),
+    ],
+)
+def test_each_broken_cut_is_one_sentence(text, broken):
+    problem = chain(cuts=("b", "d"))
+    found = evaluate(problem, plan_of(text)).violations
+    assert tuple(line.split(":")[0] for line in found) == broken
+
+
+def test_a_broken_cut_names_operators_on_both_sides():
+    problem = chain("ab", cuts=("a",))
+    (line,) = evaluate(problem, plan_of("a1 b1")).violations
+    assert line == (
+        "cut after 'a': 'a' runs up to it and is on gpu1, 'b' runs behind it and is on gpu1, "
+        "which is no later stage"
+    )
+
+
+def test_a_pinned_stage_is_counted_among_the_stages_with_operators():
+    problem = chain("abcd", stages={"c": 2}, chunks_per_device=2)
+    assert evaluate(problem, plan_of("a0 b1 c0' d1'")).feasible
+    # Chunk 0 of gpu1 has no operator here, so c is on the second stage.
+    (line,) = evaluate(problem, plan_of("a0 b0 c0' d1'")).violations
+    assert line == "operator 'c' is pinned to stage 2 but is on stage 1 (gpu0 (chunk 1))"
+
+
+# -- solving ------------------------------------------------------------------------------------
+
+
+def test_the_solver_completes_what_a_person_began():
+    problem = chain("abcdefgh", cuts=("b",), stages={"h": 2})
+    result = solve(problem, LIMITS)
+    assert result.status is SolveStatus.OPTIMAL
+    index = result.plan.stage_index
+    assert index["b"] < index["c"]
+    assert index["h"] == 2
+    assert result.objective == 3
+
+
+def test_more_cuts_than_devices_take_chunks():
+    problem = chain("abcd", cuts=("a", "b", "c"), devices=DEVICES[:2], chunks_per_device=2)
+    result = solve(problem, LIMITS)
+    assert result.status is SolveStatus.OPTIMAL
+    assert [result.plan.stage_index[name] for name in "abcd"] == [0, 1, 2, 3]
+
+
+def test_a_cut_may_leave_the_order_of_devices_open():
+    # Nothing flows from a to b, so only the cut orders their devices.
+    operators = (
+        Operator("a", 1, weights=("small",)),
+        Operator("b", 1, weights=("large",)),
+    )
+    problem = PartitionProblem(
+        operators,
+        (Device("small", memory_bytes=1), Device("large", memory_bytes=2)),
+        weights={"small": Weight(1), "large": Weight(2)},
+        cuts=("a",),
+    )
+    result = solve(problem, LIMITS)
+    assert result.plan.device_order == ("small", "large")
+
+
+# -- data ---------------------------------------------------------------------------------------
+
+
+def test_cuts_and_pinned_stages_survive_the_digraph():
+    problem = chain(cuts=("b",), stages={"e": 1})
+    graph = problem_to_digraph(problem)
+    assert graph.nodes["e"]["stage"] == 1
+    assert "stage" not in graph.nodes["a"]
+    again = problem_from_digraph(graph, DEVICES, cuts=problem.cuts)
+    assert again == problem
+
+
+# -- why nothing fits ---------------------------------------------------------------------------
+
+
+def heavy(**changes):
+    operators = tuple(
+        Operator(name, latency_ns=1, reads=tuple("abc"[i - 1 : i]), weights=(name,))
+        for i, name in enumerate("abc")
+    )
+    return PartitionProblem(
+        **{
+            "operators": operators,
+            "devices": (Device("gpu0", memory_bytes=2), Device("gpu1", memory_bytes=2)),
+            "weights": dict.fromkeys("abc", Weight(1)),
+            **changes,
+        }
+    )
+
+
+def test_a_cut_is_named_among_the_limits_that_clash():
+    tight = heavy(weights={"a": Weight(1), "b": Weight(1), "c": Weight(2)}, cuts=("a",))
+    diagnosis = diagnose(tight, LIMITS)
+    assert CutLimit("a") in diagnosis.conflict
+    assert diagnosis.is_minimal
+    assert "the cut after 'a'" in diagnosis.text
+    dropped = [r.change for r in diagnosis.remedies if "without" in r.change.text]
+    assert [change.limit for change in dropped] == [CutLimit("a")]
+
+
+def test_a_pinned_stage_is_named_among_the_limits_that_clash():
+    problem = heavy()
+    operators = tuple(
+        op if op.name == "a" else Operator(op.name, 1, op.reads, weights=op.weights, stage=1)
+        for op in problem.operators
+    )
+    tight = problem.replace(
+        operators=operators,
+        devices=(Device("gpu0", memory_bytes=1),) * 1
+        + (Device("gpu1", memory_bytes=1), Device("gpu2", memory_bytes=1)),
+    )
+    diagnosis = diagnose(tight, LIMITS)
+    assert StageLimit(("b", "c"), 1) in diagnosis.conflict
+    assert "the pins of 'b' and 'c' to stage 1" in diagnosis.text
+    assert any(r.change.text.startswith("without the pins") for r in diagnosis.remedies)
