@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from fx_bridge.capture import CapturedGraph, check_captured
-from fx_bridge.graph_text import first_difference, graph_lines, graph_sha256
+from fx_bridge.graph_digest import first_difference, graph_lines, lines_digest
 from fx_bridge.json_fields import (
     PLAIN,
     Parser,
@@ -122,7 +122,7 @@ class Manifest:
     graph_sha256 : str
         Of `nodes`.
     nodes : mapping of str to str
-        The captured graph; see :func:`fx_bridge.graph_text.graph_lines`.
+        The captured graph; see :func:`fx_bridge.graph_digest.graph_lines`.
     stages : tuple of StageFile
         Those with operators, in the order in which they run.
     inputs : InputsFile or None
@@ -289,7 +289,7 @@ def file_sha256(path: Path) -> str:
 
 def _check_agreement(manifest: Manifest) -> None:
     """Raise unless the fields of a manifest agree with one another."""
-    if graph_sha256(manifest.nodes) != manifest.graph_sha256:
+    if lines_digest(manifest.nodes) != manifest.graph_sha256:
         raise PartitionError("graph_sha256 is not that of nodes; one of them was altered")
     plan = manifest.plan
     for name in plan.assignment:

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 from torch import fx, nn
 
 from fx_bridge.capture import CapturedGraph
-from fx_bridge.graph_text import graph_lines, graph_sha256
+from fx_bridge.graph_digest import graph_lines, lines_digest
 from fx_bridge.manifest import (
     MANIFEST,
     SCHEMA,
@@ -34,7 +34,7 @@ from fx_bridge.manifest import (
     position_of,
 )
 from fx_bridge.saved_inputs import flat_tensors, with_tensors
-from fx_bridge.stage_tensors import restored, slots_of, stored
+from fx_bridge.stage_tensors import Slot, restored, slots_of, stored
 from solver import PartitionError
 from solver.serialization import read_json, write_text_atomically
 
@@ -108,7 +108,7 @@ def save_stages(
                 f"the split is one of another graph: it has an operator {name!r}; give the "
                 "captured graph that was split"
             )
-    target = _prepared(folder)
+    target = check_folder(folder)
     try:
         staging = Path(tempfile.mkdtemp(dir=target, prefix=_STAGING))
         try:
@@ -172,16 +172,47 @@ def load_stage_weights(
         ) from None
     made: dict[int, torch.Tensor] = {}
     for name, slot in slots.items():
-        tensor, old = found[name], slot.tensor
+        tensor = found[name]
         if id(tensor) not in made:
-            is_parameter = isinstance(old, nn.Parameter)
-            made[id(tensor)] = (
-                nn.Parameter(tensor, old.requires_grad)
-                if is_parameter
-                else tensor.requires_grad_(old.requires_grad)
-            )
+            made[id(tensor)] = _in_place_of(slot.tensor, tensor)
         slot.fill(made[id(tensor)])
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+
+
+def load_model_weights(
+    module: fx.GraphModule, folder: str | os.PathLike[str], device: str | torch.device = "cpu"
+) -> None:
+    """Give the whole of a captured module the tensors of all stage files, on a device.
+
+    Parameters
+    ----------
+    module : torch.fx.GraphModule
+        Of a capture of the model that was split. Tied tensors stay tied; those that no operator
+        reads are in no file, and stay as they are.
+    folder : path
+        That :func:`save_stages` wrote.
+    device : str or torch.device
+
+    Raises
+    ------
+    PartitionError
+        As :func:`load_stage_weights`.
+    """
+    manifest = load_manifest(folder)
+    found: dict[str, torch.Tensor] = {}
+    for entry in manifest.stages:
+        path = check_file(Path(folder), entry.file, entry.size_bytes, entry.sha256)
+        tensors = restored(_read(path, device), entry.aliases, entry.views)
+        found = {**tensors, **found}
+    slots = slots_of(module)
+    made: dict[int, torch.Tensor] = {}
+    for name, tensor in found.items():
+        _check_fits(name, tensor, slots)
+        made.setdefault(id(slots[name].tensor), _in_place_of(slots[name].tensor, tensor))
+    # Under all of its names, of which stages may know but one.
+    kept = [slot.tensor for slot in slots.values()]
+    for slot, old in zip(slots.values(), kept, strict=True):
+        slot.fill(made.get(id(old), old))
 
 
 def load_inputs(folder: str | os.PathLike[str]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -211,11 +242,14 @@ def load_inputs(folder: str | os.PathLike[str]) -> tuple[tuple[Any, ...], dict[s
     return args, kwargs
 
 
-# -- writing -------------------------------------------------------------------------------
+def check_folder(folder: str | os.PathLike[str]) -> Path:
+    """Return the path of a folder that :func:`save_stages` may write, made if it is missing.
 
-
-def _prepared(folder: str | os.PathLike[str]) -> Path:
-    """Return the folder, made if missing, of which nothing but stage files may be replaced."""
+    Raises
+    ------
+    PartitionError
+        If it cannot be made, or holds anything but stage files.
+    """
     if not isinstance(folder, (str, os.PathLike)):
         raise PartitionError(f"folder is {folder!r}; write the name of a folder, such as 'stages'")
     target = Path(folder)
@@ -241,6 +275,9 @@ def _prepared(folder: str | os.PathLike[str]) -> Path:
             f"{folder} holds other files, such as {strange[0]}; write a new or an empty folder"
         )
     return target
+
+
+# -- writing -------------------------------------------------------------------------------
 
 
 def _write(
@@ -280,7 +317,7 @@ def _write(
         torch_version=torch.__version__,
         model_name=model_name,
         plan=plan,
-        graph_sha256=graph_sha256(lines),
+        graph_sha256=lines_digest(lines),
         nodes=lines,
         stages=tuple(stages),
         inputs=inputs,
@@ -290,6 +327,10 @@ def _write(
 def _write_file(path: Path, tensors: Mapping[str, torch.Tensor]) -> tuple[int, str]:
     """Write a file to the disk; return its size and SHA-256."""
     save_file(dict(tensors), path)
+    # It makes private files; other ranks may be other users.
+    umask = os.umask(0)
+    os.umask(umask)
+    path.chmod(0o666 & ~umask)
     with path.open("rb") as stream:
         os.fsync(stream.fileno())
     return path.stat().st_size, file_sha256(path)
@@ -327,23 +368,34 @@ def _read(path: Path, device: str | torch.device) -> dict[str, torch.Tensor]:
         raise PartitionError(f"cannot load {path} to the device {device}: {line}") from None
 
 
-def _check_same(slots: Mapping[str, Any], found: Mapping[str, torch.Tensor]) -> None:
+def _in_place_of(old: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor` as a parameter if `old` is one, trained if that is."""
+    if isinstance(old, nn.Parameter):
+        return nn.Parameter(tensor, old.requires_grad)
+    return tensor.requires_grad_(old.requires_grad)
+
+
+def _check_same(slots: Mapping[str, Slot], found: Mapping[str, torch.Tensor]) -> None:
     """Raise unless a stage has exactly the tensors of its file, equal in shape and dtype."""
-    for name in found:
-        if name not in slots:
-            raise PartitionError(f"the stage has no tensor {name!r}")
+    for name, tensor in found.items():
+        _check_fits(name, tensor, slots)
     tied: dict[int, str] = {}
     for name, slot in slots.items():
         if name not in found:
             raise PartitionError(f"the file has no tensor {name!r}")
-        there, here = found[name], slot.tensor
-        if there.shape != here.shape or there.dtype is not here.dtype:
-            raise PartitionError(
-                f"{name!r} is {_shape(there)} in the file but {_shape(here)} in the stage"
-            )
-        first = tied.setdefault(id(here), name)
-        if found[first] is not there:
+        first = tied.setdefault(id(slot.tensor), name)
+        if found[first] is not found[name]:
             raise PartitionError(f"{first!r} and {name!r} are one tensor in the stage, not there")
+
+
+def _check_fits(name: str, there: torch.Tensor, slots: Mapping[str, Slot]) -> None:
+    if name not in slots:
+        raise PartitionError(f"the stage has no tensor {name!r}")
+    here = slots[name].tensor
+    if there.shape != here.shape or there.dtype is not here.dtype:
+        raise PartitionError(
+            f"{name!r} is {_shape(there)} in the file but {_shape(here)} in the stage"
+        )
 
 
 def _shape(tensor: torch.Tensor) -> str:

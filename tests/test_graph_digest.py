@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from fx_bridge.capture import capture
-from fx_bridge.graph_digest import graph_digest
+from fx_bridge.graph_digest import first_difference, graph_digest, graph_lines
 
 CODE = """
 import torch
@@ -66,3 +66,31 @@ def test_modules_count_with_their_settings_and_sizes():
 def test_branches_count():
     digests = {graph_digest(capture(Conditional(f), (torch.ones(2),))) for f in (2, 3)}
     assert len(digests) == 2
+
+
+def test_devices_do_not_count():
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.linear(x) + torch.arange(4, device=x.device)
+
+    here = capture(Positions(), (torch.ones(2, 4),))
+    there = capture(Positions().to("meta"), (torch.ones(2, 4),))
+    assert "device=device" in graph_lines(here)["arange"]
+    assert graph_lines(here) == graph_lines(there)
+    assert graph_digest(here) == graph_digest(there)
+
+
+def test_the_first_difference_is_told():
+    lines = {"x": "placeholder x", "relu": "call", "add": "call"}
+    assert first_difference(lines, lines) == ""
+    for other, expected in (
+        ({"x": "placeholder x", "relu": "other", "add": "call"}, "'relu' is 'call' there but"),
+        ({"x": "placeholder x", "add": "call"}, "'relu' stands there where 'add' is here"),
+        ({"x": "placeholder x", "relu": "call"}, "'add' is not here"),
+        ({**lines, "mul": "call"}, "'mul' is not there"),
+    ):
+        assert expected in first_difference(lines, other)

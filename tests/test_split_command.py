@@ -1,0 +1,102 @@
+import json
+
+import pytest
+import torch
+
+from experiments.cli import main
+from fx_bridge.manifest import load_manifest
+from fx_bridge.stage_files import load_inputs, load_stage_weights
+from solver import load_plan
+
+PAIR = """
+import torch
+from dataclasses import dataclass
+
+@dataclass
+class Pair:
+    first: torch.Tensor
+
+torch.export.register_dataclass(Pair)
+
+class Doubled(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 4)
+
+    def forward(self, pair):
+        return self.linear(pair.first).relu()
+
+def model():
+    return Doubled(), (Pair(torch.ones(2, 4)),)
+
+def on_meta():
+    with torch.device("meta"):
+        return torch.nn.Linear(4, 4), (torch.ones(1, 4),)
+"""
+
+
+@pytest.fixture
+def in_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "some_models.py").write_text(PAIR)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def write_plan(path, assignment, order=("a", "b")):
+    plan = {
+        "schema": "fxpartition.plan",
+        "version": 2,
+        "device_order": list(order),
+        "assignment": assignment,
+    }
+    path.write_text(json.dumps(plan))
+
+
+def test_split_writes_stages_that_load(in_folder, capsys):
+    assert main(["plan", "mlp", "--devices", "2x400KiB", "--out", "plan.json"]) == 0
+    capsys.readouterr()
+    assert main(["split", "mlp", "--plan", "plan.json", "--out", "new/stages"]) == 0
+    output = capsys.readouterr()
+    assert "wrote new/stages: 3 files with" in output.out and not output.err
+    manifest = load_manifest("new/stages")
+    assert manifest.plan == load_plan("plan.json") and manifest.model_name == "mlp"
+    args, kwargs = load_inputs("new/stages")
+    assert args[0].shape == (8, 64) and not kwargs
+
+    from experiments.models import ZOO, build_model
+    from fx_bridge.capture import capture
+    from fx_bridge.splitting import split_by_plan
+
+    loaded = build_model(ZOO["mlp"])
+    expected = loaded.module(*loaded.args)
+    for parameter in loaded.module.parameters():
+        torch.nn.init.zeros_(parameter)
+    split = split_by_plan(capture(loaded.module, loaded.args), manifest.plan)
+    for position, name in enumerate(split.meta["stages"]):
+        load_stage_weights(split.get_submodule(name), "new/stages", position)
+    assert torch.equal(split(*args), expected)
+
+
+def test_inputs_that_cannot_be_saved_are_left_out(in_folder, capsys):
+    write_plan(in_folder / "plan.json", {"linear": "a", "relu": "b"})
+    assert main(["split", "some_models:model", "--plan", "plan.json", "--out", "out"]) == 0
+    output = capsys.readouterr()
+    assert "note: the inputs are not saved: inputs[0][0] is a Pair" in output.err
+    assert "wrote out: 2 files" in output.out
+    assert load_manifest("out").inputs is None
+
+
+def test_what_cannot_be_written_is_said_before_the_work(in_folder, capsys):
+    write_plan(in_folder / "plan.json", {"linear": "a"}, order=("a",))
+    command = ["split", "some_models:on_meta", "--plan", "plan.json"]
+    assert main([*command, "--out", "out"]) == 2
+    assert "has no weights in memory" in capsys.readouterr().err
+    assert not (in_folder / "out").exists()
+    assert main(command) == 0
+    (in_folder / "mine").mkdir()
+    (in_folder / "mine" / "notes.txt").write_text("")
+    capsys.readouterr()
+    assert main(["split", "mlp", "--plan", "plan.json", "--out", "mine"]) == 2
+    output = capsys.readouterr()
+    assert "holds other files, such as notes.txt" in output.err and not output.out
