@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from torch import fx
 
@@ -19,13 +20,20 @@ from solver import PartitionError
 
 _ROOT: Final = re.compile(r"^L\[[^\]]*\]\.?")
 """What dynamo writes before the paths of modules: the local variable that holds the model."""
-_CALL: Final = re.compile(r"@\d+$")
+_CALL: Final = re.compile(r"@(\d+)$")
 """What tracers write behind the path of a module that is called again."""
 _SUGGESTIONS: Final = 3
 
 
-def module_stacks(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
-    """Return the paths of the modules that every operator runs in, outermost first.
+class ModuleCall(NamedTuple):
+    """One call of a module: its path, and the number that the tracer gave to the call."""
+
+    path: str
+    number: int
+
+
+def module_calls(captured: CapturedGraph) -> dict[str, tuple[ModuleCall, ...]]:
+    """Return the calls of modules that every operator runs in, outermost first.
 
     Parameters
     ----------
@@ -33,7 +41,7 @@ def module_stacks(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
 
     Returns
     -------
-    dict of str to tuple of str
+    dict of str to tuple of ModuleCall
         One entry for every operator, in execution order, without the model itself: an operator
         of the model's own ``forward`` has an empty tuple.
 
@@ -42,10 +50,12 @@ def module_stacks(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
     In a graph that tells of no modules an operator is in the module whose weight it reads, the
     first of them if it reads several.
     """
-    check_captured(captured, "read the modules of", "module_stacks(capture(model, args))")
+    check_captured(captured, "read the modules of", "module_calls(capture(model, args))")
     told = any(n.meta.get("nn_module_stack") or n.op == "call_module" for n in captured.operators)
-    read = _stack if told else _stack_of_weight
-    return {node.name: read(node) for node in captured.operators}
+    if not told:
+        return {node.name: _calls_by_weight(node) for node in captured.operators}
+    earlier: Counter[str] = Counter()
+    return {node.name: _calls(node, earlier) for node in captured.operators}
 
 
 def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
@@ -69,12 +79,12 @@ def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
     it calls, wherever that is registered, and of one that is registered in it all of them, whoever
     calls it.
     """
-    stacks = module_stacks(captured)
+    calls = module_calls(captured)
     also = {path: paths for paths in _registered(captured) for path in paths}
     found: dict[str, dict[str, None]] = {}
-    for name, stack in stacks.items():
-        for running in stack:
-            for path in also.get(running, (running,)):
+    for name, running in calls.items():
+        for call in running:
+            for path in also.get(call.path, (call.path,)):
                 for prefix in enclosing(path):
                     found.setdefault(prefix, {})[name] = None
     operators = {path: tuple(names) for path, names in found.items()}
@@ -146,18 +156,25 @@ def unknown_module(path: object, known: Iterable[str]) -> PartitionError:
     return PartitionError(f"the model has no module {path!r}; {advice}")
 
 
-def _stack(node: fx.Node) -> tuple[str, ...]:
-    stack = [str(entry[0]) for entry in (node.meta.get("nn_module_stack") or {}).values()]
-    if node.op == "call_module":
-        stack.append(str(node.target))
-    paths = (_CALL.sub("", _ROOT.sub("", path)) for path in stack)
-    return tuple(dict.fromkeys(path for path in paths if path))
+def _calls(node: fx.Node, earlier: Counter[str]) -> tuple[ModuleCall, ...]:
+    stack = node.meta.get("nn_module_stack") or {}
+    told = [(str(entry[0]), str(key)) for key, entry in stack.items()]
+    if node.op == "call_module" and str(node.target) not in [path for path, _ in told]:
+        told.append((str(node.target), f"@{earlier[str(node.target)]}"))
+        earlier[str(node.target)] += 1
+    calls = []
+    for path, key in told:
+        number = _CALL.search(key)
+        calls.append(
+            ModuleCall(_CALL.sub("", _ROOT.sub("", path)), int(number[1]) if number else 0)
+        )
+    return tuple(dict.fromkeys(call for call in calls if call.path))
 
 
-def _stack_of_weight(node: fx.Node) -> tuple[str, ...]:
+def _calls_by_weight(node: fx.Node) -> tuple[ModuleCall, ...]:
     for read in node.all_input_nodes:
         if read.op == "get_attr" and "." in str(read.target):
-            return (str(read.target).rpartition(".")[0],)
+            return (ModuleCall(str(read.target).rpartition(".")[0], 0),)
     return ()
 
 

@@ -20,7 +20,7 @@ def check_splittable(captured: CapturedGraph, plan: PartitionPlan) -> None:
     The plan must be total, data must flow only to the same or later stages, and what the order
     of effects depends on must not be torn apart.
     """
-    _check_total(captured, plan)
+    check_total(captured, plan)
     _check_order(captured, plan)
     check_effects(captured, plan, "stage" if plan.chunks else "device")
 
@@ -70,7 +70,8 @@ def check_effects(captured: CapturedGraph, plan: PartitionPlan, unit: str) -> No
         latest = node.name
 
 
-def _check_total(captured: CapturedGraph, plan: PartitionPlan) -> None:
+def check_total(captured: CapturedGraph, plan: PartitionPlan) -> None:
+    """Raise PartitionError unless `plan` places exactly the operators of `captured`."""
     names = {node.name for node in captured.operators}
     for name in names:
         if name not in plan.assignment:

@@ -6,7 +6,7 @@ from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fx_bridge.capture import capture
-from fx_bridge.module_paths import module_operators, module_paths, module_stacks, operators_of
+from fx_bridge.module_paths import module_calls, module_operators, module_paths, operators_of
 from solver import PartitionError
 
 ROW = (torch.randn(2, 4),)
@@ -45,6 +45,12 @@ def every_module(module):
             return False
 
     return fx.GraphModule(module, All().trace(module))
+
+
+def without_stacks(module):
+    for node in module.graph.nodes:
+        node.meta.pop("nn_module_stack", None)
+    return module
 
 
 def dynamo(module):
@@ -88,7 +94,7 @@ def test_modules_have_their_operators_however_they_were_captured(way):
         assert sum("relu" in kinds[name] or "act" in kinds[name] for name in inner["act"]) == calls
         rest = set(operators_of(captured, layer)) - {*inner["fc"], *inner["act"]}
         assert len(rest) == calls, "the sums"
-    (product,) = (name for name, stack in module_stacks(captured).items() if not stack)
+    (product,) = (name for name, stack in module_calls(captured).items() if not stack)
     assert "mul" in kinds[product]
 
 
@@ -160,7 +166,7 @@ def test_a_graph_without_modules_is_read_by_its_weights():
     assert operators_of(program, "embed") == ("linear",)
     assert operators_of(program, "layers.0") == ("linear_1", "linear_3")
     assert operators_of(program, "layers.0.act") == ()
-    assert module_stacks(program)["mul"] == ()
+    assert module_calls(program)["mul"] == ()
 
 
 @pytest.mark.parametrize(
@@ -183,3 +189,24 @@ def test_unknown_modules_are_refused_with_the_closest_names(path, message):
 def test_what_was_not_captured_is_refused():
     with pytest.raises(PartitionError, match="capture the model first"):
         operators_of(Model(), "embed")
+
+
+@pytest.mark.parametrize("way", CAPTURES)
+def test_calls_of_one_module_are_told_apart(way):
+    captured = CAPTURES[way](Model())
+    calls = {
+        name: [c for c in own if c.path == "layers.0"]
+        for name, own in module_calls(captured).items()
+    }
+    numbers = [own[0].number for own in calls.values() if own]
+    assert sorted(set(numbers)) == [0, 1]
+    assert numbers == sorted(numbers), "one after the other"
+    assert numbers.count(0) == numbers.count(1)
+
+
+def test_every_call_node_is_a_call_of_its_own():
+    captured = capture(without_stacks(fx.symbolic_trace(Model())), ROW)
+    calls = module_calls(captured)
+    assert calls["layers_0_fc"] == (("layers.0.fc", 0),)
+    assert calls["layers_0_fc_1"] == (("layers.0.fc", 1),)
+    assert operators_of(captured, "layers.0.fc") == ("layers_0_fc", "layers_0_fc_1")
