@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
@@ -17,6 +18,7 @@ from fx_bridge.capture import CapturedGraph, capture
 from fx_bridge.digraph import to_digraph
 from fx_bridge.keep_whole import check_keep_whole
 from fx_bridge.optimizer_state import Optimizer, check_optimizer
+from fx_bridge.placement import PlacedModel, TiedWeights, place
 from fx_bridge.specs import DEVICE_SPECS, DeviceSpec, check_specs
 from fx_bridge.splitting import split_by_plan
 from solver import (
@@ -88,6 +90,33 @@ class PartitionResult:
             If there is no feasible plan.
         """
         return split_by_plan(self.captured, self.plan)
+
+    def place(
+        self,
+        devices: Mapping[str, str | torch.device] | None = None,
+        *,
+        output_device: str | torch.device | None = None,
+        tied_weights: TiedWeights = "sum",
+        copy: bool = False,
+    ) -> PlacedModel:
+        """Return the model with every stage on its device, for one process.
+
+        It is called like the model, for inference or training: values travel between stages
+        without blocking, and results are returned where the model would return them. See
+        :func:`fx_bridge.placement.place`, which takes the same options.
+
+        Raises
+        ------
+        PartitionError
+            If there is no feasible plan, or a device is not on this machine.
+        """
+        return place(
+            self.split(),
+            devices,
+            output_device=output_device,
+            tied_weights=tied_weights,
+            copy=copy,
+        )
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to a JSON file.

@@ -53,7 +53,8 @@ def split_by_plan(
         ``meta["shared_tensors"]`` holds, for every tensor that several children own, a tuple of
         its names, such as ``("submod_0.wte.weight", "submod_2.lm_head.weight")``;
         ``meta["name_map"]`` where every node, parameter, buffer and submodule of the captured
-        module is (:class:`fx_bridge.name_map.NameMap`); ``meta["plan"]`` the plan.
+        module is (:class:`fx_bridge.name_map.NameMap`); ``meta["written_inputs"]`` the names of
+        the graph inputs that a stage writes in place; ``meta["plan"]`` the plan.
 
     Raises
     ------
@@ -97,6 +98,7 @@ def split_by_plan(
     scratch = scratch_graph(captured, plan)
     split = run_backend(backend, scratch, names)
     _finish(split, captured.module, plan, scratch, names)
+    split.meta["written_inputs"] = _written_inputs(captured)
     return split
 
 
@@ -138,6 +140,12 @@ def _finish(
     }
     # Recompiles the stages too; nothing else compiles after an edit.
     split.recompile()
+
+
+def _written_inputs(captured: CapturedGraph) -> tuple[str, ...]:
+    writes = captured.storage_table.writes.values()
+    written = {storage.owner for found in writes for storage in found if storage.kind == "input"}
+    return tuple(n.name for n in captured.graph.find_nodes(op="placeholder") if n.name in written)
 
 
 def _stage_names(source: nn.Module, count: int) -> list[str]:
