@@ -34,7 +34,14 @@ from fx_bridge.manifest import (
     position_of,
 )
 from fx_bridge.saved_inputs import flat_tensors, with_tensors
-from fx_bridge.stage_tensors import Slot, restored, slots_of, stored
+from fx_bridge.stage_tensors import (
+    Slot,
+    check_fits,
+    in_place_of,
+    restored,
+    slots_of,
+    stored,
+)
 from solver import PartitionError
 from solver.serialization import read_json, write_text_atomically
 
@@ -108,6 +115,11 @@ def save_stages(
                 f"the split is one of another graph: it has an operator {name!r}; give the "
                 "captured graph that was split"
             )
+    for node in split.graph.find_nodes(op="get_attr"):
+        raise PartitionError(
+            f"the graph returns {str(node.target)!r} itself, which is in no stage; let the model "
+            "return a copy of it, such as weight.clone()"
+        )
     target = check_folder(folder)
     try:
         staging = Path(tempfile.mkdtemp(dir=target, prefix=_STAGING))
@@ -162,7 +174,7 @@ def load_stage_weights(
     entry = manifest.stage_at(position)
     path = check_file(Path(folder), entry.file, entry.size_bytes, entry.sha256)
     slots = slots_of(stage)
-    tensors = _read(path, device)
+    tensors = read_tensors(path, device)
     try:
         found = restored(tensors, entry.aliases, entry.views)
         _check_same(slots, found)
@@ -174,45 +186,9 @@ def load_stage_weights(
     for name, slot in slots.items():
         tensor = found[name]
         if id(tensor) not in made:
-            made[id(tensor)] = _in_place_of(slot.tensor, tensor)
+            made[id(tensor)] = in_place_of(slot.tensor, tensor)
         slot.fill(made[id(tensor)])
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-
-
-def load_model_weights(
-    module: fx.GraphModule, folder: str | os.PathLike[str], device: str | torch.device = "cpu"
-) -> None:
-    """Give the whole of a captured module the tensors of all stage files, on a device.
-
-    Parameters
-    ----------
-    module : torch.fx.GraphModule
-        Of a capture of the model that was split. Tied tensors stay tied; those that no operator
-        reads are in no file, and stay as they are.
-    folder : path
-        That :func:`save_stages` wrote.
-    device : str or torch.device
-
-    Raises
-    ------
-    PartitionError
-        As :func:`load_stage_weights`.
-    """
-    manifest = load_manifest(folder)
-    found: dict[str, torch.Tensor] = {}
-    for entry in manifest.stages:
-        path = check_file(Path(folder), entry.file, entry.size_bytes, entry.sha256)
-        tensors = restored(_read(path, device), entry.aliases, entry.views)
-        found = {**tensors, **found}
-    slots = slots_of(module)
-    made: dict[int, torch.Tensor] = {}
-    for name, tensor in found.items():
-        _check_fits(name, tensor, slots)
-        made.setdefault(id(slots[name].tensor), _in_place_of(slots[name].tensor, tensor))
-    # Under all of its names, of which stages may know but one.
-    kept = [slot.tensor for slot in slots.values()]
-    for slot, old in zip(slots.values(), kept, strict=True):
-        slot.fill(made.get(id(old), old))
 
 
 def load_inputs(folder: str | os.PathLike[str]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -233,7 +209,7 @@ def load_inputs(folder: str | os.PathLike[str]) -> tuple[tuple[Any, ...], dict[s
         return None
     path = check_file(Path(folder), entry.file, entry.size_bytes, entry.sha256)
     try:
-        inputs = with_tensors(entry.structure, _read(path, "cpu"))
+        inputs = with_tensors(entry.structure, read_tensors(path, "cpu"))
         if not isinstance(inputs, tuple) or [type(part) for part in inputs] != [tuple, dict]:
             raise PartitionError("structure is no tuple of a tuple and a dict")
     except PartitionError as error:
@@ -354,8 +330,14 @@ def _publish(manifest: Manifest, staging: Path, target: Path) -> None:
 # -- reading -------------------------------------------------------------------------------
 
 
-def _read(path: Path, device: str | torch.device) -> dict[str, torch.Tensor]:
-    """Return the tensors of a file on a device, each in memory of its own."""
+def read_tensors(path: Path, device: str | torch.device) -> dict[str, torch.Tensor]:
+    """Return the tensors of a file on a device, each in memory of its own.
+
+    Raises
+    ------
+    PartitionError
+        If it is no safetensors file, or the device is not there.
+    """
     try:
         where = torch.device(device)
         with safe_open(path, framework="pt", device="cpu") as file:
@@ -368,17 +350,10 @@ def _read(path: Path, device: str | torch.device) -> dict[str, torch.Tensor]:
         raise PartitionError(f"cannot load {path} to the device {device}: {line}") from None
 
 
-def _in_place_of(old: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Return `tensor` as a parameter if `old` is one, trained if that is."""
-    if isinstance(old, nn.Parameter):
-        return nn.Parameter(tensor, old.requires_grad)
-    return tensor.requires_grad_(old.requires_grad)
-
-
 def _check_same(slots: Mapping[str, Slot], found: Mapping[str, torch.Tensor]) -> None:
     """Raise unless a stage has exactly the tensors of its file, equal in shape and dtype."""
     for name, tensor in found.items():
-        _check_fits(name, tensor, slots)
+        check_fits(name, tensor, slots)
     tied: dict[int, str] = {}
     for name, slot in slots.items():
         if name not in found:
@@ -386,17 +361,3 @@ def _check_same(slots: Mapping[str, Slot], found: Mapping[str, torch.Tensor]) ->
         first = tied.setdefault(id(slot.tensor), name)
         if found[first] is not found[name]:
             raise PartitionError(f"{first!r} and {name!r} are one tensor in the stage, not there")
-
-
-def _check_fits(name: str, there: torch.Tensor, slots: Mapping[str, Slot]) -> None:
-    if name not in slots:
-        raise PartitionError(f"the stage has no tensor {name!r}")
-    here = slots[name].tensor
-    if there.shape != here.shape or there.dtype is not here.dtype:
-        raise PartitionError(
-            f"{name!r} is {_shape(there)} in the file but {_shape(here)} in the stage"
-        )
-
-
-def _shape(tensor: torch.Tensor) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"

@@ -149,6 +149,28 @@ def restored(
     return made
 
 
+def in_place_of(old: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+    """Return `tensor` as a parameter if `old` is one, trained if that is."""
+    if isinstance(old, nn.Parameter):
+        return nn.Parameter(tensor, old.requires_grad)
+    return tensor.requires_grad_(old.requires_grad)
+
+
+def check_fits(name: str, there: torch.Tensor, slots: Mapping[str, Slot]) -> None:
+    """Raise PartitionError unless a module has a tensor like the one of a file."""
+    if name not in slots:
+        raise PartitionError(f"the stage has no tensor {name!r}")
+    here = slots[name].tensor
+    if there.shape != here.shape or there.dtype is not here.dtype:
+        raise PartitionError(
+            f"{name!r} is {_shape(there)} in the file but {_shape(here)} in the stage"
+        )
+
+
+def _shape(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
 def check_storable(tensor: torch.Tensor, what: str) -> None:
     """Raise PartitionError, saying `what` it is, unless safetensors can hold `tensor`."""
     if tensor.is_meta or type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer):

@@ -18,12 +18,7 @@ from fx_bridge.colocation import colocation_groups
 from fx_bridge.graph_digest import first_difference, graph_lines
 from fx_bridge.manifest import check_manifest, check_plan, load_manifest
 from fx_bridge.splitting import split_by_plan
-from fx_bridge.stage_files import (
-    load_inputs,
-    load_model_weights,
-    load_stage_weights,
-    save_stages,
-)
+from fx_bridge.stage_files import load_inputs, load_stage_weights, save_stages
 from fx_bridge.stage_tensors import restored, slots_of, stored
 from solver import PartitionError, PartitionPlan
 
@@ -196,17 +191,6 @@ def test_only_the_file_of_the_stage_is_read(chain):
         (folder / file).unlink()
     split = split_by_plan(captured, load_manifest(folder).plan)
     assert load_stage_weights(split.submod_1, folder, 1) == 4 * (8 * 8 + 8)
-
-
-def test_a_whole_model_is_read_back_tied(tmp_path):
-    captured, split = split_of("constant", 5, devices=3)
-    save_stages(split, captured, tmp_path)
-    expected = model_of("constant")(*INPUTS["constant"])
-    for parameter in captured.module.parameters():
-        nn.init.zeros_(parameter)
-    load_model_weights(captured.module, tmp_path)
-    assert captured.module.head.weight is captured.module.embed.weight
-    assert all(map(torch.equal, captured.module(*INPUTS["constant"]), expected))
 
 
 def random_tensors(rng):
@@ -583,6 +567,20 @@ def test_a_folder_of_others_is_left_alone(chain, tmp_path):
     with pytest.raises(PartitionError, match="one of another graph"):
         save_stages(split, capture(nn.ReLU(), (torch.ones(1),)), tmp_path / "new")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "mine", "stages", "theirs"]
+
+
+class ReturnsWeight(nn.Linear):
+    def forward(self, x):
+        return super().forward(x), self.weight
+
+
+def test_a_weight_that_is_returned_itself_is_refused(tmp_path):
+    captured = capture(ReturnsWeight(4, 4), (torch.ones(1, 4),))
+    split = split_by_plan(captured, PartitionPlan({"linear": "a"}, ("a",)))
+    with pytest.raises(PartitionError, match="returns 'weight' itself") as error:
+        save_stages(split, captured, tmp_path / "new")
+    one_line(error)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_is_replaced_whole(chain):

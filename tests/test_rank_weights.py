@@ -1,0 +1,66 @@
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fx_bridge.capture import capture
+from fx_bridge.rank_weights import load_model_weights, load_rank_weights
+from fx_bridge.splitting import split_by_plan
+from fx_bridge.stage_files import save_stages
+from fx_bridge.stage_tensors import slots_of
+from solver import PartitionPlan
+
+
+class Tied(nn.Module):
+    """Reads one matrix first and last."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(7, 6)
+        self.middle = nn.Linear(6, 6)
+        self.head = nn.Linear(6, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens):
+        return self.head(torch.tanh(self.middle(functional.relu(self.embed(tokens)))))
+
+
+TOKENS = (torch.arange(6).reshape(2, 3),)
+
+
+def saved(folder):
+    """A split of a tied model into a, b and again a, saved; and what the model computes."""
+    torch.manual_seed(0)
+    model = Tied()
+    captured = capture(model, TOKENS)
+    devices = {"embedding": "a", "relu": "a", "linear": "b", "tanh": "b", "linear_1": "a"}
+    plan = PartitionPlan(devices, ("a", "b"), {"linear_1": 1})
+    save_stages(split_by_plan(captured, plan), captured, folder)
+    expected = model(*TOKENS)
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    return captured, split_by_plan(captured, plan), expected
+
+
+def test_a_rank_reads_its_files_alone_and_keeps_ties(tmp_path):
+    _, split, expected = saved(tmp_path)
+    names = [path.name for path in sorted(tmp_path.glob("stage_*"))]
+    assert names == ["stage_0.safetensors", "stage_1.safetensors", "stage_2.safetensors"]
+    hidden = tmp_path / "stage_1.safetensors"
+    content = hidden.read_bytes()
+    hidden.unlink()
+    assert load_rank_weights(split, tmp_path, 0) == 2 * 4 * 7 * 6
+    first, last = (
+        next(slot for path, slot in slots_of(split.get_submodule(name)).items())
+        for name in ("submod_0", "submod_2")
+    )
+    assert first.tensor is last.tensor
+    hidden.write_bytes(content)
+    assert load_rank_weights(split, tmp_path, 1) == 4 * (6 * 6 + 6)
+    assert torch.equal(split(*TOKENS), expected)
+
+
+def test_a_whole_model_is_read_back_tied(tmp_path):
+    captured, _, expected = saved(tmp_path)
+    load_model_weights(captured.module, tmp_path)
+    assert captured.module.head.weight is captured.module.embed.weight
+    assert torch.equal(captured.module(*TOKENS), expected)
