@@ -7,7 +7,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from experiments.devices import DeviceSet
     from experiments.models import ModelSpec
     from experiments.progress import ProgressLine
+    from fx_bridge.capture import CapturedGraph
+    from fx_bridge.hand_made import Pin
 
 _PIPE_WIDTH: Final = 160
 
@@ -85,6 +87,22 @@ def read_memory_model(text: str | None) -> str | None:
             f"memory model {text!r} is unknown; write one of {', '.join(MEMORY_MODELS)}"
         )
     return text
+
+
+def read_pins(entries: Sequence[str] | None) -> dict[str, Pin]:
+    """Return what the options --pin say: names to stages or to devices."""
+    pins: dict[str, Pin] = {}
+    for entry in entries or ():
+        name, _, where = entry.rpartition("=")
+        if not name or not where:
+            raise PartitionError(
+                f"--pin {entry!r}: write a module or operator, '=', and a device or stage, "
+                "such as lm_head=gpu3 or lm_head=3"
+            )
+        if name in pins:
+            raise PartitionError(f"--pin {name!r} is given twice; give it once")
+        pins[name] = int(where) if where.isdecimal() else tuple(where.split(","))
+    return pins
 
 
 def check_writable(path: str | None) -> None:
@@ -173,7 +191,11 @@ def read_problem(
     memory_model: str | None,
     step: Callable[[str], None],
     *,
+    chunks: int | None = None,
+    max_devices: int | None = None,
     keep_whole: Sequence[str] = (),
+    pins: Mapping[str, Pin] | None = None,
+    cut_after: Sequence[str] = (),
 ) -> PartitionProblem:
     """Return the problem of a model or a saved problem; `step` hears what is being done."""
     from experiments.devices import EXAMPLE, parse_devices
@@ -185,12 +207,29 @@ def read_problem(
             raise PartitionError(
                 f"{model} is a saved problem, which knows no modules; --keep-whole needs a model"
             )
-        return read_saved_problem(source, devices, link, objective, memory_model)
+        problem = read_saved_problem(source, devices, link, objective, memory_model)
+        problem = with_stage_limits(problem, chunks, max_devices)
+        return _with_hand_made(problem, None, pins, cut_after)
     if devices is None:
         raise PartitionError(f"--devices is missing; {EXAMPLE}")
     given = parse_devices(devices)
     settings = _settings(given, link, objective, memory_model)
-    return _captured_problem(source, given, settings, step, keep_whole)
+    captured, problem = _captured_problem(source, given, settings, step, keep_whole)
+    problem = with_stage_limits(problem, chunks, max_devices)
+    return _with_hand_made(problem, captured, pins, cut_after)
+
+
+def _with_hand_made(
+    problem: PartitionProblem,
+    captured: CapturedGraph | None,
+    pins: Mapping[str, Pin] | None,
+    cut_after: Sequence[str],
+) -> PartitionProblem:
+    if not pins and not cut_after:
+        return problem
+    from fx_bridge.hand_made import with_hand_made
+
+    return with_hand_made(problem, captured, pins=pins, cut_after=cut_after)
 
 
 def _captured_problem(
@@ -199,7 +238,7 @@ def _captured_problem(
     settings: dict[str, Any],
     step: Callable[[str], None],
     keep_whole: Sequence[str],
-) -> PartitionProblem:
+) -> tuple[CapturedGraph, PartitionProblem]:
     from experiments.comparison import operator_graph
     from experiments.models import build_model, others_code
     from fx_bridge.capture import capture
@@ -212,7 +251,8 @@ def _captured_problem(
     step(f"{spec.name}: operator graph")
     memory_model = settings.get("memory_model", "inference")
     graph = operator_graph(captured, [devices], memory_model, keep_whole=keep_whole)
-    return PartitionProblem.from_digraph(graph, **{"interconnect": PCIE, **settings})
+    problem = PartitionProblem.from_digraph(graph, **{"interconnect": PCIE, **settings})
+    return captured, problem
 
 
 def solve_all(

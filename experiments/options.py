@@ -49,6 +49,23 @@ ChunksOption = Annotated[
 MaxDevicesOption = Annotated[
     int | None, typer.Option("--max-devices", min=1, help="Most devices that a plan may use.")
 ]
+PinOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pin",
+        metavar="NAME=DEVICE|STAGE",
+        help="Where a module, at any depth, or an operator runs: a device, several with commas "
+        "between them, or the number of a stage, from 0. May be repeated.",
+    ),
+]
+CutAfterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cut-after",
+        metavar="NAME",
+        help="A module, at any depth, or an operator after which a stage ends. May be repeated.",
+    ),
+]
 KeepWholeOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -10,13 +10,14 @@ from experiments.commands import (
     check_writable,
     finish,
     read_limits,
+    read_pins,
     read_problem,
     solve_all,
-    with_stage_limits,
 )
 from experiments.options import (
     DEFAULT_LIMIT_S,
     ChunksOption,
+    CutAfterOption,
     DeterministicOption,
     DevicesOption,
     JsonOption,
@@ -27,6 +28,7 @@ from experiments.options import (
     MemoryOption,
     ModelArgument,
     ObjectiveOption,
+    PinOption,
     SeedOption,
     SolverOption,
     WorkersOption,
@@ -43,6 +45,8 @@ def plan(
     chunks: ChunksOption = None,
     max_devices: MaxDevicesOption = None,
     keep_whole: KeepWholeOption = None,
+    pin: PinOption = None,
+    cut_after: CutAfterOption = None,
     time_limit: LimitOption = DEFAULT_LIMIT_S,
     workers: WorkersOption = None,
     seed: SeedOption = 0,
@@ -57,6 +61,7 @@ def plan(
     limits = read_limits(time_limit, workers, seed, deterministic)
     check_solver(solver)
     check_writable(out)
+    pins = read_pins(pin)
     with ProgressLine(quiet=True) as progress:
         problem = read_problem(
             model,
@@ -65,8 +70,11 @@ def plan(
             objective,
             memory_model,
             progress.step,
+            chunks=chunks,
+            max_devices=max_devices,
             keep_whole=keep_whole or (),
+            pins=pins,
+            cut_after=cut_after or (),
         )
-        problem = with_stage_limits(problem, chunks, max_devices)
         results = solve_all(problem, dict.fromkeys(("greedy", solver)), limits, model, progress)
     finish(problem, results, limits, out, as_json)

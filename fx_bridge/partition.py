@@ -16,6 +16,7 @@ from torch.export import ExportedProgram
 
 from fx_bridge.capture import CapturedGraph, capture
 from fx_bridge.digraph import to_digraph
+from fx_bridge.hand_made import Pin, check_hand_made, with_hand_made
 from fx_bridge.keep_whole import check_keep_whole
 from fx_bridge.optimizer_state import Optimizer, check_optimizer
 from fx_bridge.placement import PlacedModel, TiedWeights, place
@@ -148,6 +149,8 @@ def partition_module(
     chunks_per_device: int = 1,
     max_devices: int | None = None,
     keep_whole: Sequence[str] = (),
+    pins: Mapping[str, Pin] | None = None,
+    cut_after: Sequence[str] = (),
     optimizer: Optimizer = "adamw",
     master_weights: bool = True,
 ) -> PartitionResult:
@@ -183,6 +186,12 @@ def partition_module(
     keep_whole : sequence of str
         Modules, each of which stays on one device: names, patterns such as ``"layers.*"``, or
         several modules together, such as ``"wte+lm_head"`` (:mod:`fx_bridge.keep_whole`).
+    pins : mapping of str to str, sequence of str, or int, optional
+        Module, at any depth, or operator to the device that runs it, the devices that may, or the
+        number of its stage.
+    cut_after : sequence of str
+        Modules or operators after which a stage ends; the solver completes the rest
+        (:mod:`fx_bridge.hand_made`).
     schedule, microbatches, optimizer, master_weights
         Of training; see :class:`solver.PartitionProblem` and :func:`fx_bridge.to_digraph`.
 
@@ -193,8 +202,8 @@ def partition_module(
     Raises
     ------
     PartitionError
-        If the model cannot be captured, or the devices or settings are invalid, or `keep_whole`
-        names a module that the model does not have.
+        If the model cannot be captured, or the devices or settings are invalid, or a name is
+        none of the model's, or pins and cuts contradict each other.
 
     Examples
     --------
@@ -219,6 +228,7 @@ def partition_module(
     }
     # A capture takes long: refuse wrong settings before it.
     keep_whole = check_keep_whole(keep_whole)
+    pins, cut_after = check_hand_made(pins, cut_after)
     devices = check_options(
         devices,
         specs=specs,
@@ -241,6 +251,7 @@ def partition_module(
         keep_whole=keep_whole,
     )
     problem = problem_from_digraph(graph, devices, **settings)
+    problem = with_hand_made(problem, captured, pins=pins, cut_after=cut_after)
     baseline = solve(problem, limits, solver="greedy")
     solved = baseline if solver == "greedy" else solve(problem, limits, solver=solver)
     return PartitionResult(captured, problem, baseline, solved)

@@ -114,11 +114,11 @@ def positions_of_blocks(problem: PartitionProblem, plan: PartitionPlan) -> list[
 
 
 def broken_by(problem: PartitionProblem, plan: PartitionPlan) -> list[str]:
-    """Say which cuts and pinned stages `plan` breaks, one sentence each."""
+    """Say which cuts and pinned stages `plan` breaks, one sentence for each pair of stages."""
     found: list[str] = []
     index = plan.stage_index
     if problem.cuts:
-        # The last operator up to each cut, and the first behind it, by stage.
+        # On both sides of each cut the operator nearest to it of those on the worst stage.
         latest: list[str] = []
         earliest: list[str] = [""] * (len(problem.cuts) + 1)
         for op, block in zip(problem.operators, problem.blocks, strict=True):
@@ -126,7 +126,7 @@ def broken_by(problem: PartitionProblem, plan: PartitionPlan) -> list[str]:
                 continue
             if block == len(latest):
                 latest.append(latest[-1] if latest else op.name)
-            if index[op.name] > index[latest[block]]:
+            if index[op.name] >= index[latest[block]]:
                 latest[block] = op.name
         follower = ""
         for op, block in zip(reversed(problem.operators), reversed(problem.blocks), strict=True):
@@ -142,10 +142,14 @@ def broken_by(problem: PartitionProblem, plan: PartitionPlan) -> list[str]:
                     f"{plan.stage_of(before)}, {behind!r} runs behind it and is on "
                     f"{plan.stage_of(behind)}, which is no later stage"
                 )
+    elsewhere: dict[tuple[int, int], list[str]] = {}
     for name, stage in problem.stage_pins.items():
         if index[name] != stage:
-            found.append(
-                f"operator {name!r} is pinned to stage {stage} but is on stage {index[name]} "
-                f"({plan.stage_of(name)})"
-            )
+            elsewhere.setdefault((stage, index[name]), []).append(name)
+    for (stage, at), names in elsewhere.items():
+        others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+        found.append(
+            f"operator {names[0]!r}{others} is pinned to stage {stage} but is on stage {at} "
+            f"({plan.stages[at]})"
+        )
     return found

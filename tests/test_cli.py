@@ -49,6 +49,43 @@ def test_python_dash_m_is_the_command(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def test_cuts_and_pins_of_modules_and_operators(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--cut-after", "2", "--pin", "0=cuda:1,cuda:2", "--pin", "8=2", "--json"]
+    assert main(["plan", "mlp", "--devices", "3x1GiB", *words]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["status"] == "optimal"
+    order, assignment = answer["device_order"], answer["assignment"]
+    stage = {name: order.index(device) for name, device in assignment.items()}
+    assert stage["linear_1"] < stage["linear_2"]
+    assert stage["linear_4"] == 2
+    assert assignment["linear"] in ("cuda:1", "cuda:2")
+    # A saved problem has operators, and may need the chunks for its cuts.
+    cuts = [word for name in ("linear", "linear_1", "linear_2") for word in ("--cut-after", name)]
+    assert main(["plan", str(saved), *cuts, "--chunks", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "optimal"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--pin", "lm_head"], "--pin 'lm_head': write a module or operator, '=', and a device"),
+        (["--pin", "=2"], "--pin '=2': write a module or operator"),
+        (["--pin", "a=1", "--pin", "a=2"], "--pin 'a' is given twice"),
+        (["--pin", "linear=gpu"], "pin 'linear': there is no device 'gpu'; the devices are cuda:0"),
+        (["--cut-after", "lnear_1"], "cut after 'lnear_1': there is no such module or operator"),
+    ],
+)
+def test_wrong_cuts_and_pins_are_one_line(
+    saved: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["plan", str(saved), *words]) == 2
+    printed = capsys.readouterr()
+    assert len(printed.err.splitlines()) == 1
+    assert message in printed.err
+
+
 def test_models_and_devices_are_listed() -> None:
     runner = CliRunner()
     listed = runner.invoke(app, ["models"])

@@ -143,6 +143,14 @@ def test_a_pinned_stage_is_counted_among_the_stages_with_operators():
     assert line == "operator 'c' is pinned to stage 2 but is on stage 1 (gpu0 (chunk 1))"
 
 
+def test_operators_pinned_alike_are_one_sentence():
+    problem = chain("abcd", stages={"a": 0, "b": 0, "d": 1})
+    found = evaluate(problem, plan_of("a0 b0 c0 d0")).violations
+    assert found == ("operator 'd' is pinned to stage 1 but is on stage 0 (gpu0)",)
+    found = evaluate(problem, plan_of("a1 b1 c0 d1", ("gpu0", "gpu1"))).violations
+    assert "operator 'a' (and 1 more) is pinned to stage 0 but is on stage 1 (gpu1)" in found
+
+
 # -- solving ------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,263 @@
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.models import build_model, resolve_model
+from fx_bridge.capture import capture
+from fx_bridge.digraph import to_digraph
+from fx_bridge.equivalence import check_equivalence
+from fx_bridge.hand_made import with_hand_made
+from fx_bridge.module_paths import operators_of
+from fx_bridge.partition import partition_module
+from solver import Device, PartitionError, SolveLimits, SolveStatus, problem_from_digraph
+
+LIMITS = SolveLimits(workers=1, time_limit_s=30)
+
+
+class Block(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.linear1 = nn.Linear(width, 2 * width)
+        self.linear2 = nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        return x + self.linear2(torch.relu(self.linear1(self.norm(x))))
+
+
+class Stack(nn.Module):
+    """A mask that is computed first and read last; blocks; a head."""
+
+    def __init__(self, blocks=4, width=8):
+        super().__init__()
+        self.layers = nn.ModuleList(Block(width) for _ in range(blocks))
+        self.idle = nn.Identity()
+        self.head = nn.Linear(width, 3)
+
+    def forward(self, x):
+        mask = x > 0
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(self.idle(torch.where(mask, x, 0.0)))
+
+
+def devices(count):
+    return [Device(f"cuda:{i}") for i in range(count)]
+
+
+def partition(model=None, args=None, count=3, **options):
+    model = Stack() if model is None else model
+    args = (torch.randn(5, 8),) if args is None else args
+    result = partition_module(model, args, devices=devices(count), limits=LIMITS, **options)
+    assert result.solved.status is SolveStatus.OPTIMAL
+    return result
+
+
+def stages_of(result, path):
+    index = result.plan.stage_index
+    return {index[name] for name in operators_of(result.captured, path)}
+
+
+def devices_of(result, path):
+    assignment = result.plan.assignment
+    return {assignment[name] for name in operators_of(result.captured, path)}
+
+
+def test_blocks_between_cuts_are_on_stages_of_their_own():
+    model, args = Stack(), (torch.randn(5, 8),)
+    result = partition(model, args, cut_after=["layers.0", "layers.2"])
+    assert [stages_of(result, f"layers.{i}") for i in range(4)] == [{0}, {1}, {1}, {2}]
+    # It runs first, so it is on the first stage, though the last one reads it.
+    index = result.plan.stage_index
+    (mask,) = (name for name in index if name.startswith("gt"))
+    assert index[mask] == 0
+    assert check_equivalence(model, result.split(), args).equal
+
+
+def test_a_cut_may_be_inside_a_layer():
+    model, args = Stack(), (torch.randn(5, 8),)
+    result = partition(model, args, count=2, cut_after=["layers.1.linear1"])
+    assert stages_of(result, "layers.1.norm") == stages_of(result, "layers.1.linear1") == {0}
+    assert stages_of(result, "layers.1.linear2") == stages_of(result, "layers.2") == {1}
+    split = result.split()
+    assert {name for name, _ in split.submod_0.named_parameters()} >= {"layers.1.linear1.weight"}
+    assert {name for name, _ in split.submod_1.named_parameters()} >= {"layers.1.linear2.weight"}
+    assert check_equivalence(model, split, args).equal
+
+
+def test_modules_are_pinned_to_devices_and_stages():
+    pins = {"head": "cuda:2", "layers.1": 0, "layers.3.linear2": 1}
+    result = partition(pins=pins, cut_after=["layers.1"])
+    assert stages_of(result, "layers.1") == {0}
+    assert stages_of(result, "layers.3.linear2") == {1}
+    assert devices_of(result, "head") == {"cuda:2"}
+
+
+def test_a_pin_may_leave_a_choice_of_devices():
+    result = partition(pins={"layers": ["cuda:0", "cuda:1"], "linear_8": ["cuda:2"]})
+    assert devices_of(result, "layers") <= {"cuda:0", "cuda:1"}
+    assert devices_of(result, "head") == {"cuda:2"}
+
+
+class TwoValues(nn.Module):
+    def forward(self, x):
+        return torch.split(x, 4, dim=-1)
+
+
+class Tuple(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.divide = TwoValues()
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x):
+        a, b = self.divide(self.first(x))
+        return self.last(a) + b
+
+
+@pytest.mark.parametrize("symbolic", [False, True])
+def test_a_cut_after_a_module_comes_after_the_elements_of_its_tuple(symbolic):
+    model = Tuple()
+    traced = torch.fx.symbolic_trace(model) if symbolic else model
+    args = (torch.randn(5, 8),)
+    name = "split" if symbolic else "divide"
+    result = partition(traced, args, count=2, cut_after=[name])
+    assert check_equivalence(model, result.split(), args).equal
+    stage = result.plan.stage_index
+    assert {stage[name] for name in stage if name.startswith(("getitem", "split"))} == {0}
+
+
+class Writes(nn.Module):
+    """A buffer that the first layer reads and the last one writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.register_buffer("seen", torch.zeros(8))
+
+    def forward(self, x):
+        x = self.last(self.first(x) + self.seen)
+        self.seen.add_(1)
+        return x
+
+
+def test_a_cut_between_a_buffer_s_reader_and_writer_is_refused_by_its_name():
+    with pytest.raises(PartitionError, match=r"cut after 'linear_1' divides .* in place") as caught:
+        partition(Writes(), count=2, cut_after=["last"])
+    assert "'seen'" in str(caught.value)
+
+
+def test_a_cut_between_readers_of_a_trained_weight_is_refused_by_its_name():
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
+    model[2].weight = model[0].weight
+    assert partition(model, count=2, cut_after=["1"]).plan.device_order
+    with pytest.raises(PartitionError, match=r"cut after 'relu' divides .* is trained") as caught:
+        partition(model, count=2, cut_after=["1"], memory_model="training")
+    assert "weight" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"pins": {"heat": 0}},
+            r"pin 'heat': there is no such module or operator; did you mean 'head'",
+        ),
+        (
+            {"cut_after": ["layers.1.linear3"]},
+            r"cut after 'layers.1.linear3': .* did you mean 'layers.1.linear2' or",
+        ),
+        ({"cut_after": ["xyz"]}, "cut after 'xyz': .*; the first ones are 'layers', 'layers.0'"),
+        ({"cut_after": ["idle"]}, "cut after 'idle': no operator runs in this module"),
+        ({"cut_after": ["head"]}, "cut after 'linear_8': no operator runs behind it"),
+        ({"cut_after": "head"}, r"cut_after is 'head'; write a list"),
+        ({"pins": ["head"]}, r"pins is \['head'\]; write a mapping"),
+        ({"pins": {"head": 1.5}}, r"pins\['head'\] is 1.5; write the name of a device"),
+        (
+            {"pins": {"head": "cuda:7"}},
+            "pin 'head': there is no device 'cuda:7'; the devices are cuda",
+        ),
+        ({"pins": {"head": []}}, "pin 'head': it names no device; the devices are cuda:0"),
+        ({"pins": {"layers": 1, "layers.2": 0}}, "pin 'layers.2': operator .* stage 1 by another"),
+        (
+            {"pins": {"layers": "cuda:0", "layers.2": "cuda:1"}},
+            "pin 'layers.2': operator .* pinned to cuda:0 by another pin, and to cuda:1",
+        ),
+        ({"pins": {"head": 3}}, "pinned to stage 3, but 3 devices with 1 chunk each allow 3"),
+    ],
+)
+def test_wrong_names_and_pins_are_refused_in_one_line(options, message):
+    with pytest.raises(PartitionError, match=message) as caught:
+        partition(**options)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_the_model_operators_have_names():
+    model, args = Stack(), (torch.randn(5, 8),)
+    captured = capture(model, args)
+    problem = problem_from_digraph(to_digraph(captured), devices(2))
+    named = with_hand_made(problem, None, pins={"linear_8": 1}, cut_after=["linear_1"])
+    assert named.cuts == ("linear_1",)
+    assert named.stage_pins == {"linear_8": 1}
+    assert with_hand_made(problem, None) is problem
+    with pytest.raises(PartitionError, match=r"cut after 'layers\.0': there is no such module or"):
+        with_hand_made(problem, None, cut_after=["layers.0"])
+
+
+def test_gpt2_is_cut_and_pinned_by_the_names_of_its_modules():
+    loaded = build_model(resolve_model("tiny-gpt2"))
+    result = partition(
+        loaded.module,
+        loaded.args,
+        kwargs=loaded.kwargs,
+        cut_after=["transformer.h.0.attn", "transformer.h.1"],
+        pins={"lm_head": "cuda:0", "transformer.wte": 0},
+    )
+    assert stages_of(result, "transformer.h.0.attn") == {0}
+    assert stages_of(result, "transformer.h.0.mlp") == {1}
+    assert stages_of(result, "transformer.h.1") == {1}
+    assert stages_of(result, "lm_head") == {2}
+    assert devices_of(result, "lm_head") == {"cuda:0"}
+    split = result.split()
+    assert check_equivalence(loaded.module, split, loaded.args, loaded.kwargs).equal
+
+
+def test_a_device_s_name_may_be_a_number_and_still_be_a_device():
+    pair = [Device("0"), Device("1")]
+    model, args = Stack(), (torch.randn(5, 8),)
+    result = partition_module(model, args, devices=pair, limits=LIMITS, pins={"head": "0"})
+    assert devices_of(result, "head") == {"0"}
+
+
+@pytest.mark.nightly
+def test_gpt2_small_is_completed_to_an_optimal_plan():
+    loaded = build_model(resolve_model("gpt2"))
+    result = partition(
+        loaded.module,
+        loaded.args,
+        count=4,
+        kwargs=loaded.kwargs,
+        cut_after=["transformer.h.3", "transformer.h.7.mlp.c_fc"],
+        pins={"lm_head": "cuda:1", "transformer.h.8": 2},
+    )
+    blocks = [stages_of(result, f"transformer.h.{i}") for i in range(12)]
+    assert all(max(a) <= min(b) for a, b in itertools.pairwise(blocks))
+    assert max(blocks[3]) < min(blocks[4])
+    assert len(blocks[7]) == 2
+    assert blocks[8] == {2}
+    assert devices_of(result, "lm_head") == {"cuda:1"}
+    assert check_equivalence(loaded.module, result.split(), loaded.args, loaded.kwargs).equal
+
+
+def test_the_page_s_example_runs_and_says_what_it_prints(capsys):
+    page = Path(__file__).parents[1] / "docs" / "cuts.md"
+    example = page.read_text(encoding="utf-8").split("From a shell")[0]
+    code = "\n".join(line[4:] for line in example.splitlines() if line.startswith("    "))
+    exec(compile(code, str(page), "exec"), {})
+    printed = capsys.readouterr().out.splitlines()
+    assert printed == ["optimal", "['1.layers.1.linear2.weight', '1.layers.1.linear2.bias']"]
+    assert all(f"# {line}" in example for line in printed)
