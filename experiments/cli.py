@@ -1,8 +1,8 @@
 """The command ``fxpartition``: reads what a person wrote, runs it, prints and writes files.
 
-Exit codes: 0 done; 1 no plan exists; 2 bad input (one line on stderr); 3 time ran out without a
-plan; 4 a split model computes something else than the model; 130 interrupted;
-143 terminated.
+Exit codes: 0 done; 1 no plan exists, or the one that was scored breaks limits; 2 bad input (one
+line on stderr); 3 time ran out without a plan; 4 a split model computes something else than the
+model; 130 interrupted; 143 terminated.
 
 torch and OR-Tools load only in the commands that need them.
 """
@@ -24,6 +24,7 @@ from experiments.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_TERMIN
 from experiments.list_commands import list_devices, list_models
 from experiments.plan_command import plan
 from experiments.problem_commands import export, generate
+from experiments.score_command import score
 from experiments.solve_command import solve
 from experiments.split_command import split
 from solver import PartitionError
@@ -41,6 +42,7 @@ app = typer.Typer(
 app.command()(compare)
 app.command()(plan)
 app.command()(solve)
+app.command()(score)
 app.command()(export)
 app.command()(generate)
 app.command()(split)

@@ -198,7 +198,6 @@ def read_problem(
     cut_after: Sequence[str] = (),
 ) -> PartitionProblem:
     """Return the problem of a model or a saved problem; `step` hears what is being done."""
-    from experiments.devices import EXAMPLE, parse_devices
     from experiments.models import resolve_model
 
     source = resolve_model(model)
@@ -210,11 +209,9 @@ def read_problem(
         problem = read_saved_problem(source, devices, link, objective, memory_model)
         problem = with_stage_limits(problem, chunks, max_devices)
         return _with_hand_made(problem, None, pins, cut_after)
-    if devices is None:
-        raise PartitionError(f"--devices is missing; {EXAMPLE}")
-    given = parse_devices(devices)
-    settings = _settings(given, link, objective, memory_model)
-    captured, problem = _captured_problem(source, given, settings, step, keep_whole)
+    captured, problem = read_model(
+        source, devices, link, objective, memory_model, step, keep_whole=keep_whole
+    )
     problem = with_stage_limits(problem, chunks, max_devices)
     return _with_hand_made(problem, captured, pins, cut_after)
 
@@ -232,13 +229,24 @@ def _with_hand_made(
     return with_hand_made(problem, captured, pins=pins, cut_after=cut_after)
 
 
-def _captured_problem(
+def read_model(
     spec: ModelSpec,
-    devices: DeviceSet,
-    settings: dict[str, Any],
+    devices: str | None,
+    link: str | None,
+    objective: str | None,
+    memory_model: str | None,
     step: Callable[[str], None],
-    keep_whole: Sequence[str],
+    *,
+    keep_whole: Sequence[str] = (),
 ) -> tuple[CapturedGraph, PartitionProblem]:
+    """Build and capture the model of `spec`; return it with its problem."""
+    from experiments.devices import EXAMPLE, parse_devices
+
+    if devices is None:
+        raise PartitionError(f"--devices is missing; {EXAMPLE}")
+    given = parse_devices(devices)
+    settings = _settings(given, link, objective, memory_model)
+
     from experiments.comparison import operator_graph
     from experiments.models import build_model, others_code
     from fx_bridge.capture import capture
@@ -249,8 +257,8 @@ def _captured_problem(
     with others_code(f"model {spec.name!r}"):
         captured = capture(loaded.module, loaded.args, loaded.kwargs)
     step(f"{spec.name}: operator graph")
-    memory_model = settings.get("memory_model", "inference")
-    graph = operator_graph(captured, [devices], memory_model, keep_whole=keep_whole)
+    counted = settings.get("memory_model", "inference")
+    graph = operator_graph(captured, [given], counted, keep_whole=keep_whole)
     problem = PartitionProblem.from_digraph(graph, **{"interconnect": PCIE, **settings})
     return captured, problem
 
@@ -295,11 +303,11 @@ def finish(
         run_interruptibly, functools.partial(diagnose, problem, limits, result=asked)
     )
     if as_json:
-        answer = _result_json(problem, asked)
+        answer = result_json(problem, asked)
         if asked.status is SolveStatus.INFEASIBLE:
             answer["diagnosis"] = _diagnosis_json(explain())
         if len(results) > 1:
-            answer["baseline"] = _result_json(problem, results[0])
+            answer["baseline"] = result_json(problem, results[0])
         print(json.dumps(answer, indent=1))
     else:
         print(summary(problem, results))
@@ -317,7 +325,8 @@ def finish(
     raise typer.Exit(EXIT_TIME_OUT)
 
 
-def _result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, Any]:
+def result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, Any]:
+    """Return an answer as plain data."""
     plan = None if result.objective is None else result.plan
     evaluation = result.evaluation
     return {

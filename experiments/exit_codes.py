@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 EXIT_NO_PLAN: Final = 1
+"""No plan exists, or the one that was scored breaks limits."""
 EXIT_BAD_INPUT: Final = 2
 EXIT_TIME_OUT: Final = 3
 """Time ran out without a plan."""

@@ -1,0 +1,171 @@
+"""Files with a plan that someone made, in any of four forms, told apart by what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+
+from solver import PartitionError, PartitionPlan, PartitionProblem, load_plan
+from solver.serialization import read_json
+
+if TYPE_CHECKING:
+    from fx_bridge.capture import CapturedGraph
+
+PlanFormat = Literal["plan", "device-map", "split-spec", "tags"]
+FORMATS: Final[tuple[PlanFormat, ...]] = get_args(PlanFormat)
+_POINTS: Final = ("beginning", "end")
+_EXAMPLES: Final = (
+    'write a plan of fxpartition plan --out, a device map {"module": 0}, a split specification '
+    '{"module": "beginning"} or tags {"operator": "tag"}'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignPlan:
+    """A plan as it was read.
+
+    Attributes
+    ----------
+    format : {"plan", "device-map", "split-spec", "tags"}
+    plan : PartitionPlan
+    notes : tuple of str
+        What a person has to know of how it was read.
+    """
+
+    format: PlanFormat
+    plan: PartitionPlan
+    notes: tuple[str, ...] = ()
+
+
+def check_format(text: str | None) -> PlanFormat | None:
+    """Return the format that `text` names, or None."""
+    for name in FORMATS:
+        if text == name:
+            return name
+    if text is None:
+        return None
+    raise PartitionError(f"format {text!r} is unknown; write one of {', '.join(FORMATS)}")
+
+
+def read_foreign_plan(
+    path: str,
+    problem: PartitionProblem,
+    captured: CapturedGraph | None,
+    form: PlanFormat | None = None,
+) -> ForeignPlan:
+    """Read a file as a plan of `problem`.
+
+    Parameters
+    ----------
+    path : str
+    problem : PartitionProblem
+        Its devices are those that the file speaks of.
+    captured : CapturedGraph or None
+        The model; None for a problem without one, of which only a plan can be read.
+    form : {"plan", "device-map", "split-spec", "tags"}, optional
+        What the file is; found out if left out.
+
+    Raises
+    ------
+    PartitionError
+        If the file is none of these, or not valid: the file and what is wrong with it.
+    """
+    data = read_json(Path(path))
+    if form is None:
+        form = _recognised(path, data, captured)
+    if form == "plan":
+        return ForeignPlan(form, load_plan(path))
+    if captured is None:
+        raise PartitionError(
+            f"{path} is read as {form}, which names parts of a model; give the model in the place "
+            "of a saved problem"
+        )
+    if not isinstance(data, dict):
+        raise PartitionError(f"{path} is no {form}: it holds no object; {_EXAMPLES}")
+    try:
+        return _READERS[form](captured, problem, data)
+    except PartitionError as error:
+        raise PartitionError(f"{path}: {error}") from None
+
+
+def _recognised(path: str, data: object, captured: CapturedGraph | None) -> PlanFormat:
+    if not isinstance(data, dict) or not data:
+        raise PartitionError(f"{path} holds no plan; {_EXAMPLES}")
+    if "schema" in data or captured is None:
+        return "plan"
+    if all(isinstance(value, str) and value.lower() in _POINTS for value in data.values()):
+        return "split-spec"
+    if any(isinstance(value, int) for value in data.values()):
+        return "device-map"
+
+    from fx_bridge.accelerate_run import tensor_names
+    from fx_bridge.module_paths import module_paths
+
+    nodes = {node.name for node in captured.graph.nodes}
+    modules = {"", *module_paths(captured), *tensor_names(captured)}
+    named = [sum(name in known for name in data) for known in (nodes, modules)]
+    if named[0] == named[1]:
+        what = "operators and of modules" if named[0] else "neither operators nor modules"
+        raise PartitionError(
+            f"{path} has names of {what} of the model; say what it is: --format "
+            f"{', '.join(FORMATS)}"
+        )
+    return "tags" if named[0] > named[1] else "device-map"
+
+
+def _from_device_map(
+    captured: CapturedGraph, problem: PartitionProblem, data: Mapping[str, Any]
+) -> ForeignPlan:
+    from fx_bridge.foreign_plans import device_map_run, plan_in_rounds
+
+    run = device_map_run(captured, problem.devices, data)
+    notes: list[str] = []
+    if run.mixed:
+        first = run.mixed[0]
+        reads = " and ".join(f"{name!r} on {device}" for name, device in first.reads)
+        more = f" (and {len(run.mixed) - 1} more)" if len(run.mixed) > 1 else ""
+        notes.append(
+            f"operator {first.operator!r} would read {reads}{more}: accelerate does not move "
+            "these, so that the model must, or fails"
+        )
+    return ForeignPlan("device-map", plan_in_rounds(captured, run.assignment), tuple(notes))
+
+
+def _from_split_spec(
+    captured: CapturedGraph, problem: PartitionProblem, data: Mapping[str, Any]
+) -> ForeignPlan:
+    from fx_bridge.foreign_plans import plan_from_split_spec
+
+    return ForeignPlan("split-spec", plan_from_split_spec(captured, problem.devices, data))
+
+
+def _from_tags(
+    captured: CapturedGraph, problem: PartitionProblem, data: Mapping[str, Any]
+) -> ForeignPlan:
+    from fx_bridge.tags import plan_from_tags
+
+    plan = plan_from_tags(captured, data)
+    devices = [device.name for device in problem.devices]
+    if set(plan.device_order) <= set(devices):
+        return ForeignPlan("tags", plan)
+    if len(plan.device_order) > len(devices):
+        raise PartitionError(
+            f"there are {len(plan.device_order)} tags but {len(devices)} devices; give as many"
+        )
+    device_of = dict(zip(plan.device_order, devices, strict=False))
+    assignment = {name: device_of[tag] for name, tag in plan.assignment.items()}
+    named = ", ".join(f"{tag!r} is {device}" for tag, device in device_of.items())
+    return ForeignPlan(
+        "tags",
+        PartitionPlan(assignment, tuple(device_of.values())),
+        (f"tags take the devices in the order in which data flows: {named}",),
+    )
+
+
+_READERS: Final = {
+    "device-map": _from_device_map,
+    "split-spec": _from_split_spec,
+    "tags": _from_tags,
+}
