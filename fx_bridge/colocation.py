@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Literal, get_args
 
 import networkx as nx
 import torch
@@ -23,14 +23,24 @@ from fx_bridge.keep_whole import whole_modules
 from fx_bridge.sinking import attribute_at
 from fx_bridge.storage import Storage, StorageTable
 from solver import ColocationGroup
+from solver.checks import check_choice
 
 _PYTHON_RANDOM: Final = frozenset({"gumbel_softmax", "multi_head_attention_forward"})
 """Random functions that bear no name of an ATen operator."""
 _TRAINING_FLAGS: Final = ("train", "training")
 
 
+TiedReaders = Literal["colocate", "sum"]
+"""What training does with a parameter that several operators read: all of them run on one device,
+or every device with a reader holds a copy, and the gradients of the copies are summed."""
+
+
 def colocation_groups(
-    captured: CapturedGraph, *, training: bool = False, keep_whole: Sequence[str] = ()
+    captured: CapturedGraph,
+    *,
+    training: bool = False,
+    keep_whole: Sequence[str] = (),
+    tied_weights: TiedReaders = "colocate",
 ) -> list[ColocationGroup]:
     """Return the sets of operators of `captured` that must share a device.
 
@@ -42,6 +52,10 @@ def colocation_groups(
         for copies on two devices would diverge after one step of the optimiser.
     keep_whole : sequence of str
         Modules, each of which stays on one device: see :mod:`fx_bridge.keep_whole`.
+    tied_weights : {"colocate", "sum"}
+        In training; with ``"sum"`` readers of a parameter may be anywhere, for pipelines add up
+        the gradients of the copies (:mod:`fx_bridge.tied_weights`). Parameters that share memory
+        without being one stay together.
 
     Returns
     -------
@@ -56,6 +70,7 @@ def colocation_groups(
     one does, every acyclic plan keeps their order. Linear in the size of the graph.
     """
     check_captured(captured, "group", "colocation_groups(capture(model, args))")
+    check_choice(tied_weights, get_args(TiedReaders), "tied_weights")
     table = captured.storage_table
     groups = [
         *_inseparable(captured, table),
@@ -64,7 +79,7 @@ def colocation_groups(
         *_random_order(captured),
     ]
     if training:
-        groups.extend(_trained_weights(captured, table))
+        groups.extend(_trained_weights(captured, table, tied_weights))
     groups.extend(whole_modules(captured, keep_whole))
     order = {node.name: index for index, node in enumerate(captured.operators)}
     groups = _sorted(groups, order)
@@ -207,11 +222,14 @@ def _shared_modules(captured: CapturedGraph) -> Iterator[ColocationGroup]:
         )
 
 
-def _trained_weights(captured: CapturedGraph, table: StorageTable) -> Iterator[ColocationGroup]:
+def _trained_weights(
+    captured: CapturedGraph, table: StorageTable, tied_weights: TiedReaders
+) -> Iterator[ColocationGroup]:
     readers: dict[str, list[str]] = {}
     for node in captured.operators:
         for key in table.weights_read.get(node.name, ()):
-            if table.weights[key].trainable:
+            trained = table.weights[key].trainable
+            if len(trained) > 1 or (trained and tied_weights == "colocate"):
                 readers.setdefault(key, []).append(node.name)
     for key, names in readers.items():
         tied = " = ".join(repr(name) for name in table.weights[key].names)

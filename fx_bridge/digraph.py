@@ -16,6 +16,7 @@ from torch import fx
 
 from fx_bridge.backward import backward_passes
 from fx_bridge.capture import CapturedGraph, check_captured
+from fx_bridge.colocation import TiedReaders, colocation_groups
 from fx_bridge.costs import (
     dtype_name,
     node_flops,
@@ -45,6 +46,7 @@ def to_digraph(
     master_weights: bool = True,
     colocation: bool = True,
     keep_whole: Sequence[str] = (),
+    tied_weights: TiedReaders = "colocate",
 ) -> nx.DiGraph:
     """Export a captured graph as the operator graph of a partitioning problem.
 
@@ -73,6 +75,9 @@ def to_digraph(
     keep_whole : sequence of str
         Modules, each of which stays on one device: names, or patterns such as ``"layers.*"``
         (:mod:`fx_bridge.keep_whole`).
+    tied_weights : {"colocate", "sum"}
+        In training, whether all readers of a parameter share a device, or each of their devices
+        holds a copy with a gradient and optimiser state of its own.
 
     Returns
     -------
@@ -167,9 +172,13 @@ def to_digraph(
         }
         for key, weight in table.weights.items()
     }
+    groups: Sequence[ColocationGroup] = ()
+    if colocation:
+        groups = colocation_groups(
+            captured, training=training, keep_whole=keep_whole, tied_weights=tied_weights
+        )
     graph.graph["colocation"] = [
-        {"operators": list(group.operators), "reason": group.reason}
-        for group in (_colocation_groups(captured, training, keep_whole) if colocation else ())
+        {"operators": list(group.operators), "reason": group.reason} for group in groups
     ]
     graph.graph["info"] = {
         "capture": captured.how,
@@ -177,14 +186,6 @@ def to_digraph(
         "made_up": list(table.made_up),
     }
     return graph
-
-
-def _colocation_groups(
-    captured: CapturedGraph, training: bool, keep_whole: Sequence[str]
-) -> Sequence[ColocationGroup]:
-    from fx_bridge.colocation import colocation_groups
-
-    return colocation_groups(captured, training=training, keep_whole=keep_whole)
 
 
 def _checked(

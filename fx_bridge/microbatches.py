@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from fx_bridge.batch import BatchTable, check_microbatchable
+from fx_bridge.batch import BatchTable, batch_dimensions, check_microbatchable
 from fx_bridge.batch_state import BatchDim
 from fx_bridge.capture import CapturedGraph, placeholder_values
 from fx_bridge.rescale import rescale
@@ -84,7 +84,55 @@ def chunk_specs(
     if microbatches > 1:
         _check_numbers(captured, table.batch_size // microbatches)
     args, kwargs = _inputs(captured, table)
-    return ChunkSpecs(args, kwargs, _outputs(captured, table, microbatches), microbatches)
+
+    def merged(state: BatchDim) -> Any:
+        return _merged(state, microbatches) or _first()
+
+    return ChunkSpecs(args, kwargs, _outputs(captured, table, merged), microbatches)
+
+
+def pipeline_specs(captured: CapturedGraph, microbatches: int) -> ChunkSpecs:
+    """Say how to split a batch for a pipeline, of a model captured at one microbatch.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+        At the size of one microbatch. It may mix the samples of a microbatch, as BatchNorm does
+        in training, and write to buffers: each microbatch by itself is what is to be computed.
+    microbatches : int
+        Of that size, in a batch.
+
+    Returns
+    -------
+    ChunkSpecs
+        As of :func:`chunk_specs`. What does not depend on the samples is that of the last
+        microbatch. An output of which it is not known how it is merged becomes a list with one
+        value for each microbatch.
+
+    Raises
+    ------
+    PartitionError
+        If no input holds a batch.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture import capture
+    >>> specs = pipeline_specs(capture(torch.nn.BatchNorm1d(4), (torch.ones(2, 4),)), 3)
+    >>> str(specs.args[0]), str(specs.outputs)
+    ('TensorChunkSpec(0)', 'TensorChunkSpec(0)')
+    """
+    table = batch_dimensions(captured)
+    _check_numbers(captured, table.batch_size * microbatches)
+
+    def merged(state: BatchDim) -> Any:
+        if state.kind == "unknown" and state.dim is not None and state.factor == 1:
+            return _chunks(state.dim)
+        if state.kind in ("unknown", "index", "routed"):
+            return _reducer(_collect)
+        return _merged(state, microbatches) or _reducer(_latest)
+
+    args, kwargs = _inputs(captured, table)
+    return ChunkSpecs(args, kwargs, _outputs(captured, table, merged), microbatches)
 
 
 def _inputs(captured: CapturedGraph, table: BatchTable) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -134,11 +182,11 @@ def _check_numbers(captured: CapturedGraph, size: int) -> None:
             )
 
 
-def _outputs(captured: CapturedGraph, table: BatchTable, microbatches: int) -> Any:
+def _outputs(captured: CapturedGraph, table: BatchTable, merged: Callable[[BatchDim], Any]) -> Any:
     def specs(read: Any) -> Any:
         if not isinstance(read, fx.Node):
             return _first()
-        return pytree.tree_map(lambda state: _merged(state, microbatches), table[read.name])
+        return pytree.tree_map(merged, table[read.name])
 
     found = pytree.tree_map_only(fx.Node, specs, captured.graph.output_node().args[0])
     found = pytree.tree_map(
@@ -151,13 +199,14 @@ def _outputs(captured: CapturedGraph, table: BatchTable, microbatches: int) -> A
 
 
 def _merged(state: BatchDim, microbatches: int) -> Any:
+    """Return how a value is merged; None for one that is the same in all microbatches."""
     if state.kind == "batch":
         if state.outer == 1:
             return _chunks(state.dim)
         return _reducer(_Interleaved(state))
     if state.kind == "partial":
         return _reducer(_Reduced(str(state.reduction), microbatches))
-    return _first()
+    return None
 
 
 def _first() -> Any:
@@ -178,6 +227,14 @@ def _chunks(dim: int | None) -> Any:
 
 def _keep(total: Any, part: Any) -> Any:
     return part if total is None else total
+
+
+def _latest(total: Any, part: Any) -> Any:
+    return part
+
+
+def _collect(total: Any, part: Any) -> Any:
+    return [*(total or ()), part]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,13 +8,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
 from fx_bridge.capture import CapturedGraph, capture
+from fx_bridge.colocation import TiedReaders
 from fx_bridge.digraph import to_digraph
 from fx_bridge.hand_made import Pin, check_hand_made, with_hand_made
 from fx_bridge.keep_whole import check_keep_whole
@@ -39,6 +40,7 @@ from solver import (
     solve,
     summary,
 )
+from solver.checks import check_choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +155,7 @@ def partition_module(
     cut_after: Sequence[str] = (),
     optimizer: Optimizer = "adamw",
     master_weights: bool = True,
+    tied_weights: TiedReaders = "colocate",
 ) -> PartitionResult:
     """Split a model across devices optimally.
 
@@ -192,7 +195,7 @@ def partition_module(
     cut_after : sequence of str
         Modules or operators after which a stage ends; the solver completes the rest
         (:mod:`fx_bridge.hand_made`).
-    schedule, microbatches, optimizer, master_weights
+    schedule, microbatches, optimizer, master_weights, tied_weights
         Of training; see :class:`solver.PartitionProblem` and :func:`fx_bridge.to_digraph`.
 
     Returns
@@ -229,6 +232,7 @@ def partition_module(
     # A capture takes long: refuse wrong settings before it.
     keep_whole = check_keep_whole(keep_whole)
     pins, cut_after = check_hand_made(pins, cut_after)
+    check_choice(tied_weights, get_args(TiedReaders), "tied_weights")
     devices = check_options(
         devices,
         specs=specs,
@@ -249,6 +253,7 @@ def partition_module(
         optimizer=optimizer,
         master_weights=master_weights,
         keep_whole=keep_whole,
+        tied_weights=tied_weights,
     )
     problem = problem_from_digraph(graph, devices, **settings)
     problem = with_hand_made(problem, captured, pins=pins, cut_after=cut_after)

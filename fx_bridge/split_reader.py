@@ -121,7 +121,9 @@ def _stage_names(split: fx.GraphModule, captured: CapturedGraph) -> list[str]:
             "the module has no stages; give what split_by_plan or result.split() returned"
         )
     nodes = {node.name for node in captured.graph.nodes}
-    unknown = split.meta["name_map"].nodes.keys() ^ nodes
+    places = split.meta["name_map"].nodes
+    # A weight that nothing reads is nowhere in the split.
+    unknown = {name for name, found in places.items() if found} - nodes | nodes - places.keys()
     if unknown:
         raise PartitionError(
             f"the split is one of another graph: node {min(unknown)!r} is not in both; give the "
@@ -131,6 +133,18 @@ def _stage_names(split: fx.GraphModule, captured: CapturedGraph) -> list[str]:
 
 
 # -- what passes ---------------------------------------------------------------------------
+
+
+def returned_values(split: fx.GraphModule) -> dict[fx.Node, str]:
+    """Return the name of the value that each node stands for which the graph of a split returns.
+
+    Of a weight that is returned unchanged, the name of its ``get_attr`` node.
+    """
+    names = _flow(split, list(split.meta["stages"])).names
+    return {
+        node: names[node][0] if node in names else node.name
+        for node in split.graph.output_node().all_input_nodes
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,13 +164,14 @@ class _Flow:
     arguments: list[list[str]] = field(default_factory=list)
     results: list[list[str]] = field(default_factory=list)
     returned: dict[str, None] = field(default_factory=dict)
+    # What each node of the root stands for; a call of a stage, its whole tuple of results.
+    names: dict[fx.Node, list[str]] = field(default_factory=dict)
 
 
 def _flow(split: fx.GraphModule, names: Sequence[str]) -> _Flow:
     flow = _Flow()
     position_of = {name: position for position, name in enumerate(names)}
-    # What each node of the root stands for; a call of a stage, its whole tuple of results.
-    results: dict[fx.Node, list[str]] = {}
+    results = flow.names
     for node in split.graph.nodes:
         if node.op == "placeholder":
             flow.made[node.name] = _Made(node.name, None)

@@ -22,16 +22,16 @@ def separated(split: fx.GraphModule, *, keep_strides: bool = False) -> fx.GraphM
     def cloned(tree: Any) -> Any:
         return pytree.tree_map_only(torch.Tensor, clone, tree)
 
-    result = _copied(split)
+    result = copied(split)
     for name in split.meta["stages"]:
-        stage = _copied(split.get_submodule(name))
+        stage = copied(split.get_submodule(name))
         stage.register_forward_pre_hook(lambda _, args: cloned(args))
         stage.register_forward_hook(lambda _, args, output: cloned(output))
         setattr(result, name, stage)
     return result
 
 
-def _copied(module: nn.Module) -> nn.Module:
+def copied(module: nn.Module) -> nn.Module:
     """Copy a module; parameters in one storage stay in one, which deepcopy alone parts."""
     storages: dict[object, torch.UntypedStorage] = {}
     memo: dict[Any, Any] = {"torch": storages}
