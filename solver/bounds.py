@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from solver.direct import direct
 from solver.hardware import Device
 from solver.linear_bounds import PositionBound
 from solver.path_bounds import PathBound
@@ -109,9 +110,11 @@ class StageBounds:
 
     Where the position bound applies (:mod:`solver.linear_bounds`), what the first stages can have
     done together takes their transfers into account, on the whole graph and on its spine.
+    Relayed transfers count as direct ones, which are no more (:mod:`solver.direct`).
     """
 
     def __init__(self, units: UnitGraph) -> None:
+        units = direct(units)
         self._devices = units.problem.devices
         self._count = count = len(units)
         names = sorted({device.device_class for device in self._devices})

@@ -58,7 +58,8 @@ def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     -----
     The optimum among contiguous cuts for ``bottleneck``, ``transfer``, ``devices`` and
     ``peak_memory`` with uniform links, except that with peer-to-peer charging a value read in
-    several later segments is counted in the segments of the best suffix only. Heuristic for
+    several later segments is counted in the segments of the best suffix only; relayed values
+    are what crosses the two borders of a segment, exactly. Heuristic for
     ``latency`` (it minimises the sum of loads), for links that differ by pair (each device is
     charged at its slowest), for graphs with backward operators (their transfers are left out),
     for more than 1,024 distinguishable sets of devices (a few device orders are tried), and
@@ -225,9 +226,10 @@ class _Pass:
         self.objective = objective
         self.ceilings = ceilings
         self.staged = problem.interconnect.charging == "host_staged"
+        self.relayed = problem.interconnect.charging == "relayed"
         send, receive, self.profile_of = self._profiles()
         self.send_table = send
-        self.rows = SegmentRows(units, receive)
+        self.rows = SegmentRows(units, receive, relayed=self.relayed)
         length = self.rows.length
         self.length = length
         states = len(moves.sizes)
@@ -239,6 +241,9 @@ class _Pass:
         # send[profile][state, j]: what [start, j) pays when the rest from j is on `state`.
         send_states = 1 if self.staged else states
         self.send = [np.zeros((send_states, length + 1), dtype=np.int64) for _ in send]
+        if self.relayed:
+            by_place = [[times[index] for index in self.rows.order] for times in send]
+            self.send = [self.rows.crossing(times)[None, :] for times in by_place]
         self.needs_loads = objective in ("bottleneck", "latency") or "bottleneck" in ceilings
         self.work = self._work_before()
         self.banned = self._banned_before()
@@ -282,7 +287,9 @@ class _Pass:
         ends = [(device.name, p) if sends else (p, device.name) for p in partners]
         links = {both_ways(self.problem.interconnect, *pair) for pair in ends}
         # Times of values that nobody reads may not fit 64 bits.
-        sent = np.flatnonzero(np.diff(self.problem.arrays.readers.start[: count + 1]))
+        arrays = self.problem.arrays
+        is_sent = np.diff(arrays.readers.start[: count + 1]) > 0
+        sent = np.flatnonzero(is_sent | arrays.is_output if self.relayed else is_sent)
         times = [self.problem.arrays.transfer_ns(sent, *pair) for pair in links]
         slowest = np.zeros(count, dtype=np.int64)
         slowest[sent] = np.max(times, axis=0)
@@ -338,7 +345,7 @@ class _Pass:
         end = self.length
         for start in range(self.length - 1, -1, -1):
             self.rows.step()
-            if self.needs_loads:
+            if self.needs_loads and not self.relayed:
                 self._charge_sends(start)
             if start not in starts:
                 continue
@@ -474,7 +481,8 @@ class _Pass:
         compute = (self.work[kind][ends] - self.work[kind][row.start])[None, :]
         receive = row.receive_ns[profile][offset][None, :]
         table = self.send[profile]
-        send = table[:, ends] if self.staged else table[np.ix_(rests, ends)]
+        shared = self.staged or self.relayed
+        send = table[:, ends] if shared else table[np.ix_(rests, ends)]
         if self.problem.interconnect.overlap:
             largest: Ints = np.maximum(np.maximum(compute, receive), send)
             return largest

@@ -25,6 +25,7 @@ from solver.arrays import Ints
 from solver.bounds import StageBounds, StageWindows
 from solver.hardware import Device
 from solver.linear_bounds import least_times_ns
+from solver.net_times import both_ways, relay_times
 from solver.reduce import UnitGraph
 
 _MOST_ROWS = 150_000
@@ -113,7 +114,9 @@ class _Program:
     value and stage how often it is sent and whether it is received. For u -> v and every border b:
     y[v, b] <= y[u, b] <= y[u, b + 1]. A value of u that v reads crosses border b by
     y[u, b] - y[v, b]: so much of it is sent before, and received after it. Besides, a stage
-    receives what it has of v and not of u, and sends what it has of u and not of v.
+    receives what it has of v and not of u, and sends what it has of u and not of v. Relayed values
+    are simpler: each crosses border b by at least y[u, b] - y[v, b], or by y[u, b] if it is
+    returned, and both stages at the border spend the time of the link between their devices.
     """
 
     units: UnitGraph
@@ -145,7 +148,10 @@ class _Program:
         # Powers of two change no digit, and numbers of about one size make solvers quicker.
         scale = _power_of_two(self.ceiling_ns)
         constants = [0.0] * len(self.order)
-        self._add_transfers(loads)
+        if self.units.problem.interconnect.charging == "relayed":
+            self._add_relays(loads)
+        else:
+            self._add_transfers(loads)
         self._add_compute(loads, constants)
         for terms, constant in zip(loads, constants, strict=True):
             self._add([(c, value / scale) for c, value in terms], -constant / scale)
@@ -249,6 +255,26 @@ class _Program:
                         *self._on(producer, stage, 1.0),
                         *self._on(reader, stage, -1.0),
                     )
+
+    def _add_relays(self, loads: list[list[tuple[int, float]]]) -> None:
+        first, last = self.windows.first, self.windows.last
+        interconnect = self.units.problem.interconnect
+        for border in range(1, len(self.order)):
+            ends = self.order[border - 1].name, self.order[border].name
+            times = relay_times(self.units, *both_ways(interconnect, *ends)).tolist()
+            for relay, time_ns in zip(self.units.relays, times, strict=True):
+                producer = relay.net.producer
+                readers = [unit for unit in relay.net.consumers if last[unit] >= border]
+                if not time_ns or first[producer] >= border or not (readers or relay.is_output):
+                    continue
+                crossing = self._variable(1.0)
+                for stage in (border - 1, border):
+                    loads[stage].append((crossing, -float(time_ns)))
+                made = self._done(producer, border, 1.0)
+                if relay.is_output:
+                    self._row_over([(crossing, 1.0)], made)
+                for reader in readers:
+                    self._row_over([(crossing, 1.0)], made, self._done(reader, border, -1.0))
 
     def _on(
         self, unit: int, stage: int, sign: float

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from solver.reduce import Net, SharedBytes, UnitGraph
+from solver.reduce import Net, Relay, SharedBytes, UnitGraph
 
 
 def cluster(
@@ -141,24 +141,27 @@ def contract(units: UnitGraph, cluster_of: Sequence[int], count: int) -> UnitGra
     edges = {(cluster_of[a], cluster_of[b]) for a, b in units.edges}
     nets: dict[tuple[int, tuple[int, ...]], list[Net]] = {}
     for net in units.nets:
-        producer = cluster_of[net.producer]
-        consumers = tuple(sorted({cluster_of[c] for c in net.consumers} - {producer}))
-        if consumers:
-            nets.setdefault((producer, consumers), []).append(net)
+        ends = _contracted_ends(net, cluster_of)
+        if ends[1]:
+            nets.setdefault(ends, []).append(net)
+    relays: dict[tuple[tuple[int, tuple[int, ...]], bool], list[Relay]] = {}
+    for relay in units.relays:
+        ends = _contracted_ends(relay.net, cluster_of)
+        if ends[1] or relay.is_output:
+            relays.setdefault((ends, relay.is_output), []).append(relay)
     return replace(
         units,
         members=tuple(tuple(sorted(m)) for m in members),
         edges=tuple(sorted((a, b) for a, b in edges if a != b)),
         allowed_devices=tuple(allowed),
-        nets=tuple(
-            Net(
-                producer,
-                consumers,
-                tuple(i for net in same for i in net.operators),
-                sum(net.value_bytes for net in same),
-                sum(net.held_bytes for net in same),
+        nets=tuple(_sum_of(ends, same) for ends, same in nets.items()),
+        relays=tuple(
+            Relay(
+                _sum_of(ends, [relay.net for relay in same]),
+                is_output,
+                sum(relay.returned_bytes for relay in same),
             )
-            for (producer, consumers), same in nets.items()
+            for (ends, is_output), same in relays.items()
         ),
         input_nets=tuple(
             replace(net, consumers=tuple(sorted({cluster_of[c] for c in net.consumers})))
@@ -176,6 +179,20 @@ def contract(units: UnitGraph, cluster_of: Sequence[int], count: int) -> UnitGra
             )
             for storage in units.storages
         ),
+    )
+
+
+def _contracted_ends(net: Net, cluster_of: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+    producer = cluster_of[net.producer]
+    return producer, tuple(sorted({cluster_of[c] for c in net.consumers} - {producer}))
+
+
+def _sum_of(ends: tuple[int, tuple[int, ...]], nets: Sequence[Net]) -> Net:
+    return Net(
+        *ends,
+        tuple(index for net in nets for index in net.operators),
+        sum(net.value_bytes for net in nets),
+        sum(net.held_bytes for net in nets),
     )
 
 

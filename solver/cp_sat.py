@@ -314,13 +314,14 @@ class _Search:
         least = self._least(name, slots)
         # Where the number of used devices matters and no alignment hides it, one branch each.
         counts = [slots]
-        if self.problem.memory_depends_on_followers and self.chunks > 1:
+        if self._depends_on_count and self.chunks > 1:
             counts = list(range(slots, 0, -1))
         if len(self.kinds) == 1:
             return [_Branch((0,) * count, count, least) for count in counts]
         free = [_Branch(None, count, least) for count in counts]
-        every_length = self.problem.memory_depends_on_followers
-        orders = device_orders(self.kinds, slots, every_length=every_length, most=_MOST_ORDERS)
+        orders = device_orders(
+            self.kinds, slots, every_length=self._depends_on_count, most=_MOST_ORDERS
+        )
         if orders is None:
             return free
         branches = [_Branch(order, len(order), least) for order in orders]
@@ -386,13 +387,19 @@ class _Search:
         )
         return branch.bound >= ceiling
 
+    @property
+    def _depends_on_count(self) -> bool:
+        """Whether what a stage holds or passes on depends on how many devices are used."""
+        relayed = self.problem.interconnect.charging == "relayed"
+        return relayed or self.problem.memory_depends_on_followers
+
     def _uses_all(self, branch: _Branch) -> bool:
         """Whether the branch has only plans with a device in every slot.
 
-        Needed where memory depends on the number of used devices, and that is no constant of
+        Needed where the number of used devices matters, and what depends on it is no constant of
         the position: alignment to the right fixes it only with one chunk of equal devices.
         """
-        if not self.problem.memory_depends_on_followers:
+        if not self._depends_on_count:
             return False
         return self.chunks > 1 or (branch.order is not None and len(self.kinds) > 1)
 

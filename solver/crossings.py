@@ -11,7 +11,7 @@ from functools import cached_property
 from ortools.sat.python import cp_model
 
 from solver.linear import LinearSum, Literal
-from solver.reduce import Net
+from solver.reduce import Net, Relay
 from solver.stage_model import Place, StageModel
 
 
@@ -28,6 +28,7 @@ class Crossings:
         self._received: dict[tuple[int, Place], Literal] = {}
         self._crosses: dict[tuple[int, tuple[int, ...], Place], Literal] = {}
         self._held: dict[tuple[tuple[int, ...], Place], Literal] = {}
+        self._hops: dict[tuple[int, int], LinearSum] = {}
 
     def received(self, net: Net, place: Place) -> Literal:
         """received[net, place]: read there, produced elsewhere; inputs are produced nowhere."""
@@ -106,6 +107,44 @@ class Crossings:
                 stages.model.add(total.expression >= 0)
         self._held[key] = literal
         return literal
+
+    def hops(self, relay: Relay, border: int) -> LinearSum:
+        """hop[relay, border]: made on a position before `border` and needed there or later.
+
+        A linear term where one unit decides who needs it; with several readers a variable that is
+        at least each of their terms. All of them are 0 at the border before the first position and
+        behind the last one.
+        """
+        # Relays live as long as the model.
+        key = (id(relay), border)
+        if key in self._hops:
+            return self._hops[key]
+        stages, producer = self.stages, relay.net.producer
+        ends = [unit for unit in relay.net.consumers if stages.reaches(unit, border) is not False]
+        inside = 0 < border < len(stages.positions)
+        total = LinearSum()
+        if not inside or stages.reaches(producer, border) is True:
+            pass
+        elif relay.is_output or any(stages.reaches(unit, border) is True for unit in ends):
+            total = LinearSum(1).add(stages.reaches(producer, border), -1)
+        elif len(ends) == 1:
+            # The reader is never before the producer, so this is 0 or 1.
+            total.add(stages.reaches(ends[0], border))
+            total.add(stages.reaches(producer, border), -1)
+        elif ends:
+            literal = stages.new_bool(
+                lambda s: (
+                    s.position_of[producer] < border
+                    and any(s.position_of[unit] >= border for unit in relay.net.consumers)
+                )
+            )
+            for unit in ends:
+                row = LinearSum().add(literal).add(stages.reaches(unit, border), -1)
+                row.add(stages.reaches(producer, border))
+                stages.model.add(row.expression >= 0)
+            total.add(literal)
+        self._hops[key] = total
+        return total
 
     @cached_property
     def pairs(self) -> dict[tuple[int, int], list[tuple[Net, Literal]]]:

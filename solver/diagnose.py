@@ -375,6 +375,7 @@ def _granularity(problem: PartitionProblem, names: tuple[str, ...]) -> int:
     sizes = [weight.held_bytes(problem.memory_model) for weight in problem.weights.values()]
     sizes += problem.arrays.held_bytes.tolist()
     sizes += problem.arrays.saved_bytes.tolist()
+    sizes += problem.arrays.returned_bytes.tolist()
     sizes += [holding.size_bytes for holding in problem.holdings]
     rooms = [problem.device_of[name].memory_bytes or 0 for name in names]
     return math.gcd(*sizes, *(room - rooms[0] for room in rooms)) or 1

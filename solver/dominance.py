@@ -80,6 +80,9 @@ an inequality. If in each the sum of e(v) is at most what the value costs there,
 worse: whichever of S were elsewhere, P saves a send of the value and each of their devices a
 receive.
 
+Under relayed charging a value takes every border between its producer and its last reader, and
+a unit that moves may lengthen the way of values that it does not read: nothing is merged.
+
 Merging goes on until no rule applies. Units with many neighbours do not move, so that each trial
 takes constant time.
 """
@@ -174,7 +177,8 @@ def simplify(units: UnitGraph) -> Simplified:
     merges: list[Merge] = []
     # The time of a stage is not that of its device then, and the proofs speak of devices.
     by_device = "latency" not in problem.objective or problem.chunks_per_device == 1
-    if by_device and not problem.stage_pins:
+    relayed = problem.interconnect.charging == "relayed"
+    if by_device and not problem.stage_pins and not relayed:
         merges = _merge_all(Blocks(units))
     anchor = list(range(len(units)))
     for merge in reversed(merges):

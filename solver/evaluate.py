@@ -166,13 +166,18 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     layout = _Layout(problem, plan, device_number)
     times = _stage_times(problem, layout)
     memory = _Memory(
-        problem, layout.stage, layout.order, len(plan.stages), hops=layout.hops, place=layout.place
+        problem,
+        layout.stage,
+        layout.order,
+        len(plan.stages),
+        values_hop=layout.hops is not None,
     )
     weights_bytes = _weights_bytes(problem, layout.device_of_stage[layout.stage], layout.order)
     counts = _microbatches_in_flight(problem, plan)
     earlier = np.array(counts, dtype=np.int64) - 1
     saved_bytes = (memory.saved_bytes * earlier).tolist()
-    received_bytes, live_bytes = memory.received_bytes.tolist(), memory.peak_bytes.tolist()
+    received = _received_bytes(problem, layout, memory)
+    received_bytes, live_bytes = received.tolist(), memory.peak_bytes.tolist()
     stages = tuple(
         StageUsage(
             stage=stage,
@@ -189,7 +194,7 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
         )
         for index, stage in enumerate(plan.stages)
     )
-    relays = _relays(problem, layout, times, memory)
+    relays = _relays(problem, layout, times, received)
     usage = _device_usage(problem, layout, stages, relays, memory, weights_bytes.tolist())
     latency_ns = _longest_path(stages, layout.arcs)
     if layout.hops is not None:
@@ -215,13 +220,17 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
 
 
 def stage_memory_bytes(
-    problem: PartitionProblem, operators: Iterable[str], in_flight: int = 1
+    problem: PartitionProblem,
+    operators: Iterable[str],
+    in_flight: int = 1,
+    *,
+    relayed_bytes: int | None = None,
 ) -> int:
     """Return what a device that runs exactly `operators`, in one chunk, holds at its peak.
 
     It depends on nothing else in a plan: whatever these operators read from others is received,
-    and whatever others read from them is sent. Under relayed charging it is a lower bound, of a
-    device that passes on nothing for others.
+    and whatever others read from them is sent. Under relayed charging that is a lower bound, of a
+    device that passes on nothing for others, unless `relayed_bytes` are given.
 
     Parameters
     ----------
@@ -230,14 +239,17 @@ def stage_memory_bytes(
         In any order; they run in execution order.
     in_flight : int
         Microbatches of which something is kept (memory model ``training`` only).
+    relayed_bytes : int, optional
+        What the device holds of values that hop to it and from it, which it reads or not.
     """
     here = np.array(sorted({problem.index_of[name] for name in operators}), dtype=np.int64)
     if not len(here):
         return 0
     stage = np.full(len(problem.arrays.root), -1, dtype=np.int64)
     stage[here] = 0
-    memory = _Memory(problem, stage, here, 1)
+    memory = _Memory(problem, stage, here, 1, values_hop=relayed_bytes is not None)
     held_bytes = _weights_bytes(problem, stage, here) + memory.received_bytes + memory.peak_bytes
+    held_bytes += relayed_bytes or 0
     return int((held_bytes + (in_flight - 1) * memory.saved_bytes)[0])
 
 
@@ -391,14 +403,14 @@ class _Memory:
         The operators with a stage, stage after stage (none empty), each in execution order.
     count : int
         Number of stages.
-    hops : Hops, optional
-        How values are relayed, if they are; and the place of each position.
+    values_hop : bool
+        What comes from other operators is counted elsewhere.
 
     Attributes
     ----------
     received_bytes, peak_bytes, saved_bytes : Ints
-        By stage, `received_bytes` by place; `peak_bytes` is the largest sum of holdings,
-        `saved_bytes` is what is kept of one microbatch.
+        By stage; `peak_bytes` is the largest sum of holdings, `saved_bytes` is what is kept of
+        one microbatch.
     live_bytes : Ints
         Sum of the holdings while each operator of `order` runs, forward or backward.
     """
@@ -410,28 +422,21 @@ class _Memory:
         order: Ints,
         count: int,
         *,
-        hops: Hops | None = None,
-        place: Ints | None = None,
+        values_hop: bool = False,
     ) -> None:
         arrays = problem.arrays
         self.received_bytes = np.zeros(count, dtype=np.int64)
         self.peak_bytes = np.zeros(count, dtype=np.int64)
         self.saved_bytes = np.zeros(count, dtype=np.int64)
         self.live_bytes = np.zeros(len(order), dtype=np.int64)
-        if hops is not None and place is not None:
-            self.received_bytes = np.zeros(len(place), dtype=np.int64)
         if problem.memory_model == "weights":
             return
         reader, read = arrays.reads.pairs(order)
         foreign = stage[read] != stage[reader]
-        if hops is not None:
-            # Values of operators come by hops, whether or not they are read where they arrive.
+        if values_hop:
             foreign &= read >= len(problem.operators)
         value, target = unique_pairs(read[foreign], stage[reader[foreign]], count)
         np.add.at(self.received_bytes, target, arrays.held_bytes[value])
-        if hops is not None and place is not None:
-            np.add.at(self.received_bytes, place[hops.target], arrays.held_bytes[hops.value])
-            np.add.at(self.received_bytes, place[hops.source], arrays.returned_bytes[hops.value])
         self.live_bytes = self._live(problem, stage, order)
         starts = np.searchsorted(stage[order], np.arange(count))
         self.peak_bytes = np.maximum.reduceat(self.live_bytes, starts)
@@ -458,6 +463,20 @@ class _Memory:
         np.add.at(change, end, -holdings.size_bytes[own])
         live: Ints = np.cumsum(change[:-1])
         return live
+
+
+def _received_bytes(problem: PartitionProblem, layout: _Layout, memory: _Memory) -> Ints:
+    """Bytes that each place holds because it receives them."""
+    hops = layout.hops
+    if hops is None:
+        return memory.received_bytes
+    received_bytes = np.zeros(len(layout.place), dtype=np.int64)
+    received_bytes[: layout.stage_count] = memory.received_bytes
+    if problem.memory_model != "weights":
+        arrays, place = problem.arrays, layout.place
+        np.add.at(received_bytes, place[hops.target], arrays.held_bytes[hops.value])
+        np.add.at(received_bytes, place[hops.source], arrays.returned_bytes[hops.value])
+    return received_bytes
 
 
 def _weights_bytes(problem: PartitionProblem, group: Ints, order: Ints) -> Ints:
@@ -504,14 +523,14 @@ class _Relay:
 
 
 def _relays(
-    problem: PartitionProblem, layout: _Layout, times: _StageTimes, memory: _Memory
+    problem: PartitionProblem, layout: _Layout, times: _StageTimes, received_bytes: Ints
 ) -> list[_Relay]:
     """Return what only passes through, by device of the problem."""
     empty = slice(layout.stage_count, None)
     device, count = layout.device_of_place[empty], len(problem.devices)
     totals = [
         sums(device, np.array(values[empty], dtype=np.int64), count).tolist()
-        for values in (memory.received_bytes, times.send_ns, times.receive_ns)
+        for values in (received_bytes, times.send_ns, times.receive_ns)
     ]
     return [_Relay(*parts) for parts in zip(*totals, strict=True)]
 

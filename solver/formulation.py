@@ -16,6 +16,7 @@ used[p]                     position p has a device                             
 q[p,k]                      position p has a device of class k                     devices
 received[n,p]               net n is read on p and produced elsewhere              transfers
 pair[n,p,r]                 net n travels from p to r                              transfers
+hop[n,b]                    n is made before position b and needed there or later  transfers
 crosses[u,C,p]              u is on p and some unit of C is not                    transfers
 held[U,p]                   some unit of U is on p                                 memory
 load[p], start[p]           time of the stage on p, and when it starts             loads, latency
@@ -34,6 +35,8 @@ pins                        x[u,p] <= sum of q[p,k] over the allowed k          
 receive                     received[n,p] >= x[c,p] - x[producer,p]                transfers
 send                        sum_p pair[n,p,r] >= received[n,r];                    transfers
                             pair[n,p,r] <= x[producer,p]
+relay, instead of these     hop[n,b] >= y[c,b] - y[producer,b]; of what the graph  transfers
+                            returns hop[n,b] = 1 - y[producer,b]
 memory, at every t          weights[p] + received[p]                           memory
                             + (in_flight(p) - 1) * saved[p]
                             + sum of x[u,p] over storages with first <= t <= last
@@ -124,6 +127,14 @@ class CpSatFormulation:
 
     def _transfer_bytes(self) -> LinearSum:
         total = LinearSum()
+        if self.stages.problem.interconnect.charging == "relayed":
+            # Hops between chunks of one device move nothing.
+            borders = self.stages.positions[1:] if len(self.stages.slots) > 1 else ()
+            for relay in self.stages.units.relays:
+                if relay.net.value_bytes:
+                    for border in borders:
+                        total.add_sum(self._crossings.hops(relay, border), relay.net.value_bytes)
+            return total
         for net in self.stages.units.nets:
             if net.value_bytes:
                 for place in self.stages.places:

@@ -148,7 +148,7 @@ def _narrowed(problem: PartitionProblem) -> PartitionProblem:
             op if op.allowed_devices is None else _limited(op, chosen) for op in problem.operators
         ),
         # Links may name devices that are left out; sizes alone count here.
-        interconnect=Interconnect(),
+        interconnect=Interconnect(charging=problem.interconnect.charging),
         max_devices=None,
     )
 

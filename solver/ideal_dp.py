@@ -22,6 +22,9 @@ after it:
   plans with the same S may differ in it. The program then counts one send, which is too few at
   most, so its optimum is a lower bound; it claims optimality only if its plan turns out to cost no
   more.
+* *Relayed* values: a stage receives what I makes and what is outside I reads, or what I makes and
+  the graph returns; it sends the same of J, and the last stage sends nothing. These are functions
+  of I and of J.
 
 So ``best[s, I]``, the best value of running all outside I on exactly the devices s, is the best
 over J and over the device taken from s of the cost of J - I joined with ``best[s', J]``: added
@@ -61,6 +64,7 @@ from solver.ideal_chunks import InterleavedSearch
 from solver.ideal_sweep import DeviceSets, GaveUp, Goal, Solution, Sweep
 from solver.ideal_tables import StageTables, net_times_ns
 from solver.ideals import Blocks, collapse, list_ideals
+from solver.net_times import relay_times
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 from solver.reduce import DeviceKind, UnitGraph, condense, interchangeable_kinds
@@ -161,8 +165,11 @@ def why_declined(problem: PartitionProblem) -> str | None:
             return "with several chunks on a device only the bottleneck alone is minimised"
         if problem.memory_model != "weights":
             return "with several chunks on a device only weights are counted as memory"
+    charging = problem.interconnect.charging
+    if charging == "relayed" and problem.chunks_per_device > 1:
+        return "with several chunks on a device values are relayed through chunks that do not read"
     names = problem.device_of
-    if problem.interconnect.charging == "peer_to_peer" and any(
+    if charging != "host_staged" and any(
         source in names and target in names for source, target in problem.interconnect.links
     ):
         return "links between pairs of devices make a stage's cost depend on two devices"
@@ -185,7 +192,14 @@ def _collapse(units: UnitGraph, kinds: Sequence[DeviceKind], *, forget_weights: 
         for index, net in enumerate(units.nets)
         if not net.value_bytes and not any(row[index] for row in times)
     )
-    return collapse(units, free, forget_weights=forget_weights)
+    link = units.problem.interconnect.default
+    returned_ns = relay_times(units, link, link).tolist()
+    returning = frozenset(
+        relay.net.producer
+        for relay, time_ns in zip(units.relays, returned_ns, strict=True)
+        if relay.is_output and (time_ns or relay.net.value_bytes)
+    )
+    return collapse(units, free, forget_weights=forget_weights, returning=returning)
 
 
 def _solve(problem: PartitionProblem, limits: SolveLimits, started_s: float) -> _Answer:

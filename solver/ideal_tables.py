@@ -12,14 +12,14 @@ from solver.evaluate import stage_memory_bytes
 from solver.hardware import STAGING_HOST, Device
 from solver.ideal_costs import Bools, Crossing, Floats, Indices, PairSum
 from solver.ideals import DROPPED, Blocks, consuming_blocks, membership
-from solver.net_times import both_ways, net_times
+from solver.net_times import both_ways, net_times, relay_times
 from solver.reduce import DeviceKind, Net, UnitGraph
 
 
 def net_times_ns(units: UnitGraph, device: Device, *, sends: bool) -> list[int]:
     """Return what `device` pays for one send (or one receive) of every net."""
     interconnect = units.problem.interconnect
-    if interconnect.charging == "peer_to_peer":
+    if interconnect.charging != "host_staged":
         pair = interconnect.default, interconnect.default
     elif device.is_host:
         return [0] * len(units.nets)
@@ -85,8 +85,12 @@ class StageTables:
         packed = np.packbits(self.member, axis=0, bitorder="little").T
         padded[:, : packed.shape[1]] = packed
         self.words = np.ascontiguousarray(padded.view(np.uint64).T)
+        self._relayed = self.problem.interconnect.charging == "relayed"
         self._build_bans()
-        self._build_transfers()
+        if self._relayed:
+            self._build_relays()
+        else:
+            self._build_transfers()
         self._build_memory()
 
     def _per_block(self, of_units: npt.NDArray[np.int64]) -> Floats:
@@ -138,6 +142,39 @@ class StageTables:
             for crossing in self._crossings(nets, [net.value_bytes for net in nets]):
                 self.transfer.add_received(crossing)
 
+    def _build_relays(self) -> None:
+        """Charge to both stages at the border after an ideal what is passed on over it."""
+        link = self.problem.interconnect.default
+        crossing_ns = self._hopping(relay_times(self.units, link, link).tolist())
+        send, receive = PairSum(self.member), PairSum(self.member)
+        send.of_end += crossing_ns
+        receive.of_start += crossing_ns
+        tables: tuple[PairSum, ...] = (send, receive)
+        if not self.problem.interconnect.overlap:
+            send.of_start += crossing_ns
+            tables = (send,)
+        self._profiles = [_Profile(tables)] * len(self.kinds)
+        sizes_bytes = [relay.net.value_bytes for relay in self.units.relays]
+        self.transfer = PairSum(self.member)
+        self.transfer.of_start += self._hopping(sizes_bytes)
+        self.most_transfer_bytes = sum(sizes_bytes) * (len(self.problem.devices) - 1)
+
+    def _hopping(self, costs: Sequence[int]) -> Floats:
+        """Sum, by ideal, the costs of the relays that are made in it and needed after it."""
+        sums = np.zeros(self.count)
+        for relay, cost in zip(self.units.relays, costs, strict=True):
+            producer = self.blocks.block_of[relay.net.producer]
+            if not cost or producer == DROPPED:
+                continue
+            hops = self.member[producer]
+            if not relay.is_output:
+                readers = {self.blocks.block_of[unit] for unit in relay.net.consumers}
+                hops = hops & ~self.member[sorted(readers - {DROPPED})].all(axis=0)
+            sums[hops] += cost
+        # Nothing leaves the last stage.
+        sums[-1] = 0.0
+        return sums
+
     def _touched(self, of_units: Sequence[tuple[tuple[int, ...], int]], table: PairSum) -> None:
         merged: dict[tuple[int, ...], int] = {}
         for members, size_bytes in of_units:
@@ -167,8 +204,16 @@ class StageTables:
         if self.problem.memory_model == "weights":
             return
         self._touched([(e.units, e.size_bytes) for e in units.saved], self.saved)
-        for crossing in self._crossings(units.nets, [net.held_bytes for net in units.nets]):
-            self._received.add_received(crossing)
+        if self._relayed:
+            self._hopped_bytes = (
+                self._hopping([relay.net.held_bytes for relay in units.relays]),
+                self._hopping([relay.returned_bytes for relay in units.relays]),
+            )
+            self._received.of_start += self._hopped_bytes[0]
+            self._received.of_end += self._hopped_bytes[1]
+        else:
+            for crossing in self._crossings(units.nets, [net.held_bytes for net in units.nets]):
+                self._received.add_received(crossing)
         self._touched([(n.consumers, n.held_bytes) for n in units.input_nets], self._received)
         everything, waiting = [0] * self.blocks.count, [0] * self.blocks.count
         for storage in units.storages:
@@ -238,9 +283,16 @@ class StageTables:
                     if self.blocks.block_of[unit] != DROPPED and inside[self.blocks.block_of[unit]]
                     for index in members
                 ),
+                relayed_bytes=self._relayed_bytes(start, end),
             )
         one = self._exact[start, end]
         if self.problem.is_training:
             pair = np.array([start]), np.array([end])
             one += (in_flight - 1) * int(self.saved.table(*pair)[0, 0])
         return one
+
+    def _relayed_bytes(self, start: int, end: int) -> int | None:
+        """Return what a stage holds because values hop over its borders, if they do."""
+        if not self._relayed:
+            return None
+        return int(self._hopped_bytes[0][start] + self._hopped_bytes[1][end])

@@ -50,7 +50,13 @@ class Blocks:
         return stages
 
 
-def collapse(units: UnitGraph, free_nets: frozenset[int], *, forget_weights: bool) -> Blocks:
+def collapse(
+    units: UnitGraph,
+    free_nets: frozenset[int],
+    *,
+    forget_weights: bool,
+    returning: frozenset[int] = frozenset(),
+) -> Blocks:
     """Merge units without cost of their own into the neighbour that every good plan gives them.
 
     Parameters
@@ -60,12 +66,14 @@ def collapse(units: UnitGraph, free_nets: frozenset[int], *, forget_weights: boo
         Indices of the nets that cost neither time nor bytes wherever they cross.
     forget_weights : bool
         Treat the weights of such units as nothing.
+    returning : frozenset of int
+        Units with a value that is relayed to the last stage at some cost.
 
     Notes
     -----
     A unit is *free* if it takes no time on any device, holds no weights, storages, saved
-    storages or graph inputs that count, and may run anywhere. Proof that some best plan agrees
-    with each step, for all objectives but latency:
+    storages or graph inputs that count, is none of `returning`, and may run anywhere. Proof that
+    some best plan agrees with each step, for all objectives but latency:
 
     * *Free source, free value*: it has no forward predecessors, and all its nets are free. It
       can move to the earliest stage of its successors, wherever that is, at no cost; so it
@@ -79,7 +87,9 @@ def collapse(units: UnitGraph, free_nets: frozenset[int], *, forget_weights: boo
       memory does not grow.
 
     A device that a move leaves empty is taken out of the plan, which raises no other cost: with
-    fewer stages 1F1B keeps fewer microbatches in flight. Each step is applied to the result of
+    fewer stages 1F1B keeps fewer microbatches in flight. Relayed values of units that move travel
+    over fewer borders than before, and those of others over the same or, where a device is taken
+    out, fewer. Each step is applied to the result of
     the earlier ones, so the argument repeats. With `forget_weights` the problem is relaxed
     first, by giving free units weights of no bytes, and the steps are exact for the relaxation.
     """
@@ -103,7 +113,7 @@ def collapse(units: UnitGraph, free_nets: frozenset[int], *, forget_weights: boo
             unit = block[unit]
         return unit
 
-    free, weightless = _free_units(units, forget_weights=forget_weights)
+    free, weightless = _free_units(units, returning, forget_weights=forget_weights)
     gone: set[int] = set()
     joined: set[int] = set()
     dropped: list[tuple[int, tuple[int, ...]]] = []
@@ -144,10 +154,12 @@ def collapse(units: UnitGraph, free_nets: frozenset[int], *, forget_weights: boo
     )
 
 
-def _free_units(units: UnitGraph, *, forget_weights: bool) -> tuple[set[int], set[int]]:
+def _free_units(
+    units: UnitGraph, returning: frozenset[int], *, forget_weights: bool
+) -> tuple[set[int], set[int]]:
     """Return the free units, and those of them that are only so without their weights."""
     problem = units.problem
-    busy: set[int] = set()
+    busy: set[int] = set(returning)
     for name in {device.device_class for device in problem.devices}:
         busy.update(unit for unit, time_ns in enumerate(units.latency_ns(name)) if time_ns)
     busy.update(u for u, allowed in enumerate(units.allowed_devices) if allowed is not None)

@@ -69,6 +69,8 @@ class LatencyRows:
         stages = self.stages
         if (target - source) % len(stages.slots) == 0:
             return True
+        if stages.problem.interconnect.charging == "relayed":
+            return self._is_crossed(target) if target == source + 1 else False
         edges = [
             (tail, head)
             for tail, head in stages.units.edges
@@ -88,6 +90,21 @@ class LatencyRows:
             stages.add_on(total, tail, (source,), -1)
             stages.add_on(total, head, (target,), -1)
             stages.model.add(total.expression >= 0)
+        return literal
+
+    def _is_crossed(self, border: int) -> Literal:
+        """Whether anything hops from the position before `border` to the one behind it."""
+        stages, values = self.stages, self.stages.values
+        hops = [self.crossings.hops(relay, border) for relay in stages.units.relays]
+        hops = [hop for hop in hops if hop.terms or hop.constant]
+        if any(not hop.terms for hop in hops):
+            return True
+        if not hops:
+            return False
+        literal = stages.new_bool(lambda _: any(hop.value(values) for hop in hops))
+        for hop in hops:
+            row = LinearSum().add(literal).add_sum(hop, -1)
+            stages.model.add(row.expression >= 0)
         return literal
 
     # -- times of stages ------------------------------------------------------------------
@@ -115,7 +132,10 @@ class LatencyRows:
     def _time_parts(self, position: int, device: Device) -> list[LinearSum]:
         compute = self.loads.compute((position,), device)
         interconnect = self.stages.problem.interconnect
-        if interconnect.charging == "host_staged":
+        if interconnect.charging == "relayed":
+            receive = self.loads.border_time(position).copy()
+            send = self.loads.border_time(position + 1).copy()
+        elif interconnect.charging == "host_staged":
             send, receive = self._staged_times(position, device)
         else:
             send, receive = self._direct_times(position)

@@ -10,7 +10,7 @@ from ortools.sat.python import cp_model
 from solver.crossings import Crossings
 from solver.hardware import STAGING_HOST, Device, Link
 from solver.linear import LinearSum, Literal
-from solver.net_times import both_ways, net_times
+from solver.net_times import both_ways, net_times, relay_times
 from solver.reduce import Net
 from solver.stage_model import Place, StageChoice
 
@@ -32,6 +32,7 @@ class LoadRows:
         self._latency_cache: dict[str, list[int]] = {}
         self._pair_times: dict[tuple[int, int], LinearSum] = {}
         self._times_over: dict[tuple[Link, Link], dict[int, int]] = {}
+        self._border_times: dict[int, LinearSum] = {}
 
     @cached_property
     def loads(self) -> list[LinearSum]:
@@ -130,9 +131,11 @@ class LoadRows:
         """Return the time of all values of `net` on the link between two devices."""
         pair = both_ways(self.stages.problem.interconnect, source, target)
         if pair not in self._times_over:
-            times = net_times(self.stages.units, *pair).tolist()
+            units = self.stages.units
+            nets = [*units.nets, *(relay.net for relay in units.relays)]
+            times = net_times(units, *pair).tolist() + relay_times(units, *pair).tolist()
             # Nets live as long as the model; hashing their consumers is slow.
-            self._times_over[pair] = dict(zip(map(id, self.stages.units.nets), times, strict=True))
+            self._times_over[pair] = dict(zip(map(id, nets), times, strict=True))
         return self._times_over[pair][id(net)]
 
     def compute(self, place: Place, device: Device) -> LinearSum:
@@ -156,7 +159,12 @@ class LoadRows:
     def _load_parts(self, slot: int, device: Device) -> list[LinearSum]:
         """Return the sums of which the largest is the load of `device` in `slot`."""
         compute = self.compute(self.stages.places[slot], device)
-        if self.stages.problem.interconnect.charging == "host_staged":
+        if self.stages.problem.interconnect.charging == "relayed":
+            send, receive = LinearSum(), LinearSum()
+            for position in self.stages.places[slot]:
+                receive.add_sum(self.border_time(position))
+                send.add_sum(self.border_time(position + 1))
+        elif self.stages.problem.interconnect.charging == "host_staged":
             send, receive = self._staged_times(slot, device)
         elif self.stages.problem.interconnect.links:
             send, receive = self._linked_times(slot)
@@ -165,6 +173,25 @@ class LoadRows:
         if self.stages.problem.interconnect.overlap:
             return [compute, send, receive]
         return [compute.add_sum(send).add_sum(receive)]
+
+    def border_time(self, border: int) -> LinearSum:
+        """Return the time of what hops from the position before `border` to the one behind it."""
+        if border not in self._border_times:
+            slots = len(self.stages.slots)
+            source, target = (border - 1) % slots, border % slots
+            hops = [
+                (relay.net, self.crossings.hops(relay, border))
+                for relay in self.stages.units.relays
+            ]
+            total = LinearSum()
+            if slots > 1 and 0 < border < len(self.stages.positions):
+                if self.stages.problem.interconnect.links:
+                    total = self.link_time(source, target, hops)
+                else:
+                    for net, hop in hops:
+                        total.add_sum(hop, self.net_time_ns(net, "", ""))
+            self._border_times[border] = total
+        return self._border_times[border]
 
     def _staged_times(self, slot: int, device: Device) -> tuple[LinearSum, LinearSum]:
         send, receive = LinearSum(), LinearSum()
@@ -205,7 +232,7 @@ class LoadRows:
         return self._pair_times[source, target]
 
     def link_time(
-        self, source: int, target: int, entries: Sequence[tuple[Net, Literal]]
+        self, source: int, target: int, entries: Sequence[tuple[Net, Literal | LinearSum]]
     ) -> LinearSum:
         """Return at least the time on the link between two slots of the nets that travel.
 
@@ -213,7 +240,7 @@ class LoadRows:
         ----------
         source, target : int
             Different slots.
-        entries : sequence of (Net, Literal)
+        entries : sequence of (Net, Literal or LinearSum)
             Nets, and whether each of them travels.
         """
         stages, values = self.stages, self.stages.values
@@ -226,8 +253,12 @@ class LoadRows:
                     continue
                 total = LinearSum()
                 ends = (sender.devices[0].name, receiver.devices[-1].name)
-                for net, literal in entries:
-                    total.add(literal, self.net_time_ns(net, *ends))
+                for net, travels in entries:
+                    taken_ns = self.net_time_ns(net, *ends)
+                    if isinstance(travels, LinearSum):
+                        total.add_sum(travels, taken_ns)
+                    else:
+                        total.add(travels, taken_ns)
                 by_kinds[first, second] = total
         if len(by_kinds) == 1 and stages.order is not None:
             return next(iter(by_kinds.values()))

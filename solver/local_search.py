@@ -68,8 +68,8 @@ def improve(
     plan : PartitionPlan
         In order, with colocation, pins and cuts kept; memory may exceed the capacities, which the
         search then tries to mend. Units stay on the stages that are their block's in `plan`. A
-        plan of several chunks is returned as it is, and so is one with pinned stages, whose
-        numbers change when a stage becomes empty.
+        plan of several chunks is returned as it is, and so is one of relayed values and one with
+        pinned stages, whose numbers change when a stage becomes empty.
     seed : int
     max_iterations : int, optional
         Moves tried in all; the default grows with the number of units.
@@ -79,7 +79,9 @@ def improve(
         On ``time.perf_counter``. Until then the result depends on nothing but the arguments.
     """
     names = [name for name in units.problem.objective if name != "devices"]
-    if plan.chunks or not names or len(units) < 2 or units.problem.stage_pins:
+    problem = units.problem
+    fixed = problem.stage_pins or problem.interconnect.charging == "relayed"
+    if plan.chunks or not names or len(units) < 2 or fixed:
         return plan
     devices = _devices(units, plan)
     if len(devices) < 2:

@@ -121,9 +121,16 @@ class MemoryRows:
         """Return the sums of which the largest is `constant` plus the memory of one stage."""
         problem = self.stages.problem
         here: Place = (position,)
-        for net in (*self.stages.units.nets, *self.stages.units.input_nets):
+        units = self.stages.units
+        direct = () if problem.interconnect.charging == "relayed" else units.nets
+        for net in (*direct, *units.input_nets):
             if net.held_bytes:
                 constant.add(self.crossings.received(net, here), net.held_bytes)
+        for relay in units.relays:
+            if relay.net.held_bytes:
+                constant.add_sum(self.crossings.hops(relay, position), relay.net.held_bytes)
+            if relay.returned_bytes:
+                constant.add_sum(self.crossings.hops(relay, position + 1), relay.returned_bytes)
         if problem.is_training:
             later_chunks, followers = divmod(
                 len(self.stages.positions) - 1 - position, len(self.stages.slots)

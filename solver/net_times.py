@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from solver.arrays import Ints, sums
 from solver.hardware import STAGING_HOST, Interconnect, Link
-from solver.reduce import UnitGraph
+from solver.problem import PartitionProblem
+from solver.reduce import Net, UnitGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +75,19 @@ def both_ways(interconnect: Interconnect, source: str, target: str) -> tuple[Lin
 
 def net_times(units: UnitGraph, link: Link, back: Link) -> Ints:
     """Return the time of one transfer of each net over `link`, gradients over `back`."""
-    moved = np.array([index for net in units.nets for index in net.operators], dtype=np.int64)
-    net_of = np.repeat(np.arange(len(units.nets)), [len(net.operators) for net in units.nets])
-    return sums(net_of, units.problem.arrays.transfer_ns(moved, link, back), len(units.nets))
+    return times_of_nets(units.problem, units.nets, link, back)
+
+
+def relay_times(units: UnitGraph, link: Link, back: Link) -> Ints:
+    """Return the time of one hop of each relay over `link`, gradients over `back`."""
+    return times_of_nets(units.problem, [relay.net for relay in units.relays], link, back)
+
+
+def times_of_nets(problem: PartitionProblem, nets: Sequence[Net], link: Link, back: Link) -> Ints:
+    """Return the time of one transfer of each of `nets`; see :func:`net_times`."""
+    moved = np.array([index for net in nets for index in net.operators], dtype=np.int64)
+    net_of = np.repeat(np.arange(len(nets)), [len(net.operators) for net in nets])
+    return sums(net_of, problem.arrays.transfer_ns(moved, link, back), len(nets))
 
 
 def is_uniform(units: UnitGraph) -> list[bool]:

@@ -42,6 +42,28 @@ class Net:
 
 
 @dataclass(frozen=True, slots=True)
+class Relay:
+    """Values that hop over the same borders in every plan, under relayed charging.
+
+    They cross the border before position b if `net.producer` is before it and one of
+    `net.consumers` is not, or if the graph returns them.
+
+    Attributes
+    ----------
+    net : Net
+        `consumers` may be empty for values that are returned.
+    is_output : bool
+        They travel to the last position.
+    returned_bytes : int
+        What whoever sends them holds for gradients to come back.
+    """
+
+    net: Net
+    is_output: bool
+    returned_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class SharedBytes:
     """Bytes that every device running at least one of `units` holds once."""
 
@@ -87,6 +109,8 @@ class UnitGraph:
         For each unit the devices that all its members allow; None allows all. An empty set
         makes the problem infeasible.
     nets, input_nets : tuple of Net
+    relays : tuple of Relay
+        Empty but under relayed charging, which they then describe instead of `nets`.
     weights, saved : tuple of SharedBytes
         `saved` is what one microbatch keeps, in training.
     storages : tuple of Storage
@@ -98,6 +122,7 @@ class UnitGraph:
     allowed_devices: tuple[frozenset[str] | None, ...]
     nets: tuple[Net, ...]
     input_nets: tuple[Net, ...]
+    relays: tuple[Relay, ...]
     weights: tuple[SharedBytes, ...]
     saved: tuple[SharedBytes, ...]
     storages: tuple[Storage, ...]
@@ -202,7 +227,8 @@ def condense(problem: PartitionProblem) -> UnitGraph:
     * *Strongly connected units*: if forward edges lead from unit a to b and back, then in a
       feasible plan stage(a) <= stage(b) <= stage(a), so both are on one device.
     * *Nets*: two values with the same producing unit and the same consuming units cross
-      exactly the same pairs of devices in every plan, so their bytes and times add up.
+      exactly the same pairs of devices in every plan, so their bytes and times add up. Relayed,
+      they cross the same borders, if neither or both of them are returned by the graph.
     * *Shared bytes*: two weights with the same reading units are held by exactly the same
       devices in every plan, and what the operators of a unit save is kept by the unit's.
     """
@@ -223,6 +249,7 @@ def condense(problem: PartitionProblem) -> UnitGraph:
         allowed_devices=tuple(allowed),
         nets=_nets(problem, unit_of),
         input_nets=_input_nets(problem, unit_of),
+        relays=_relays(problem, unit_of),
         weights=_shared(held, unit_of, [op.weights for op in problem.operators]),
         saved=_saved(problem, members),
         storages=_storages(problem, unit_of),
@@ -305,6 +332,35 @@ def _nets(problem: PartitionProblem, unit_of: list[int]) -> tuple[Net, ...]:
             held_bytes=int(held_bytes[list(indices)].sum()),
         )
         for (producer, consumers), indices in merged.items()
+    )
+
+
+def _relays(problem: PartitionProblem, unit_of: list[int]) -> tuple[Relay, ...]:
+    if problem.interconnect.charging != "relayed":
+        return ()
+    merged: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
+    for index, op in enumerate(problem.operators):
+        consumers = _reading_units(problem, unit_of, op.name, unit_of[index])
+        if op.is_output:
+            # It goes to the end, whoever reads it on the way.
+            consumers = ()
+        if consumers or op.is_output:
+            merged.setdefault((unit_of[index], consumers, op.is_output), []).append(index)
+    arrays = problem.arrays
+    sent_bytes = arrays.value_bytes + arrays.gradient_bytes
+    return tuple(
+        Relay(
+            Net(
+                producer=producer,
+                consumers=consumers,
+                operators=tuple(indices),
+                value_bytes=int(sent_bytes[list(indices)].sum()),
+                held_bytes=int(arrays.held_bytes[list(indices)].sum()),
+            ),
+            is_output=is_output,
+            returned_bytes=int(arrays.returned_bytes[list(indices)].sum()),
+        )
+        for (producer, consumers, is_output), indices in merged.items()
     )
 
 

@@ -3,6 +3,9 @@
 For a fixed start i, every cost of the segment [i, j) is a cumulative sum or maximum over j of
 an array; moving the start from i + 1 to i changes that array only where operator i reads or is
 read. All rows together therefore take O(edges + sum of the rows' lengths).
+
+Relayed values are received and sent by what crosses the two borders of a segment, whatever is read
+inside: two numbers for each place, known beforehand.
 """
 
 from __future__ import annotations
@@ -75,6 +78,8 @@ class SegmentRows:
     units : UnitGraph
     transfer_ns : sequence of sequence of int
         For each transfer profile the time of one receive of every operator's value.
+    relayed : bool
+        Values are passed on over every border.
 
     Attributes
     ----------
@@ -84,8 +89,11 @@ class SegmentRows:
         For each place the later places that read its value, ascending.
     """
 
-    def __init__(self, units: UnitGraph, transfer_ns: Sequence[Sequence[int]]) -> None:
+    def __init__(
+        self, units: UnitGraph, transfer_ns: Sequence[Sequence[int]], *, relayed: bool = False
+    ) -> None:
         problem = units.problem
+        self._relayed = relayed
         self.order = [index for members in units.members for index in members]
         self.length = len(self.order)
         self.place_of = {index: place for place, index in enumerate(self.order)}
@@ -128,7 +136,25 @@ class SegmentRows:
         self._held = _FirstUse(count, count) if problem.is_training else self._values
         self._given = _FirstUse(count, len(self._input_bytes))
         self._times = [_FirstUse(count, count) for _ in transfer_ns]
+        if relayed:
+            returned_bytes = problem.arrays.returned_bytes[self.order].tolist()
+            self._crossing_ns = [self.crossing(times) for times in self._transfer_ns]
+            self._crossing_bytes = self.crossing(self._sent_bytes)
+            self._crossing_held = self.crossing(self._held_bytes)
+            self._crossing_returned = self.crossing(returned_bytes)
         self.start = count
+
+    def crossing(self, sizes: Sequence[int]) -> Ints:
+        """Sum the sizes of the values, by place, that are relayed over each border.
+
+        Border b is before place b. The first and the last one, behind all places, have none.
+        """
+        change = np.zeros(self.length + 2, dtype=np.int64)
+        for place, (op, size) in enumerate(zip(self._ops, sizes, strict=True)):
+            last = self.length - 1 if op.is_output else max(self.readers[place], default=place)
+            change[place + 1] += size
+            change[last + 1] -= size
+        return np.cumsum(change)[: self.length + 1]
 
     def _placed_holdings(self, units: UnitGraph) -> list[list[tuple[Ints, int, int, int]]]:
         """Return what the operator at each place adds, to which places of which array."""
@@ -155,6 +181,15 @@ class SegmentRows:
         for key in op.weights:
             item = self._weight_keys[key]
             self._weights.use(item, place, self._weight_bytes[item])
+        if not self._relayed:
+            self._use_values(place)
+        if self._needs_activations:
+            for item in self._inputs[place]:
+                self._given.use(item, place, self._input_bytes[item])
+            for array, first, end, size_bytes in self._holdings[place]:
+                array[first:end] += size_bytes
+
+    def _use_values(self, place: int) -> None:
         for times, table in zip(self._times, self._transfer_ns, strict=True):
             times.forget(place, table[place], self.length)
             for source in self._sources[place]:
@@ -166,24 +201,32 @@ class SegmentRows:
             values.forget(place, sizes[place], self.length)
             for source in self._sources[place]:
                 values.use(source, place, sizes[source])
-        if self._needs_activations:
-            for item in self._inputs[place]:
-                self._given.use(item, place, self._input_bytes[item])
-            for array, first, end, size_bytes in self._holdings[place]:
-                array[first:end] += size_bytes
 
     def row(self, end: int) -> SegmentRow:
         """Return the costs of the segments from the start to every j <= `end`."""
         part = slice(self.start, end)
+        received_bytes = np.zeros(end - self.start, dtype=np.int64)
+        if self._needs_activations:
+            received_bytes += np.cumsum(self._given.at[part])
+        if self._relayed:
+            every = np.ones(end - self.start, dtype=np.int64)
+            values_bytes = self._crossing_bytes[self.start] * every
+            receive_ns = [times[self.start] * every for times in self._crossing_ns]
+            if self._needs_activations:
+                received_bytes += self._crossing_held[self.start]
+                received_bytes += self._crossing_returned[self.start + 1 : end + 1]
+        else:
+            values_bytes = np.cumsum(self._values.at[part])
+            receive_ns = [np.cumsum(times.at[part]) for times in self._times]
+            if self._needs_activations:
+                received_bytes += np.cumsum(self._held.at[part])
         return SegmentRow(
             start=self.start,
             weights_bytes=np.cumsum(self._weights.at[part]),
             saved_bytes=np.cumsum(self._saved_bytes[part]),
             live_bytes=np.maximum.accumulate(self._live[part]),
             waiting_bytes=self._waiting[part].copy(),
-            received_bytes=np.cumsum(self._held.at[part] + self._given.at[part])
-            if self._needs_activations
-            else np.zeros(end - self.start, dtype=np.int64),
-            received_values_bytes=np.cumsum(self._values.at[part]),
-            receive_ns=[np.cumsum(times.at[part]) for times in self._times],
+            received_bytes=received_bytes,
+            received_values_bytes=values_bytes,
+            receive_ns=receive_ns,
         )

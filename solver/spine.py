@@ -87,6 +87,7 @@ def restricted(units: UnitGraph, kept: Sequence[int]) -> UnitGraph:
         allowed_devices=tuple(units.allowed_devices[unit] for unit in kept),
         nets=tuple(net for net in nets if net.consumers),
         input_nets=(),
+        relays=(),
         weights=tuple(entry for entry in weights if entry.units),
         saved=(),
         storages=(),

@@ -52,7 +52,8 @@ def without_times(problem: PartitionProblem) -> PartitionProblem:
             replace(device, device_class=DEFAULT_DEVICE_CLASS, is_host=False)
             for device in problem.devices
         ),
-        interconnect=Interconnect(),
+        # Who is given a value decides who holds it.
+        interconnect=Interconnect(charging=problem.interconnect.charging),
         objective=("bottleneck",),
     )
 

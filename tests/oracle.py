@@ -261,13 +261,19 @@ class Oracle:
         if not self.relays:
             return []
         chain = self.chain(masks, device_order)
+        where = {
+            i: n
+            for n, stage in enumerate(chain)
+            for i in range(len(self.ops))
+            if masks.get(stage, 0) >> i & 1
+        }
         steps = []
         for i, readers in enumerate(self.readers):
-            at = next(n for n, stage in enumerate(chain) if masks.get(stage, 0) >> i & 1)
-            while at + 1 < len(chain) and (
-                self.ops[i]["is_output"]
-                or any(masks.get(stage, 0) >> j & 1 for stage in chain[at + 1 :] for j in readers)
-            ):
+            at = where[i]
+            waiting = [where[j] for j in readers]
+            if self.ops[i]["is_output"]:
+                waiting.append(len(chain) - 1)
+            while any(n > at for n in waiting):
                 steps.append((i, chain[at], chain[at + 1]))
                 at += 1
         return steps
@@ -287,7 +293,7 @@ class Oracle:
                 held[taker] = held.get(taker, 0) + value
         return held
 
-    def relay_times(self, masks, device_order):
+    def relay_times(self, masks, device_order, *, with_latency=True):
         """As `times`, of a plan that runs as a pipeline."""
         chain = self.chain(masks, device_order)
         send = dict.fromkeys(chain, 0)
@@ -307,7 +313,7 @@ class Oracle:
         # All paths: from each stage to the next if something goes there, or to the next chunk.
         spent = {s: self.combine(compute[s], send[s], receive[s]) for s in chain}
         latency = 0
-        unfinished = [((stage,), spent[stage]) for stage in chain]
+        unfinished = [((stage,), spent[stage]) for stage in chain] if with_latency else []
         while unfinished:
             walk, total = unfinished.pop()
             latency = max(latency, total)
@@ -618,7 +624,8 @@ def brute_force(instance):
                     continue
                 values = {"devices": len(used), "peak_memory": oracle.permille(held)}
                 if needs_time:
-                    values.update(oracle.relay_times(masks, order))
+                    with_latency = "latency" in instance["objective"]
+                    values.update(oracle.relay_times(masks, order, with_latency=with_latency))
                     values["bottleneck"] = max(values["load"])
                 objective = tuple(values[name] for name in instance["objective"])
                 if best is None or objective < best:

@@ -51,3 +51,19 @@ def test_the_cut_is_the_best_of_all_contiguous_ones(objective, limited):
         compared += 1
         infeasible += expected is None
     assert compared - infeasible >= 10
+
+
+@pytest.mark.parametrize("objective", ["bottleneck", "transfer", "devices", "peak_memory"])
+def test_the_cut_is_the_best_where_values_are_relayed(objective):
+    compared = infeasible = 0
+    for seed in range(80):
+        problem = random_problem(seed, relayed=True)
+        if problem.colocation or problem.interconnect.links:
+            continue
+        problem = problem.replace(objective=(objective,))
+        result = solve(problem, SolveLimits(workers=1), solver="chain")
+        expected = best_contiguous(problem)
+        assert result.objective_values == expected, seed
+        compared += 1
+        infeasible += expected is None
+    assert compared - infeasible >= 10

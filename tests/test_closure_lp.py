@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 from oracle import brute_force
-from random_problems import to_instance
+from random_problems import random_problem, to_instance
 from test_path_bounds import streams
 
 from solver import (
@@ -53,6 +53,37 @@ def test_the_bound_is_true_of_streams():
     assert seen["optimal", 0] >= 15
     assert seen["optimal", 1] >= 15
     assert seen["better"] >= 15
+
+
+def test_the_bound_is_true_where_values_are_relayed():
+    compared = optimal = better = 0
+    for seed in range(35):
+        problem = random_problem(seed, relayed=True, max_operators=6, objective=("bottleneck",))
+        if problem.interconnect.overlap:
+            continue
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        optimum = best[0][0]
+        units = condense(problem)
+        bounds = StageBounds(units)
+        # A stage without operators would pass values on, so each set of devices has its orders.
+        orders = [
+            order
+            for count in range(1, len(problem.devices) + 1)
+            for order in itertools.permutations(problem.devices, count)
+        ]
+        bound = min(
+            closure_bound_ns(bounds, units, order, at_least=0, ceiling_ns=optimum + 1)
+            for order in orders
+        )
+        assert bound <= optimum, seed
+        compared += 1
+        optimal += bound == optimum
+        better += bound > bounds.least_bottleneck_ns(len(problem.devices))
+    assert compared >= 12
+    assert optimal >= 5
+    assert better >= 5
 
 
 def test_dual_values_of_any_quality_give_a_true_bound():

@@ -15,6 +15,11 @@ BLOCK = 50
 # The default run and the nightly one look at different seeds.
 DEFAULT_BLOCKS = range(40)
 NIGHTLY_BLOCKS = range(1_000, 1_400)
+RELAYED = [
+    ({"relayed": True, "max_operators": 6}, 2),
+    ({"relayed": True, "max_operators": 4, "draw_chunks": True}, 2),
+]
+"""Settings, and how many blocks of them the default run looks at."""
 
 
 def check_exact(problem, label):
@@ -31,10 +36,11 @@ def check_exact(problem, label):
     return True
 
 
-def check_block(block):
-    # Every eighth block draws chunks and limits on devices too, which the brute force has to
-    # pay for with fewer operators.
-    settings = {"draw_chunks": True, "max_operators": 5} if block % 8 == 7 else {}
+def check_block(block, settings=None):
+    if settings is None:
+        # Every eighth block draws chunks and limits on devices too, which the brute force has to
+        # pay for with fewer operators.
+        settings = {"draw_chunks": True, "max_operators": 5} if block % 8 == 7 else {}
     feasible = sum(
         check_exact(random_problem(seed, **settings), f"seed {seed}, {settings}")
         for seed in range(block * BLOCK, (block + 1) * BLOCK)
@@ -46,6 +52,20 @@ def check_block(block):
 @pytest.mark.parametrize("block", DEFAULT_BLOCKS)
 def test_cp_sat_equals_brute_force(block):
     check_block(block)
+
+
+@pytest.mark.parametrize(
+    ("settings", "block"), [(settings, n) for settings, count in RELAYED for n in range(count)]
+)
+def test_cp_sat_equals_brute_force_where_values_are_relayed(settings, block):
+    check_block(block, settings)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(1_000, 1_040))
+@pytest.mark.parametrize("settings", [settings for settings, _ in RELAYED])
+def test_cp_sat_equals_brute_force_where_more_values_are_relayed(settings, block):
+    check_block(block, {**settings, "max_operators": settings["max_operators"] + 1})
 
 
 @pytest.mark.nightly

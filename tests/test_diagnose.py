@@ -548,6 +548,18 @@ def test_diagnoses_of_problems_with_chunks():
     assert count >= 5
 
 
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_diagnoses_of_problems_with_relayed_values(chunks):
+    count = 0
+    for seed in range(10):
+        problem = random_problem(330_000 + seed, max_operators=4, relayed=True)
+        problem = problem.replace(chunks_per_device=chunks)
+        if not feasible(to_instance(problem)):
+            count += 1
+            check_diagnosis(problem, diagnose(problem, LIMITS))
+    assert count >= 2
+
+
 def test_there_are_enough_random_problems():
     assert len(infeasible_problems()) >= 100
 

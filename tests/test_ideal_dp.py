@@ -58,7 +58,7 @@ def check(problem, label):
 
 def one_reader_each(problem):
     """Whether the program promises an optimum: a send is never counted for two devices."""
-    return problem.interconnect.charging == "host_staged" or all(
+    return problem.interconnect.charging != "peer_to_peer" or all(
         len(set(readers)) < 2 for readers in problem.readers_of.values()
     )
 
@@ -84,6 +84,28 @@ def test_it_equals_brute_force_where_nothing_is_declined(block):
     assert SolveStatus.UNKNOWN not in statuses
     assert statuses.count(SolveStatus.OPTIMAL) >= 60
     assert statuses.count(SolveStatus.FEASIBLE) <= 5
+
+
+def test_it_equals_brute_force_where_values_are_relayed():
+    statuses = [
+        check(accepted(random_problem(seed, max_operators=6, relayed=True)), seed)
+        for seed in range(2_000, 2_150)
+    ]
+    # What crosses the two borders of a stage is all there is to know: nothing stays open.
+    assert set(statuses) == {SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE}
+    assert statuses.count(SolveStatus.OPTIMAL) >= 80
+
+
+def test_values_that_are_relayed_through_chunks_are_declined():
+    problem = random_problem(5, relayed=True, chunks_per_device=2, objective=("bottleneck",))
+    assert "relayed through chunks" in why_declined(problem)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(50))
+def test_it_equals_brute_force_where_more_values_are_relayed(block):
+    for seed in range(3_000_000 + block * 100, 3_000_100 + block * 100):
+        check(accepted(random_problem(seed, max_operators=7, relayed=True)), seed)
 
 
 @pytest.mark.nightly

@@ -11,10 +11,11 @@ from solver.result import SolveLimits, SolveStatus
 LIMITS = SolveLimits(time_limit_s=3, workers=1)
 
 
-def test_its_plans_and_bounds_are_true():
+@pytest.mark.parametrize("relayed", [False, True])
+def test_its_plans_and_bounds_are_true(relayed):
     solved = optimal = 0
     for seed in range(60):
-        problem = random_problem(60_000 + seed, max_operators=6)
+        problem = random_problem(60_000 + seed, max_operators=6, relayed=relayed)
         best = brute_force(to_instance(problem))
         result = solve_large(problem, LIMITS)
         if best is None:
