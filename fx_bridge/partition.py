@@ -99,26 +99,35 @@ class PartitionResult:
         devices: Mapping[str, str | torch.device] | None = None,
         *,
         output_device: str | torch.device | None = None,
-        tied_weights: TiedWeights = "sum",
+        tied_weights: TiedWeights | None = None,
         copy: bool = False,
+        weights: str | os.PathLike[str] | None = None,
     ) -> PlacedModel:
         """Return the model with every stage on its device, for one process.
 
         It is called like the model, for inference or training: values travel between stages
         without blocking, and results are returned where the model would return them. See
-        :func:`fx_bridge.placement.place`, which takes the same options.
+        :func:`fx_bridge.placement.place`, which takes the same options. By default `tied_weights`
+        is what the plan was made for: ``"sum"`` for training, else ``"copy"``.
 
         Raises
         ------
         PartitionError
             If there is no feasible plan, or a device is not on this machine.
         """
+        if isinstance(devices, Mapping):
+            # A plan need not use all devices that it was made for.
+            idle = {device.name for device in self.problem.devices} - {*self.plan.device_order}
+            devices = {name: device for name, device in devices.items() if name not in idle}
+        if tied_weights is None:
+            tied_weights = "sum" if self.problem.memory_model == "training" else "copy"
         return place(
             self.split(),
             devices,
             output_device=output_device,
             tied_weights=tied_weights,
             copy=copy,
+            weights=weights,
         )
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -80,7 +80,7 @@ class _Writer:
     device_of: dict[fx.Node, torch.device | None] = field(default_factory=dict)
     """Where the value of a node of the split's graph is made; None: the caller knows."""
     arrivals: dict[tuple[fx.Node, torch.device], fx.Node] = field(default_factory=dict)
-    sent: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    sent: dict[tuple[fx.Node, torch.device], fx.Node] = field(default_factory=dict)
     """What is on its way to the host."""
     lent: dict[tuple[str, torch.device], fx.Node] = field(default_factory=dict)
 
@@ -155,12 +155,11 @@ class _Writer:
             return self.made[node]
         key = node, device
         if key not in self.arrivals:
-            if node in self.sent and device.type == "cpu":
-                arrived = self._function(receive, (self.sent[node],), f"{node.name}_on_cpu")
+            name = f"{node.name}_on_{_suffix(device)}"
+            if key in self.sent:
+                arrived = self._function(receive, (self.sent[key],), name)
             else:
-                arrived = self._function(
-                    move, (self.made[node], device), f"{node.name}_on_{_suffix(device)}"
-                )
+                arrived = self._function(move, (self.made[node], device), name)
             arrived.meta = node.meta.copy()
             self.arrivals[key] = arrived
         return self.arrivals[key]
@@ -178,13 +177,12 @@ class _Writer:
                 device = self.places.devices[str(user.target)]
             if device == source or self._stays(node):
                 continue
-            if device.type == "cpu":
-                if node not in self.sent:
-                    self.sent[node] = self._function(
-                        send_to_host, (self.made[node], device), f"{node.name}_sent"
-                    )
-            else:
+            if device.type != "cpu":
                 self._at(node, device)
+            elif (node, device) not in self.sent:
+                self.sent[node, device] = self._function(
+                    send_to_host, (self.made[node], device), f"{node.name}_sent"
+                )
 
     def _stays(self, node: fx.Node) -> bool:
         """Whether the model itself has the value elsewhere: lengths on the host, say."""

@@ -7,13 +7,17 @@ to the one that takes its place, which is what ``copy.deepcopy`` takes as its me
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import torch
-from torch import nn
+from torch import fx, nn
 
+from fx_bridge.stage_copies import copied_stage
+from fx_bridge.stage_files import load_stage_weights
+from fx_bridge.stage_tensors import in_place_of, slots_of
 from fx_bridge.writes import memory_of
 
 _ALIGNMENT: Final = 16
@@ -39,11 +43,11 @@ class PlacedWeights:
     """Keeps identities valid."""
 
     def add(self, tensors: Iterable[torch.Tensor], device: torch.device) -> None:
-        """Put all tensors that a device holds there; those that overlap stay one piece of memory.
+        """Put all tensors that a device holds there, but for those that were loaded.
 
-        Call it once for each device.
+        Those that overlap stay one piece of memory. Call it once for each device.
         """
-        distinct = {id(tensor): tensor for tensor in tensors}
+        distinct = {id(t): t for t in tensors if (id(t), device) not in self._made}
         self._originals.update(distinct)
         for group in _overlapping(list(distinct.values())):
             target = device if group[0].device == self.home else group[0].device
@@ -54,34 +58,52 @@ class PlacedWeights:
             else:
                 made = [group[0].detach().to(target, copy=True)]
             for tensor, placed in zip(group, made, strict=True):
-                self._made[id(tensor), device] = _like(placed, tensor)
+                made_for = placed if placed is tensor else in_place_of(tensor, placed)
+                self._made[id(tensor), device] = made_for
 
     def share(self, tensor: torch.Tensor, owner: torch.device, device: torch.device) -> None:
         """Let the stages on `device` have the very tensor that the ones on `owner` have."""
         self._originals[id(tensor)] = tensor
         self._made[id(tensor), device] = self._made[id(tensor), owner]
 
+    def load(
+        self,
+        stage: fx.GraphModule,
+        folder: str | os.PathLike[str],
+        position: int,
+        device: torch.device,
+    ) -> None:
+        """Take the tensors of a stage from its file instead of adding them.
+
+        Parameters
+        ----------
+        stage : torch.fx.GraphModule
+            Of the split; not changed.
+        folder : path
+            That :func:`fx_bridge.stage_files.save_stages` wrote.
+        position : int
+            Of the stage in the pipeline.
+        device : torch.device
+        """
+        # To whoever reads a file, places in host memory are one device.
+        where = torch.device("cpu") if device.type == "cpu" else device
+        own = {id(tensor): tensor for tensor in tensors_within(stage)}
+        shell = copied_stage(stage, own, where, where)
+        load_stage_weights(shell, folder, position, where)
+        loaded = slots_of(shell)
+        for path, slot in slots_of(stage).items():
+            self._originals[id(slot.tensor)] = slot.tensor
+            # One that another stage of the device has loaded already is one tensor again.
+            self._made.setdefault((id(slot.tensor), device), loaded[path].tensor)
+
     def memo(self, device: torch.device) -> dict[int, Any]:
         """Return what takes the place of each tensor on `device`, by the identity of the tensor."""
         return {key: made for (key, where), made in self._made.items() if where == device}
 
 
-def tensors_within(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Yield every tensor that a module or a part of it has: parameters, buffers, constants."""
-    for part in module.modules():
-        for table in (part._parameters, part._buffers, part.__dict__):
-            for value in table.values():
-                if isinstance(value, torch.Tensor):
-                    yield value
-
-
-def _like(placed: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
-    """Make a parameter of what takes the place of a parameter."""
-    if placed is tensor:
-        return tensor
-    if isinstance(tensor, nn.Parameter):
-        return nn.Parameter(placed, tensor.requires_grad)
-    return placed.requires_grad_(tensor.requires_grad)
+def tensors_within(module: nn.Module) -> list[torch.Tensor]:
+    """Return every tensor that a module or a part of it has, tied ones in each of their places."""
+    return [slot.tensor for slot in slots_of(module).values()]
 
 
 def _overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:

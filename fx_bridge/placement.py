@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import torch
 from torch import fx, nn
 
+from fx_bridge.manifest import position_of
 from fx_bridge.name_map import NameMap, shared_tensors
 from fx_bridge.placed_graph import Places, placed_graph
 from fx_bridge.placed_weights import PlacedWeights, tensors_within
 from fx_bridge.placement_checks import (
+    check_files,
     check_values,
     checked_output_device,
     checked_stages,
@@ -21,7 +24,7 @@ from fx_bridge.placement_checks import (
 )
 from fx_bridge.sinking import attribute_at
 from fx_bridge.stage_copies import adopt_copies, copied_stage
-from solver import PartitionError
+from solver import PartitionError, PartitionPlan
 
 TiedWeights = Literal["sum", "copy"]
 """What becomes of a parameter that stages on several devices read."""
@@ -119,6 +122,7 @@ def place(
     output_device: str | torch.device | None = None,
     tied_weights: TiedWeights = "sum",
     copy: bool = False,
+    weights: str | os.PathLike[str] | None = None,
 ) -> PlacedModel:
     """Put every stage of a split on its device.
 
@@ -142,6 +146,9 @@ def place(
     copy : bool
         Also copy weights that are on their device already. By default these are shared with
         the split and the model, as the split shares its weights with the model.
+    weights : path, optional
+        A folder that :func:`fx_bridge.stage_files.save_stages` wrote: each stage gets the values
+        of its file, read straight to its device. The model may be on the meta device then.
 
     Returns
     -------
@@ -153,8 +160,8 @@ def place(
     ------
     PartitionError
         In one line, before anything is moved: a device is not on this machine or not known by
-        torch, stages on the meta device are mixed with others, weights have no values, or an
-        argument is invalid.
+        torch, stages on the meta device are mixed with others, weights have no values, the files
+        are of another plan, or an argument is invalid.
 
     Notes
     -----
@@ -205,11 +212,15 @@ devices={'gpu0': 'cpu'}
         raise PartitionError(f"copy is {copy!r}; write True or False")
     device_of = stage_devices(split, devices)
     home = home_of(split)
-    check_values(stages, device_of, home)
+    check_values(stages, device_of, weights)
+    if weights is not None:
+        check_files(split, weights)
     results_on = checked_output_device(output_device, device_of, home)
-    weights = _Placing(stages, device_of, PlacedWeights(home, copy), tied_weights)
-    weights.place(attribute_at(split, path) for path in _root_paths(split))
-    return _placed(split, weights, results_on)
+    placing = _Placing(stages, device_of, PlacedWeights(home, copy), tied_weights)
+    if weights is not None:
+        placing.load(weights, split.meta["plan"])
+    placing.place(attribute_at(split, path) for path in _root_paths(split))
+    return _placed(split, placing, results_on)
 
 
 # -- weights -------------------------------------------------------------------------------
@@ -226,7 +237,12 @@ class _Placing:
     owner: dict[int, str] = field(default_factory=dict)
     """The stage that first reads a tensor, by the tensor's identity."""
 
-    def place(self, returned: Iterator[torch.Tensor]) -> None:
+    def load(self, folder: str | os.PathLike[str], plan: PartitionPlan) -> None:
+        """Read the tensors of all stages from their files."""
+        for index, (name, stage) in enumerate(self.stages.items()):
+            self.placed.load(stage, folder, position_of(plan, index), self.device_of[name])
+
+    def place(self, returned: Iterable[torch.Tensor]) -> None:
         """Put all tensors on their devices, and those `returned` by the graph itself."""
         held: dict[torch.device, list[torch.Tensor]] = {}
         lent: list[tuple[torch.Tensor, torch.device]] = []

@@ -5,14 +5,17 @@ Everything is checked before a tensor is moved.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Final
 
 import torch
 from torch import fx
 
+from fx_bridge.manifest import load_manifest
 from fx_bridge.messages import describe
 from fx_bridge.placed_weights import tensors_within
+from fx_bridge.stage_tensors import slots_of
 from solver import PartitionError
 
 _NOT_HERE: Final = (RuntimeError, AssertionError, ImportError, NotImplementedError)
@@ -109,25 +112,38 @@ def home_of(split: fx.GraphModule) -> torch.device:
 def check_values(
     stages: Mapping[str, fx.GraphModule],
     device_of: Mapping[str, torch.device],
-    home: torch.device,
+    weights: str | os.PathLike[str] | None,
 ) -> None:
     """Raise PartitionError where a value would have to leave the meta device."""
     real = [device for device in device_of.values() if device.type != "meta"]
-    if not real:
-        return
-    if len(real) < len(device_of):
+    if real and len(real) < len(device_of):
         raise PartitionError(
             f"stages on the meta device make no values for those on {str(real[0])!r}; put all "
             "stages there, or none"
         )
-    for stage in stages.values() if home.type == "meta" else ():
-        for name, tensor in (*stage.named_parameters(), *stage.named_buffers()):
-            if tensor.is_meta:
+    if weights is not None:
+        if not real:
+            raise PartitionError(
+                "stages on the meta device take no values from files; leave weights out"
+            )
+        return
+    for stage in stages.values() if real else ():
+        for name, slot in slots_of(stage).items():
+            if slot.tensor.is_meta:
                 raise PartitionError(
                     f"weight {name!r} is on the meta device and has no values to put on "
-                    f"{str(real[0])!r}; capture the model with its weights, or place all "
-                    "stages on meta"
+                    f"{str(real[0])!r}; capture the model with its weights, give the folder of its "
+                    "stage files (weights=…), or place all stages on meta"
                 )
+
+
+def check_files(split: fx.GraphModule, weights: str | os.PathLike[str]) -> None:
+    """Raise PartitionError unless `weights` is a folder of stage files for the plan of `split`."""
+    if load_manifest(weights).plan != split.meta["plan"]:
+        raise PartitionError(
+            f"{weights} holds the stages of another plan; split the model by that plan, or write "
+            "the stages of this one"
+        )
 
 
 def checked_output_device(

@@ -108,10 +108,16 @@ def build(name):
     return model, args, kwargs
 
 
-def split_at(model, args, kwargs, *starts, devices=None, chunks=1):
-    """Return a model cut into contiguous stages; `starts` are operators, or shares of them.
+def split_at(model, args, kwargs, *starts, **options):
+    """Return the split of :func:`captured_and_split` alone."""
+    return captured_and_split(model, args, kwargs, *starts, **options)[1]
 
-    Stages take the devices d0, d1, … in turn, `chunks` times.
+
+def captured_and_split(model, args, kwargs, *starts, devices=None, chunks=1):
+    """Return a model, captured, and cut into contiguous stages.
+
+    `starts` are operators, or shares of them. Stages take the devices d0, d1, … in turn,
+    `chunks` times.
     """
     captured = capture(model, args, kwargs)
     names = [node.name for node in captured.operators]
@@ -124,4 +130,4 @@ def split_at(model, args, kwargs, *starts, devices=None, chunks=1):
         tuple(devices[:count]),
         {name: stage // count for name, stage in stage_of.items()},
     )
-    return split_by_plan(captured, plan)
+    return captured, split_by_plan(captured, plan)

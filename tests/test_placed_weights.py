@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fx_bridge.placed_weights import PlacedWeights, tensors_within
+from fx_bridge.placed_weights import PlacedWeights
 from fx_bridge.writes import memory_of
 
 HOST, OTHER = torch.device("cpu"), torch.device("cpu:1")
@@ -63,20 +63,6 @@ def test_overlapping_tensors_stay_one_piece_of_memory():
     assert made[1].t().reshape(-1)[:10].tolist() == [7.0] * 10
     on_meta = moved(pieces, torch.device("meta"))
     assert len({memory_of(copy) for copy in on_meta[:3]}) == 1
-
-
-def test_tensors_of_all_kinds_are_found():
-    class Model(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.inner = nn.Linear(2, 2)
-            self.register_buffer("buffer", torch.ones(1))
-            self.constant = torch.ones(1)
-
-    model = Model()
-    found = {id(tensor) for tensor in tensors_within(model)}
-    expected = [model.inner.weight, model.inner.bias, model.buffer, model.constant]
-    assert found == {id(tensor) for tensor in expected}
 
 
 def test_empty_and_sparse_tensors():

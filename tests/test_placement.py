@@ -1,13 +1,14 @@
 """A placed model is the model: values, gradients, training, names, effects."""
 
 import copy
+import dataclasses
 import random
 import re
 
 import program_checks
 import pytest
 import torch
-from placement_models import MODELS, Tied, build, split_at
+from placement_models import MODELS, Tied, build, captured_and_split, split_at
 from program_checks import REFUSALS
 from random_modules import random_program
 from torch import nn
@@ -17,6 +18,7 @@ from fx_bridge.equivalence import check_equivalence
 from fx_bridge.partition import partition_module
 from fx_bridge.placement import PlacedModel, place
 from fx_bridge.splitting import split_by_plan
+from fx_bridge.stage_files import save_stages
 from solver import Device, PartitionError
 
 CUTS = {
@@ -236,6 +238,41 @@ def test_states_of_another_model_are_refused(change, message):
         assert torch.equal(value, before[key])
 
 
+@pytest.mark.parametrize("options", [{}, {"tied_weights": "copy"}], ids=["sum", "copy"])
+@pytest.mark.parametrize("name", ["tied", "normed", "skips"])
+def test_stage_files_give_a_model_without_weights_its_values(name, options, tmp_path):
+    model, args, kwargs = build(name)
+    captured, split = captured_and_split(model, args, kwargs, *CUTS[name])
+    save_stages(split, captured, tmp_path)
+    with torch.device("meta"):
+        # Module.to would make two parameters of a tied one.
+        empty = MODELS[name][0]()
+    empty = split_at(empty, args, kwargs, *CUTS[name])
+    for mapping in (ONE, APART):
+        placed = place(empty, devices_of(empty, mapping), weights=tmp_path, **options)
+        assert placed.state_dict().keys() == split.state_dict().keys()
+        with torch.no_grad():
+            report = check_equivalence(model, placed, args, kwargs)
+        assert report.equal, report.differences
+        if not options:
+            assert check_equivalence(model, placed, args, kwargs, gradients=True).equal
+    together = place(empty, devices_of(empty, ONE), weights=tmp_path)
+    assert len(list(together.parameters())) == len(list(model.parameters()))
+
+
+def test_stage_files_of_another_plan_are_refused(tmp_path):
+    model, args, kwargs = build("chain")
+    captured, split = captured_and_split(model, args, kwargs, 0.5)
+    save_stages(split, captured, tmp_path)
+    other = split_at(model, args, kwargs, 0.7)
+    with pytest.raises(PartitionError, match="holds the stages of another plan; split the model"):
+        place(other, {"d0": "cpu", "d1": "cpu"}, weights=tmp_path)
+    with pytest.raises(PartitionError, match="take no values from files; leave weights out"):
+        place(split, {"d0": "meta", "d1": "meta"}, weights=tmp_path)
+    with pytest.raises(PartitionError, match=r"manifest\.json"):
+        place(split, {"d0": "cpu", "d1": "cpu"}, weights=tmp_path / "nothing")
+
+
 def test_dtypes_change_and_devices_do_not():
     model, args, kwargs = build("chain")
     split = split_at(model.eval(), args, kwargs, 0.5)
@@ -298,8 +335,30 @@ def test_a_partition_result_is_placed():
     with pytest.raises(PartitionError, match=r"'gpu0' of the plan is no device of torch"):
         result.place()
     placed = result.place({"gpu0": "cpu:1"})
+    with pytest.raises(PartitionError, match="the plan has no device 'gpu1'"):
+        result.place({"gpu1": "cpu"})
     assert sorted(map(str, placed.devices.values())) == ["cpu", "cpu:1"]
     assert check_equivalence(model, placed, args, gradients=True).equal
+
+
+def test_a_device_that_the_plan_leaves_idle_may_be_mapped():
+    model, args, _ = build("chain")
+    result = partition_module(model, args, devices=[Device("cpu"), Device("gpu0")])
+    assert result.plan.device_order == ("cpu",)
+    assert torch.device("cpu") in result.place({"gpu0": "cuda:7"}).devices.values()
+
+
+@pytest.mark.parametrize(("memory_model", "tied"), [("inference", "copy"), ("training", "sum")])
+def test_tied_weights_are_treated_as_the_plan_has_it(memory_model, tied):
+    model, args, kwargs = build("tied")
+    result = partition_module(
+        model, args, devices=[Device("cpu"), Device("gpu0")], memory_model=memory_model
+    )
+    captured, split = captured_and_split(model, args, kwargs, *CUTS["tied"])
+    solved = dataclasses.replace(result.solved, plan=split.meta["plan"])
+    result = dataclasses.replace(result, captured=captured, solved=solved)
+    placed = result.place(devices_of(split, APART))
+    assert len(placed.meta["shared_tensors"]) == (tied == "sum")
 
 
 NO_ACCELERATOR = pytest.mark.skipif(torch.accelerator.is_available(), reason="has one")
