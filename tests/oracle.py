@@ -392,6 +392,8 @@ class Oracle:
 
     def broken_by_hand(self, places, order):
         """Kinds of what was fixed by hand and is not so: "cut", "stage"."""
+        if not self.instance.get("cuts") and all(op.get("stage") is None for op in self.ops):
+            return set()
         used = sorted({(chunk, order.index(d)) for chunk, d in places})
         at = [used.index((chunk, order.index(d))) for chunk, d in places]
         broken = set()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from solver.errors import PartitionError
 from solver.hardware import STAGING_HOST, Device, Interconnect, Link
 from solver.plan import PartitionPlan
 from solver.problem import (
@@ -362,3 +364,38 @@ def to_instance(problem: PartitionProblem) -> dict[str, Any]:
         "max_devices": problem.max_devices,
         "cuts": list(problem.cuts),
     }
+
+
+def hand_made_instance(
+    seed: int, **settings: Any
+) -> tuple[dict[str, Any], Callable[[], PartitionProblem]]:
+    """Return plain data with cuts or pinned stages, and a function that makes the problem.
+
+    The function raises PartitionError where they contradict each other; the data do not care.
+    """
+    problem = random_problem(seed, **settings)
+    rng = random.Random(seed)
+    forward = [op.name for op in problem.operators if not op.is_backward]
+    stages = problem.chunks_per_device * (problem.max_devices or len(problem.devices))
+    cuts = rng.sample(forward[:-1], min(len(forward) - 1, rng.choice((0, 1, 1, 2))))
+    operators = list(problem.operators)
+    for _ in range(rng.choice((0, 0, 1, 2)) if cuts else rng.choice((1, 2))):
+        index = rng.randrange(len(operators))
+        # Low numbers for early operators, so that not all contradict the order.
+        near = round(index / len(operators) * (stages - 1)) + rng.choice((0, 0, 1, -1))
+        stage = min(max(near, 0), stages - 1)
+        operators[index] = dataclasses.replace(operators[index], stage=stage)
+    instance = to_instance(problem) | {"cuts": cuts}
+    for entry, op in zip(instance["operators"], operators, strict=True):
+        entry["stage"] = op.stage
+    return instance, lambda: problem.replace(operators=tuple(operators), cuts=tuple(cuts))
+
+
+def hand_made_problem(seed: int, **settings: Any) -> PartitionProblem:
+    """Return the problem of the first seed like `seed` that is not refused."""
+    for attempt in itertools.count():
+        try:
+            return hand_made_instance(seed + 100_000 * attempt, **settings)[1]()
+        except PartitionError:
+            continue
+    raise AssertionError("unreachable")

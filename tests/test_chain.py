@@ -3,7 +3,7 @@
 from itertools import combinations, permutations
 
 import pytest
-from random_problems import random_problem
+from random_problems import hand_made_problem, random_problem
 
 from solver import PartitionPlan, SolveLimits, evaluate, solve
 
@@ -67,3 +67,22 @@ def test_the_cut_is_the_best_where_values_are_relayed(objective):
         compared += 1
         infeasible += expected is None
     assert compared - infeasible >= 10
+
+
+def test_cuts_and_pinned_stages_leave_the_best_of_the_contiguous_ones_that_keep_them():
+    compared = infeasible = 0
+    for seed in range(250):
+        problem = hand_made_problem(seed)
+        staged = problem.interconnect.charging == "host_staged"
+        backward = any(op.is_backward for op in problem.operators)
+        apart = len(set(problem.stage_pins.values())) == len(problem.stage_pins)
+        # As above; and operators pinned to one stage are a unit, as colocated ones are.
+        if problem.colocation or backward or problem.interconnect.links or not apart:
+            continue
+        problem = problem.replace(objective=("bottleneck",) if staged else ("transfer",))
+        result = solve(problem, SolveLimits(workers=1), solver="chain")
+        expected = best_contiguous(problem)
+        assert result.objective_values == expected, seed
+        compared += 1
+        infeasible += expected is None
+    assert compared - infeasible >= 20

@@ -11,6 +11,7 @@ from oracle import brute_force
 from random_problems import random_problem, to_instance
 
 from solver.dominance import simplify
+from solver.errors import PartitionError
 from solver.evaluate import evaluate
 from solver.hardware import STAGING_HOST, Device, Interconnect, Link
 from solver.plan import PartitionPlan
@@ -389,6 +390,23 @@ def test_some_best_plan_survives():
         "repaired",
     ):
         assert fired[rule] >= 50, fired
+
+
+def test_some_best_plan_survives_between_cuts():
+    fired = Counter()
+    rng = random.Random("cuts")
+    for seed in range(600):
+        problem, _ = reducible_problem(seed)
+        cuts = rng.sample([op.name for op in problem.operators], 1)
+        try:
+            problem = problem.replace(cuts=tuple(cuts))
+        except PartitionError:
+            continue
+        check(problem, None, f"seed {seed} cut after {cuts}", fired, rng)
+        op = problem.operators[0]
+        pinned = (replace(op, stage=0), *problem.operators[1:])
+        assert not simplify(condense(problem.replace(operators=pinned))).merges
+    assert fired["problems"] >= 40, fired
 
 
 @pytest.mark.nightly

@@ -5,6 +5,7 @@ from oracle import brute_force
 from random_problems import random_problem, to_instance
 
 from experiments.generators import GeneratorSettings, generate_problem
+from solver.evaluate import evaluate
 from solver.large import solve_large
 from solver.result import SolveLimits, SolveStatus
 
@@ -47,6 +48,19 @@ def test_a_mixture_of_experts_is_close_to_its_bound():
     assert result.gap < 0.1
     assert seen[0].bound == result.objective_bound
     assert seen[-1].incumbent == result.objective
+
+
+def test_cuts_of_a_large_graph_are_kept():
+    settings = GeneratorSettings(operators=2500, experts=64)
+    problem = generate_problem("mixture-of-experts", settings, 4)
+    cuts = (problem.operators[len(problem.operators) // 2].name,)
+    result = solve_large(problem.replace(cuts=cuts), LIMITS)
+    assert result.status is SolveStatus.FEASIBLE
+    assert result.objective_bound <= result.objective
+    free = solve_large(problem, LIMITS)
+    assert any(
+        "cut after" in line for line in evaluate(problem.replace(cuts=cuts), free.plan).violations
+    )
 
 
 @pytest.mark.parametrize("unequal", [False, True])

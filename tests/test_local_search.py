@@ -4,7 +4,7 @@ import random
 
 import pytest
 from oracle import brute_force
-from random_problems import random_problem, to_instance
+from random_problems import hand_made_problem, random_problem, to_instance
 
 from solver import (
     Device,
@@ -61,6 +61,32 @@ def test_plans_are_feasible_and_never_worse():
         assert evaluation.objective <= start.objective_values, seed
         improved += evaluation.objective < start.objective_values
     assert improved > 20
+
+
+def test_cuts_and_pinned_stages_are_kept():
+    improved = 0
+    for seed in range(250):
+        problem = hand_made_problem(seed)
+        start = solve(problem, LIMITS, solver="chain")
+        if start.objective is None:
+            continue
+        units = condense(problem)
+        plan = improve(units, start.plan, max_iterations=600)
+        evaluation = evaluate(problem, plan)
+        assert evaluation.feasible, (seed, evaluation.violations)
+        assert evaluation.objective <= start.objective_values, seed
+        improved += evaluation.objective < start.objective_values
+        if problem.stage_pins:
+            assert plan is start.plan
+    assert improved >= 3
+
+
+def test_blocks_between_cuts_are_improved():
+    problem = grid(4, 20, devices=[Device(f"d{i}") for i in range(4)], cuts=("o3.9",))
+    start = solve(problem, LIMITS, solver="chain")
+    plan = improve(condense(problem), start.plan, max_iterations=4000)
+    assert evaluate(problem, plan).feasible
+    assert evaluate(problem, plan).bottleneck_ns < start.objective
 
 
 @pytest.mark.parametrize("objective", ["bottleneck", "transfer", "latency", "peak_memory"])

@@ -1,6 +1,6 @@
 """Boundaries between stages, solved exactly while the others stay."""
 
-from random_problems import random_problem
+from random_problems import hand_made_problem, random_problem
 
 from experiments.generators import GeneratorSettings, generate_problem
 from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem
@@ -26,6 +26,23 @@ def test_it_is_never_worse_and_finds_optima_of_small_problems():
         improved += found.objective < start.objective_values
     assert started >= 60
     assert improved >= 5
+
+
+def test_cuts_and_pinned_stages_are_kept():
+    started = improved = 0
+    for seed in range(150):
+        problem = hand_made_problem(seed, max_operators=6, objective=("bottleneck",))
+        start = solve(problem, SolveLimits(), solver="chain")
+        if start.objective is None:
+            continue
+        plan = improve_by_neighbourhoods(condense(problem), start.plan, max_solves=4)
+        found = evaluate(problem, plan)
+        assert found.feasible, (seed, found.violations)
+        assert found.objective <= start.objective_values, seed
+        started += 1
+        improved += found.objective < start.objective_values
+    assert started >= 60
+    assert improved >= 3
 
 
 def test_it_moves_a_boundary_to_its_optimum():
