@@ -325,13 +325,15 @@ class _Pass:
 
     def _pinned_elsewhere_before(self) -> Ints:
         """Count, by stage and before each place, the operators pinned to other stages."""
+        if self.stage_count is None:
+            return np.zeros((0, self.length + 1), dtype=np.int64)
         pinned = [
             stages[0] if stages else -1
             for stages, members in zip(unit_stages(self.units), self.units.members, strict=True)
             for _ in members
         ]
         stage_at = np.array(pinned, dtype=np.int64)
-        numbers = np.arange(self.stage_count or 0)[:, None]
+        numbers = np.arange(self.stage_count)[:, None]
         other = (stage_at[None, :] >= 0) & (stage_at[None, :] != numbers)
         before = np.zeros((len(numbers), self.length + 1), dtype=np.int64)
         before[:, 1:] = np.cumsum(other, axis=1)

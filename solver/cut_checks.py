@@ -26,6 +26,8 @@ def ordered_cuts(operators: Sequence[Operator], cuts: Iterable[str]) -> tuple[st
         If one is no operator, belongs to a backward pass, or has nothing behind it.
     """
     names = several(cuts, "cuts")
+    if not names:
+        return ()
     for name in names:
         check_name(name, "an entry of cuts")
     index_of = {op.name: index for index, op in enumerate(operators)}

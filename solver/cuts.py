@@ -57,7 +57,12 @@ def without_hand_made(problem: PartitionProblem) -> PartitionProblem:
 
 
 def unit_blocks(units: UnitGraph) -> list[int]:
-    """Return the block of every unit; no unit has operators of two (:mod:`solver.cut_checks`)."""
+    """Return the block of every unit, 0 for all where there are no cuts.
+
+    No unit has operators of two blocks (:mod:`solver.cut_checks`).
+    """
+    if not units.problem.cuts:
+        return [0] * len(units)
     blocks = units.problem.blocks
     return [max(blocks[index] for index in members) for members in units.members]
 
@@ -101,6 +106,8 @@ def positions_of_blocks(problem: PartitionProblem, plan: PartitionPlan) -> list[
     The ranges are disjoint and cover all stages, so whatever leaves every operator in the range
     of its block keeps the cuts too.
     """
+    if not problem.cuts:
+        return [range(len(plan.stages))]
     first = [len(plan.stages)] * (len(problem.cuts) + 1)
     index = plan.stage_index
     for op, block in zip(problem.operators, problem.blocks, strict=True):
