@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import torch
 from torch import fx
 
 from fx_bridge.capture import CapturedGraph
 from fx_bridge.module_paths import ModuleCall, enclosing, module_calls
+
+_CONVERSIONS: Final = ("to", "type_as", "float", "half", "bfloat16", "contiguous")
+"""Functions and methods that return a tensor itself where it is already as it should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +107,29 @@ class _Run:
         found: dict[str, str] = {}
         tensors: dict[str, str] = {}
         for read in node.all_input_nodes:
-            device = self._device_of_read(read, own)
+            source = self._source(read, own)
+            device = self._device_of_read(source, own)
             if device is not None:
-                found.setdefault(device, read.name)
-                if not _is_host_number(read, device):
-                    tensors.setdefault(device, read.name)
+                found.setdefault(device, source.name)
+                if not _is_host_number(source, device):
+                    tensors.setdefault(device, source.name)
         if len(tensors) > 1:
             module = own[-1].path if own else ""
             reads = tuple((name, device) for device, name in tensors.items())
             self.mixed.append(MixedOperator(node.name, module, reads))
         here = next(iter(tensors or found), None)
         self.devices[node.name] = here or self._entered(own) or self.main
+
+    def _source(self, read: fx.Node, own: tuple[ModuleCall, ...]) -> fx.Node:
+        """Return the value that is really read where a graph shows a conversion of it.
+
+        What a module did not have to convert is read outside of it as what went in.
+        """
+        made_in = self.calls.get(read.name, ())
+        while _is_same_tensor(read) and made_in and made_in[-1] not in own:
+            read = read.all_input_nodes[0]
+            made_in = self.calls.get(read.name, ())
+        return read
 
     def _device_of_read(self, read: fx.Node, own: tuple[ModuleCall, ...]) -> str | None:
         if read.op == "get_attr":
@@ -148,6 +164,20 @@ class _Run:
             if prefix in self.device_of:
                 return self.device_of[prefix]
         return self.device_of.get("")
+
+
+def _is_same_tensor(node: fx.Node) -> bool:
+    """Whether a conversion returns its input itself, so that graphs take the two for one."""
+    name = str(node.target).removeprefix("aten.").partition(".")[0]
+    if name not in _CONVERSIONS or not node.all_input_nodes:
+        return False
+    before, after = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
+    return (
+        isinstance(before, torch.Tensor)
+        and isinstance(after, torch.Tensor)
+        and before.dtype == after.dtype
+        and before.stride() == after.stride()
+    )
 
 
 def _is_host_number(read: fx.Node, device: str) -> bool:

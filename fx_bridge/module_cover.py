@@ -31,7 +31,8 @@ class ModuleCover:
     Raises
     ------
     PartitionError
-        If a module without inner modules that run anything has operators in several places.
+        If a module that owns tensors has operators in several places, and no inner modules that
+        run anything.
     """
 
     def __init__(
@@ -44,9 +45,12 @@ class ModuleCover:
         self.calls = module_calls(captured)
         self.entries: dict[str, str] = {}
         self.tensors: dict[str, list[str]] = {}
+        self.within: dict[str, str] = {}
         self.children: dict[str, dict[str, None]] = {}
         for name in tensor_names(captured):
             self.tensors.setdefault(name.rpartition(".")[0], []).append(name)
+            for prefix in list(enclosing(name))[:-1]:
+                self.within.setdefault(prefix, name)
         for path in (*self.operators, *self.tensors):
             parent = ""
             for prefix in enclosing(path) if path else ():
@@ -69,6 +73,8 @@ class ModuleCover:
             (self.entries[path],) = found
         elif not found:
             self._cover_unused(path)
+        elif path and not self._has_tensors(path):
+            pass  # as a Dropout that is called in many places: it runs where its values are
         elif not any(self.operators.get(child) for child in children):
             where = " and ".join(f"{place} ({name!r})" for place, name in found.items())
             raise PartitionError(
@@ -91,10 +97,11 @@ class ModuleCover:
 
     def _cover_unused(self, path: str) -> None:
         """Put a module that runs nothing itself where its tensors are read."""
-        owners = (o for o in self.tensors if o == path or o.startswith(f"{path}."))
-        owner = next(owners, None)
-        if owner is not None:
-            self.entries[path] = self._of_tensor(self.tensors[owner][0])
+        if self._has_tensors(path):
+            self.entries[path] = self._of_tensor(self.within[path])
+
+    def _has_tensors(self, path: str) -> bool:
+        return path in self.within
 
     def _of_tensor(self, name: str) -> str:
         return self.place_of_reader.get(name, self.main)

@@ -8,17 +8,26 @@ TOKENS = (torch.randint(0, 10, (2, 4)),)
 KINDS = ("embedding", "linear", "add", "mul", "relu", "arange", "layer_norm")
 
 
+class Norm(nn.LayerNorm):
+    """Converts its input as those of published models do, here to the dtype that it has."""
+
+    def forward(self, x):
+        return super().forward(x.to(torch.float32))
+
+
 class Block(nn.Module):
     def __init__(self):
         super().__init__()
-        self.norm = nn.LayerNorm(8)
+        self.norm = Norm(8)
         self.up = nn.Linear(8, 16)
         self.act = nn.ReLU()
         self.down = nn.Linear(16, 8)
+        self.drop = nn.Dropout(0.5)
         self.scale = nn.Parameter(torch.ones(8))
 
     def forward(self, x, bias):
-        return self.down(self.act(self.up(self.norm(x) + bias))) * self.scale + x
+        y = self.down(self.act(self.up(self.norm(x))))
+        return self.drop(y) * self.scale + y + x + bias
 
 
 class Net(nn.Module):
@@ -28,6 +37,7 @@ class Net(nn.Module):
         self.positions = nn.Parameter(torch.ones(4, 8))
         self.blocks = nn.ModuleList([Block() for _ in range(count)])
         self.head = nn.Linear(8, 10)
+        self.eval()
 
     def forward(self, tokens):
         steps = torch.arange(4, device=tokens.device)

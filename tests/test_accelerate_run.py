@@ -73,11 +73,11 @@ def test_operators_run_where_accelerate_runs_them():
 
 def test_what_goes_between_modules_is_said():
     captured = capture(Net(1), TOKENS)
-    mapping = {"embed": "a", "blocks.0.norm": "a", "blocks.0": "b", "head": "b"}
+    mapping = {"embed": "a", "blocks.0.down": "a", "blocks.0": "b", "head": "b"}
     run = run_by_device_map(captured, mapping, "a")
-    (mixed,) = run.mixed
+    mixed = run.mixed[0]
     assert mixed.module == "blocks.0"
-    assert mixed.reads == (("layer_norm", "a"), ("unsqueeze", "b"))
+    assert mixed.reads == (("dropout", "a"), ("blocks_0_scale", "b"))
     whole = {"embed": "a", "blocks.0": "b", "head": "b"}
     run = run_by_device_map(captured, whole, "a")
     assert run.mixed == ()
@@ -110,3 +110,15 @@ def test_tied_tensors_have_all_their_names():
     model.head.weight = model.embed.weight
     names = tensor_names(capture(model, TOKENS))
     assert {"embed.weight", "head.weight", "positions"} <= set(names)
+
+
+def test_a_conversion_of_nothing_is_its_input_outside_of_its_module():
+    """The sum reads what went into the norm, though the graph says what the norm converted."""
+    captured = capture(Net(1), TOKENS)
+    (read,) = (n for n in captured.operators if n.name == "to")
+    total = next(user for user in read.users if kind_of(user) == "add")
+    mapping = {"embed": "cpu", "blocks.0": "cpu", "blocks.0.norm": "cuda:0", "head": "cpu"}
+    run = run_by_device_map(captured, mapping, "cpu")
+    assert run.assignment["to"] == run.assignment["layer_norm"] == "cuda:0"
+    assert run.assignment[total.name] == "cpu"
+    assert run.mixed == ()

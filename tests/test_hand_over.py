@@ -127,8 +127,12 @@ def test_divided_modules_are_refused_with_what_to_keep_whole():
             return self.pair["other"](self.pair["norm"](x))
 
     class Double(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shift = nn.Parameter(torch.ones(4))
+
         def forward(self, x):
-            return (x + 1).relu()
+            return (x + self.shift).relu()
 
     captured = capture(Twice(), (torch.ones(2, 4),))
     plan = PartitionPlan(
@@ -144,6 +148,25 @@ def test_divided_modules_are_refused_with_what_to_keep_whole():
         captured, devices=devices(2), keep_whole=["pair.norm"], interconnect=Interconnect()
     )
     assert set(device_map(captured, result.plan).values()) <= {0, 1}
+
+
+def test_modules_without_tensors_may_be_called_anywhere():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.act = nn.Sequential(nn.Tanh())
+
+        def forward(self, x):
+            return self.act(self.b(self.act(self.a(x))))
+
+    captured = capture(Shared(), (torch.ones(2, 4),))
+    places = {"linear": "cuda:0", "tanh": "cuda:0", "linear_1": "cuda:1", "tanh_1": "cuda:1"}
+    plan = PartitionPlan(places, ("cuda:0", "cuda:1"))
+    mapping = device_map(captured, plan)
+    assert mapping == {"a": 0, "b": 1}
+    assert plan_from_device_map(captured, devices(2), mapping) == plan
+    assert split_spec(captured, plan) == {"b": SplitPoint.BEGINNING}
 
 
 def test_residuals_over_two_devices_are_refused():

@@ -189,7 +189,7 @@ def test_a_plan_that_breaks_limits_ends_with_one(captured, write, capsys):
 def test_modules_that_the_plan_divides_are_told(captured, write, capsys):
     words = ["score", write({"": 0, "blocks.1.down": 1}), MODEL, "--devices", "2x20KB", "--json"]
     found = answer(capsys, words)
-    assert "would read" in found["notes"][0] and "(and 1 more)" in found["notes"][0]
+    assert "would read" in found["notes"][0] and "(and 2 more)" in found["notes"][0]
     found = answer(capsys, [*words, "--keep-whole", "blocks.*"], EXIT_NO_PLAN)
     assert "module 'blocks.1' is kept whole" in found["violations"][-1]
 
