@@ -306,6 +306,11 @@ def _checked(
             f"rank is {rank!r}, but the plan has {count} devices; write a number from 0 to "
             f"{count - 1}"
         )
+    if count == 1 and interfaces.rounds > 1 and not training:
+        raise PartitionError(
+            f"the plan runs {interfaces.rounds} chunks on one device, which torch's schedules "
+            "take in training alone; run the split in one process, or plan one chunk per device"
+        )
     _check_schedule(schedule, microbatches, count, interfaces.rounds)
     local_device(plan.device_order[rank], device)
     if training:

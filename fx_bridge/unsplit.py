@@ -24,8 +24,8 @@ def captured_of(split: fx.GraphModule) -> CapturedGraph:
     Returns
     -------
     CapturedGraph
-        Names, values and weights are those of the graph that was split; what no operator reads
-        is left out, and so are the example inputs.
+        Names, values and weights are those of the graph that was split. What no operator reads
+        is left out, names of tied weights too, and so are the example inputs.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """Models with plans, run by the workers of ``test_pipeline.py`` and in one process beside them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,8 +29,10 @@ class Case:
         Where a new position begins, as parts of the operators; empty parts make empty positions.
     ranks, rounds, microbatches : int
     schedule : str
-    loss : callable
-        Of the outputs and the target.
+    loss : callable or None
+        Of the outputs and the target; without, only forward passes are run.
+    same_as_whole_batch : bool
+        Gradients are those of the model itself on the whole batch.
     """
 
     model: Callable[[], nn.Module]
@@ -40,9 +42,7 @@ class Case:
     rounds: int = 1
     microbatches: int = 4
     schedule: str = "1f1b"
-    loss: Callable[[Any, Any], torch.Tensor] = field(
-        default=lambda out, y: functional.mse_loss(out, y)
-    )
+    loss: Callable[[Any, Any], torch.Tensor] | None = functional.mse_loss
     tied_weights: str = "colocate"
     same_as_whole_batch: bool = True
 
@@ -220,6 +220,11 @@ CASES = {
     "integers, 1f1b": Case(Integers, rows, (0.5,), loss=first_output),
     "integers, gpipe": Case(
         Integers, rows, (0.35, 0.65), ranks=3, schedule="gpipe", loss=first_output
+    ),
+    "forward only, 1f1b": Case(Skips, rows, (0.2, 0.6), ranks=3, loss=None),
+    "forward only, interleaved": Case(Skips, rows, (0.2, 0.5, 0.7), rounds=2, loss=None),
+    "forward only, looped": Case(
+        Integers, rows, (0.2, 0.5, 0.7), rounds=2, schedule="gpipe", loss=None
     ),
     "outputs, 1f1b": Case(Outputs, keywords, (0.3, 0.6), ranks=3, loss=_loss_of_outputs),
     "outputs, interleaved": Case(

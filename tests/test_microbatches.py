@@ -6,7 +6,7 @@ from torch.distributed.pipelining.microbatch import merge_chunks, split_args_kwa
 from torch.utils import _pytree as pytree
 
 from fx_bridge.capture import capture
-from fx_bridge.microbatches import chunk_specs
+from fx_bridge.microbatches import chunk_specs, pipeline_specs
 from fx_bridge.rescale import rescale
 from solver import PartitionError
 
@@ -106,3 +106,43 @@ def test_a_returned_batch_size_is_no_output_of_microbatches():
     outputs = [Counts()(part, False) for part in x.chunk(3)]
     specs = chunk_specs(capture(Counts(), (x, False)), 3)
     assert merge_chunks(outputs, specs.outputs)[1] == 4
+
+
+class Mixing(nn.Module):
+    """What depends on a microbatch as a whole, and what on none."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x, table):
+        y = self.norm(x)
+        return y, y.square().mean(), x.mean(), table * 2, x.argsort(0), self.norm.running_mean
+
+
+def test_a_pipeline_runs_each_microbatch_by_itself():
+    torch.manual_seed(0)
+    x, table = torch.randn(6, 3), torch.randn(5)
+    captured = capture(Mixing(), (x[:2], table))
+    specs = pipeline_specs(captured, 3)
+    parts, _ = split_args_kwargs_into_chunks((x, table), {}, 3, specs.args, {})
+    outputs = [pytree.tree_map(torch.clone, captured.module(*part)) for part in parts]
+    found = merge_chunks(outputs, specs.outputs)
+    assert torch.equal(found[0], torch.cat([output[0] for output in outputs]))
+    # Nobody knows how the mean of what was normalised is merged.
+    assert found[1] == [output[1] for output in outputs]
+    torch.testing.assert_close(found[2], x.mean())
+    assert torch.equal(found[3], table * 2)
+    assert torch.equal(found[5], outputs[-1][5])
+    with pytest.raises(PartitionError, match="mixes samples"):
+        chunk_specs(capture(Mixing(), (x, table)), 3)
+
+
+def test_a_pipeline_does_not_return_the_size_of_a_microbatch():
+    class Counts(nn.Module):
+        def forward(self, x):
+            return x.sin(), x.size(0)
+
+    captured = capture(Counts(), (torch.ones(2, 4),))
+    with pytest.raises(PartitionError, match="returns the number 2, which is 6"):
+        pipeline_specs(captured, 3)

@@ -1,0 +1,106 @@
+import pytest
+import torch
+from torch import nn
+
+from fx_bridge.capture import capture
+from fx_bridge.microbatches import pipeline_specs
+from fx_bridge.step_inputs import BatchSplitter
+from solver import PartitionError
+
+CPU = torch.device("cpu")
+
+
+class Model(nn.Module):
+    def forward(self, x, pair, *, table, rows, scale=2.0):
+        return x * pair["a"] + table * scale + rows.sum(1, keepdim=True) + pair["b"][0]
+
+
+def inputs(count):
+    pair = {"a": torch.randn(count, 3), "b": [torch.randn(count, 3), None]}
+    return (torch.randn(count, 3), pair), {
+        "table": torch.randn(3),
+        "rows": torch.randn(count, 2),
+        "scale": 0.5,
+    }
+
+
+@pytest.fixture(scope="module")
+def captured():
+    args, kwargs = inputs(2)
+    return capture(Model(), args, kwargs)
+
+
+def splitter(captured, microbatches, names=None, training=True):
+    specs = pipeline_specs(captured, microbatches) if microbatches > 1 else None
+    every = [node.name for node in captured.graph.find_nodes(op="placeholder")]
+    return BatchSplitter(captured, names or every, specs, CPU, training=training)
+
+
+def test_a_batch_is_split_where_each_input_holds_it(captured):
+    args, kwargs = inputs(6)
+    parts = splitter(captured, 3).inputs(args, kwargs)
+    for number, part in enumerate(parts):
+        rows = slice(2 * number, 2 * number + 2)
+        assert torch.equal(part["x"], args[0][rows])
+        assert torch.equal(part["pair_a"], args[1]["a"][rows])
+        assert torch.equal(part["pair_b_0"], args[1]["b"][0][rows])
+        assert torch.equal(part["table"], kwargs["table"])
+        assert part["scale"] == 0.5
+    found = [captured.module(*args_of(part)[0], **args_of(part)[1]) for part in parts]
+    assert torch.equal(torch.cat(found), Model()(*args, **kwargs))
+
+
+def args_of(part):
+    pair = {"a": part["pair_a"], "b": [part["pair_b_0"], None]}
+    return (part["x"], pair), {name: part[name] for name in ("table", "rows", "scale")}
+
+
+def test_a_rank_takes_what_it_reads(captured):
+    args, kwargs = inputs(4)
+    parts = splitter(captured, 2, ["table"]).inputs(args, kwargs)
+    assert [list(part) for part in parts] == [["table"], ["table"]]
+    specs = pipeline_specs(captured, 2)
+    nothing = BatchSplitter(captured, [], specs, CPU, training=True)
+    assert nothing.inputs((), {}) == [{}, {}]
+
+
+def test_one_microbatch_is_taken_as_it_is(captured):
+    args, kwargs = inputs(2)
+    [part] = splitter(captured, 1).inputs(args, kwargs)
+    assert part["x"] is args[0]
+    assert part["rows"] is kwargs["rows"]
+    target = torch.ones(3)
+    assert splitter(captured, 1).targets(target)[0] is target
+
+
+def test_the_order_of_keywords_is_free(captured):
+    args, kwargs = inputs(4)
+    turned = dict(reversed(kwargs.items()))
+    one, other = (splitter(captured, 2).inputs(args, given) for given in (kwargs, turned))
+    assert torch.equal(one[1]["rows"], other[1]["rows"])
+
+
+def test_inputs_of_other_sizes_are_refused(captured):
+    args, kwargs = inputs(4)
+    with pytest.raises(PartitionError, match=r"takes \[10, 3\], 5 microbatches along dimension 0"):
+        splitter(captured, 5).inputs(args, kwargs)
+    with pytest.raises(PartitionError, match=r"input 'table' has shape \[4\]"):
+        splitter(captured, 2).inputs(args, kwargs | {"table": torch.ones(4)})
+    with pytest.raises(PartitionError, match="the inputs have the structure"):
+        splitter(captured, 2).inputs(args, {})
+    differentiable = args[0].clone().requires_grad_()
+    with pytest.raises(PartitionError, match="input 'x' requires a gradient"):
+        splitter(captured, 2).inputs((differentiable, args[1]), kwargs)
+    splitter(captured, 2, training=False).inputs((differentiable, args[1]), kwargs)
+
+
+def test_targets_are_structures_of_tensors(captured):
+    target = {"a": torch.arange(4), "b": (torch.arange(8).view(4, 2), "mean", None)}
+    parts = splitter(captured, 2).targets(target)
+    assert parts[1]["a"].tolist() == [2, 3]
+    assert parts[0]["b"][0].tolist() == [[0, 1], [2, 3]]
+    assert parts[1]["b"][1:] == ("mean", None)
+    assert splitter(captured, 2).targets(None) == [None, None]
+    for wrong in (torch.arange(3), torch.tensor(1)):
+        with pytest.raises(PartitionError, match="has no 2 equal parts"):
+            splitter(captured, 2).targets(wrong)
