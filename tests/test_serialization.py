@@ -10,7 +10,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from random_problems import random_plan, random_problem
+from random_problems import hand_made_problem, random_plan, random_problem
 
 from solver.errors import PartitionError
 from solver.hardware import Device, Interconnect, Link
@@ -55,6 +55,15 @@ def test_problems_and_plans_survive_json(seed):
     again = plan_from_json(json.loads(json.dumps(plan_to_json(plan))))
     assert again == plan
     assert list(again.assignment) == list(plan.assignment)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_cuts_and_pinned_stages_survive_json(seed):
+    problem = hand_made_problem(seed)
+    text = json.dumps(problem_to_json(problem))
+    again = problem_from_json(json.loads(text))
+    assert (again.cuts, again.stage_pins) == (problem.cuts, problem.stage_pins)
+    assert again == problem
 
 
 def test_problems_and_plans_survive_files(tmp_path):
@@ -118,6 +127,10 @@ def changed(data, path, value):
         (["microbatches"], "2", ("microbatches is '2'", "whole number")),
         (["chunks_per_device"], 0, ("chunks_per_device is 0", "at least 1")),
         (["max_devices"], 0, ("max_devices is 0", "positive number")),
+        (["cuts"], "a", ("cuts is 'a'", "write a list of operators")),
+        (["cuts"], [3], ("entry of cuts is 3", "non-empty string")),
+        (["cuts"], ["z"], ("cut after 'z'", "no such operator")),
+        (["graph", "nodes", 0, "stage"], 1.5, ("operator 'a'", "stage is 1.5", "whole number")),
         (["devices"], {}, ("devices is not a list",)),
         (["devices"], [], ("no devices",)),
         (["devices", 0], "gpu0", ("devices[0] is not an object",)),
