@@ -21,6 +21,7 @@ import typer
 
 from experiments.compare_command import compare
 from experiments.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED, EXIT_TERMINATED
+from experiments.hand_over_command import hand_over
 from experiments.list_commands import list_devices, list_models
 from experiments.plan_command import plan
 from experiments.problem_commands import export, generate
@@ -43,6 +44,7 @@ app.command()(compare)
 app.command()(plan)
 app.command()(solve)
 app.command()(score)
+app.command(name="hand-over")(hand_over)
 app.command()(export)
 app.command()(generate)
 app.command()(split)
