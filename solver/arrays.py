@@ -126,6 +126,7 @@ class ProblemArrays:
             [-1 if op.transfer_ns is None else op.transfer_ns for op in operators]
         )
         self._latency_ns: dict[str, Ints] = {}
+        self._pass_latency_ns: dict[str, tuple[Ints, Ints]] = {}
 
     @cached_property
     def holdings(self) -> HoldingArrays:
@@ -146,12 +147,22 @@ class ProblemArrays:
         In training with that of its backward pass.
         """
         if device_class not in self._latency_ns:
-            operators = self._problem.operators
-            times = _array([op.latency_on(device_class) for op in operators])
-            if self._problem.is_training:
-                times += _array([op.backward.latency_on(device_class) for op in operators])
-            self._latency_ns[device_class] = times
+            forward_ns, backward_ns = self.pass_latency_ns(device_class)
+            self._latency_ns[device_class] = forward_ns + backward_ns
         return self._latency_ns[device_class]
+
+    def pass_latency_ns(self, device_class: str) -> tuple[Ints, Ints]:
+        """Return the times of forward and backward passes; without training the latter are 0."""
+        if device_class not in self._pass_latency_ns:
+            operators = self._problem.operators
+            backward_ns = np.zeros(len(operators), dtype=np.int64)
+            if self._problem.is_training:
+                backward_ns = _array([op.backward.latency_on(device_class) for op in operators])
+            self._pass_latency_ns[device_class] = (
+                _array([op.latency_on(device_class) for op in operators]),
+                backward_ns,
+            )
+        return self._pass_latency_ns[device_class]
 
     def transfer_ns(self, operators: Ints, link: Link, back: Link) -> Ints:
         """Return the time of one transfer over `link` of the value of each of `operators`.

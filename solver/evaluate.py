@@ -13,10 +13,12 @@ import numpy as np
 
 from solver.arrays import Ints, sums, unique_pairs
 from solver.cuts import broken_by
-from solver.hardware import STAGING_HOST
+from solver.layout import Layout
+from solver.moves import Moves, Passes, stage_moves, stage_passes
 from solver.plan import PartitionPlan, Stage, check_assignment
 from solver.problem import ObjectiveName, PartitionProblem
-from solver.relays import Hops, relay_hops
+from solver.relays import Hops
+from solver.step import PipelineStep, pipeline_step
 from solver.training import in_flight
 
 
@@ -108,6 +110,8 @@ class Evaluation:
         One per device of the problem, in the problem's order.
     stages : tuple of StageUsage
         One per stage of the plan, in the plan's order.
+    step : PipelineStep
+        One step of the plan as a pipeline; `step.timeline()` says when everything runs.
     objective : tuple of int
         The values of the problem's objectives, in their order.
     """
@@ -120,7 +124,13 @@ class Evaluation:
     bottleneck_ns: int
     latency_ns: int
     peak_memory_permille: int
+    step: PipelineStep
     objective: tuple[int, ...]
+
+    @property
+    def step_ns(self) -> int:
+        """Time of a step of all microbatches, found by simulation whenever it is asked for."""
+        return self.step.timeline().step_ns
 
     @property
     def feasible(self) -> bool:
@@ -129,6 +139,8 @@ class Evaluation:
 
     def value(self, objective: ObjectiveName) -> int:
         """Return the plan's value in one objective, whether or not the problem asks for it."""
+        if objective == "step":
+            return self.step_ns
         return {
             "devices": self.devices_used,
             "transfer": self.transfer_bytes,
@@ -158,13 +170,15 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
 
     Notes
     -----
-    The latency of a plan whose stages form a cycle is the sum of the times of all stages.
+    The latency of a plan whose stages form a cycle is the sum of the times of all stages, and its
+    step that of all microbatches one after another.
     Runs in near-linear time, a few tens of milliseconds per 100,000 operators.
     """
     check_assignment(problem, plan.assignment)
     device_number = {device.name: number for number, device in enumerate(problem.devices)}
-    layout = _Layout(problem, plan, device_number)
-    times = _stage_times(problem, layout)
+    layout = Layout(problem, plan, device_number)
+    passes, moves = stage_passes(problem, layout), stage_moves(problem, layout)
+    times = _stage_times(passes, moves)
     memory = _Memory(
         problem,
         layout.stage,
@@ -199,6 +213,7 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     latency_ns = _longest_path(stages, layout.arcs)
     if layout.hops is not None:
         latency_ns = _longest_relay(problem, layout, layout.hops, times)
+    step = pipeline_step(problem, plan, layout, passes, moves)
     values: dict[str, int] = {
         "devices": len(plan.device_order),
         "transfer": times.transfer_bytes,
@@ -206,6 +221,8 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
         "latency": latency_ns,
         "peak_memory": max(entry.peak_memory_permille for entry in usage),
     }
+    if "step" in problem.objective:
+        values["step"] = step.timeline().step_ns
     return Evaluation(
         violations=tuple(_violations(problem, plan, usage, layout.arcs)),
         usage=usage,
@@ -215,6 +232,7 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
         bottleneck_ns=values["bottleneck"],
         latency_ns=values["latency"],
         peak_memory_permille=values["peak_memory"],
+        step=step,
         objective=tuple(values[name] for name in problem.objective),
     )
 
@@ -253,58 +271,6 @@ def stage_memory_bytes(
     return int((held_bytes + (in_flight - 1) * memory.saved_bytes)[0])
 
 
-class _Layout:
-    """Where a plan puts every operator, as arrays.
-
-    `stage` and `device` are numbers by operator, and -1 by graph input; `order` lists the
-    operators stage after stage, each in execution order; `arcs` are the pairs of stages that a
-    forward edge crosses.
-
-    *Places* are where something is held and takes time: the stages and, under relayed charging,
-    after them the positions of the chain that have no operators. `device_of_place` is by place,
-    `place` by position; `hops` is None under other charging.
-    """
-
-    def __init__(
-        self, problem: PartitionProblem, plan: PartitionPlan, device_number: dict[str, int]
-    ) -> None:
-        index = plan.stage_index
-        count = len(problem.operators)
-        arrays = problem.arrays
-        self.stage = np.full(len(arrays.root), -1, dtype=np.int64)
-        self.stage[:count] = [index[op.name] for op in problem.operators]
-        numbers = [device_number[stage.device] for stage in plan.stages]
-        self.device_of_stage = np.array([*numbers, -1], dtype=np.int64)
-        self.order = np.argsort(self.stage[:count], kind="stable")
-        self.stage_count = len(plan.stages)
-        self.hops: Hops | None = None
-        self.place = np.arange(self.stage_count, dtype=np.int64)
-        self.device_of_place = self.device_of_stage[:-1]
-        if problem.interconnect.charging == "relayed":
-            self.hops = relay_hops(problem, plan)
-            self._add_relays(self.hops, plan, device_number)
-        reader, read = arrays.reads.pairs(np.arange(count, dtype=np.int64))
-        forward = read < count
-        reader, read = reader[forward], read[forward]
-        crossing = self.stage[read] != self.stage[reader]
-        self.reader, self.read = reader[crossing], read[crossing]
-        forward = ~(arrays.is_backward[self.read] | arrays.is_backward[self.reader])
-        sources, targets = unique_pairs(
-            self.stage[self.read[forward]], self.stage[self.reader[forward]], self.stage_count
-        )
-        self.arcs = list(zip(sources.tolist(), targets.tolist(), strict=True))
-
-    def _add_relays(self, hops: Hops, plan: PartitionPlan, device_number: dict[str, int]) -> None:
-        rank = {device: number for number, device in enumerate(plan.device_order)}
-        used = [stage.chunk * len(rank) + rank[stage.device] for stage in plan.stages]
-        empty = np.setdiff1d(np.arange(hops.position_count, dtype=np.int64), used)
-        self.place = np.argsort([*used, *empty.tolist()])
-        devices = np.array([device_number[name] for name in plan.device_order], dtype=np.int64)
-        self.device_of_place = np.concatenate(
-            [self.device_of_place, devices[empty % hops.device_count]]
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class _StageTimes:
     """Times by place, and the bytes that travel in all."""
@@ -315,79 +281,14 @@ class _StageTimes:
     transfer_bytes: int
 
 
-def _stage_times(problem: PartitionProblem, layout: _Layout) -> _StageTimes:
-    arrays, interconnect, devices = problem.arrays, problem.interconnect, problem.devices
-    stage, device_of_stage, count = layout.stage, layout.device_of_stage, layout.stage_count
-    device = device_of_stage[stage[: len(problem.operators)]]
-    compute_ns = np.zeros(count, dtype=np.int64)
-    for device_class in {entry.device_class for entry in devices}:
-        of_class = np.array([entry.device_class == device_class for entry in devices])
-        here = np.flatnonzero(of_class[device])
-        compute_ns += sums(stage[here], arrays.latency_ns(device_class)[here], count)
-    if layout.hops is not None:
-        return _relay_times(problem, layout, layout.hops, compute_ns)
-
-    # Every value and each other device that reads it, with the first stage there that does.
-    value, target = unique_pairs(layout.read, stage[layout.reader], count)
-    moved = device_of_stage[target] != device[value]
-    value, target = value[moved], target[moved]
-    # The pairs are sorted by value and stage, and np.unique returns first occurrences.
-    _, first = np.unique(value * len(devices) + device_of_stage[target], return_index=True)
-    value, target = value[first], target[first]
-    source_device, target_device = device[value], device_of_stage[target]
-    send_ns = np.zeros(count, dtype=np.int64)
-    receive_ns = np.zeros(count, dtype=np.int64)
-
-    def charge(values: Ints, sources: Ints | None, targets: Ints | None) -> Ints:
-        """Return the time of each transfer; None stands for the staging memory."""
-        if not interconnect.links:
-            return arrays.transfer_ns(values, interconnect.default, interconnect.default)
-        times_ns = np.zeros(len(values), dtype=np.int64)
-        staging = np.full(len(values), -1, dtype=np.int64)
-        keys = (staging if sources is None else sources) * (len(devices) + 1)
-        keys = keys + (staging if targets is None else targets)
-        for key in np.unique(keys):
-            here = np.flatnonzero(keys == key)
-            ends = [
-                STAGING_HOST if ends is None else devices[ends[here[0]]].name
-                for ends in (sources, targets)
-            ]
-            there, back = interconnect.link(*ends), interconnect.link(*ends[::-1])
-            times_ns[here] = arrays.transfer_ns(values[here], there, back)
-        return times_ns
-
-    if interconnect.charging == "peer_to_peer":
-        moved_ns = charge(value, source_device, target_device)
-        np.add.at(send_ns, stage[value], moved_ns)
-        np.add.at(receive_ns, target, moved_ns)
-    else:
-        pays = np.array([not entry.is_host for entry in devices])
-        written = np.unique(value[pays[source_device]])
-        np.add.at(send_ns, stage[written], charge(written, device[written], None))
-        paid = pays[target_device]
-        read_ns = charge(value[paid], None, target_device[paid])
-        np.add.at(receive_ns, target[paid], read_ns)
+def _stage_times(passes: Passes, moves: Moves) -> _StageTimes:
+    sent, received = moves.source >= 0, moves.target >= 0
+    moved_ns, count = moves.forward_ns + moves.gradient_ns, len(passes.forward_ns)
     return _StageTimes(
-        compute_ns=compute_ns.tolist(),
-        send_ns=send_ns.tolist(),
-        receive_ns=receive_ns.tolist(),
-        transfer_bytes=int((arrays.value_bytes + arrays.gradient_bytes)[value].sum()),
-    )
-
-
-def _relay_times(
-    problem: PartitionProblem, layout: _Layout, hops: Hops, compute_ns: Ints
-) -> _StageTimes:
-    """Charge every hop to the two positions that it joins."""
-    count = len(layout.device_of_place)
-    hop_ns = hops.forward_ns + hops.gradient_ns
-    travelled = hops.value if hops.device_count > 1 else hops.value[:0]
-    sizes_bytes = problem.arrays.value_bytes + problem.arrays.gradient_bytes
-    return _StageTimes(
-        compute_ns=[*compute_ns.tolist(), *[0] * (count - len(compute_ns))],
-        send_ns=sums(layout.place[hops.source], hop_ns, count).tolist(),
-        receive_ns=sums(layout.place[hops.target], hop_ns, count).tolist(),
-        transfer_bytes=int(sizes_bytes[travelled].sum()),
+        compute_ns=(passes.forward_ns + passes.backward_ns).tolist(),
+        send_ns=sums(moves.source[sent], moved_ns[sent], count).tolist(),
+        receive_ns=sums(moves.target[received], moved_ns[received], count).tolist(),
+        transfer_bytes=moves.transfer_bytes,
     )
 
 
@@ -465,7 +366,7 @@ class _Memory:
         return live
 
 
-def _received_bytes(problem: PartitionProblem, layout: _Layout, memory: _Memory) -> Ints:
+def _received_bytes(problem: PartitionProblem, layout: Layout, memory: _Memory) -> Ints:
     """Bytes that each place holds because it receives them."""
     hops = layout.hops
     if hops is None:
@@ -523,7 +424,7 @@ class _Relay:
 
 
 def _relays(
-    problem: PartitionProblem, layout: _Layout, times: _StageTimes, received_bytes: Ints
+    problem: PartitionProblem, layout: Layout, times: _StageTimes, received_bytes: Ints
 ) -> list[_Relay]:
     """Return what only passes through, by device of the problem."""
     empty = slice(layout.stage_count, None)
@@ -537,7 +438,7 @@ def _relays(
 
 def _device_usage(
     problem: PartitionProblem,
-    layout: _Layout,
+    layout: Layout,
     stages: tuple[StageUsage, ...],
     relays: list[_Relay],
     memory: _Memory,
@@ -605,7 +506,7 @@ def _longest_path(stages: tuple[StageUsage, ...], arcs: list[tuple[int, int]]) -
 
 
 def _longest_relay(
-    problem: PartitionProblem, layout: _Layout, hops: Hops, times: _StageTimes
+    problem: PartitionProblem, layout: Layout, hops: Hops, times: _StageTimes
 ) -> int:
     """Return the longest path through the positions of a pipeline.
 

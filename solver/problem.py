@@ -41,7 +41,7 @@ exact.
 """
 
 MemoryModel = Literal["weights", "inference", "training"]
-ObjectiveName = Literal["devices", "transfer", "bottleneck", "latency", "peak_memory"]
+ObjectiveName = Literal["devices", "transfer", "bottleneck", "latency", "peak_memory", "step"]
 
 MEMORY_MODELS: Final[tuple[str, ...]] = ("weights", "inference", "training")
 OBJECTIVES: Final[tuple[str, ...]] = (
@@ -50,6 +50,7 @@ OBJECTIVES: Final[tuple[str, ...]] = (
     "bottleneck",
     "latency",
     "peak_memory",
+    "step",
 )
 
 
@@ -247,10 +248,12 @@ class PartitionProblem:
         One of `OBJECTIVES`, or several to be minimised lexicographically.
     memory_model : {"weights", "inference", "training"}
     schedule : {"gpipe", "1f1b"}
-        How many microbatches a stage has in flight (memory model ``training`` only); see
-        :func:`solver.training.in_flight`. With several chunks ``1f1b`` is interleaved.
+        In which order the devices work (:func:`solver.schedules.action_tables`), which the
+        objective ``step`` depends on; and so how many microbatches a stage has in flight, which
+        memory depends on in training. With several chunks ``1f1b`` is interleaved. Other memory
+        models have forward passes alone, in the same order.
     microbatches : int
-        Microbatches per step (memory model ``training`` only).
+        Microbatches per step; of account for the objective ``step``, and for memory in training.
     chunks_per_device : int
         Most stages of a device: data may pass through the order of devices so many times
         (interleaved, "virtual" stages).

@@ -27,6 +27,8 @@ are remembered by that set (a bit mask); this makes the enumeration fast enough.
 
 import itertools
 
+from step_oracle import step_ns
+
 HOST = "host"
 NS_PER_S = 1_000_000_000
 
@@ -523,8 +525,11 @@ class Oracle:
         }
 
 
-def cost(instance, assignment, device_order, chunks=None, oracle=None):
+def cost(instance, assignment, device_order, chunks=None, oracle=None, *, with_step=False):
     """Everything about one plan; `latency` is None when the stages form a cycle.
+
+    `step` is found if `with_step` asks for it, and None when something would travel to an earlier
+    stage.
 
     `chunks` names the chunk of each operator that is not in chunk 0. `violations` is a set of
     kinds: "order", "memory", "pin", "colocation", "chunks", "devices", "cut", "stage".
@@ -564,6 +569,7 @@ def cost(instance, assignment, device_order, chunks=None, oracle=None):
         "devices": len(used),
         "bottleneck": max(values["load"]),
         "peak_memory": oracle.permille(held),
+        "step": step_ns(oracle, places, masks, order) if with_step else None,
         "violations": violations,
     }
 
@@ -599,6 +605,7 @@ def brute_force(instance):
         )
         unit_numbers.append([oracle.number[name] for name in unit])
     most_devices = instance["max_devices"] or len(number_of)
+    steps = "step" in instance["objective"]
     order_matters = instance["memory_model"] == "training" and instance["schedule"] == "1f1b"
     needs_time = bool({"bottleneck", "latency", "transfer"} & set(instance["objective"]))
     places = [None] * len(oracle.ops)
@@ -619,7 +626,7 @@ def brute_force(instance):
         if not orders:
             continue
         masks = oracle.masks(places)
-        if oracle.relays:
+        if oracle.relays or steps:
             for order in orders:
                 held = oracle.memory(masks, order)
                 if not oracle.memory_fits(held):
@@ -627,8 +634,13 @@ def brute_force(instance):
                 values = {"devices": len(used), "peak_memory": oracle.permille(held)}
                 if needs_time:
                     with_latency = "latency" in instance["objective"]
-                    values.update(oracle.relay_times(masks, order, with_latency=with_latency))
+                    if oracle.relays:
+                        values.update(oracle.relay_times(masks, order, with_latency=with_latency))
+                    else:
+                        values.update(oracle.times(places, masks, with_latency=with_latency))
                     values["bottleneck"] = max(values["load"])
+                if steps:
+                    values["step"] = step_ns(oracle, places, masks, order)
                 objective = tuple(values[name] for name in instance["objective"])
                 if best is None or objective < best:
                     best, best_places = objective, list(places)

@@ -24,6 +24,7 @@ from solver.problem import (
 from solver.training import Backward
 
 _DIRECT_CHARGINGS = ("peer_to_peer", "host_staged")
+_DRAWN_OBJECTIVES = tuple(name for name in OBJECTIVES if name != "step")
 
 
 def random_problem(
@@ -33,13 +34,16 @@ def random_problem(
     max_operators: int = 8,
     draw_chunks: bool = False,
     relayed: bool = False,
+    steps: bool = False,
     **replaced: Any,
 ) -> PartitionProblem:
     """Return the problem of `seed`; the same seed gives the same problem.
 
     With `draw_chunks` it gets a number of chunks per device and perhaps a limit on devices; the
     rest is as without. With `relayed` values are relayed, and no operator is a backward one;
-    without, they never are. `replaced` are fields to set afterwards (they must stay consistent).
+    without, they never are. With `steps` no operator is a backward one, and the first or only
+    objective is the time of a step. `replaced` are fields to set afterwards (they must stay
+    consistent).
     """
     rng = random.Random(seed)
     count = max(rng.randint(min_operators, max_operators) for _ in range(2))
@@ -111,7 +115,7 @@ def random_problem(
     devices = _devices(rng, device_count, classes, memory_model, drafts, inputs, weights)
     if rng.random() < 0.25:
         _pin(rng, drafts, colocation, [device.name for device in devices])
-    objective = rng.sample(OBJECTIVES, rng.choice((1, 1, 2, 2, 3)))
+    objective = rng.sample(_DRAWN_OBJECTIVES, rng.choice((1, 1, 2, 2, 3)))
     problem = PartitionProblem(
         operators=tuple(Operator(**draft) for draft in drafts),
         devices=devices,
@@ -130,10 +134,14 @@ def random_problem(
             "max_devices": rng.choice((None, None, *range(1, device_count + 1))),
             **replaced,
         }
-    if relayed:
+    if relayed or steps:
         operators = [dataclasses.replace(op, is_backward=False) for op in problem.operators]
+        replaced = {"operators": operators, **replaced}
+    if steps:
+        replaced = {"objective": ("step", *objective[: len(objective) // 2]), **replaced}
+    if relayed:
         interconnect = dataclasses.replace(problem.interconnect, charging="relayed")
-        replaced = {"operators": operators, "interconnect": interconnect, **replaced}
+        replaced = {"interconnect": interconnect, **replaced}
     return problem.replace(**replaced) if replaced else problem
 
 

@@ -34,8 +34,10 @@ def violated_kinds(evaluation):
     return kinds
 
 
-def check_same(problem, plan, instance, oracle):
-    expected = cost(instance, plan.assignment, plan.device_order, plan.chunks, oracle)
+def check_same(problem, plan, instance, oracle, *, with_step):
+    expected = cost(
+        instance, plan.assignment, plan.device_order, plan.chunks, oracle, with_step=with_step
+    )
     found = evaluate(problem, plan)
     assert [usage.memory_bytes for usage in found.usage] == expected["memory"]
     assert [usage.compute_ns for usage in found.usage] == expected["compute"]
@@ -50,9 +52,21 @@ def check_same(problem, plan, instance, oracle):
         assert found.latency_ns == sum(entry.time_ns for entry in found.stages)
     else:
         assert found.latency_ns == expected["latency"]
+    if with_step and not any(op.is_backward for op in problem.operators):
+        if expected["step"] is None:
+            assert found.step_ns == everything_in_turn_ns(problem, found)
+        else:
+            assert found.step_ns == expected["step"]
+            assert found.step.bound_ns <= found.step_ns
     assert violated_kinds(found) == expected["violations"]
     assert found.feasible == (not expected["violations"])
     return expected
+
+
+def everything_in_turn_ns(problem, evaluation):
+    """Time of all microbatches without any pipelining."""
+    parts = [(u.compute_ns, u.send_ns, u.receive_ns) for u in evaluation.usage]
+    return problem.microbatches * sum(map(sum, parts))
 
 
 @pytest.mark.parametrize("block", range(10))
@@ -83,7 +97,8 @@ def check_block(block, count, *, draw_chunks, relayed=False):
         for plan_seed in range(PLANS_PER_PROBLEM):
             plan = random_plan(problem, plan_seed, draw_chunks=draw_chunks)
             try:
-                expected = check_same(problem, plan, instance, oracle)
+                # One of the plans: simulating a step takes longer than all the rest.
+                expected = check_same(problem, plan, instance, oracle, with_step=plan_seed == 1)
             except AssertionError as error:
                 raise AssertionError(f"problem {seed}, plan {plan_seed}: {error}") from error
             kinds |= expected["violations"]
