@@ -60,7 +60,8 @@ def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     ``peak_memory`` with uniform links, except that with peer-to-peer charging a value read in
     several later segments is counted in the segments of the best suffix only; relayed values
     are what crosses the two borders of a segment, exactly. Heuristic for
-    ``latency`` (it minimises the sum of loads), for links that differ by pair (each device is
+    ``latency`` (it minimises the sum of loads) and ``step`` (it minimises the bottleneck for each
+    number of devices, and takes the best of these), for links that differ by pair (each device is
     charged at its slowest), for graphs with backward operators (their transfers are left out),
     for more than 1,024 distinguishable sets of devices (a few device orders are tried), and
     for later objectives of a tuple. The result is always what the evaluator says.
@@ -106,13 +107,11 @@ def best_cut(
         roomy = moves.stretched(stretch_permille)
         objective = units.problem.objective[0]
         for count in _stage_counts(units, moves):
-            found = _Pass(units.problem, units, roomy, cuts, objective, {}, count).run()
-            if found is None:
-                continue
-            evaluation = evaluate(units.problem, found)
-            rank = (not evaluation.feasible, evaluation.objective)
-            if best is None or rank < best[0]:
-                best = (rank, found)
+            for found in _Pass(units.problem, units, roomy, cuts, objective, {}, count).run():
+                evaluation = evaluate(units.problem, found)
+                rank = (not evaluation.feasible, evaluation.objective)
+                if best is None or rank < best[0]:
+                    best = (rank, found)
     return None if best is None else best[1]
 
 
@@ -160,15 +159,14 @@ def _improve(
             # The best value so far bounds the pass; a plan at the bound itself is still found.
             ceilings[name] = best[0][level]
         places = cuts.spread(spread, moves)
-        found = _Pass(problem, units, moves, places, name, ceilings, stage_count).run()
-        if found is not None:
+        for found in _Pass(problem, units, moves, places, name, ceilings, stage_count).run():
             candidate = judge(_NAME, problem, found, 0.0)
             values = candidate.objective_values
             if values is not None and (best is None or values < best[0]):
                 best = (values, found)
         if spread is None:
             level += 1
-            if best is None or name in ("transfer", "latency"):
+            if best is None or name in ("transfer", "latency", "step"):
                 # A sum over segments gives the next pass no bound per segment.
                 break
             ceilings[name] = best[0][level - 1]
@@ -223,7 +221,9 @@ class _Pass:
         self.units = units
         self.moves = moves
         self.cuts = cuts
-        self.objective = objective
+        # For a step the bottleneck is minimised, with every number of devices.
+        self.every_size = objective == "step"
+        self.objective = "bottleneck" if self.every_size else objective
         self.ceilings = ceilings
         self.staged = problem.interconnect.charging == "host_staged"
         self.relayed = problem.interconnect.charging == "relayed"
@@ -244,7 +244,7 @@ class _Pass:
         if self.relayed:
             by_place = [[times[index] for index in self.rows.order] for times in send]
             self.send = [self.rows.crossing(times)[None, :] for times in by_place]
-        self.needs_loads = objective in ("bottleneck", "latency") or "bottleneck" in ceilings
+        self.needs_loads = self.objective in ("bottleneck", "latency") or "bottleneck" in ceilings
         self.work = self._work_before()
         self.banned = self._banned_before()
         self.block_ends = np.array([*block_starts(units), length], dtype=np.int64)
@@ -341,8 +341,8 @@ class _Pass:
 
     # -- the sweep ------------------------------------------------------------------------
 
-    def run(self) -> PartitionPlan | None:
-        """Return the best plan found, or None."""
+    def run(self) -> list[PartitionPlan]:
+        """Return the best plan found, if any; for a step that of each number of devices."""
         starts = set(self.cuts.tolist())
         end = self.length
         for start in range(self.length - 1, -1, -1):
@@ -354,14 +354,17 @@ class _Pass:
             row = self.rows.row(end)
             reach = self._reach(row)
             if reach == 0:
-                return None
+                return []
             # The window's end never moves right as the start moves left.
             end = start + reach
             self._extend(row, reach)
-        state = int(np.argmin(self.best[:, 0]))
-        if self.best[state, 0] >= _INFINITE:
-            return None
-        return self._plan(state)
+        values = self.best[:, 0]
+        sizes = np.array(self.moves.sizes)
+        groups = [np.flatnonzero(sizes == size) for size in range(1, int(sizes.max()) + 1)]
+        if not self.every_size:
+            groups = [np.arange(len(values))]
+        states = [int(group[np.argmin(values[group])]) for group in groups if len(group)]
+        return [self._plan(state) for state in states if values[state] < _INFINITE]
 
     def _reach(self, row: SegmentRow) -> int:
         """Return how many operators from the start fit the block, largest device and ceiling."""

@@ -13,6 +13,7 @@ from solver.chain import solve_chain
 from solver.closure_lp import closure_bound_ns
 from solver.cut_rows import narrowed
 from solver.cuts import is_hand_made
+from solver.direct import direct
 from solver.dominance import simplify
 from solver.evaluate import evaluate
 from solver.formulation import CpSatFormulation
@@ -23,7 +24,9 @@ from solver.neighbourhoods import improve_by_neighbourhoods
 from solver.plan import PartitionPlan
 from solver.problem import ObjectiveName, PartitionProblem
 from solver.reduce import condense, device_orders, interchangeable_kinds
+from solver.relaxed_bounds import least_value
 from solver.result import Progress, SolveLimits, SolveResult, SolveStatus
+from solver.stage_model import StageModel
 
 _NAME = "cp-sat"
 _MOST_ORDERS = 120
@@ -84,14 +87,17 @@ class _Branch:
 
     `bound` is a proven lower bound of the objective under way among the plans of this order
     that are better than the incumbent; a closed branch has none that is better. `relaxed` says
-    that linear programs have been asked.
+    that linear programs have been asked. A spent branch is open, but its model, which only
+    bounds the objective, has nothing more to say.
     """
 
     order: tuple[int, ...] | None
     slots: int
+    chunks: int
     bound: int
     closed: bool = False
     relaxed: bool = False
+    spent: bool = False
 
 
 class _Search:
@@ -121,7 +127,10 @@ class _Search:
             )
         self.stage_bounds = StageBounds(self.units)
         self.kinds = interchangeable_kinds(self.units)
-        self.chunks = min(self.problem.chunks_per_device, len(self.units))
+        self.chunks = self.problem.chunks_per_device
+        if not self._has_steps:
+            # Empty rounds cost and hold nothing.
+            self.chunks = min(self.chunks, len(self.units))
         self._find_incumbent()
         for name in self.problem.objective:
             if not self._minimise(name):
@@ -256,21 +265,26 @@ class _Search:
         pending = self.branches
         while pending and not self.budget.is_used_up:
             for branch in pending:
-                if not branch.closed:
+                if not (branch.closed or branch.spent):
                     self._search(branch, name, None if len(pending) == 1 else slice_s)
                     self._close_covered()
                 if self.budget.is_used_up:
                     break
             self._close_covered()
-            pending = [branch for branch in pending if not branch.closed]
+            pending = [branch for branch in pending if not (branch.closed or branch.spent)]
             slice_s *= _SLICE_GROWTH
-        self.no_plan = self.incumbent_values is None and not pending
+        is_solved = all(branch.closed for branch in self.branches)
+        self.no_plan = self.incumbent_values is None and is_solved
         if not self.no_plan:
             self.proven.append(self.least())
-        return self.incumbent_values is not None and not pending
+        return self.incumbent_values is not None and is_solved
 
     def _close_covered(self) -> None:
         """Close all branches once the free order, or every single order, has nothing better."""
+        if self.incumbent_values is not None:
+            for branch in self.branches:
+                if branch.spent and branch.bound >= self.incumbent_values[len(self.proven)]:
+                    branch.closed = True
         if any(all(branch.closed for branch in cover) for cover in self._covers()):
             for branch in self.branches:
                 branch.closed = True
@@ -303,6 +317,11 @@ class _Search:
             if self.least_ns is None:
                 self.least_ns = self.stage_bounds.least_bottleneck_ns(slots)
             least = self.least_ns
+        if name == "step":
+            least = least_value(direct(self.units), "step", None)
+            if not self.problem.interconnect.overlap:
+                bottleneck_ns = self._least("bottleneck", slots)
+                least = max(least, self.problem.microbatches * bottleneck_ns)
         if name == "devices":
             least = self.stage_bounds.least_devices()
         if name == self.problem.objective[0] and self.known is not None:
@@ -314,17 +333,19 @@ class _Search:
         least = self._least(name, slots)
         # Where the number of used devices matters and no alignment hides it, one branch each.
         counts = [slots]
-        if self._depends_on_count and self.chunks > 1:
+        if self._depends_on_count and (self.chunks > 1 or self._has_steps):
             counts = list(range(slots, 0, -1))
+        # The number of rounds is part of a schedule.
+        rounds = range(self.chunks, 0, -1) if self._has_steps else [self.chunks]
         if len(self.kinds) == 1:
-            return [_Branch((0,) * count, count, least) for count in counts]
-        free = [_Branch(None, count, least) for count in counts]
+            return [_Branch((0,) * c, c, r, least) for r in rounds for c in counts]
+        free = [_Branch(None, c, r, least) for r in rounds for c in counts]
         orders = device_orders(
             self.kinds, slots, every_length=self._depends_on_count, most=_MOST_ORDERS
         )
         if orders is None:
             return free
-        branches = [_Branch(order, len(order), least) for order in orders]
+        branches = [_Branch(order, len(order), r, least) for r in rounds for order in orders]
         if self.incumbent is not None:
             kind_of = {d.name: k for k, entry in enumerate(self.kinds) for d in entry.devices}
             stages = [kind_of[device] for device in self.incumbent.device_order]
@@ -352,10 +373,11 @@ class _Search:
             self.units,
             windows,
             branch.slots,
-            chunks=self.chunks,
+            chunks=branch.chunks,
             largest_load_ns=largest_load_ns,
             order=branch.order,
             use_all=self._uses_all(branch),
+            all_rounds=self._has_steps,
         )
         model = formulation.stages.model
         for earlier, value in zip(self.problem.objective, self.proven, strict=False):
@@ -371,7 +393,7 @@ class _Search:
 
     def _is_refuted(self, branch: _Branch, ceiling: int | None) -> bool:
         """Whether linear programs prove that a branch has no better bottleneck; asked once."""
-        if branch.relaxed or branch.order is None or ceiling is None or self.chunks > 1:
+        if branch.relaxed or branch.order is None or ceiling is None or branch.chunks > 1:
             return False
         if len(self.units) < _NEIGHBOURHOODS_FROM or not PositionBound.applies(self.units):
             return False
@@ -391,7 +413,12 @@ class _Search:
     def _depends_on_count(self) -> bool:
         """Whether what a stage holds or passes on depends on how many devices are used."""
         relayed = self.problem.interconnect.charging == "relayed"
-        return relayed or self.problem.memory_depends_on_followers
+        return relayed or self._has_steps or self.problem.memory_depends_on_followers
+
+    @property
+    def _has_steps(self) -> bool:
+        """Whether plans run under a schedule, which all slots and rounds are part of."""
+        return "step" in self.problem.objective
 
     def _uses_all(self, branch: _Branch) -> bool:
         """Whether the branch has only plans with a device in every slot.
@@ -401,21 +428,27 @@ class _Search:
         """
         if not self._depends_on_count:
             return False
+        if self._has_steps:
+            return True
         return self.chunks > 1 or (branch.order is not None and len(self.kinds) > 1)
 
     def _windows(
         self, branch: _Branch, name: ObjectiveName, ceiling: int | None
     ) -> tuple[StageWindows, int | None]:
         """Return the stage windows of plans that are at least as good as the incumbent."""
-        largest_load_ns = ceiling if name == "bottleneck" else None
-        for earlier, value in zip(self.problem.objective, self.proven, strict=False):
-            if earlier == "bottleneck":
-                largest_load_ns = value
+        limits = dict(zip(self.problem.objective, self.proven, strict=False))
+        if ceiling is not None:
+            limits[name] = ceiling
+        largest_load_ns = limits.get("bottleneck")
+        if "step" in limits and not self.problem.interconnect.overlap:
+            # Every microbatch takes a device as long as its load says.
+            load_ns = limits["step"] // self.problem.microbatches
+            largest_load_ns = load_ns if largest_load_ns is None else min(largest_load_ns, load_ns)
         devices = None
         if branch.order is not None:
             devices = [self.kinds[kind].device for kind in branch.order]
-        windows = self.stage_bounds.windows(branch.slots, largest_load_ns, devices, self.chunks)
-        positions = branch.slots * self.chunks
+        windows = self.stage_bounds.windows(branch.slots, largest_load_ns, devices, branch.chunks)
+        positions = branch.slots * branch.chunks
         return narrowed(self.units, windows, positions), largest_load_ns
 
     def _run_solver(
@@ -428,7 +461,8 @@ class _Search:
     ) -> None:
         """Run CP-SAT on a model; `hinted` is the value of a solution that it certainly has."""
         model = formulation.stages.model
-        watcher = _Watcher(self, branch, name)
+        is_exact = self._is_exact(formulation)
+        watcher = _Watcher(self, branch, name, None if is_exact else formulation.stages)
         known = branch.bound
         solver = self._solver(slice_s)
         if self.limits.on_progress is not None:
@@ -456,14 +490,22 @@ class _Search:
         plan = formulation.stages.plan_of(solver.value)
         evaluation = evaluate(self.problem, plan)
         assert evaluation.feasible, evaluation.violations
+        self._offer(plan)
+        if not is_exact:
+            branch.spent = status == cp_model.OPTIMAL
+            return
         value = evaluation.value(name)
         assert value <= round(solver.objective_value), (name, value, solver.objective_value)
-        self._offer(plan)
         if status == cp_model.OPTIMAL:
             assert value == branch.bound, (
                 f"the model proves {name} = {branch.bound}, but the evaluator says {value}"
             )
             branch.closed = True
+
+    def _is_exact(self, formulation: CpSatFormulation) -> bool:
+        """Whether the values of a model are those of its plans, and not only bounds of them."""
+        level = len(self.proven)
+        return "step" not in self.problem.objective[: level + 1] or formulation.step.is_exact
 
     def _solver(self, slice_s: float | None) -> cp_model.CpSolver:
         solver = cp_model.CpSolver()
@@ -521,11 +563,19 @@ def _is_subsequence(stages: list[int], order: tuple[int, ...]) -> bool:
 class _Watcher(cp_model.CpSolverSolutionCallback):
     """Tells the caller of every better incumbent and of the bound over all branches."""
 
-    def __init__(self, search: _Search, branch: _Branch, name: ObjectiveName) -> None:
+    def __init__(
+        self,
+        search: _Search,
+        branch: _Branch,
+        name: ObjectiveName,
+        inexact: StageModel | None = None,
+    ) -> None:
         super().__init__()
         self._search = search
         self._branch = branch
         self._name = name
+        # A model whose values only bound those of its plans, which are offered one by one.
+        self._inexact = inexact
         values = search.incumbent_values
         self._incumbent = None if values is None else values[len(search.proven)]
         self._restart_at: int | None = None
@@ -534,7 +584,13 @@ class _Watcher(cp_model.CpSolverSolutionCallback):
             self._restart_at = self._incumbent * (1000 - _RESTART_GAIN_PERMILLE) // 1000
 
     def on_solution_callback(self) -> None:
-        found = round(self.objective_value)
+        if self._inexact is not None:
+            self._search._offer(self._inexact.plan_of(self.value))
+            values = self._search.incumbent_values
+            assert values is not None
+            found = values[len(self._search.proven)]
+        else:
+            found = round(self.objective_value)
         self._incumbent = found if self._incumbent is None else min(self._incumbent, found)
         self._report()
         if self._restart_at is not None and found <= self._restart_at:

@@ -176,7 +176,9 @@ def simplify(units: UnitGraph) -> Simplified:
     problem = units.problem
     merges: list[Merge] = []
     # The time of a stage is not that of its device then, and the proofs speak of devices.
+    # Nor is a step one of its loads.
     by_device = "latency" not in problem.objective or problem.chunks_per_device == 1
+    by_device &= "step" not in problem.objective
     relayed = problem.interconnect.charging == "relayed"
     if by_device and not problem.stage_pins and not relayed:
         merges = _merge_all(Blocks(units))

@@ -20,6 +20,7 @@ hop[n,b]                    n is made before position b and needed there or late
 crosses[u,C,p]              u is on p and some unit of C is not                    transfers
 held[U,p]                   some unit of U is on p                                 memory
 load[p], start[p]           time of the stage on p, and when it starts             loads, latency
+start[j]                    when a job j of a pipeline's step starts               step
 ==========================  =====================================================  ===============
 
 ==========================  =====================================================  ===============
@@ -45,6 +46,7 @@ memory, at every t          weights[p] + received[p]                           m
 load                        load[p] >= compute + send + receive of class k         loads
                             if q[p,k]
 latency                     start[r] >= start[p] + load[p] if an edge runs p to r  latency
+step                        start[j] >= start[i] + time[i] if j comes after i      step
 ==========================  =====================================================  ===============
 
 The memory rows are exact although they ignore whether an operator runs on p at t; the proof
@@ -63,9 +65,11 @@ from solver.latency_rows import LatencyRows
 from solver.linear import LinearSum
 from solver.load_rows import LoadRows
 from solver.memory_rows import MemoryRows
+from solver.position_times import PositionTimes
 from solver.problem import ObjectiveName
 from solver.reduce import UnitGraph
 from solver.stage_model import StageModel
+from solver.step_rows import StepRows
 
 
 class CpSatFormulation:
@@ -86,11 +90,15 @@ class CpSatFormulation:
         The kind of device in each slot; without it the order is part of the decision.
     use_all : bool
         Only plans that leave no slot empty.
+    all_rounds : bool
+        Only plans that leave neither the first round empty nor the last.
 
     Attributes
     ----------
     stages : StageModel
         Holds the CP-SAT model, turns plans into hints and solutions into plans.
+    step : StepRows
+        Says whether the objective ``step`` is exact or a lower bound.
     """
 
     def __init__(
@@ -103,13 +111,25 @@ class CpSatFormulation:
         largest_load_ns: int | None = None,
         order: Sequence[int] | None = None,
         use_all: bool = False,
+        all_rounds: bool = False,
     ) -> None:
-        self.stages = StageModel(units, windows, slots, chunks=chunks, order=order, use_all=use_all)
+        self.stages = StageModel(
+            units,
+            windows,
+            slots,
+            chunks=chunks,
+            order=order,
+            use_all=use_all,
+            all_rounds=all_rounds,
+        )
         add_cuts(self.stages)
         add_pinned_stages(self.stages)
         self._crossings = Crossings(self.stages)
         self._memory = MemoryRows(self._crossings)
         self._loads = LoadRows(self._crossings, largest_load_ns)
+        self._times = PositionTimes(self._crossings, self._loads)
+        self._latency = LatencyRows(self._crossings, self._loads, self._times)
+        self.step = StepRows(self._latency, self._times)
         self._objectives: dict[str, LinearSum] = {}
 
     def objective(self, name: ObjectiveName) -> LinearSum:
@@ -119,8 +139,9 @@ class CpSatFormulation:
                 "devices": lambda: self.stages.sum_of(self.stages.used),
                 "transfer": self._transfer_bytes,
                 "bottleneck": lambda: self._loads.bottleneck,
-                "latency": lambda: LatencyRows(self._crossings, self._loads).end,
+                "latency": lambda: self._latency.end,
                 "peak_memory": lambda: self._memory.peak_permille,
+                "step": lambda: self.step.end,
             }
             self._objectives[name] = builders[name]()
         return self._objectives[name]

@@ -158,8 +158,9 @@ def why_declined(problem: PartitionProblem) -> str | None:
     """Return in words what of `problem` the program does not do, or None."""
     if is_hand_made(problem):
         return "cuts and pinned stages tell stages apart by more than what they run"
-    if "latency" in problem.objective:
-        return "latency is not a sum or maximum over stages"
+    for name in ("latency", "step"):
+        if name in problem.objective:
+            return f"{name} is not a sum or maximum over stages"
     if problem.chunks_per_device > 1:
         if problem.objective != ("bottleneck",):
             return "with several chunks on a device only the bottleneck alone is minimised"

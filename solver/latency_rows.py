@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 from solver.crossings import Crossings
-from solver.hardware import STAGING_HOST, Device
+from solver.hardware import Device
 from solver.linear import LinearSum, Literal
 from solver.load_rows import LoadRows
-from solver.reduce import Net
+from solver.position_times import PositionTimes
 from solver.stage_model import StageChoice
 
 
@@ -20,12 +20,15 @@ class LatencyRows:
     ----------
     crossings : Crossings
     loads : LoadRows
+    times : PositionTimes
     """
 
-    def __init__(self, crossings: Crossings, loads: LoadRows) -> None:
+    def __init__(self, crossings: Crossings, loads: LoadRows, times: PositionTimes) -> None:
         self.crossings = crossings
         self.stages = crossings.stages
         self.loads = loads
+        self.times = times
+        self._arcs: dict[tuple[int, int], Literal] = {}
 
     @cached_property
     def end(self) -> LinearSum:
@@ -38,7 +41,7 @@ class LatencyRows:
             before = [
                 (arc, finishes[source])
                 for source in stages.positions[:target]
-                if (arc := self._arc(source, target)) is not False
+                if (arc := self.arc(source, target)) is not False
             ]
 
             def start_ns(
@@ -61,11 +64,16 @@ class LatencyRows:
             finishes.append(LinearSum().add(start).add_sum(times[target]))
         return stages.largest_of(finishes)
 
-    def _arc(self, source: int, target: int) -> Literal:
+    def arc(self, source: int, target: int) -> Literal:
         """Whether stage `target` starts after stage `source`.
 
         Because a forward edge runs from one to the other, or they are chunks of one device.
         """
+        if (source, target) not in self._arcs:
+            self._arcs[source, target] = self._new_arc(source, target)
+        return self._arcs[source, target]
+
+    def _new_arc(self, source: int, target: int) -> Literal:
         stages = self.stages
         if (target - source) % len(stages.slots) == 0:
             return True
@@ -115,121 +123,10 @@ class LatencyRows:
         if self.stages.chunks == 1:
             return self.loads.loads
         return [
-            self.loads.add_load(
-                position % len(self.stages.slots),
-                {
-                    kinds: self._time_parts(position, device)
-                    for kinds, device in self.loads.cost_groups.items()
-                    if any(
-                        self.stages.kind[position % len(self.stages.slots)][kind] is not False
-                        for kind in kinds
-                    )
-                },
-            )
+            self.loads.add_load(slot, self.loads.by_kinds(slot, partial(self._parts, position)))
             for position in self.stages.positions
+            for slot in (position % len(self.stages.slots),)
         ]
 
-    def _time_parts(self, position: int, device: Device) -> list[LinearSum]:
-        compute = self.loads.compute((position,), device)
-        interconnect = self.stages.problem.interconnect
-        if interconnect.charging == "relayed":
-            receive = self.loads.border_time(position).copy()
-            send = self.loads.border_time(position + 1).copy()
-        elif interconnect.charging == "host_staged":
-            send, receive = self._staged_times(position, device)
-        else:
-            send, receive = self._direct_times(position)
-        if interconnect.overlap:
-            return [compute, send, receive]
-        return [compute.add_sum(send).add_sum(receive)]
-
-    def _staged_times(self, position: int, device: Device) -> tuple[LinearSum, LinearSum]:
-        send, receive = LinearSum(), LinearSum()
-        if not device.is_host:
-            for net in self.stages.units.nets:
-                sent_ns = self.loads.net_time_ns(net, device.name, STAGING_HOST)
-                send.add(self._sent(net, position), sent_ns)
-                read_ns = self.loads.net_time_ns(net, STAGING_HOST, device.name)
-                receive.add(self._first_received[id(net), position], read_ns)
-        return send, receive
-
-    def _direct_times(self, position: int) -> tuple[LinearSum, LinearSum]:
-        send, receive = LinearSum(), LinearSum()
-        slots = self.stages.slots
-        here = position % len(slots)
-        for other in slots:
-            if other == here:
-                continue
-            sent = [(net, self._sent_to(net, position, other)) for net in self.stages.units.nets]
-            send.add_sum(self.loads.link_time(here, other, sent))
-            arriving = [
-                (net, self._received_from(net, other, position)) for net in self.stages.units.nets
-            ]
-            receive.add_sum(self.loads.link_time(other, here, arriving))
-        return send, receive
-
-    def _both(self, first: LinearSum, second: LinearSum) -> Literal:
-        """Return a literal that is true at least if two sums of 0 or 1 are both 1."""
-        for total in (first, second):
-            if not total.terms and total.constant == 0:
-                return False
-        values = self.stages.values
-        literal = self.stages.new_bool(lambda _: first.value(values) * second.value(values))
-        total = LinearSum(1).add(literal).add_sum(first, -1).add_sum(second, -1)
-        self.stages.model.add(total.expression >= 0)
-        return literal
-
-    def _sent(self, net: Net, position: int) -> Literal:
-        """Whether the stage writes the values of `net` for another device."""
-        place = self.stages.places[position % len(self.stages.slots)]
-        leaves = LinearSum().add(self.crossings.leaves(net.producer, net.consumers, place))
-        return self._both(self.stages.on(net.producer, (position,)), leaves)
-
-    def _sent_to(self, net: Net, position: int, slot: int) -> Literal:
-        """Whether the stage sends the values of `net` to the device in `slot`."""
-        received = LinearSum().add(self.crossings.received(net, self.stages.places[slot]))
-        return self._both(self.stages.on(net.producer, (position,)), received)
-
-    def _received_from(self, net: Net, slot: int, position: int) -> Literal:
-        """Whether the stage is the one that receives `net` from the device in `slot`."""
-        produced = self.stages.on(net.producer, self.stages.places[slot])
-        first = LinearSum().add(self._first_received[id(net), position])
-        return self._both(produced, first)
-
-    @cached_property
-    def _first_received(self) -> dict[tuple[int, int], Literal]:
-        """By net and stage: whether its device receives the net for this stage before others."""
-        stages = self.stages
-        table: dict[tuple[int, int], Literal] = {}
-        for net in stages.units.nets:
-            for place in stages.places:
-                earlier = LinearSum()
-                for position in place:
-                    readers = [u for u in net.consumers if stages.may_be_on(u, (position,))]
-                    if not readers:
-                        table[id(net), position] = False
-                        continue
-
-                    def is_first(
-                        s: StageChoice,
-                        net: Net = net,
-                        position: int = position,
-                        place: tuple[int, ...] = place,
-                    ) -> bool:
-                        reading = [s.position_of[u] for u in net.consumers if s.on(u, place)]
-                        return (
-                            not s.on(net.producer, place) and min(reading, default=-1) == position
-                        )
-
-                    table[id(net), position] = literal = stages.new_bool(is_first)
-                    earlier.add(literal)
-                    anybody = LinearSum().add(literal, -1)
-                    for unit in readers:
-                        stages.add_on(anybody, unit, (position,))
-                        total = earlier.copy()
-                        stages.add_on(total, unit, (position,), -1)
-                        stages.add_on(total, net.producer, place)
-                        stages.model.add(total.expression >= 0)
-                    # Not at an earlier stage that does not read it, which would look cheaper.
-                    stages.model.add(anybody.expression >= 0)
-        return table
+    def _parts(self, position: int, device: Device) -> list[LinearSum]:
+        return self.times.parts(position, device, "both")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 
 from ortools.sat.python import cp_model
 
 from solver.crossings import Crossings
 from solver.hardware import STAGING_HOST, Device, Link
 from solver.linear import LinearSum, Literal
-from solver.net_times import both_ways, net_times, relay_times
+from solver.net_times import Part, both_ways, net_times, relay_times
 from solver.reduce import Net
 from solver.stage_model import Place, StageChoice
 
@@ -29,10 +29,10 @@ class LoadRows:
         self.crossings = crossings
         self.stages = crossings.stages
         self._largest_load_ns = largest_load_ns
-        self._latency_cache: dict[str, list[int]] = {}
+        self._latency_cache: dict[tuple[str, Part], list[int]] = {}
         self._pair_times: dict[tuple[int, int], LinearSum] = {}
-        self._times_over: dict[tuple[Link, Link], dict[int, int]] = {}
-        self._border_times: dict[int, LinearSum] = {}
+        self._times_over: dict[tuple[Link, Link, Part], dict[int, int]] = {}
+        self._border_times: dict[tuple[int, Part], LinearSum] = {}
 
     @cached_property
     def loads(self) -> list[LinearSum]:
@@ -96,14 +96,17 @@ class LoadRows:
     @cached_property
     def _parts(self) -> list[dict[tuple[int, ...], list[LinearSum]]]:
         """By slot and kinds of devices: sums of which the largest is the load."""
-        return [
-            {
-                kinds: self._load_parts(slot, device)
-                for kinds, device in self.cost_groups.items()
-                if any(self.stages.kind[slot][kind] is not False for kind in kinds)
-            }
-            for slot in self.stages.slots
-        ]
+        return [self.by_kinds(slot, partial(self._load_parts, slot)) for slot in self.stages.slots]
+
+    def by_kinds(
+        self, slot: int, parts_of: Callable[[Device], list[LinearSum]]
+    ) -> dict[tuple[int, ...], list[LinearSum]]:
+        """Return the sums of each group of kinds that `slot` may have; see :meth:`add_load`."""
+        return {
+            kinds: parts_of(device)
+            for kinds, device in self.cost_groups.items()
+            if any(self.stages.kind[slot][kind] is not False for kind in kinds)
+        }
 
     @cached_property
     def cost_groups(self) -> dict[tuple[int, ...], Device]:
@@ -114,34 +117,40 @@ class LoadRows:
         for kind, entry in enumerate(self.stages.kinds):
             device = entry.device
             key = (
-                tuple(self.latency_ns(device.device_class)),
+                tuple(self.latency_ns(device.device_class, "forward")),
+                tuple(self.latency_ns(device.device_class, "backward")),
                 device.is_host if staged else None,
                 both_ways(interconnect, device.name, STAGING_HOST) if staged else None,
             )
             groups.setdefault(key, []).append(kind)
         return {tuple(kinds): self.stages.kinds[kinds[0]].device for kinds in groups.values()}
 
-    def latency_ns(self, device_class: str) -> list[int]:
+    def latency_ns(self, device_class: str, part: Part = "both") -> list[int]:
         """Return the execution time of every unit on a device class."""
-        if device_class not in self._latency_cache:
-            self._latency_cache[device_class] = self.stages.units.latency_ns(device_class)
-        return self._latency_cache[device_class]
+        key = device_class, part
+        if key not in self._latency_cache:
+            forward, backward = self.stages.units.pass_latency_ns(device_class)
+            both = [there + back for there, back in zip(forward, backward, strict=True)]
+            times: dict[Part, list[int]] = {"both": both, "forward": forward, "backward": backward}
+            self._latency_cache |= {(device_class, each): times[each] for each in times}
+        return self._latency_cache[key]
 
-    def net_time_ns(self, net: Net, source: str, target: str) -> int:
+    def net_time_ns(self, net: Net, source: str, target: str, part: Part = "both") -> int:
         """Return the time of all values of `net` on the link between two devices."""
-        pair = both_ways(self.stages.problem.interconnect, source, target)
-        if pair not in self._times_over:
+        link, back = both_ways(self.stages.problem.interconnect, source, target)
+        key = link, back, part
+        if key not in self._times_over:
             units = self.stages.units
             nets = [*units.nets, *(relay.net for relay in units.relays)]
-            times = net_times(units, *pair).tolist() + relay_times(units, *pair).tolist()
+            times = net_times(units, *key).tolist() + relay_times(units, *key).tolist()
             # Nets live as long as the model; hashing their consumers is slow.
-            self._times_over[pair] = dict(zip(map(id, nets), times, strict=True))
-        return self._times_over[pair][id(net)]
+            self._times_over[key] = dict(zip(map(id, nets), times, strict=True))
+        return self._times_over[key][id(net)]
 
-    def compute(self, place: Place, device: Device) -> LinearSum:
+    def compute(self, place: Place, device: Device, part: Part = "both") -> LinearSum:
         """Return the time that the units on `place` take on `device`."""
         total = LinearSum()
-        for unit, latency_ns in enumerate(self.latency_ns(device.device_class)):
+        for unit, latency_ns in enumerate(self.latency_ns(device.device_class, part)):
             if latency_ns:
                 self.stages.add_on(total, unit, place, latency_ns)
         return total
@@ -174,9 +183,9 @@ class LoadRows:
             return [compute, send, receive]
         return [compute.add_sum(send).add_sum(receive)]
 
-    def border_time(self, border: int) -> LinearSum:
+    def border_time(self, border: int, part: Part = "both") -> LinearSum:
         """Return the time of what hops from the position before `border` to the one behind it."""
-        if border not in self._border_times:
+        if (border, part) not in self._border_times:
             slots = len(self.stages.slots)
             source, target = (border - 1) % slots, border % slots
             hops = [
@@ -186,12 +195,12 @@ class LoadRows:
             total = LinearSum()
             if slots > 1 and 0 < border < len(self.stages.positions):
                 if self.stages.problem.interconnect.links:
-                    total = self.link_time(source, target, hops)
+                    total = self.link_time(source, target, hops, part)
                 else:
                     for net, hop in hops:
-                        total.add_sum(hop, self.net_time_ns(net, "", ""))
-            self._border_times[border] = total
-        return self._border_times[border]
+                        total.add_sum(hop, self.net_time_ns(net, "", "", part))
+            self._border_times[border, part] = total
+        return self._border_times[border, part]
 
     def _staged_times(self, slot: int, device: Device) -> tuple[LinearSum, LinearSum]:
         send, receive = LinearSum(), LinearSum()
@@ -232,7 +241,11 @@ class LoadRows:
         return self._pair_times[source, target]
 
     def link_time(
-        self, source: int, target: int, entries: Sequence[tuple[Net, Literal | LinearSum]]
+        self,
+        source: int,
+        target: int,
+        entries: Sequence[tuple[Net, Literal | LinearSum]],
+        part: Part = "both",
     ) -> LinearSum:
         """Return at least the time on the link between two slots of the nets that travel.
 
@@ -242,6 +255,8 @@ class LoadRows:
             Different slots.
         entries : sequence of (Net, Literal or LinearSum)
             Nets, and whether each of them travels.
+        part : {"both", "forward", "backward"}
+            Whether to count values, gradients or both.
         """
         stages, values = self.stages, self.stages.values
         by_kinds: dict[tuple[int, int], LinearSum] = {}
@@ -254,7 +269,7 @@ class LoadRows:
                 total = LinearSum()
                 ends = (sender.devices[0].name, receiver.devices[-1].name)
                 for net, travels in entries:
-                    taken_ns = self.net_time_ns(net, *ends)
+                    taken_ns = self.net_time_ns(net, *ends, part)
                     if isinstance(travels, LinearSum):
                         total.add_sum(travels, taken_ns)
                     else:

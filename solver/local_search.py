@@ -25,6 +25,7 @@ from solver.plan import PartitionPlan
 from solver.problem import ObjectiveName
 from solver.reduce import UnitGraph
 from solver.stage_state import StageState
+from solver.step_search import improve_step
 
 _SHARES = (1 / 8, 1 / 16, 1 / 4)
 """Largest clusters of the rounds, as shares of an average stage."""
@@ -69,7 +70,8 @@ def improve(
         In order, with colocation, pins and cuts kept; memory may exceed the capacities, which the
         search then tries to mend. Units stay on the stages that are their block's in `plan`. A
         plan of several chunks is returned as it is, and so is one of relayed values and one with
-        pinned stages, whose numbers change when a stage becomes empty.
+        pinned stages, whose numbers change when a stage becomes empty. For the objective ``step``
+        all of them are improved by :mod:`solver.step_search`, if they are feasible.
     seed : int
     max_iterations : int, optional
         Moves tried in all; the default grows with the number of units.
@@ -80,6 +82,8 @@ def improve(
     """
     names = [name for name in units.problem.objective if name != "devices"]
     problem = units.problem
+    if names and names[0] == "step":
+        return improve_step(units, plan, target=target, deadline_s=deadline_s)
     fixed = problem.stage_pins or problem.interconnect.charging == "relayed"
     if plan.chunks or not names or len(units) < 2 or fixed:
         return plan

@@ -138,7 +138,7 @@ class MemoryRows:
             count = in_flight(
                 problem.schedule,
                 problem.microbatches,
-                chunks=self.stages.chunks,
+                chunks=problem.chunks_per_device,
                 devices=len(self.stages.slots),
                 followers=followers,
                 later_chunks=later_chunks,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.arrays import Ints, sums, unique_pairs
+from solver.arrays import Ints, unique_pairs
 from solver.hardware import STAGING_HOST
 from solver.layout import Layout
 from solver.problem import PartitionProblem

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -11,6 +12,9 @@ from solver.arrays import Ints, sums
 from solver.hardware import STAGING_HOST, Interconnect, Link
 from solver.problem import PartitionProblem
 from solver.reduce import Net, UnitGraph
+
+Part = Literal["both", "forward", "backward"]
+"""Which passes count; in the backward ones gradients travel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +77,29 @@ def both_ways(interconnect: Interconnect, source: str, target: str) -> tuple[Lin
     return interconnect.link(source, target), interconnect.link(target, source)
 
 
-def net_times(units: UnitGraph, link: Link, back: Link) -> Ints:
+def net_times(units: UnitGraph, link: Link, back: Link, part: Part = "both") -> Ints:
     """Return the time of one transfer of each net over `link`, gradients over `back`."""
-    return times_of_nets(units.problem, units.nets, link, back)
+    return times_of_nets(units.problem, units.nets, link, back, part)
 
 
-def relay_times(units: UnitGraph, link: Link, back: Link) -> Ints:
+def relay_times(units: UnitGraph, link: Link, back: Link, part: Part = "both") -> Ints:
     """Return the time of one hop of each relay over `link`, gradients over `back`."""
-    return times_of_nets(units.problem, [relay.net for relay in units.relays], link, back)
+    return times_of_nets(units.problem, [relay.net for relay in units.relays], link, back, part)
 
 
-def times_of_nets(problem: PartitionProblem, nets: Sequence[Net], link: Link, back: Link) -> Ints:
+def times_of_nets(
+    problem: PartitionProblem, nets: Sequence[Net], link: Link, back: Link, part: Part = "both"
+) -> Ints:
     """Return the time of one transfer of each of `nets`; see :func:`net_times`."""
     moved = np.array([index for net in nets for index in net.operators], dtype=np.int64)
     net_of = np.repeat(np.arange(len(nets)), [len(net.operators) for net in nets])
-    return sums(net_of, problem.arrays.transfer_ns(moved, link, back), len(nets))
+    forward_ns, gradient_ns = problem.arrays.transfer_parts_ns(moved, link, back)
+    times_ns = {
+        "both": forward_ns + gradient_ns,
+        "forward": forward_ns,
+        "backward": gradient_ns,
+    }[part]
+    return sums(net_of, times_ns, len(nets))
 
 
 def is_uniform(units: UnitGraph) -> list[bool]:

@@ -492,6 +492,11 @@ class PartitionProblem:
                     raise PartitionError(
                         f"{where}{what}latency_ns has no entry for device class {missing!r}"
                     )
+            if op.is_backward and "step" in self.objective:
+                raise PartitionError(
+                    f"{where}is_backward, but the objective 'step' schedules whole passes; give "
+                    "the forward graph with `backward` and memory_model 'training'"
+                )
             if op.is_backward and self.memory_model != "weights":
                 raise PartitionError(
                     f"{where}is_backward needs memory_model 'weights'; for activations of "

@@ -47,7 +47,7 @@ def format_value(objective: str, value: int | None) -> str:
     """Return the value of an objective in its unit."""
     if value is None:
         return MISSING
-    if objective in ("bottleneck", "latency"):
+    if objective in ("bottleneck", "latency", "step"):
         return format_ns(value)
     if objective == "transfer":
         return format_bytes(value)

@@ -135,6 +135,16 @@ class UnitGraph:
         times: list[int] = self.problem.arrays.latency_ns(device_class).tolist()
         return [sum(times[index] for index in members) for members in self.members]
 
+    def pass_latency_ns(self, device_class: str) -> tuple[list[int], list[int]]:
+        """Return the time of every unit's forward and backward pass on a device class."""
+        forward, backward = (
+            times.tolist() for times in self.problem.arrays.pass_latency_ns(device_class)
+        )
+        return (
+            [sum(forward[index] for index in members) for members in self.members],
+            [sum(backward[index] for index in members) for members in self.members],
+        )
+
     def lift(self, device_of_unit: Sequence[str]) -> dict[str, str]:
         """Return the assignment of operators that puts each unit on its device."""
         unit_of = self.unit_of_operator()

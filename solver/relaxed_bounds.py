@@ -42,6 +42,10 @@ def least_value(units: UnitGraph, name: ObjectiveName, position_bound: PositionB
         return least
     if name == "latency":
         return longest_path_ns(units)
+    if name == "step":
+        # Also if transfers overlap: every microbatch takes its path, and computes on its devices.
+        average_ns = units.problem.microbatches * least_average_ns(units)
+        return max(longest_path_ns(units), average_ns)
     if name == "devices":
         return least_devices(units)
     if name == "peak_memory":

@@ -49,6 +49,8 @@ class StageModel:
         The kind of device in each slot; without it the order is part of the decision.
     use_all : bool
         Leave no slot empty.
+    all_rounds : bool
+        Leave neither the first round empty nor the last.
 
     Attributes
     ----------
@@ -76,6 +78,7 @@ class StageModel:
         chunks: int = 1,
         order: Sequence[int] | None = None,
         use_all: bool = False,
+        all_rounds: bool = False,
     ) -> None:
         self.units = units
         self.problem = units.problem
@@ -86,6 +89,7 @@ class StageModel:
         self.windows = windows
         self.order = order
         self.use_all = use_all
+        self.all_rounds = all_rounds
         self.kinds = interchangeable_kinds(units)
         self.model = cp_model.CpModel()
         self.definitions: list[
@@ -95,6 +99,10 @@ class StageModel:
         self.values: dict[int, int] = {}
         self._add_stage_variables()
         self._add_devices()
+        if all_rounds and chunks > 1:
+            for round_number in (0, chunks - 1):
+                first = round_number * slots
+                self._occupy(tuple(range(first, first + slots)))
 
     # -- building blocks ------------------------------------------------------------------
 
@@ -257,10 +265,14 @@ class StageModel:
     def _use_all(self) -> None:
         """Leave no slot empty; plans with fewer devices have an order of their own."""
         for place in self.places:
-            total = LinearSum()
-            for unit in range(len(self.units)):
-                self.add_on(total, unit, place)
-            self.model.add(total.expression >= 1)
+            self._occupy(place)
+
+    def _occupy(self, place: Place) -> None:
+        """Let some unit be on one of the positions of `place`."""
+        total = LinearSum()
+        for unit in range(len(self.units)):
+            self.add_on(total, unit, place)
+        self.model.add(total.expression >= 1)
 
     def _count_used(self) -> None:
         for slot in self.slots:
@@ -311,6 +323,8 @@ class StageModel:
         # Chunks, too, are aligned to the right: then nothing is in flight for longer than in
         # the plan.
         first_chunk = self.chunks - 1 - max(plan.chunks.values(), default=0)
+        if first_chunk and self.all_rounds:
+            return None
         unit_of = self.units.unit_of_operator()
         position_of = [0] * len(self.units)
         for index, op in enumerate(self.problem.operators):

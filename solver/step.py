@@ -107,9 +107,7 @@ def pipeline_step(
     times = PipelineTimes(
         forward_ns, backward_ns, times_of, staged_ns, problem.interconnect.overlap
     )
-    return PipelineStep(
-        times, problem.schedule, problem.microbatches, devices, problem.is_training
-    )
+    return PipelineStep(times, problem.schedule, problem.microbatches, devices, problem.is_training)
 
 
 def _in_turn(problem: PartitionProblem, passes: Passes, moves: Moves) -> PipelineStep:

@@ -43,9 +43,7 @@ def step_ns(oracle, places, masks, device_order):
             pair = position[giver], position[taker]
             messages[(*pair, False)] = messages.get((*pair, False), 0) + there
             messages[(*pair[::-1], True)] = messages.get((*pair[::-1], True), 0) + back
-    tables = pipeline_tables(
-        instance["schedule"], instance["microbatches"], ranks, chunks, trains
-    )
+    tables = pipeline_tables(instance["schedule"], instance["microbatches"], ranks, chunks, trains)
     return simulate_step(tables, compute, messages, staged, instance["interconnect"]["overlap"])
 
 
