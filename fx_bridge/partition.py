@@ -176,8 +176,8 @@ def partition_module(
         Example inputs of the model, real or on the meta device.
     devices : sequence of Device
     objective : str or sequence of str
-        ``"bottleneck"``, ``"latency"``, ``"transfer"``, ``"devices"`` or ``"peak_memory"``, or
-        several to be minimised lexicographically.
+        ``"bottleneck"``, ``"step"``, ``"latency"``, ``"transfer"``, ``"devices"`` or
+        ``"peak_memory"``, or several to be minimised lexicographically.
     memory_model : {"inference", "training", "weights"}
     interconnect : Interconnect
     limits : SolveLimits, optional
@@ -204,8 +204,11 @@ def partition_module(
     cut_after : sequence of str
         Modules or operators after which a stage ends; the solver completes the rest
         (:mod:`fx_bridge.hand_made`).
-    schedule, microbatches, optimizer, master_weights, tied_weights
-        Of training; see :class:`solver.PartitionProblem` and :func:`fx_bridge.to_digraph`.
+    schedule, microbatches
+        Of a step of the pipeline, which the objective ``"step"`` is the time of, and which memory
+        depends on in training; see :class:`solver.PartitionProblem`.
+    optimizer, master_weights, tied_weights
+        Of training; see :func:`fx_bridge.to_digraph`.
 
     Returns
     -------

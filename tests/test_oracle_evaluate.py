@@ -58,6 +58,9 @@ def check_same(problem, plan, instance, oracle, *, with_step):
         else:
             assert found.step_ns == expected["step"]
             assert found.step.bound_ns <= found.step_ns
+            is_single_pass = problem.microbatches == 1 and not problem.is_training
+            if is_single_pass and not problem.interconnect.overlap:
+                assert found.step_ns == found.latency_ns
     assert violated_kinds(found) == expected["violations"]
     assert found.feasible == (not expected["violations"])
     return expected

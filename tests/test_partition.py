@@ -11,6 +11,7 @@ from solver import (
     Device,
     Interconnect,
     KiB,
+    Link,
     PartitionError,
     SolveLimits,
     SolveStatus,
@@ -104,13 +105,36 @@ def test_save_writes_the_plan(tmp_path):
     assert load_plan(tmp_path / "plan.json") == result.plan
 
 
-@pytest.mark.parametrize("objective", ["latency", "transfer", "devices", "peak_memory"])
+@pytest.mark.parametrize("objective", ["latency", "transfer", "devices", "peak_memory", "step"])
 def test_every_objective_is_optimised(objective):
     """Tests that each objective's optimum is not above the bottleneck plan's value in it."""
     result = partition(objective=objective)
     assert result.solved.status is SolveStatus.OPTIMAL
     other = partition().solved.evaluation.value(objective)
     assert result.solved.objective <= other
+
+
+@pytest.mark.parametrize(("schedule", "microbatches"), [("1f1b", 3), ("gpipe", 4)])
+def test_the_plan_for_a_step_is_no_slower_than_that_for_the_bottleneck(schedule, microbatches):
+    layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    settings = {
+        "devices": devices(2000, 2000),
+        "limits": LIMITS,
+        "memory_model": "training",
+        "interconnect": Interconnect(Link(10**12), charging="relayed"),
+        "schedule": schedule,
+        "microbatches": microbatches,
+    }
+    args = (torch.randn(2, 8, 16),)
+    step = partition_module(model, args, objective="step", **settings)
+    bottleneck = partition_module(model, args, objective="bottleneck", **settings)
+    assert step.solved.status is SolveStatus.OPTIMAL
+    assert step.solved.objective == step.solved.evaluation.step_ns
+    assert step.solved.evaluation.devices_used == 2
+    assert step.solved.objective <= evaluate(step.problem, bottleneck.solved.plan).step_ns
+    assert step.solved.objective <= step.baseline.evaluation.step_ns
+    assert check_equivalence(model, step.split(), args)
 
 
 def test_training_needs_more_memory_than_inference():
