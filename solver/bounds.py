@@ -110,11 +110,11 @@ class StageBounds:
 
     Where the position bound applies (:mod:`solver.linear_bounds`), what the first stages can have
     done together takes their transfers into account, on the whole graph and on its spine.
-    Relayed transfers count as direct ones, which are no more (:mod:`solver.direct`).
+    Markers on a path know nothing of relays, which count as direct transfers for them
+    (:mod:`solver.direct`).
     """
 
     def __init__(self, units: UnitGraph) -> None:
-        units = direct(units)
         self._devices = units.problem.devices
         self._count = count = len(units)
         names = sorted({device.device_class for device in self._devices})
@@ -150,7 +150,7 @@ class StageBounds:
             if len(kept) < count:
                 self._positions.append((PositionBound(restricted(units, kept), slots), 2))
             if whole.largest_region_ns * slots > _LARGE_REGION * self._total_work:
-                self._positions.append((PathBound(units, slots), 0))
+                self._positions.append((PathBound(direct(units), slots), 0))
 
     def least_bottleneck_ns(
         self, slots: int, order: Sequence[Device] | None = None, at_most: int | None = None

@@ -15,7 +15,7 @@ import numpy as np
 
 from solver.arrays import Ints
 from solver.cuts import unit_blocks, unit_stages
-from solver.linear_bounds import PositionBound, least_times_ns
+from solver.linear_bounds import PositionBound, least_times_ns, moved_nets
 from solver.reduce import UnitGraph
 from solver.region_cuts import Region, chain_head, shared_nets
 
@@ -160,9 +160,10 @@ def consecutive_clusters(
     position = np.concatenate([[0.0], np.cumsum(share[sequence])])
     part = np.minimum((position / position[-1] * most).astype(np.int64), most - 1)
     crossing = np.zeros(count + 1)
-    for net, time_ns in zip(units.nets, least_times_ns(units), strict=True):
+    for net, is_returned, time_ns in zip(*moved_nets(units), least_times_ns(units), strict=True):
+        last = count - 1 if is_returned else max(place[unit] for unit in net.consumers)
         crossing[place[net.producer] + 1] += time_ns
-        crossing[max(place[unit] for unit in net.consumers) + 1] -= time_ns
+        crossing[last + 1] -= time_ns
     crossing = np.cumsum(crossing)
     by_cost = np.lexsort((crossing, part))
     _, first = np.unique(part[by_cost], return_index=True)

@@ -15,7 +15,6 @@ from solver.chain import best_cut, transition_count
 from solver.clusters import contract
 from solver.coarsen import cheap_order, consecutive_clusters
 from solver.cuts import by_block
-from solver.direct import direct
 from solver.evaluate import evaluate
 from solver.greedy import solve_greedy
 from solver.linear_bounds import PositionBound
@@ -79,11 +78,10 @@ class _LargeSearch:
         if least_devices(units) > usable_devices(units):
             reason = "the weights need more memory than all devices that may be used have"
             return self._result(SolveStatus.INFEASIBLE, reason)
-        bounded = direct(units)
-        position_bound = PositionBound(bounded, usable_devices(units))
-        applies = PositionBound.applies(bounded)
+        position_bound = PositionBound(units, usable_devices(units))
+        applies = PositionBound.applies(units)
         name = self.problem.objective[0]
-        self.bound = least_value(bounded, name, position_bound if applies else None)
+        self.bound = least_value(units, name, position_bound if applies else None)
         self._report()
         order = by_block(units, cheap_order(position_bound))
         if not self._is_done():

@@ -10,6 +10,7 @@ most T can reach do not pass all work.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +21,7 @@ from solver.articulation import articulation_units
 from solver.hardware import STAGING_HOST
 from solver.net_times import both_ways
 from solver.position_steps import Cells, Steps
-from solver.reduce import UnitGraph
+from solver.reduce import Net, UnitGraph
 from solver.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
 from solver.stepping import Step, SteppingBound
 
@@ -79,14 +80,17 @@ class PositionBound(SteppingBound):
     at least the sum of what crosses whichever set of the region it is (`_through`) and the
     least local crossing (`region_cuts`). If a proviso fails, S_k ends in a region j with
     j < h(i) or g(j) <= i, where i is the region of S_{k-1}, and its load is at least its
-    work. Times are those of the fastest link and the fastest class, and 0 if a host,
-    which pays nothing, is among host-staged devices. The weights of a stage are at least the
-    least in S_k less the most in S_{k-1}, and fit the largest device. By induction no S_k is
-    farther than the farthest position computed here, and unused devices change nothing as
-    positions never shrink.
+    work. Relayed values leave no proviso: stage k receives whatever crosses the border of S_{k-1},
+    and sends whatever crosses that of S_k, so h(r) is beyond the end and g(r) the beginning;
+    what the graph returns is read beyond the end. Times are those of the fastest link and the
+    fastest class, and 0 if a host, which pays nothing, is among host-staged devices. The weights
+    of a stage are at least the least in S_k less the most in S_{k-1}, and fit the largest device.
+    By induction no S_k is farther than the farthest position computed here, and unused devices
+    change nothing as positions never shrink.
     """
 
     def __init__(self, units: UnitGraph, slots: int) -> None:
+        self._relayed = units.problem.interconnect.charging == "relayed"
         self._net_times_ns = least_times_ns(units)
         super().__init__(units, slots, self._net_times_ns)
         count, work = len(units), self._work
@@ -123,6 +127,10 @@ class PositionBound(SteppingBound):
         """
         near = self._total // (2 * max(self._slots, 1))
         regions = np.arange(self._regions)
+        if self._relayed:
+            self._ahead = np.full(self._regions, self._regions)
+            self._behind = np.zeros(self._regions, dtype=np.int64)
+            return
         # The end of the graph counts as articulation unit number `_regions`.
         starts = np.append(self._start, self._total)
         ahead_to = np.maximum(self._start + near, self._end + near // 4)
@@ -133,19 +141,21 @@ class PositionBound(SteppingBound):
 
     def _net_arrays(self, units: UnitGraph) -> _Nets:
         times = self._net_times_ns
+        nets, returned = moved_nets(units)
         kept = [number for number, time_ns in enumerate(times) if time_ns]
-        nets = [units.nets[number] for number in kept]
-        lengths = np.array([len(net.consumers) for net in nets], dtype=np.int64)
-        pair_net = np.repeat(np.arange(len(nets), dtype=np.int64), lengths)
-        consumers = np.array([unit for net in nets for unit in net.consumers], dtype=np.int64)
-        producers = np.array([net.producer for net in nets], dtype=np.int64)
-        self._kept_nets = nets
-        # Consumers ascend, and so do their coordinates.
+        where = self._coordinate.tolist()
+        self._kept_nets = [nets[number] for number in kept]
+        # Consumers ascend, and so do their coordinates; the last one is beyond the end.
+        self._readers = [
+            [where[unit] for unit in net.consumers] + [2 * self._regions] * returned[number]
+            for number, net in zip(kept, self._kept_nets, strict=True)
+        ]
+        lengths = np.array([len(readers) for readers in self._readers], dtype=np.int64)
         return _Nets(
             np.array([times[number] for number in kept], dtype=np.int64),
-            self._coordinate[producers] if nets else producers,
-            pair_net,
-            self._coordinate[consumers] if nets else consumers,
+            np.array([where[net.producer] for net in self._kept_nets], dtype=np.int64),
+            np.repeat(np.arange(len(kept), dtype=np.int64), lengths),
+            np.array([place for readers in self._readers for place in readers], dtype=np.int64),
         )
 
     def _through(self, *, produced_near: bool, read_near: bool) -> Ints:
@@ -195,9 +205,10 @@ class PositionBound(SteppingBound):
             edges[int(coordinate[source] // 2)].append((int(number[source]), int(number[target])))
         nets: dict[int, list[RegionNet]] = {region: [] for region in members}
         where = coordinate.tolist()
-        for net, time_ns in zip(self._kept_nets, self._nets.time_ns.tolist(), strict=True):
+        for net, readers, time_ns in zip(
+            self._kept_nets, self._readers, self._nets.time_ns.tolist(), strict=True
+        ):
             producer = where[net.producer]
-            readers = [where[unit] for unit in net.consumers]
             if producer % 2:
                 region = producer // 2
                 leaves = any(producer < reader <= 2 * self._ahead[region] for reader in readers)
@@ -251,12 +262,15 @@ class PositionBound(SteppingBound):
         regions = np.arange(self._regions)
         far = np.searchsorted(self._behind, regions, side="right") - 1
         near = np.minimum(np.maximum(self._ahead - 1, far), self._regions - 1)
+        near_end = self._end[near][self._region_of]
+        if self._relayed:
+            near_end = np.zeros_like(near_end)
         most_held, least_held = self._weights(units, work)
         self._cells = Cells(
             low=self._low,
             high=self._high,
             arriving=arriving,
-            near_end=self._end[near][self._region_of],
+            near_end=near_end,
             # The last set has everything, and nothing leaves it.
             leaving=np.append(leaving, 0),
             most_held=most_held,
@@ -308,8 +322,15 @@ class PositionBound(SteppingBound):
         return lambda done, kind, _: self._total - steps.start(self._total - done, kind)
 
 
+def moved_nets(units: UnitGraph) -> tuple[Sequence[Net], Sequence[bool]]:
+    """Return the nets whose crossings take time, and which of them are relayed to the end."""
+    if units.problem.interconnect.charging == "relayed":
+        return [relay.net for relay in units.relays], [relay.is_output for relay in units.relays]
+    return units.nets, [False] * len(units.nets)
+
+
 def least_times_ns(units: UnitGraph) -> list[int]:
-    """Return the least time of each net on any link."""
+    """Return the least time of each of the :func:`moved_nets` on any link."""
     problem = units.problem
     interconnect, arrays = problem.interconnect, problem.arrays
     if interconnect.charging == "host_staged":
@@ -325,4 +346,5 @@ def least_times_ns(units: UnitGraph) -> list[int]:
         pairs.add((interconnect.default, interconnect.default))
     every = np.arange(len(problem.operators), dtype=np.int64)
     least = np.min([arrays.transfer_ns(every, *pair) for pair in pairs], axis=0).tolist()
-    return [sum(least[index] for index in net.operators) for net in units.nets]
+    nets, _ = moved_nets(units)
+    return [sum(least[index] for index in net.operators) for net in nets]

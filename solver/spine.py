@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from solver.reduce import UnitGraph
+from solver.reduce import Net, UnitGraph
 
 
 def spine(units: UnitGraph) -> UnitGraph:
@@ -67,14 +67,16 @@ def longest_path(units: UnitGraph) -> list[int]:
 def restricted(units: UnitGraph, kept: Sequence[int]) -> UnitGraph:
     """Return the problem on the units `kept`, ascending, without inputs, storages and savings."""
     number = {unit: place for place, unit in enumerate(kept)}
-    nets = (
-        replace(
-            net,
-            producer=number[net.producer],
-            consumers=tuple(number[unit] for unit in net.consumers if unit in number),
-        )
-        for net in units.nets
-        if net.producer in number
+
+    def within(net: Net) -> Net:
+        consumers = tuple(number[unit] for unit in net.consumers if unit in number)
+        return replace(net, producer=number[net.producer], consumers=consumers)
+
+    nets = (within(net) for net in units.nets if net.producer in number)
+    relays = (
+        replace(relay, net=within(relay.net))
+        for relay in units.relays
+        if relay.net.producer in number
     )
     weights = (
         replace(entry, units=tuple(number[unit] for unit in entry.units if unit in number))
@@ -87,7 +89,7 @@ def restricted(units: UnitGraph, kept: Sequence[int]) -> UnitGraph:
         allowed_devices=tuple(units.allowed_devices[unit] for unit in kept),
         nets=tuple(net for net in nets if net.consumers),
         input_nets=(),
-        relays=(),
+        relays=tuple(relay for relay in relays if relay.net.consumers or relay.is_output),
         weights=tuple(entry for entry in weights if entry.units),
         saved=(),
         storages=(),

@@ -6,7 +6,17 @@ import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
-from solver import Device, Interconnect, Link, Operator, PartitionProblem, Weight
+from solver import (
+    Device,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionProblem,
+    SolveLimits,
+    Weight,
+    solve,
+)
+from solver.direct import direct
 from solver.linear_bounds import PositionBound
 from solver.problem import OBJECTIVES
 from solver.reduce import condense
@@ -92,6 +102,42 @@ def test_bounds_are_true_of_random_problems(name):
         assert 0 <= bound <= best[0][0], seed
         positive += bound > 0
     assert name == "transfer" or positive > 50
+
+
+@pytest.mark.parametrize("name", ["bottleneck", "latency"])
+def test_bounds_are_true_where_values_are_relayed(name):
+    compared = better = 0
+    for seed in range(40):
+        problem = random_problem(
+            seed, relayed=True, max_operators=6, min_operators=6, objective=(name,)
+        )
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        bound = bound_of(problem, name)
+        assert 0 <= bound <= best[0][0], seed
+        compared += 1
+        better += bound > least_value(direct(condense(problem)), name, None)
+    assert compared >= 20
+    assert name != "bottleneck" or better >= 4
+
+
+def test_what_skips_a_stage_and_what_is_returned_cross_every_border():
+    problem = PartitionProblem(
+        operators=(
+            Operator("a", 10, value_bytes=3, is_output=True),
+            Operator("b", 10, ("a",), value_bytes=1),
+            Operator("c", 10, ("b",), value_bytes=1),
+            Operator("d", 10, ("a", "c")),
+        ),
+        devices=tuple(Device(name) for name in "pqrs"),
+        interconnect=Interconnect(Link(10**9, 0), charging="relayed"),
+        memory_model="weights",
+    )
+    # Four stages: 3 bytes cross the first border, 4 bytes each of the others; c pays for two.
+    # Two stages of two operators take 20 + 4.
+    assert bound_of(problem) == 18
+    assert solve(problem, SolveLimits(workers=1)).objective == 18
 
 
 def test_a_chain_between_two_devices_pays_for_its_cheapest_cut():
