@@ -48,7 +48,7 @@ def raises(*parts):
 
 @pytest.mark.parametrize("seed", range(200))
 def test_problems_and_plans_survive_json(seed):
-    problem = random_problem(seed, draw_chunks=seed % 2 == 0)
+    problem = random_problem(seed, draw_chunks=seed % 2 == 0, relayed=seed % 3 == 0)
     text = json.dumps(problem_to_json(problem))
     assert problem_from_json(json.loads(text)) == problem
     plan = random_plan(problem, seed, draw_chunks=seed % 2 == 0)
