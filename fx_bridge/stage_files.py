@@ -340,9 +340,9 @@ def read_tensors(path: Path, device: str | torch.device) -> dict[str, torch.Tens
     """
     try:
         where = torch.device(device)
-        with safe_open(path, framework="pt", device="cpu") as file:
-            # Not the mapping of the file itself, which others may change.
-            return {name: file.get_tensor(name).to(where, copy=True) for name in file.keys()}  # noqa: SIM118
+        # Read, not mapped: a mapping would be copied, and be held beside the copies.
+        with safe_open(path, framework="pt", device="cpu", backend="pread") as file:
+            return {name: file.get_tensor(name).to(where) for name in file.keys()}  # noqa: SIM118
     except SafetensorError as error:
         raise PartitionError(f"{path} is no safetensors file: {error}; write it again") from None
     except (RuntimeError, AssertionError, NotImplementedError) as error:

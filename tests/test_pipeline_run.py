@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from experiments.pipeline_run import RankReport, _distance, model_loss
+from experiments.pipeline_run import RankReport, _distance, _relative_tolerance, model_loss
 from solver import PartitionError
 
 
@@ -38,6 +38,12 @@ def test_distances_count_what_is_not_a_number():
     pairs += [([1.0], [nan], inf), ([inf], [-inf], inf)]
     for here, there, expected in pairs:
         assert _distance(torch.tensor(here), torch.tensor(there)) == expected
+
+
+def test_coarse_numbers_may_differ_more():
+    single, half = torch.ones(2), torch.ones(2, dtype=torch.bfloat16)
+    assert _relative_tolerance([single, torch.arange(3)]) == 1e-4
+    assert _relative_tolerance([single, half]) == 8 * 2**-7
 
 
 def test_a_report_survives_json():

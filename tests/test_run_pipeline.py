@@ -176,9 +176,15 @@ def test_two_hosts_with_their_own_files_run_one_pipeline(mlp, tmp_path):
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
-@pytest.mark.parametrize("model", ["tiny-branches", "tiny-gpt2"])
-@pytest.mark.parametrize(("ranks", "chunks"), [(3, 1), (2, 2)])
+@pytest.mark.parametrize(
+    ("model", "schedule", "ranks", "chunks"),
+    [
+        ("tiny-branches", "1f1b", 3, 1),
+        ("tiny-branches", "gpipe", 2, 2),
+        ("tiny-gpt2", "1f1b", 2, 2),
+        ("tiny-gpt2", "gpipe", 3, 1),
+    ],
+)
 def test_larger_pipelines_compute_what_the_model_does(tmp_path, model, schedule, ranks, chunks):
     if model == "tiny-gpt2":
         pytest.importorskip("transformers")
