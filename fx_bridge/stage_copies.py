@@ -8,7 +8,7 @@ and devices alone.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -52,42 +52,43 @@ def copied_stage(
 
 
 def adopt_copies(
-    destination: nn.Module, source: nn.Module, paths: tuple[str, ...], memo: dict[int, Any]
+    destination: nn.Module, source: nn.Module, paths: Iterable[str], memo: dict[int, Any]
 ) -> None:
-    """Register copies of the attributes of `source` at `paths` in `destination`."""
+    """Register what takes the place of the tensors of `source` at `paths` in `destination`."""
+    paths = tuple(paths)
     adopt(destination, source, paths)
-    for path in sorted(paths, key=lambda path: path.count(".")):
+    for path in paths:
         prefix, _, name = path.rpartition(".")
         owner = destination.get_submodule(prefix)
-        original = attribute_at(source, path)
-        if getattr(owner, name) is not original:
-            # Inside a module that was copied as a whole.
-            continue
-        if isinstance(original, fx.GraphModule):
-            # A region's body, or a stage of a split that was split again.
-            value: Any = memo.get(id(original)) or _copied(original, memo)
-            memo[id(original)] = value
-        else:
-            value = copy.deepcopy(original, memo)
-        _replace(owner, name, value)
+        value = memo[id(attribute_at(source, path))]
+        for table in (owner._parameters, owner._buffers, owner.__dict__):
+            if name in table:
+                table[name] = value
 
 
 def _copied(module: fx.GraphModule, memo: dict[int, Any]) -> fx.GraphModule:
     # A constructor that is given the graph copies attributes in its own way.
     made = fx.GraphModule(nn.Module(), fx.Graph(), type(module).__name__)
-    adopt_copies(made, module, paths_read_by(module.graph), memo)
+    # Bodies of regions, and stages of a split that was split again; the innermost first.
+    inner = [part for part in module.modules() if isinstance(part, fx.GraphModule)][1:]
+    for part in reversed(inner):
+        if id(part) not in memo:
+            memo[id(part)] = _copied(part, memo)
+    for name, child in module._modules.items():
+        made._modules[name] = copy.deepcopy(child, memo)
+    for name, parameter in module._parameters.items():
+        made._parameters[name] = copy.deepcopy(parameter, memo)
+    for name, buffer in module._buffers.items():
+        made._buffers[name] = copy.deepcopy(buffer, memo)
+    made._non_persistent_buffers_set = set(module._non_persistent_buffers_set)
+    read = {path.partition(".")[0] for path in paths_read_by(module.graph)}
+    for name, value in module.__dict__.items():
+        if name in read or isinstance(value, torch.Tensor):
+            made.__dict__[name] = copy.deepcopy(value, memo)
     made.graph = copy.deepcopy(module.graph)
     made.training = module.training
     made.meta = dict(module.meta)
     return made
-
-
-def _replace(owner: nn.Module, name: str, value: Any) -> None:
-    for table in (owner._parameters, owner._buffers, owner._modules):
-        if name in table:
-            table[name] = value
-            return
-    setattr(owner, name, value)
 
 
 def _retarget(module: fx.GraphModule, home: torch.device, device: torch.device) -> None:

@@ -440,15 +440,19 @@ ON_CUDA = [
 ]
 
 
+def widened(tensor):
+    if not tensor.is_floating_point():
+        return tensor
+    return tensor.detach().double().requires_grad_(tensor.requires_grad)
+
+
 @pytest.mark.parametrize("devices", ON_CUDA)
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "chain"])
 def test_cuda(name, devices):
     """The host and accelerators round differently: close, in float64."""
     model, args, kwargs = build(name)
     model.double()
-    args, kwargs = pytree.tree_map_only(
-        torch.Tensor, lambda t: t.double() if t.is_floating_point() else t, (args, kwargs)
-    )
+    args, kwargs = pytree.tree_map_only(torch.Tensor, widened, (args, kwargs))
     split = split_at(copy.deepcopy(model), args, kwargs, *CUTS[name])
     mapping = {f"d{index}": devices[index % len(devices)] for index in range(4)}
     placed = place(split, devices_of(split, mapping))

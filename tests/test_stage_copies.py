@@ -90,3 +90,29 @@ def test_stages_name_their_own_device():
     # Autocast does not know the meta device.
     on_meta = [copy_of(stage, torch.device("meta")) for stage in split.children()]
     assert "cpu" in [name for stage in on_meta for name in devices_named(stage)]
+
+
+class Regions(nn.Module):
+    """Its capture has the body of the region under the name of its own submodule."""
+
+    def __init__(self):
+        super().__init__()
+        self.submod_1 = nn.Linear(4, 4)
+        self.register_buffer("scale", torch.full((4,), 2.0), persistent=False)
+
+    def forward(self, x):
+        with torch.no_grad():
+            scale = (x * self.scale).mean()
+        return self.submod_1(x) * scale
+
+
+def test_bodies_of_regions_are_copied_with_all_that_they_hold():
+    model, args = Regions(), (torch.randn(2, 4),)
+    split = split_at(model, args, {})
+    (stage,) = split.children()
+    made = copy_of(stage, torch.device("cpu:1"))
+    assert made.state_dict().keys() == stage.state_dict().keys()
+    bodies = [[p for p in m.modules() if isinstance(p, fx.GraphModule)] for m in (stage, made)]
+    assert len(bodies[0]) == len(bodies[1]) > 1
+    assert not {id(body) for body in bodies[0]} & {id(body) for body in bodies[1]}
+    assert torch.equal(made(*args), model(*args))
