@@ -337,7 +337,7 @@ def test_random_cuts_are_those_that_torch_makes():
     captured = capture(model, TOKENS)
     names = [node.name for node in captured.operators]
     refused = 0
-    for seed in range(6):
+    for seed in range(4):
         draws = random.Random(seed)
         at = sorted(draws.sample(range(1, len(names)), draws.choice([1, 2])))
         stage = [sum(position >= cut for cut in at) for position in range(len(names))]
@@ -353,7 +353,7 @@ def test_random_cuts_are_those_that_torch_makes():
         back = plan_from_split_spec(captured, devices(3), spec)
         _, stages = torch_stages(model, TOKENS, {}, spec)
         assert stages == our_stages(captured, back)
-    assert 0 < refused < 6
+    assert 0 < refused < 4
 
 
 def test_one_module_can_only_have_one_point():
