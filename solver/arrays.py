@@ -77,8 +77,8 @@ class ProblemArrays:
     value_bytes, gradient_bytes : Ints
         What travels and, in training, what travels back, by operator.
     held_bytes : Ints
-        What a stage elsewhere holds that reads it, by operator and graph input: in training the
-        values of all microbatches and one gradient.
+        What a stage elsewhere holds that reads it, by operator and graph input: the values of all
+        microbatches and, in training, one gradient.
     returned_bytes : Ints
         What whoever sends it holds for gradients to come back, those of all microbatches, by
         operator.
@@ -108,10 +108,11 @@ class ProblemArrays:
         self.gradient_bytes = np.zeros(len(operators), dtype=np.int64)
         self.saved_bytes = np.zeros(len(operators), dtype=np.int64)
         self.held_bytes = _array([*self.value_bytes, *(g.value_bytes for g in problem.inputs)])
+        if problem.memory_model != "weights":
+            self.held_bytes *= problem.microbatches
         if problem.is_training:
             self.gradient_bytes = _array([op.backward.gradient_bytes for op in operators])
             self.saved_bytes = _array([op.backward.saved_bytes for op in operators])
-            self.held_bytes *= problem.microbatches
             self.held_bytes[: len(operators)] += self.gradient_bytes
         self.returned_bytes = problem.microbatches * self.gradient_bytes
         self.is_output = np.array([op.is_output for op in operators], dtype=np.bool_)

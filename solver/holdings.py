@@ -61,6 +61,9 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
         if not problem.is_training:
             found.append(Holding(index, index, last, readers, returned, op.storage_bytes))
             found.append(Holding(index, index, index, (), False, op.workspace_bytes))
+            # What was sent of the microbatches before, and is returned of them.
+            earlier_bytes = (problem.microbatches - 1) * op.storage_bytes
+            found.append(Holding(index, ALWAYS, ALWAYS, readers, returned, earlier_bytes))
             continue
         backward, batches = op.backward, problem.microbatches
         gradient_bytes = backward.gradient_bytes

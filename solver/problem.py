@@ -253,7 +253,8 @@ class PartitionProblem:
         memory depends on in training. With several chunks ``1f1b`` is interleaved. Other memory
         models have forward passes alone, in the same order.
     microbatches : int
-        Microbatches per step; of account for the objective ``step``, and for memory in training.
+        Microbatches per step, which the objective ``step`` depends on; pipelines hold what stages
+        receive and send of all of them.
     chunks_per_device : int
         Most stages of a device: data may pass through the order of devices so many times
         (interleaved, "virtual" stages).
@@ -545,7 +546,7 @@ class PartitionProblem:
         sizes += [weight.size_bytes for weight in self.weights.values()]
         # A stage without operators holds nothing.
         chunks = min(self.chunks_per_device, len(self.operators))
-        batches = self.microbatches if self.is_training else 1
+        batches = self.microbatches if self.memory_model != "weights" else 1
         sizes += [chunks * batches * graph_input.value_bytes for graph_input in self.inputs]
         # A pipeline passes every value on at most once to each of its other positions.
         relayed = self.interconnect.charging == "relayed"
@@ -568,7 +569,7 @@ class PartitionProblem:
                 holders = max(1, moves)
                 held_bytes += batches * backward.gradient_bytes
             sizes.append(held_bytes * holders)
-            sizes.append(op.storage_bytes)
+            sizes.append(batches * op.storage_bytes)
             if self.is_training:
                 sizes.append((1 + batches) * (op.storage_bytes + backward.gradient_bytes))
                 sizes.append(batches * backward.residual_bytes + backward.workspace_bytes)

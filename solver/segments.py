@@ -132,8 +132,9 @@ class SegmentRows:
         self._waiting = np.zeros(count + 1, dtype=np.int64)
         self._holdings = self._placed_holdings(units)
         self._values = _FirstUse(count, count)
-        # They differ in training alone.
-        self._held = _FirstUse(count, count) if problem.is_training else self._values
+        # They differ where there are several microbatches.
+        plain = problem.microbatches == 1 and not problem.is_training
+        self._held = self._values if plain else _FirstUse(count, count)
         self._given = _FirstUse(count, len(self._input_bytes))
         self._times = [_FirstUse(count, count) for _ in transfer_ns]
         if relayed:

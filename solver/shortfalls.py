@@ -113,10 +113,9 @@ def _held_bytes(problem: PartitionProblem, names: list[str]) -> Iterable[int]:
         yield problem.weights[key].held_bytes(problem.memory_model)
     if problem.memory_model == "weights":
         return
-    times = problem.microbatches if problem.is_training else 1
     for name in dict.fromkeys(read for op in ops for read in op.reads):
         if name in problem.input_of:
-            yield times * problem.input_of[name].value_bytes
+            yield problem.microbatches * problem.input_of[name].value_bytes
 
 
 def _room(problem: PartitionProblem, names: frozenset[str], most: int | None) -> int | None:

@@ -88,7 +88,7 @@ class Oracle:
         if model == "weights":
             return held_weights, 0, 0
         training = model == "training"
-        batches = self.instance["microbatches"] if training else 1
+        batches = self.instance["microbatches"]
         received = 0
         for name in arrived:
             if name in self.number and self.relays:
@@ -107,12 +107,26 @@ class Oracle:
             return held_weights, received + self._training_peak(members), saved
         live = {}
         peak = 0
+        earlier = sum(
+            (batches - 1) * self.ops[i]["storage_bytes"]
+            for i in members
+            if self._leaves(i, members)
+        )
         for now in members:
             if self.ops[now]["alias_of"] is None:
                 live[self.names[now]] = self.ops[now]["storage_bytes"]
             peak = max(peak, sum(live.values()) + self.ops[now]["workspace_bytes"])
             live = {s: size for s, size in live.items() if self._needed_after(s, now, members)}
-        return held_weights, received + peak, 0
+        return held_weights, received + earlier + peak, 0
+
+    def _leaves(self, i, members):
+        """Whether what lives in the storage of `i` is returned, or read in another stage."""
+        name = self.ops[i]["name"]
+        family = [j for j, other in enumerate(self.names) if self.owner(other) == name]
+        return any(
+            self.ops[j]["is_output"] or any(reader not in members for reader in self.readers[j])
+            for j in family
+        )
 
     def _training_peak(self, members):
         """The most that the operators of a stage make it hold, apart from earlier microbatches."""
@@ -292,7 +306,7 @@ class Oracle:
                 held[taker] = held.get(taker, 0) + batches * value + gradient
                 held[giver] = held.get(giver, 0) + batches * gradient
             else:
-                held[taker] = held.get(taker, 0) + value
+                held[taker] = held.get(taker, 0) + batches * value
         return held
 
     def relay_times(self, masks, device_order, *, with_latency=True):

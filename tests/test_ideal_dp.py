@@ -82,7 +82,7 @@ def test_it_equals_brute_force_where_nothing_is_declined(block):
         for seed in range(1_000 + block * 100, 1_100 + block * 100)
     ]
     assert SolveStatus.UNKNOWN not in statuses
-    assert statuses.count(SolveStatus.OPTIMAL) >= 60
+    assert statuses.count(SolveStatus.OPTIMAL) >= 55
     assert statuses.count(SolveStatus.FEASIBLE) <= 5
 
 

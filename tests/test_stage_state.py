@@ -32,7 +32,8 @@ def assert_equals_evaluation(state, seed):
         if entry.capacity_bytes is not None
     )
     if not problem.is_training:
-        assert sum(state.received_bytes) == evaluation.transfer_bytes, seed
+        copies = 1 if problem.memory_model == "weights" else problem.microbatches
+        assert sum(state.received_bytes) == copies * evaluation.transfer_bytes, seed
     for unit in range(len(units)):
         position = state.at[unit]
         forward = position + 1 < len(names) and position not in (
