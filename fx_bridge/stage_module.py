@@ -118,7 +118,7 @@ class StageModule(nn.Module):
                 raw[name] if name in raw else self.passed[name].packed(values[name])
                 for name in self.position.sends
             )
-        for name in raw:
+        for name in set(self._returned.values()).intersection(raw):
             # The next step receives into the same memory.
             values[name] = values[name].clone()
         returned = {node: values[name] for node, name in self._returned.items()}
