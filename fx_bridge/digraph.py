@@ -41,6 +41,8 @@ def to_digraph(
     specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
     latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
     backward_latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
+    workspace_bytes: Mapping[str, int] | None = None,
+    backward_workspace_bytes: Mapping[str, int] | None = None,
     training: bool = False,
     optimizer: Optimizer = "adamw",
     master_weights: bool = True,
@@ -63,6 +65,9 @@ def to_digraph(
     backward_latency_ns : mapping of str to int, or to mapping of str to int, optional
         That of the backward pass of every operator apart, as
         :func:`fx_bridge.timing.measure_operators` gives it; without training of no account.
+    workspace_bytes, backward_workspace_bytes : mapping of str to int, optional
+        Measured workspaces by operator (:func:`fx_bridge.workspaces.measure_workspaces`), which
+        count where they are larger than those that fake tensors show.
     training : bool
         Add what the memory model ``training`` needs: gradients, optimiser state, and the backward
         pass of every operator (:mod:`fx_bridge.backward`).
@@ -151,7 +156,9 @@ def to_digraph(
             kind="operator",
             order=order,
             latency_ns=dict(latency) if isinstance(latency, Mapping) else latency,
-            workspace_bytes=workspaces.get(node.name, 0),
+            workspace_bytes=max(
+                workspaces.get(node.name, 0), (workspace_bytes or {}).get(node.name, 0)
+            ),
             value_bytes=table.value_bytes[node.name],
             weights=list(table.weights_read.get(node.name, ())),
             is_output=node in returned,
@@ -162,6 +169,9 @@ def to_digraph(
             entry = backward[node.name]
             if node.name in backward_latencies:
                 entry = dataclasses.replace(entry, latency_ns=backward_latencies[node.name])
+            own_bytes = (backward_workspace_bytes or {}).get(node.name, 0)
+            if own_bytes > entry.workspace_bytes:
+                entry = dataclasses.replace(entry, workspace_bytes=own_bytes)
             graph.nodes[node.name]["backward"] = _plain(entry)
         graph.add_edges_from((read.name, node.name) for read in reads)
     shared = _read_several_times(captured, table)

@@ -8,12 +8,10 @@ made that function. Sums of operators are then held against runs of the generate
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,9 +19,8 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, check_captured, placeholder_values
-from fx_bridge.inputs import checked_inputs
-from fx_bridge.replay import tensors_in
+from fx_bridge.capture import CapturedGraph
+from fx_bridge.operator_run import OperatorRun, RunInputs, run_backward, untouched
 from solver import PartitionError
 
 _CLOCK_CALLS: Final = 200
@@ -101,33 +98,19 @@ def measure_operators(
     the machine does meets both. With one thread on a CPU the clock is that of the thread, which
     stands still while other processes have the core.
     """
-    check_captured(captured, "measure", "measure_operators(capture(model, args))")
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
         raise PartitionError(f"repeats is {repeats!r}; write a number from 1 on")
-    if args is None and kwargs is None:
-        args, kwargs = captured.args, captured.kwargs
-    checked_inputs(args or (), kwargs)
-    values = placeholder_values(captured, args or (), kwargs)
-    tensors = (*captured.module.parameters(), *captured.module.buffers(), *tensors_in(values))
-    if any(tensor.is_meta for tensor in tensors):
-        raise PartitionError(
-            "cannot measure a model on the meta device, it has no data; use "
-            "roofline_latency_ns, or load its weights"
-        )
-    runs = _Runs(captured, _clock(tensors), training)
-    with _untouched(captured), torch.set_grad_enabled(training):
+    inputs = RunInputs.of(captured, args, kwargs)
+    runs = _Runs(captured, _clock(inputs.tensors), training)
+    with untouched(captured), torch.set_grad_enabled(training):
         for repeat in range(repeats + 1):
             for run in (runs.operators, runs.code):
                 if before_run is not None:
                     before_run()
-                run(pytree.tree_map_only(torch.Tensor, _fresh, values))
+                run(inputs.fresh())
             if repeat == 0:
                 runs.forget()
     return runs.medians()
-
-
-def _fresh(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def _clock(tensors: Sequence[torch.Tensor]) -> Callable[[], int]:
@@ -140,30 +123,6 @@ def _clock(tensors: Sequence[torch.Tensor]) -> Callable[[], int]:
         return synchronized
     # Work of several threads does not show on the clock of one.
     return time.thread_time_ns if torch.get_num_threads() == 1 else time.perf_counter_ns
-
-
-@contextlib.contextmanager
-def _untouched(captured: CapturedGraph) -> Iterator[None]:
-    """Put back weights that the graph writes, gradients, and the random state; collect nothing."""
-    table = captured.storage_table
-    changed = {s.owner for found in table.writes.values() for s in found if s.kind == "weight"}
-    before = [(t, t.detach().clone()) for key in changed for t in table.weights[key].tensors]
-    gradients = [(parameter, parameter.grad) for parameter in captured.module.parameters()]
-    collects = gc.isenabled()
-    for parameter, _ in gradients:
-        parameter.grad = None
-    gc.disable()
-    try:
-        with torch.random.fork_rng(enabled=True):
-            yield
-    finally:
-        if collects:
-            gc.enable()
-        for parameter, gradient in gradients:
-            parameter.grad = gradient
-        with torch.no_grad():
-            for tensor, value in before:
-                tensor.copy_(value)
 
 
 class _Runs:
@@ -189,10 +148,7 @@ class _Runs:
     def operators(self, values: Sequence[Any]) -> None:
         """Run operator after operator, each under the clock."""
         timing = _Timing(self._captured.module, self._clock, self._reading_ns, self._training)
-        outputs = timing.forward(values)
-        if self._training:
-            self._run_backward(outputs)
-            timing.stop()
+        timing.run_all(values)
         self._forward.append(timing.forward_ns)
         self._backward.append(timing.backward_ns)
 
@@ -208,20 +164,10 @@ class _Runs:
         outputs = forward(*args, **kwargs)
         middle_ns = clock()
         if self._training:
-            self._run_backward(outputs)
+            run_backward(outputs)
         stop_ns = clock()
         reading_ns = self._reading_ns
         self._code.append((middle_ns - start_ns - reading_ns, stop_ns - middle_ns - reading_ns))
-
-    @staticmethod
-    def _run_backward(outputs: Any) -> None:
-        wanted = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
-        if not wanted:
-            raise PartitionError(
-                "no output of the model has a gradient, so there is no backward pass to measure; "
-                "measure without training"
-            )
-        torch.autograd.backward(wanted, [torch.ones_like(tensor) for tensor in wanted])
 
     def medians(self) -> OperatorTimes:
         """Return the medians over all runs."""
@@ -244,74 +190,39 @@ def _median(times: list[int]) -> int:
     return round(statistics.median(times))
 
 
-class _Timing(fx.Interpreter):
-    """One run of a graph, operator by operator."""
+class _Timing(OperatorRun):
+    """One run of a graph, operator by operator, under a clock."""
 
     def __init__(
         self, module: fx.GraphModule, clock: Callable[[], int], reading_ns: int, training: bool
     ) -> None:
-        super().__init__(module)
+        super().__init__(module, training=training)
         self.forward_ns: dict[str, int] = {}
         self.backward_ns: dict[str, int] = {}
         self._now = clock
         self._reading_ns = reading_ns
-        self._training = training
-        # Functions of autograd, kept alive so that each is one object for as long as this is.
-        self._functions: dict[Any, str] = {}
         self._current: str | None = None
         self._since_ns = 0
 
-    def forward(self, values: Sequence[Any]) -> Any:
-        """Run the graph, dropping each value after its last reader as generated code does."""
-        self.args_iter = iter(values)
-        outputs: Any = None
-        for node in self.graph.nodes:
-            if node.op in COMPUTE_OPS:
-                self._call(node)
-            elif node.op == "output":
-                outputs = self.run_node(node)
-            else:
-                self.env[node] = self.run_node(node)
-        self.env.clear()
-        return outputs
+    def before_call(self, name: str) -> None:
+        self._since_ns = self._now()
 
-    def _call(self, node: fx.Node) -> None:
-        args, kwargs = self.fetch_args_kwargs_from_env(node)
-        call = getattr(self, node.op)
-        start_ns = self._now()
-        value = call(node.target, args, kwargs)
-        called_ns = self._now() - start_ns
-        self.env[node] = value
-        if self._training:
-            self._watch(node.name, value)
-        del args, kwargs, value
-        # Memory is given back at the cost of the last reader.
-        start_ns = self._now()
-        for dead in self.user_to_last_uses.get(node, ()):
-            del self.env[dead]
-        called_ns += self._now() - start_ns - 2 * self._reading_ns
-        self.forward_ns[node.name] = max(called_ns, 1)
+    def after_call(self, name: str) -> None:
+        self.forward_ns[name] = self._now() - self._since_ns - self._reading_ns
 
-    def _watch(self, name: str, value: Any) -> None:
-        """Put hooks on what autograd will call for this operator: all that no earlier one made."""
-        found = [tensor.grad_fn for tensor in tensors_in(value) if tensor.grad_fn is not None]
-        while found:
-            function = found.pop()
-            if function in self._functions:
-                continue
-            self._functions[function] = name
-            function.register_prehook(lambda _, name=name: self._enter(name))
-            found.extend(each for each, _ in function.next_functions if each is not None)
+    # Memory is given back at the cost of the last reader.
 
-    def _enter(self, name: str | None) -> None:
+    def before_release(self, name: str) -> None:
+        self._since_ns = self._now()
+
+    def after_release(self, name: str) -> None:
+        passed_ns = self._now() - self._since_ns - self._reading_ns
+        self.forward_ns[name] = max(1, self.forward_ns[name] + passed_ns)
+
+    def before_function(self, name: str | None) -> None:
         now_ns = self._now()
         if self._current is not None:
             passed_ns = now_ns - self._since_ns - self._reading_ns
             self.backward_ns[self._current] = self.backward_ns.get(self._current, 0) + passed_ns
         self._current = name
         self._since_ns = self._now()
-
-    def stop(self) -> None:
-        """Say that the backward pass is over."""
-        self._enter(None)
-        self._functions.clear()
