@@ -196,6 +196,7 @@ def read_problem(
     keep_whole: Sequence[str] = (),
     pins: Mapping[str, Pin] | None = None,
     cut_after: Sequence[str] = (),
+    profile_file: str | None = None,
 ) -> PartitionProblem:
     """Return the problem of a model or a saved problem; `step` hears what is being done."""
     from experiments.models import resolve_model
@@ -206,11 +207,22 @@ def read_problem(
             raise PartitionError(
                 f"{model} is a saved problem, which knows no modules; --keep-whole needs a model"
             )
+        if profile_file is not None:
+            raise PartitionError(
+                f"{model} is a saved problem, which has its times; --profile needs a model"
+            )
         problem = read_saved_problem(source, devices, link, objective, memory_model)
         problem = with_stage_limits(problem, chunks, max_devices)
         return _with_hand_made(problem, None, pins, cut_after)
     captured, problem = read_model(
-        source, devices, link, objective, memory_model, step, keep_whole=keep_whole
+        source,
+        devices,
+        link,
+        objective,
+        memory_model,
+        step,
+        keep_whole=keep_whole,
+        profile_file=profile_file,
     )
     problem = with_stage_limits(problem, chunks, max_devices)
     return _with_hand_made(problem, captured, pins, cut_after)
@@ -238,6 +250,7 @@ def read_model(
     step: Callable[[str], None],
     *,
     keep_whole: Sequence[str] = (),
+    profile_file: str | None = None,
 ) -> tuple[CapturedGraph, PartitionProblem]:
     """Build and capture the model of `spec`; return it with its problem."""
     from experiments.devices import EXAMPLE, parse_devices
@@ -246,6 +259,11 @@ def read_model(
         raise PartitionError(f"--devices is missing; {EXAMPLE}")
     given = parse_devices(devices)
     settings = _settings(given, link, objective, memory_model)
+    profile = None
+    if profile_file is not None:
+        from experiments.profiling import Profile
+
+        profile = Profile.load(profile_file)
 
     from experiments.comparison import operator_graph
     from experiments.models import build_model, others_code
@@ -258,8 +276,13 @@ def read_model(
         captured = capture(loaded.module, loaded.args, loaded.kwargs)
     step(f"{spec.name}: operator graph")
     counted = settings.get("memory_model", "inference")
-    graph = operator_graph(captured, [given], counted, keep_whole=keep_whole)
-    problem = PartitionProblem.from_digraph(graph, **{"interconnect": PCIE, **settings})
+    costs: Mapping[str, Any] = {}
+    interconnect = PCIE
+    if profile is not None:
+        profile.check(captured)
+        costs, interconnect = profile.costs(counted == "training"), profile.interconnect
+    graph = operator_graph(captured, [given], counted, keep_whole=keep_whole, costs=costs)
+    problem = PartitionProblem.from_digraph(graph, **{"interconnect": interconnect, **settings})
     return captured, problem
 
 

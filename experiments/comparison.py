@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -203,15 +203,21 @@ def operator_graph(
     memory_model: str,
     *,
     keep_whole: Sequence[str] = (),
+    costs: Mapping[str, Any] | None = None,
 ) -> nx.DiGraph:
-    """Return the operator graph of a captured model, timed for every class of the devices."""
+    """Return the operator graph of a captured model, timed for every class of the devices.
+
+    `costs` are arguments of :func:`fx_bridge.to_digraph` that say what was measured instead.
+    """
     from fx_bridge.digraph import to_digraph
     from fx_bridge.specs import DEVICE_SPECS
 
     specs = {name: spec for devices in device_sets for name, spec in devices.spec_of.items()}
     specs.setdefault(DEFAULT_DEVICE_CLASS, DEVICE_SPECS[DEFAULT_DEVICE_CLASS])
     training = memory_model == "training"
-    return to_digraph(captured, specs=specs, training=training, keep_whole=keep_whole)
+    return to_digraph(
+        captured, specs=specs, training=training, keep_whole=keep_whole, **(costs or {})
+    )
 
 
 def _problem(graph: nx.DiGraph, named: NamedDevices, settings: CompareSettings) -> PartitionProblem:

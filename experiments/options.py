@@ -97,6 +97,16 @@ SolverOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+TrainingOption = Annotated[
+    bool, typer.Option("--training", help="Forward and backward passes, not forward alone.")
+]
+ThreadsOption = Annotated[int, typer.Option("--threads", min=1, help="Of each process.")]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--profile", metavar="FILE", help="Measured times, as fxpartition profile wrote them."
+    ),
+]
 CommunicationScaleOption = Annotated[
     float | None,
     typer.Option(

@@ -29,6 +29,7 @@ from experiments.options import (
     ModelArgument,
     ObjectiveOption,
     PinOption,
+    ProfileOption,
     SeedOption,
     SolverOption,
     WorkersOption,
@@ -47,6 +48,7 @@ def plan(
     keep_whole: KeepWholeOption = None,
     pin: PinOption = None,
     cut_after: CutAfterOption = None,
+    profile_file: ProfileOption = None,
     time_limit: LimitOption = DEFAULT_LIMIT_S,
     workers: WorkersOption = None,
     seed: SeedOption = 0,
@@ -75,6 +77,7 @@ def plan(
             keep_whole=keep_whole or (),
             pins=pins,
             cut_after=cut_after or (),
+            profile_file=profile_file,
         )
         results = solve_all(problem, dict.fromkeys(("greedy", solver)), limits, model, progress)
     finish(problem, results, limits, out, as_json)
