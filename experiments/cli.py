@@ -25,6 +25,8 @@ from experiments.hand_over_command import hand_over
 from experiments.list_commands import list_devices, list_models
 from experiments.plan_command import plan
 from experiments.problem_commands import export, generate
+from experiments.profile_command import profile
+from experiments.run_command import run
 from experiments.score_command import score
 from experiments.solve_command import solve
 from experiments.split_command import split
@@ -48,6 +50,8 @@ app.command(name="hand-over")(hand_over)
 app.command()(export)
 app.command()(generate)
 app.command()(split)
+app.command()(profile)
+app.command()(run)
 app.command(name="models")(list_models)
 app.command(name="devices")(list_devices)
 

@@ -1,0 +1,102 @@
+"""Predicted and measured times and memory of plans that run as pipelines of two processes.
+
+    python benchmarks/bench_prediction.py [MODEL ...] [--inference | --training] [--json FILE]
+
+For each model of ``prediction_models.py``, for forward passes alone and for training: measure its
+operators, make the plans of greedy, chain and auto for two devices of unequal memory, run them
+in turn, and print what was predicted beside what was measured. All of it takes less
+than five minutes on an idle machine with two cores; other work on it shows in the times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).parent))
+
+import prediction_models
+
+from experiments.pipeline_group import PipelineGroup
+from experiments.plan_runs import RunSettings, captured_model, run_plans
+from experiments.prediction import accuracy
+from experiments.profiling import ProfileSettings, measure_profile
+from experiments.run_tables import accuracy_lines, plan_table, row_json
+from solver.serialization import write_text_atomically
+
+MODELS = ("gpt2", "bert", "vit", "resnet", "mixer", "experts", "unequal")
+MICROBATCHES = 4
+SHARES = (3, 2)
+
+
+def settings_of(training, steps):
+    return RunSettings(
+        shares=SHARES,
+        # Training needs room for what is in flight on whichever device comes first.
+        slack_permille=1350 if training else 1250,
+        training=training,
+        schedule="1f1b" if training else "gpipe",
+        microbatches=MICROBATCHES,
+        steps=steps,
+    )
+
+
+def rows_of(names, modes, steps, say):
+    """Yield the rows of every model, and say what each took."""
+    with PipelineGroup(2, time_limit_s=1800) as group:
+        for name in names:
+            model = f"prediction_models:{name}"
+            captured = captured_model(model)
+            for training in modes:
+                began_s = time.perf_counter()
+                what = f"{name} {'training' if training else 'inference'}"
+                profile = measure_profile(model, ProfileSettings(training, 5, 2), group)
+                rows = run_plans(
+                    model,
+                    captured,
+                    profile,
+                    settings_of(training, steps),
+                    group,
+                    done=say,
+                    label=what,
+                )
+                yield rows
+                say(f"{what}: {time.perf_counter() - began_s:.1f} s")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
+    parser.add_argument("--inference", action="store_true", help="forward passes alone")
+    parser.add_argument("--training", action="store_true", help="training alone")
+    parser.add_argument("--steps", type=int, default=9, help="timed steps of each plan")
+    parser.add_argument("--json", metavar="FILE", help="every measured step as JSON")
+    given = parser.parse_args()
+    unknown = [name for name in given.models if not hasattr(prediction_models, name)]
+    if unknown:
+        parser.error(f"there is no model {unknown[0]}; the models are {', '.join(MODELS)}")
+    modes = [mode for mode, asked in ((False, given.inference), (True, given.training)) if asked]
+
+    def say(text):
+        print(text, file=sys.stderr, flush=True)
+
+    rows = []
+    for found in rows_of(given.models or MODELS, modes or (False, True), given.steps, say):
+        rows += found
+    from rich.console import Console
+
+    console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
+    console.print(plan_table(rows))
+    for line in accuracy_lines(accuracy(rows)):
+        print(line)
+    if given.json:
+        write_text_atomically(given.json, json.dumps([row_json(row) for row in rows], indent=1))
+
+
+if __name__ == "__main__":
+    main()
