@@ -84,7 +84,7 @@ def test_where_the_model_only_bounds_the_step_its_bound_is_true(monkeypatch):
 
 def test_a_models_value_of_a_plan_is_the_evaluators():
     seen = 0
-    for seed in range(60):
+    for seed in range(80):
         draw_chunks, relayed = seed % 3 == 0, seed % 2 == 0
         problem = drawn(seed, relayed=relayed, draw_chunks=draw_chunks)
         problem = problem.replace(objective="step")
