@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import torch
@@ -147,7 +147,7 @@ def partition_module(
     kwargs: Mapping[str, Any] | None = None,
     *,
     devices: Sequence[Device],
-    objective: str | Sequence[str] = "bottleneck",
+    objective: str | Sequence[str] | None = None,
     memory_model: str = "inference",
     interconnect: Interconnect = PCIE,
     limits: SolveLimits | None = None,
@@ -155,7 +155,7 @@ def partition_module(
     specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
     latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
     backward_latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
-    schedule: str = "1f1b",
+    schedule: str | None = None,
     microbatches: int = 1,
     chunks_per_device: int = 1,
     max_devices: int | None = None,
@@ -204,9 +204,13 @@ def partition_module(
     cut_after : sequence of str
         Modules or operators after which a stage ends; the solver completes the rest
         (:mod:`fx_bridge.hand_made`).
-    schedule, microbatches
-        Of a step of the pipeline, which the objective ``"step"`` is the time of, and which memory
-        depends on in training; see :class:`solver.PartitionProblem`.
+    schedule : {"gpipe", "1f1b"}, optional
+        Plan a pipeline that runs by this schedule, as :func:`fx_bridge.build_pipeline_stage`
+        does: values are relayed from stage to stage, and every hop counts
+        (``charging="relayed"``). Without it stages send to all that read from them; training
+        then counts the microbatches in flight of 1F1B.
+    microbatches : int
+        In a step; the example inputs are one of them.
     optimizer, master_weights, tied_weights
         Of training; see :func:`fx_bridge.to_digraph`.
 
@@ -233,10 +237,8 @@ def partition_module(
     ['1.bias', '1.weight']
     """
     settings: dict[str, Any] = {
-        "objective": objective,
+        **pipeline_settings(schedule, objective, interconnect),
         "memory_model": memory_model,
-        "interconnect": interconnect,
-        "schedule": schedule,
         "microbatches": microbatches,
         "chunks_per_device": chunks_per_device,
         "max_devices": max_devices,
@@ -272,6 +274,39 @@ def partition_module(
     baseline = solve(problem, limits, solver="greedy")
     solved = baseline if solver == "greedy" else solve(problem, limits, solver=solver)
     return PartitionResult(captured, problem, baseline, solved)
+
+
+def pipeline_settings(
+    schedule: str | None, objective: str | Sequence[str] | None, interconnect: Interconnect
+) -> dict[str, Any]:
+    """Return the settings of a problem that a schedule decides, for :class:`PartitionProblem`.
+
+    Parameters
+    ----------
+    schedule : str or None
+        None where no pipeline is planned.
+    objective : str, sequence of str or None
+    interconnect : Interconnect
+
+    Raises
+    ------
+    PartitionError
+        If the transfers of a pipeline are to be staged through a host.
+    """
+    if schedule is None:
+        return {"objective": objective or "bottleneck", "interconnect": interconnect}
+    if isinstance(interconnect, Interconnect):
+        if interconnect.charging == "host_staged":
+            raise PartitionError(
+                f"schedule is {schedule!r}, but the transfers of a pipeline pass from stage to "
+                "stage, not through a host; leave schedule out, or give charging='relayed'"
+            )
+        interconnect = replace(interconnect, charging="relayed")
+    return {
+        "objective": objective or "step",
+        "interconnect": interconnect,
+        "schedule": schedule,
+    }
 
 
 def check_options(

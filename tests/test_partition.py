@@ -1,6 +1,7 @@
 """The library call, from a model to a split that computes the same."""
 
 from collections import namedtuple
+from typing import Any
 
 import pytest
 import torch
@@ -198,7 +199,6 @@ def test_too_little_memory_is_a_status_and_split_says_so():
         ({"devices": None}, "devices is None; write a list"),
         ({"chunks_per_device": 0}, "chunks_per_device is 0; write at least 1"),
         ({"max_devices": 0}, "max_devices is 0; write a positive number"),
-        ({"objective": None}, "objective is None; write one of"),
         ({"objective": 3}, "objective is 3; write one of"),
         ({"solver": ["cp-sat"]}, "solver ['cp-sat'] is unknown"),
         ({"limits": 60}, "limits is 60; write SolveLimits("),
@@ -250,4 +250,31 @@ def test_master_weights_is_a_switch():
     with pytest.raises(PartitionError, match="master_weights is 1; write True or False"):
         partition_module(
             torch.nn.Linear(2, 2), (torch.ones(1, 2),), devices=[Device("d")], master_weights=1
+        )
+
+
+def test_a_schedule_plans_a_pipeline() -> None:
+    model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))).eval()
+    settings: dict[str, Any] = {"devices": [Device("a"), Device("b")], "microbatches": 4}
+    inputs = (torch.ones(8, 64),)
+    result = partition_module(model, inputs, schedule="gpipe", **settings)
+    assert result.problem.interconnect.charging == "relayed"
+    assert result.problem.objective == ("step",)
+    assert result.problem.schedule == "gpipe"
+    assert result.solved.status is SolveStatus.OPTIMAL
+    assert result.solved.objective == evaluate(result.problem, result.plan).step_ns
+    plain = partition_module(model, inputs, **settings)
+    assert plain.problem.interconnect.charging == "peer_to_peer"
+    assert plain.problem.objective == ("bottleneck",)
+    asked = partition_module(
+        model, inputs, schedule="gpipe", objective=("transfer", "step"), **settings
+    )
+    assert asked.problem.objective == ("transfer", "step")
+    with pytest.raises(PartitionError, match="not through a host"):
+        partition_module(
+            model,
+            inputs,
+            schedule="1f1b",
+            interconnect=Interconnect(charging="host_staged"),
+            **settings,
         )
