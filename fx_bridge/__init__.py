@@ -18,6 +18,11 @@ from fx_bridge.costs import (
 from fx_bridge.digraph import to_digraph
 from fx_bridge.dynamo import CompileBackend, compile_backend
 from fx_bridge.equivalence import EquivalenceReport, check_equivalence
+from fx_bridge.foreign_plans import device_map_run, plan_from_device_map, plan_from_split_spec
+from fx_bridge.graph_digest import graph_digest
+from fx_bridge.hand_made import with_hand_made
+from fx_bridge.hand_over import device_map, split_spec
+from fx_bridge.manifest import Manifest, check_manifest, load_manifest
 from fx_bridge.memory import (
     LiveStorage,
     MemoryPoint,
@@ -28,14 +33,29 @@ from fx_bridge.memory import (
     stage_profiles,
 )
 from fx_bridge.microbatches import ChunkSpecs, chunk_specs
+from fx_bridge.module_paths import module_paths, operators_of
 from fx_bridge.name_map import NameMap
 from fx_bridge.non_tensors import NonTensorMoves, move_non_tensors
 from fx_bridge.partition import PartitionResult, partition_module
+from fx_bridge.pipeline import build_pipeline_stage, check_pipeline
+from fx_bridge.pipeline_rank import PipelineRank
+from fx_bridge.placement import PlacedModel, place
+from fx_bridge.rank_weights import load_model_weights, load_rank_weights
 from fx_bridge.rescale import rescale
 from fx_bridge.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.split_reader import stage_graph
 from fx_bridge.splitting import split_by_plan
+from fx_bridge.stage_files import load_inputs, load_stage_weights, save_stages
 from fx_bridge.stage_graph import StageGraph, StageNode, StageValue, StageWeight
+from fx_bridge.stage_programs import (
+    StageProgram,
+    StagePrograms,
+    load_stage_program,
+    load_stage_programs,
+    run_stage_programs,
+    save_stage_programs,
+)
+from fx_bridge.stages import PipelinePosition, SharedWeight, StageInterfaces, stage_interfaces
 from fx_bridge.tags import plan_from_tags, split_by_tags
 
 __all__ = [
@@ -50,38 +70,70 @@ __all__ = [
     "EquivalenceReport",
     "Kernel",
     "LiveStorage",
+    "Manifest",
     "MemoryPoint",
     "MemoryProfile",
     "NameMap",
     "NonTensorMoves",
     "PartitionResult",
+    "PipelinePosition",
+    "PipelineRank",
+    "PlacedModel",
+    "SharedWeight",
     "StageGraph",
+    "StageInterfaces",
     "StageNode",
+    "StageProgram",
+    "StagePrograms",
     "StageValue",
     "StageWeight",
     "backward_costs",
     "backward_flops",
     "backward_moved_bytes",
     "batch_dimensions",
+    "build_pipeline_stage",
     "capture",
     "check_equivalence",
+    "check_manifest",
     "check_microbatchable",
+    "check_pipeline",
     "chunk_specs",
     "colocation_groups",
     "compile_backend",
+    "device_map",
+    "device_map_run",
     "forward_workspaces",
+    "graph_digest",
+    "load_inputs",
+    "load_manifest",
+    "load_model_weights",
+    "load_rank_weights",
+    "load_stage_program",
+    "load_stage_programs",
+    "load_stage_weights",
     "measured_latency_ns",
     "memory_profile",
+    "module_paths",
     "move_non_tensors",
     "node_flops",
+    "operators_of",
     "partition_module",
     "peak_memory",
+    "place",
+    "plan_from_device_map",
+    "plan_from_split_spec",
     "plan_from_tags",
     "rescale",
     "roofline_latency_ns",
+    "run_stage_programs",
+    "save_stage_programs",
+    "save_stages",
     "split_by_plan",
     "split_by_tags",
+    "split_spec",
     "stage_graph",
+    "stage_interfaces",
     "stage_profiles",
     "to_digraph",
+    "with_hand_made",
 ]

@@ -28,8 +28,11 @@ from solver.problem import (
 )
 from solver.registry import SOLVERS, check_limits, check_solver, solve
 from solver.result import Progress, SolveLimits, Solver, SolveResult, SolveStatus
+from solver.schedules import Action, ActionTables, action_tables
 from solver.serialization import load_plan, load_problem, save_plan, save_problem
+from solver.step import PipelineStep
 from solver.summary import summary
+from solver.timeline import PipelineTimeline, PipelineTimes, simulate
 from solver.training import Backward, in_flight
 
 __all__ = [
@@ -39,6 +42,8 @@ __all__ = [
     "PCIE",
     "SOLVERS",
     "STAGING_HOST",
+    "Action",
+    "ActionTables",
     "Backward",
     "ColocationGroup",
     "Device",
@@ -55,6 +60,9 @@ __all__ = [
     "PartitionError",
     "PartitionPlan",
     "PartitionProblem",
+    "PipelineStep",
+    "PipelineTimeline",
+    "PipelineTimes",
     "Progress",
     "SolveLimits",
     "SolveResult",
@@ -62,6 +70,7 @@ __all__ = [
     "Solver",
     "Stage",
     "Weight",
+    "action_tables",
     "check_limits",
     "check_solver",
     "diagnose",
@@ -73,6 +82,7 @@ __all__ = [
     "problem_to_digraph",
     "save_plan",
     "save_problem",
+    "simulate",
     "solve",
     "summary",
 ]
