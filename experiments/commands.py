@@ -27,6 +27,7 @@ from solver import (
     SolveResult,
     SolveStatus,
     diagnose,
+    pipeline_settings,
     save_plan,
     summary,
 )
@@ -183,6 +184,18 @@ def with_stage_limits(
     return problem.replace(**settings) if settings else problem
 
 
+def with_pipeline(
+    problem: PartitionProblem, schedule: str | None, microbatches: int | None, objective: str | None
+) -> PartitionProblem:
+    """Return a problem with the options --schedule and --microbatches, where they are given."""
+    settings: dict[str, Any] = {}
+    if schedule is not None:
+        settings = pipeline_settings(schedule, read_objective(objective), problem.interconnect)
+    if microbatches is not None:
+        settings["microbatches"] = microbatches
+    return problem.replace(**settings) if settings else problem
+
+
 def read_problem(
     model: str,
     devices: str | None,
@@ -197,6 +210,9 @@ def read_problem(
     pins: Mapping[str, Pin] | None = None,
     cut_after: Sequence[str] = (),
     profile_file: str | None = None,
+    schedule: str | None = None,
+    microbatches: int | None = None,
+    optimizer: str | None = None,
 ) -> PartitionProblem:
     """Return the problem of a model or a saved problem; `step` hears what is being done."""
     from experiments.models import resolve_model
@@ -211,8 +227,13 @@ def read_problem(
             raise PartitionError(
                 f"{model} is a saved problem, which has its times; --profile needs a model"
             )
+        if optimizer is not None:
+            raise PartitionError(
+                f"{model} is a saved problem, which counts its optimizer; --optimizer needs a model"
+            )
         problem = read_saved_problem(source, devices, link, objective, memory_model)
         problem = with_stage_limits(problem, chunks, max_devices)
+        problem = with_pipeline(problem, schedule, microbatches, objective)
         return _with_hand_made(problem, None, pins, cut_after)
     captured, problem = read_model(
         source,
@@ -223,8 +244,10 @@ def read_problem(
         step,
         keep_whole=keep_whole,
         profile_file=profile_file,
+        optimizer=optimizer,
     )
     problem = with_stage_limits(problem, chunks, max_devices)
+    problem = with_pipeline(problem, schedule, microbatches, objective)
     return _with_hand_made(problem, captured, pins, cut_after)
 
 
@@ -251,6 +274,7 @@ def read_model(
     *,
     keep_whole: Sequence[str] = (),
     profile_file: str | None = None,
+    optimizer: str | None = None,
 ) -> tuple[CapturedGraph, PartitionProblem]:
     """Build and capture the model of `spec`; return it with its problem."""
     from experiments.devices import EXAMPLE, parse_devices
@@ -268,19 +292,29 @@ def read_model(
     from experiments.comparison import operator_graph
     from experiments.models import build_model, others_code
     from fx_bridge.capture import capture
+    from fx_bridge.optimizer_state import check_optimizer
 
+    counted = settings.get("memory_model", "inference")
+    costs: dict[str, Any] = {}
+    if optimizer is not None:
+        check_optimizer(optimizer)
+        if counted != "training":
+            raise PartitionError(
+                f"--optimizer counts in training, and the memory model is {counted}; write "
+                "--memory-model training"
+            )
+        costs["optimizer"] = optimizer
     step(f"{spec.name}: building")
     loaded = build_model(spec)
     step(f"{spec.name}: capturing")
     with others_code(f"model {spec.name!r}"):
         captured = capture(loaded.module, loaded.args, loaded.kwargs)
     step(f"{spec.name}: operator graph")
-    counted = settings.get("memory_model", "inference")
-    costs: Mapping[str, Any] = {}
     interconnect = PCIE
     if profile is not None:
         profile.check(captured)
-        costs, interconnect = profile.costs(counted == "training"), profile.interconnect
+        costs.update(profile.costs(counted == "training"))
+        interconnect = profile.interconnect
     graph = operator_graph(captured, [given], counted, keep_whole=keep_whole, costs=costs)
     problem = PartitionProblem.from_digraph(graph, **{"interconnect": interconnect, **settings})
     return captured, problem

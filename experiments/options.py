@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
+from solver.training import SCHEDULES
 
 DEFAULT_LIMIT_S: Final = 60.0
 
@@ -97,6 +98,28 @@ SolverOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+ScheduleOption = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule",
+        help=f"Plan a pipeline that runs by {' or '.join(SCHEDULES)}: values are passed from stage "
+        "to stage, and the objective is step if none is given.",
+    ),
+]
+MicrobatchesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--microbatches", min=1, help="In a step of the pipeline; the example inputs are one."
+    ),
+]
+OptimizerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer",
+        help="Of training, whose state needs memory: sgd, momentum, adam or adamw, "
+        "which it is if left out.",
+    ),
+]
 TrainingOption = Annotated[
     bool, typer.Option("--training", help="Forward and backward passes, not forward alone.")
 ]

@@ -26,15 +26,20 @@ from experiments.options import (
     LinkOption,
     MaxDevicesOption,
     MemoryOption,
+    MicrobatchesOption,
     ModelArgument,
     ObjectiveOption,
+    OptimizerOption,
     PinOption,
     ProfileOption,
+    ScheduleOption,
     SeedOption,
     SolverOption,
     WorkersOption,
 )
 from solver import check_solver
+from solver.checks import check_choice
+from solver.training import SCHEDULES
 
 
 def plan(
@@ -49,6 +54,9 @@ def plan(
     pin: PinOption = None,
     cut_after: CutAfterOption = None,
     profile_file: ProfileOption = None,
+    schedule: ScheduleOption = None,
+    microbatches: MicrobatchesOption = None,
+    optimizer: OptimizerOption = None,
     time_limit: LimitOption = DEFAULT_LIMIT_S,
     workers: WorkersOption = None,
     seed: SeedOption = 0,
@@ -63,6 +71,8 @@ def plan(
     limits = read_limits(time_limit, workers, seed, deterministic)
     check_solver(solver)
     check_writable(out)
+    if schedule is not None:
+        check_choice(schedule, SCHEDULES, "--schedule")
     pins = read_pins(pin)
     with ProgressLine(quiet=True) as progress:
         problem = read_problem(
@@ -78,6 +88,9 @@ def plan(
             pins=pins,
             cut_after=cut_after or (),
             profile_file=profile_file,
+            schedule=schedule,
+            microbatches=microbatches,
+            optimizer=optimizer,
         )
         results = solve_all(problem, dict.fromkeys(("greedy", solver)), limits, model, progress)
     finish(problem, results, limits, out, as_json)

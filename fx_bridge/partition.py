@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import torch
@@ -35,6 +35,7 @@ from solver import (
     SolveResult,
     check_limits,
     check_solver,
+    pipeline_settings,
     problem_from_digraph,
     save_plan,
     solve,
@@ -274,39 +275,6 @@ def partition_module(
     baseline = solve(problem, limits, solver="greedy")
     solved = baseline if solver == "greedy" else solve(problem, limits, solver=solver)
     return PartitionResult(captured, problem, baseline, solved)
-
-
-def pipeline_settings(
-    schedule: str | None, objective: str | Sequence[str] | None, interconnect: Interconnect
-) -> dict[str, Any]:
-    """Return the settings of a problem that a schedule decides, for :class:`PartitionProblem`.
-
-    Parameters
-    ----------
-    schedule : str or None
-        None where no pipeline is planned.
-    objective : str, sequence of str or None
-    interconnect : Interconnect
-
-    Raises
-    ------
-    PartitionError
-        If the transfers of a pipeline are to be staged through a host.
-    """
-    if schedule is None:
-        return {"objective": objective or "bottleneck", "interconnect": interconnect}
-    if isinstance(interconnect, Interconnect):
-        if interconnect.charging == "host_staged":
-            raise PartitionError(
-                f"schedule is {schedule!r}, but the transfers of a pipeline pass from stage to "
-                "stage, not through a host; leave schedule out, or give charging='relayed'"
-            )
-        interconnect = replace(interconnect, charging="relayed")
-    return {
-        "objective": objective or "step",
-        "interconnect": interconnect,
-        "schedule": schedule,
-    }
 
 
 def check_options(

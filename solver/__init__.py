@@ -16,6 +16,7 @@ from solver.hardware import (
     Link,
     MiB,
 )
+from solver.pipelines import pipeline_settings
 from solver.plan import PartitionPlan, Stage
 from solver.problem import (
     MEMORY_MODELS,
@@ -78,6 +79,7 @@ __all__ = [
     "in_flight",
     "load_plan",
     "load_problem",
+    "pipeline_settings",
     "problem_from_digraph",
     "problem_to_digraph",
     "save_plan",

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,15 @@ from typer.testing import CliRunner
 from experiments import workloads
 from experiments.cli import app, main
 from experiments.exit_codes import EXIT_NOT_EQUAL
-from solver import SOLVERS, evaluate, load_plan, load_problem
+from solver import (
+    PCIE,
+    SOLVERS,
+    Device,
+    PartitionPlan,
+    evaluate,
+    load_plan,
+    load_problem,
+)
 
 ONE_LAYER = "import torch\ndef make():\n    return torch.nn.Linear(4, 4), (torch.ones(1, 4),)\n"
 
@@ -485,3 +494,25 @@ def test_an_answer_that_cannot_be_printed_is_one_line_and_exit_code_2(
         assert done.returncode == 2, done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr
         assert done.stderr.startswith("error: ")
+
+
+def test_a_schedule_plans_a_pipeline(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", str(saved), "--schedule", "gpipe", "--microbatches", "3", "--json"]
+    assert main([*words, "--devices", "3x1MiB"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert list(answer["objectives"]) == ["step"]
+    problem = load_problem(saved).replace(
+        devices=tuple(Device(f"cuda:{i}", 2**20) for i in range(3)),
+        interconnect=replace(PCIE, charging="relayed"),
+        objective="step",
+        schedule="gpipe",
+        microbatches=3,
+    )
+    plan = PartitionPlan(answer["assignment"], tuple(answer["device_order"]))
+    assert evaluate(problem, plan).objective == (answer["objective"],)
+    assert main([*words, "--optimizer", "sgd"]) == 2
+    assert "counts its optimizer" in capsys.readouterr().err
+    assert main(["plan", "mlp", "--devices", "2x1GiB", "--schedule", "pipedream"]) == 2
+    assert "write one of gpipe, 1f1b" in capsys.readouterr().err
+    assert main(["plan", "mlp", "--devices", "2x1GiB", "--optimizer", "sgd"]) == 2
+    assert "--memory-model training" in capsys.readouterr().err
