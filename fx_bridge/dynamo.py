@@ -86,8 +86,9 @@ class CompileBackend:
                 raise PartitionError(f"option {name!r} is unknown; write one of {', '.join(known)}")
         bound = signature.bind(None, devices=devices, **options)
         bound.apply_defaults()
-        given = {name: bound.arguments[name] for name in ("devices", *known)}
-        self._options = {**options, "devices": check_options(**given)}
+        checked = inspect.signature(check_options).parameters
+        given = {name: bound.arguments[name] for name in checked}
+        self._options = {**options, "devices": check_options(**given).devices}
         self.results: list[PartitionResult] = []
 
     def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:

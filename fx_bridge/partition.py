@@ -237,26 +237,26 @@ def partition_module(
     >>> sorted(name for name, _ in result.split().submod_1.named_parameters())
     ['1.bias', '1.weight']
     """
-    settings: dict[str, Any] = {
-        **pipeline_settings(schedule, objective, interconnect),
-        "memory_model": memory_model,
-        "microbatches": microbatches,
-        "chunks_per_device": chunks_per_device,
-        "max_devices": max_devices,
-    }
     # A capture takes long: refuse wrong settings before it.
-    keep_whole = check_keep_whole(keep_whole)
-    pins, cut_after = check_hand_made(pins, cut_after)
-    check_choice(tied_weights, get_args(TiedReaders), "tied_weights")
-    devices = check_options(
+    checked = check_options(
         devices,
-        specs=specs,
-        latency_ns=latency_ns,
+        objective=objective,
+        memory_model=memory_model,
+        interconnect=interconnect,
         limits=limits,
         solver=solver,
+        specs=specs,
+        latency_ns=latency_ns,
+        schedule=schedule,
+        microbatches=microbatches,
+        chunks_per_device=chunks_per_device,
+        max_devices=max_devices,
+        keep_whole=keep_whole,
+        pins=pins,
+        cut_after=cut_after,
         optimizer=optimizer,
         master_weights=master_weights,
-        **settings,
+        tied_weights=tied_weights,
     )
     captured = capture(model, args, kwargs)
     graph = to_digraph(
@@ -267,39 +267,82 @@ def partition_module(
         training=memory_model == "training",
         optimizer=optimizer,
         master_weights=master_weights,
-        keep_whole=keep_whole,
+        keep_whole=checked.keep_whole,
         tied_weights=tied_weights,
     )
-    problem = problem_from_digraph(graph, devices, **settings)
-    problem = with_hand_made(problem, captured, pins=pins, cut_after=cut_after)
+    problem = problem_from_digraph(graph, checked.devices, **checked.settings)
+    problem = with_hand_made(problem, captured, pins=checked.pins, cut_after=checked.cut_after)
     baseline = solve(problem, limits, solver="greedy")
     solved = baseline if solver == "greedy" else solve(problem, limits, solver=solver)
     return PartitionResult(captured, problem, baseline, solved)
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of :func:`partition_module` that were checked.
+
+    Attributes
+    ----------
+    devices : tuple of Device
+    settings : mapping
+        Of :class:`solver.PartitionProblem`.
+    keep_whole, cut_after : tuple of str
+    pins : mapping of str to Pin
+    """
+
+    devices: tuple[Device, ...]
+    settings: Mapping[str, Any]
+    keep_whole: tuple[str, ...]
+    pins: Mapping[str, Pin]
+    cut_after: tuple[str, ...]
+
+
 def check_options(
     devices: Sequence[Device],
     *,
-    specs: Mapping[str, DeviceSpec],
-    latency_ns: Mapping[str, int | Mapping[str, int]] | None,
+    objective: str | Sequence[str] | None,
+    memory_model: str,
+    interconnect: Interconnect,
     limits: SolveLimits | None,
     solver: str,
+    specs: Mapping[str, DeviceSpec],
+    latency_ns: Mapping[str, int | Mapping[str, int]] | None,
+    schedule: str | None,
+    microbatches: int,
+    chunks_per_device: int,
+    max_devices: int | None,
+    keep_whole: Sequence[str],
+    pins: Mapping[str, Pin] | None,
+    cut_after: Sequence[str],
     optimizer: str,
     master_weights: bool,
-    **settings: Any,
-) -> tuple[Device, ...]:
-    """Return the devices; raise PartitionError for options that no model can be planned with.
+    tied_weights: str,
+) -> Options:
+    """Return options of :func:`partition_module`, checked as far as that needs no model.
 
-    `settings` are those of :class:`solver.PartitionProblem`.
+    Raises
+    ------
+    PartitionError
+        For options that no model can be planned with.
     """
-    devices = _checked_devices(devices, specs, latency_ns)
+    settings = {
+        **pipeline_settings(schedule, objective, interconnect),
+        "memory_model": memory_model,
+        "microbatches": microbatches,
+        "chunks_per_device": chunks_per_device,
+        "max_devices": max_devices,
+    }
+    checked = _checked_devices(devices, specs, latency_ns)
     check_solver(solver)
     check_limits(limits)
-    PartitionProblem((Operator("placeholder"),), devices, **settings)
+    PartitionProblem((Operator("placeholder"),), checked, **settings)
     check_optimizer(optimizer)
     if not isinstance(master_weights, bool):
         raise PartitionError(f"master_weights is {master_weights!r}; write True or False")
-    return devices
+    check_choice(tied_weights, get_args(TiedReaders), "tied_weights")
+    return Options(
+        checked, settings, check_keep_whole(keep_whole), *check_hand_made(pins, cut_after)
+    )
 
 
 def _checked_devices(

@@ -12,7 +12,9 @@ from solver.reduce import UnitGraph
 def direct_problem(problem: PartitionProblem) -> PartitionProblem:
     """Return a problem in which no plan of `problem` costs or holds more; itself unless relayed.
 
-    Values are staged through a host over a link that is as fast as any between two devices.
+    Values are staged through a host over a link that is as fast as any between two devices. The
+    objective ``step`` is excepted: where transfers overlap, a write and the read after it may
+    take longer than the one hop between neighbours.
 
     Notes
     -----

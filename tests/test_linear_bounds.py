@@ -93,8 +93,11 @@ def test_the_position_bound_is_true_of_blocks_and_sees_their_transfers(charging,
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_bounds_are_true_of_random_problems(name):
     positive = 0
-    for seed in range(150):
-        problem = random_problem(30_000 + seed, max_operators=6, objective=(name,))
+    for seed in range(200):
+        problem = random_problem(30_000 + seed, max_operators=6)
+        if name == "step" and any(op.is_backward for op in problem.operators):
+            continue
+        problem = problem.replace(objective=(name,))
         best = brute_force(to_instance(problem))
         if best is None:
             continue
