@@ -37,8 +37,6 @@ SHARES = (3, 2)
 def settings_of(training, steps):
     return RunSettings(
         shares=SHARES,
-        # Training needs room for what is in flight on whichever device comes first.
-        slack_permille=1350 if training else 1250,
         training=training,
         schedule="1f1b" if training else "gpipe",
         microbatches=MICROBATCHES,
@@ -74,7 +72,7 @@ def main():
     parser.add_argument("models", nargs="*", metavar="MODEL", help=", ".join(MODELS))
     parser.add_argument("--inference", action="store_true", help="forward passes alone")
     parser.add_argument("--training", action="store_true", help="training alone")
-    parser.add_argument("--steps", type=int, default=9, help="timed steps of each plan")
+    parser.add_argument("--steps", type=int, default=7, help="timed steps of each plan")
     parser.add_argument("--json", metavar="FILE", help="every measured step as JSON")
     given = parser.parse_args()
     unknown = [name for name in given.models if not hasattr(prediction_models, name)]

@@ -51,13 +51,13 @@ class RunSettings:
 
     devices: tuple[Device, ...] | None = None
     shares: tuple[int, ...] = (3, 2)
-    slack_permille: int = 1300
+    slack_permille: int = 1650
     training: bool = False
     schedule: Schedule = "1f1b"
     microbatches: int = 4
     steps: int = 9
     solvers: tuple[str, ...] = ("greedy", "chain", "auto")
-    objective: tuple[str, ...] = ("bottleneck",)
+    objective: tuple[str, ...] = ("step",)
     limits: SolveLimits = field(default_factory=lambda: SolveLimits(time_limit_s=30.0))
 
     def __post_init__(self) -> None:

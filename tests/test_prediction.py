@@ -118,6 +118,8 @@ def test_order_is_that_of_the_prediction_or_noise():
     noisy = row("auto", 100, (150, 195, 201, 205, 250))
     assert in_order([slow, noisy])
     assert in_order([row("greedy", 100, (100,) * 5), row("auto", 100, (300,) * 5)])
+    assert in_order([row("greedy", 1000, (100,) * 5), row("auto", 991, (300,) * 5)])
+    assert not in_order([row("greedy", 1000, (100,) * 5), row("auto", 989, (300,) * 5)])
 
 
 def test_accuracy_is_of_medians_over_different_plans():
