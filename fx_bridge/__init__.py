@@ -57,6 +57,8 @@ from fx_bridge.stage_programs import (
 )
 from fx_bridge.stages import PipelinePosition, SharedWeight, StageInterfaces, stage_interfaces
 from fx_bridge.tags import plan_from_tags, split_by_tags
+from fx_bridge.timing import OperatorTimes, measure_operators
+from fx_bridge.workspaces import OperatorWorkspaces, measure_workspaces
 
 __all__ = [
     "DEVICE_SPECS",
@@ -75,6 +77,8 @@ __all__ = [
     "MemoryProfile",
     "NameMap",
     "NonTensorMoves",
+    "OperatorTimes",
+    "OperatorWorkspaces",
     "PartitionResult",
     "PipelinePosition",
     "PipelineRank",
@@ -111,6 +115,8 @@ __all__ = [
     "load_stage_program",
     "load_stage_programs",
     "load_stage_weights",
+    "measure_operators",
+    "measure_workspaces",
     "measured_latency_ns",
     "memory_profile",
     "module_paths",
