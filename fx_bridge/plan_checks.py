@@ -72,13 +72,21 @@ def check_effects(captured: CapturedGraph, plan: PartitionPlan, unit: str) -> No
 
 def check_total(captured: CapturedGraph, plan: PartitionPlan) -> None:
     """Raise PartitionError unless `plan` places exactly the operators of `captured`."""
-    names = {node.name for node in captured.operators}
-    for name in names:
-        if name not in plan.assignment:
-            raise PartitionError(f"the plan has no device for operator {name!r}")
-    for name in plan.assignment:
-        if name not in names:
-            raise PartitionError(f"the plan places {name!r}, which is not an operator of the graph")
+    names = [node.name for node in captured.operators]
+    missing = [name for name in names if name not in plan.assignment]
+    unknown = sorted(plan.assignment.keys() - set(names))
+    remedy = "it is a plan of another graph; make one of this model, with these inputs"
+    if missing:
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise PartitionError(
+            f"the plan has no device for operator {missing[0]!r}{others}: {remedy}"
+        )
+    if unknown:
+        others = f" (nor are {len(unknown) - 1} others)" if len(unknown) > 1 else ""
+        raise PartitionError(
+            f"the plan places {unknown[0]!r}, which is not an operator of the graph{others}: "
+            f"{remedy}"
+        )
 
 
 def _check_order(captured: CapturedGraph, plan: PartitionPlan) -> None:
