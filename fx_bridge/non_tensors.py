@@ -11,14 +11,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, get_args
 
 import torch
 from torch import fx
 from torch._ops import HigherOrderOperator, OpOverload
 
 from fx_bridge.capture import CapturedGraph, check_captured
-from fx_bridge.colocation import colocation_groups, random_operators
+from fx_bridge.colocation import TiedReaders, colocation_groups, random_operators
 from fx_bridge.copies import Placement, with_copies
 from fx_bridge.plan_checks import check_splittable
 from fx_bridge.replay import tensors_in
@@ -288,9 +288,16 @@ def _problem(
 ) -> PartitionProblem:
     """Replace the groups of the old graph by those of the new one, where it has them."""
     training = given.memory_model == "training"
-    old = set(colocation_groups(before, training=training))
-    kept = [group for group in given.colocation if group not in old]
-    new = colocation_groups(after, training=training) if len(kept) < len(given.colocation) else []
+    present = set(given.colocation)
+    choices: tuple[TiedReaders, ...] = get_args(TiedReaders)
+    groups = {
+        tied: colocation_groups(before, training=training, tied_weights=tied) for tied in choices
+    }
+    # The problem was made for tied weights as one of the two says, unless groups were left out.
+    tied = next((tied for tied in choices if present.issuperset(groups[tied])), choices[0])
+    kept = [group for group in given.colocation if group not in groups[tied]]
+    dropped = len(kept) < len(given.colocation)
+    new = colocation_groups(after, training=training, tied_weights=tied) if dropped else []
     return problem.replace(colocation=(*kept, *new))
 
 

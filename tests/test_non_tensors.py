@@ -367,3 +367,26 @@ def test_a_problem_of_another_graph_is_refused():
         move_non_tensors(captured, {"linear": "a"}, problem_from_digraph(other, [Device("a")]))
     with pytest.raises(PartitionError, match="the problem is a int; give a PartitionProblem"):
         move_non_tensors(captured, {"linear": "a"}, 3)
+
+
+@pytest.mark.parametrize("tied_weights", ["colocate", "sum"])
+def test_tied_weights_stay_as_the_problem_was_made_for_them(tied_weights):
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.rand(4, 4))
+
+        def forward(self, x):
+            x = (x @ self.weight).relu()
+            return x.reshape(x.size(0), -1).tanh() @ self.weight
+
+    captured = capture(fx.symbolic_trace(Tied()), (torch.ones(2, 4),))
+    graph = to_digraph(captured, training=True, tied_weights=tied_weights)
+    devices = [Device("first"), Device("second")]
+    problem = problem_from_digraph(graph, devices, memory_model="training")
+    tags = dict.fromkeys(problem.index_of, "second")
+    tags |= dict.fromkeys(("matmul", "relu", "size"), "first")
+    moves = move_non_tensors(captured, tags, problem)
+    assert moves.moved == {"size": ("first", "second")}
+    violations = evaluate(moves.problem, moves.plan).violations
+    assert any("diverge" in text for text in violations) == (tied_weights == "colocate")
