@@ -233,6 +233,24 @@ def timeline(tables: ActionTables, times: PipelineTimes) -> PipelineTimeline:
     PartitionError
         If an action has no times, or actions wait for each other for ever.
     """
+    events: list[list[Event]] = [[] for _ in tables]
+    step_ns = 0
+    for (task, microbatch, _), start_ns, end_ns in timed_jobs(tables, times):
+        step_ns = max(step_ns, end_ns)
+        if task.kind == "action":
+            event = Event(task.source, microbatch, task.step, start_ns, end_ns)
+            events[task.source % len(tables)].append(event)
+    return PipelineTimeline(tuple(map(tuple, events)), step_ns)
+
+
+def timed_jobs(tables: ActionTables, times: PipelineTimes) -> list[tuple[Job, int, int]]:
+    """Return all jobs of a step with the nanoseconds at which they start and end.
+
+    Raises
+    ------
+    PartitionError
+        As :func:`timeline`.
+    """
     jobs = event_graph(
         tables,
         len(times.forward_ns),
@@ -242,14 +260,12 @@ def timeline(tables: ActionTables, times: PipelineTimes) -> PipelineTimeline:
     )
     durations = {task: times.duration_ns(task) for task in {job.task for job in jobs}}
     ends: list[int] = []
-    events: list[list[Event]] = [[] for _ in tables]
-    for task, microbatch, after in jobs:
-        start_ns = max([ends[number] for number, _ in after], default=0)
-        ends.append(start_ns + durations[task])
-        if task.kind == "action":
-            event = Event(task.source, microbatch, task.step, start_ns, ends[-1])
-            events[task.source % len(tables)].append(event)
-    return PipelineTimeline(tuple(map(tuple, events)), max(ends, default=0))
+    timed: list[tuple[Job, int, int]] = []
+    for job in jobs:
+        start_ns = max([ends[number] for number, _ in job.after], default=0)
+        ends.append(start_ns + durations[job.task])
+        timed.append((job, start_ns, ends[-1]))
+    return timed
 
 
 def event_graph(

@@ -1,0 +1,1 @@
+"""Reports of studies: details of plans, figures, traces, pages."""
