@@ -67,7 +67,7 @@ def compare(
     from experiments.devices import parse_devices, parse_link
     from experiments.instances import NamedDevices
     from experiments.models import DEFAULT_MODELS, resolve_model
-    from experiments.records import DEFAULT_SOLVERS, CompareSettings
+    from experiments.records import DEFAULT_PLANNERS, CompareSettings
     from experiments.report import prepare_folder
     from solver import PCIE, Interconnect
 
@@ -79,7 +79,7 @@ def compare(
         memory_model=read_memory_model(memory_model) or "inference",
         chunks_per_device=chunks,
         max_devices=max_devices,
-        solvers=tuple(solver or DEFAULT_SOLVERS),
+        planners=tuple(solver or DEFAULT_PLANNERS),
         limits=read_limits(time_limit, workers, seed, deterministic),
     )
     if out is not None:
@@ -89,21 +89,21 @@ def compare(
     from experiments.progress import ProgressLine
     from experiments.report import to_json, write_report
     from experiments.summary import headline
-    from experiments.tables import comparison_table
+    from experiments.tables import study_table
 
     with ProgressLine() as progress:
-        comparison = run_comparison(sources, settings, progress)
+        study = run_comparison(sources, settings, progress)
     if as_json:
-        print(json.dumps(to_json(comparison), indent=1))
+        print(json.dumps(to_json(study), indent=1))
     else:
         console = make_console()
-        console.print(comparison_table(comparison, console.width))
-        for sentence in headline(comparison):
+        console.print(study_table(study, console.width))
+        for sentence in headline(study):
             console.print(printable(sentence), markup=False)
     if out is not None:
-        for path in write_report(comparison, out):
+        for path in write_report(study, out):
             print(printable(f"wrote {path}"), file=sys.stderr)
-    if all(record.reason for record in comparison.models):
-        raise PartitionError(f"no model could be compared: {comparison.models[0].reason}")
-    if any(not check.equal for record in comparison.models for check in record.equivalence):
+    if all(record.reason for record in study.models):
+        raise PartitionError(f"no model could be compared: {study.models[0].reason}")
+    if not all(check.equal for check in study.checks):
         raise typer.Exit(EXIT_NOT_EQUAL)

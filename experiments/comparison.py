@@ -1,4 +1,4 @@
-"""Every model, every device set, every solver: one comparison as plain frozen data.
+"""Every model, every device set, every planner: one study as plain frozen data.
 
 Whatever fails is a row with its reason; a run ends early only when it is interrupted.
 """
@@ -12,7 +12,7 @@ import platform
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,16 @@ from experiments.interrupt import run_interruptibly
 from experiments.models import LoadedModel, ModelSpec, build_model, first_line, others_code
 from experiments.progress import ProgressLine
 from experiments.records import (
+    Case,
+    CaseKey,
     CompareSettings,
-    Comparison,
-    ComparisonRow,
     EquivalenceRow,
     ModelRecord,
     PlannerRow,
+    Study,
     best_row,
 )
+from experiments.search_trace import SearchTrace
 from solver import (
     DEFAULT_DEVICE_CLASS,
     PartitionError,
@@ -51,8 +53,8 @@ def run_comparison(
     sources: Sequence[ModelSpec | Path],
     settings: CompareSettings,
     progress: ProgressLine | None = None,
-) -> Comparison:
-    """Compare all solvers on all models.
+) -> Study:
+    """Compare all planners on all models.
 
     Parameters
     ----------
@@ -63,35 +65,48 @@ def run_comparison(
 
     Returns
     -------
-    Comparison
+    Study
     """
     start_s = time.perf_counter()
     progress = progress or ProgressLine(quiet=True)
-    records: list[ModelRecord] = []
+    found: list[_Found] = []
     for source in sources:
         name = str(source) if isinstance(source, Path) else source.name
         progress.step(f"{name}: building")
         try:
             if isinstance(source, Path):
-                record = _compare_problem(source, settings, progress)
+                answer = _compare_problem(source, settings, progress)
             else:
                 with others_code(f"model {name!r}"):
-                    record = _compare_model(source, settings, progress)
+                    answer = _compare_model(source, settings, progress)
         except Exception as error:
             # A model is other people's code; one that fails must not end the run.
-            record = ModelRecord(model=name, reason=describe_error(error))
-        if record.reason:
-            progress.done(f"{name}: {record.reason}")
-        records.append(record)
+            answer = _Found(ModelRecord(model=name, reason=describe_error(error)))
+        if answer.record.reason:
+            progress.done(f"{name}: {answer.record.reason}")
+        found.append(answer)
         # The next model must not find this one's weights still in memory.
         gc.collect()
-    return Comparison(
-        settings=settings,
-        models=tuple(records),
-        environment=_environment(),
+    return Study(
+        models=tuple(answer.record for answer in found),
+        cases=tuple(case for answer in found for case in answer.cases),
+        rows=tuple(row for answer in found for row in answer.rows),
+        checks=tuple(check for answer in found for check in answer.checks),
+        limits=settings.limits,
+        environment=environment(),
         wall_time_s=time.perf_counter() - start_s,
         peak_rss_bytes=peak_rss_bytes(),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found of one model."""
+
+    record: ModelRecord
+    cases: tuple[Case, ...] = ()
+    rows: tuple[PlannerRow, ...] = ()
+    checks: tuple[EquivalenceRow, ...] = ()
 
 
 def describe_error(error: BaseException) -> str:
@@ -103,25 +118,28 @@ def describe_error(error: BaseException) -> str:
 
 
 def solve_row(
-    problem: PartitionProblem, solver: str, limits: SolveLimits, model: str, device_set: str
-) -> ComparisonRow:
+    key: CaseKey, problem: PartitionProblem, solver: str, limits: SolveLimits
+) -> PlannerRow:
     """Solve `problem` and return the row; a solver that raises is a row with its reason."""
     start_s = time.perf_counter()
+    trace = SearchTrace(limits.on_progress)
+    traced = replace(limits, on_progress=trace)
     try:
-        result = run_interruptibly(lambda: solve(problem, limits, solver=solver))
-        return ComparisonRow.from_result(model, device_set, solver, result)
+        result = run_interruptibly(lambda: solve(problem, traced, solver=solver))
     except Exception as error:
-        return ComparisonRow(
-            model=model,
-            device_set=device_set,
-            solver=solver,
+        return PlannerRow(
+            case=key,
+            planner=solver,
             status="failed",
+            seed=limits.seed,
             wall_time_s=time.perf_counter() - start_s,
             reason=describe_error(error),
         )
+    points = trace.finish(result, problem.objective)
+    return PlannerRow.from_result(key, solver, result, seed=limits.seed, trace=points)
 
 
-def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLine) -> ModelRecord:
+def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLine) -> _Found:
     problem = load_problem(path)
     settings = replace(
         settings,
@@ -135,19 +153,15 @@ def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLi
         own = DeviceSet(problem.devices, problem.interconnect)
         sets = (NamedDevices("saved", own),)
     graph = problem_to_digraph(problem)
-    rows = _solve_all(str(path), graph, sets, settings, progress)
-    return ModelRecord(
-        model=str(path),
-        description=", ".join(("saved problem", *settings.stage_limits)),
-        rows=rows,
-        device_sets=sets,
-        **_graph_figures(graph, problem),
+    cases = _cases(str(path), graph, sets, settings)
+    return _Found(
+        ModelRecord(model=str(path), description="saved problem", **_graph_figures(graph, problem)),
+        cases,
+        _solve_all(cases, settings, progress),
     )
 
 
-def _compare_model(
-    spec: ModelSpec, settings: CompareSettings, progress: ProgressLine
-) -> ModelRecord:
+def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: ProgressLine) -> _Found:
     from fx_bridge.capture import capture
 
     clock = _Clock()
@@ -169,19 +183,14 @@ def _compare_model(
         interconnect=settings.interconnect,
         **settings.problem_settings,
     )
-    problem = _problem(graph, sets[0], settings)
-    figures = _graph_figures(graph, problem)
-    del problem
-    rows = _solve_all(spec.name, graph, sets, settings, progress)
-    equivalence: tuple[EquivalenceRow, ...] = ()
+    cases = _cases(spec.name, graph, sets, settings)
+    assert cases[0].problem is not None
+    figures = _graph_figures(graph, cases[0].problem)
+    rows = _solve_all(cases, settings, progress)
+    checks: tuple[EquivalenceRow, ...] = ()
     if settings.check_splits and loaded.has_weights:
-        equivalence = _check_splits(loaded, captured, rows, progress)
-    planners: tuple[PlannerRow, ...] = ()
-    if settings.planner_quality:
-        from experiments.peers import compare_planners
-
-        planners = compare_planners(spec, loaded.module, graph, settings.limits, progress)
-    return ModelRecord(
+        checks = _check_splits(loaded, captured, rows, progress)
+    record = ModelRecord(
         model=spec.name,
         description=spec.description,
         has_weights=loaded.has_weights,
@@ -189,12 +198,9 @@ def _compare_model(
         build_s=build_s,
         capture_s=capture_s,
         graph_s=graph_s,
-        device_sets=tuple(sets),
-        rows=rows,
-        equivalence=equivalence,
-        planners=planners,
         **figures,
     )
+    return _Found(record, cases, rows, checks)
 
 
 def operator_graph(
@@ -220,12 +226,20 @@ def operator_graph(
     )
 
 
-def _problem(graph: nx.DiGraph, named: NamedDevices, settings: CompareSettings) -> PartitionProblem:
-    return PartitionProblem.from_digraph(
-        graph,
-        named.devices.devices,
-        interconnect=named.devices.interconnect or settings.interconnect,
-        **settings.problem_settings,
+def _cases(
+    model: str, graph: nx.DiGraph, sets: Sequence[NamedDevices], settings: CompareSettings
+) -> tuple[Case, ...]:
+    return tuple(
+        Case(
+            CaseKey(model, named.name, settings.objective, settings.memory_model),
+            PartitionProblem.from_digraph(
+                graph,
+                named.devices.devices,
+                interconnect=named.devices.interconnect or settings.interconnect,
+                **settings.problem_settings,
+            ),
+        )
+        for named in sets
     )
 
 
@@ -240,20 +254,16 @@ def _graph_figures(graph: nx.DiGraph, problem: PartitionProblem) -> dict[str, An
 
 
 def _solve_all(
-    model: str,
-    graph: nx.DiGraph,
-    sets: Sequence[NamedDevices],
-    settings: CompareSettings,
-    progress: ProgressLine,
-) -> tuple[ComparisonRow, ...]:
-    rows: list[ComparisonRow] = []
-    for named in sets:
-        problem = _problem(graph, named, settings)
-        for solver in settings.solvers:
-            progress.step(f"{model} on {named.name} devices: {solver}")
+    cases: Sequence[Case], settings: CompareSettings, progress: ProgressLine
+) -> tuple[PlannerRow, ...]:
+    rows: list[PlannerRow] = []
+    for case in cases:
+        assert case.problem is not None
+        for planner in settings.planners:
+            progress.step(f"{case.key.model} on {case.key.device_set} devices: {planner}")
             limits = with_progress(settings.limits, progress)
-            row = solve_row(problem, solver, limits, model, named.name)
-            progress.done(_row_line(row, settings.objective[0]))
+            row = solve_row(case.key, case.problem, planner, limits)
+            progress.done(_row_line(row))
             rows.append(row)
     return tuple(rows)
 
@@ -263,10 +273,11 @@ def with_progress(limits: SolveLimits, progress: ProgressLine) -> SolveLimits:
     return replace(limits, on_progress=progress.search)
 
 
-def _row_line(row: ComparisonRow, objective: str) -> str:
+def _row_line(row: PlannerRow) -> str:
+    objective = row.case.objective[0]
     value = None if row.objective is None else row.objective[0]
     return (
-        f"{row.model} on {row.device_set} devices: {row.label} {row.status}, "
+        f"{row.case.model} on {row.case.device_set} devices: {row.label} {row.status}, "
         f"{objective} {format_value(objective, value)}, gap {format_gap(row.gap)}, "
         f"{format_seconds(row.wall_time_s)}"
     )
@@ -275,24 +286,22 @@ def _row_line(row: ComparisonRow, objective: str) -> str:
 def _check_splits(
     loaded: LoadedModel,
     captured: CapturedGraph,
-    rows: Sequence[ComparisonRow],
+    rows: Sequence[PlannerRow],
     progress: ProgressLine,
 ) -> tuple[EquivalenceRow, ...]:
-    """Split by the best plan and by greedy's, where feasible, on every device set."""
+    """Split by the best plan and by greedy's, where feasible, for every case."""
     checked: list[EquivalenceRow] = []
-    for device_set in dict.fromkeys(row.device_set for row in rows):
-        here = [row for row in rows if row.device_set == device_set]
-        chosen = [best_row(here), *(row for row in here if row.solver == "greedy")]
-        for row in dict.fromkeys(id(row) for row in chosen if row is not None and row.feasible):
-            picked = next(each for each in here if id(each) == row)
-            progress.step(f"{loaded.name} on {device_set} devices: split by {picked.solver}")
-            checked.append(_check_split(loaded, captured, picked))
+    for key in dict.fromkeys(row.case for row in rows):
+        here = [row for row in rows if row.case == key]
+        chosen = [best_row(here), *(row for row in here if row.planner == "greedy")]
+        picked = {row.planner: row for row in chosen if row is not None and row.feasible}
+        for row in picked.values():
+            progress.step(f"{loaded.name} on {key.device_set} devices: split by {row.planner}")
+            checked.append(_check_split(loaded, captured, row))
     return tuple(checked)
 
 
-def _check_split(
-    loaded: LoadedModel, captured: CapturedGraph, row: ComparisonRow
-) -> EquivalenceRow:
+def _check_split(loaded: LoadedModel, captured: CapturedGraph, row: PlannerRow) -> EquivalenceRow:
     from fx_bridge.equivalence import check_equivalence
     from fx_bridge.splitting import split_by_plan
 
@@ -303,10 +312,10 @@ def _check_split(
         split_s = clock.lap_s()
         report = check_equivalence(loaded.module, split, loaded.args, loaded.kwargs)
     except Exception as error:
-        return EquivalenceRow(row.device_set, row.solver, False, reason=describe_error(error))
+        return EquivalenceRow(row.case, row.planner, False, reason=describe_error(error))
     return EquivalenceRow(
-        device_set=row.device_set,
-        solver=row.solver,
+        case=row.case,
+        planner=row.planner,
         equal=report.equal,
         max_abs_error=report.max_abs_error,
         split_s=split_s,
@@ -327,7 +336,8 @@ class _Clock:
         return self._last_s - last_s
 
 
-def _environment() -> tuple[tuple[str, str], ...]:
+def environment() -> tuple[tuple[str, str], ...]:
+    """Return the versions of what computes here."""
     entries = [("python", platform.python_version()), ("cpu count", str(os.cpu_count() or 1))]
     for name in ("fxpartition", "torch", "ortools", "networkx", "transformers", "accelerate"):
         try:

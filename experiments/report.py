@@ -10,13 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from experiments.records import Comparison, ModelRecord, PlannerRow
-from experiments.summary import HEADER, cases_of, headline, planner_sentences, row_cells
-from solver import DeviceUsage, PartitionError, PartitionPlan, SolveLimits
-from solver.quantities import MISSING, format_bytes, format_ns, format_seconds, printable
-from solver.serialization import check_folder_writable, plan_to_json, write_text_atomically
+from experiments.records import CaseKey, ModelRecord, Study
+from experiments.summary import HEADER, cases_of, headline, row_cells
+from solver import PartitionError, PartitionPlan, PartitionProblem, SolveLimits
+from solver.quantities import MISSING, format_bytes, format_seconds, printable
+from solver.serialization import (
+    check_folder_writable,
+    plan_to_json,
+    problem_to_json,
+    write_text_atomically,
+)
 
-SCHEMA: Final = "fxpartition.comparison"
+SCHEMA: Final = "fxpartition.study"
 SCHEMA_VERSION: Final = 1
 
 
@@ -40,7 +45,7 @@ def prepare_folder(path: str | os.PathLike[str]) -> Path:
     return folder
 
 
-def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> tuple[Path, Path]:
+def write_report(study: Study, path: str | os.PathLike[str]) -> tuple[Path, Path]:
     """Write ``results.json`` and ``report.md`` into the folder `path`.
 
     Both texts are complete before the first file is touched, and each file is replaced at once.
@@ -52,8 +57,8 @@ def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> tuple[
     """
     folder = prepare_folder(path)
     texts = {
-        folder / "results.json": json.dumps(to_json(comparison), indent=1) + "\n",
-        folder / "report.md": to_markdown(comparison),
+        folder / "results.json": json.dumps(to_json(study), indent=1) + "\n",
+        folder / "report.md": to_markdown(study),
     }
     for target, text in texts.items():
         write_text_atomically(target, text)
@@ -61,25 +66,19 @@ def write_report(comparison: Comparison, path: str | os.PathLike[str]) -> tuple[
     return results, report
 
 
-def to_json(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as plain data with a schema version."""
-    return {"schema": SCHEMA, "version": SCHEMA_VERSION, **_plain(comparison)}
+def to_json(study: Study) -> dict[str, Any]:
+    """Return a study as plain data with a schema version."""
+    return {"schema": SCHEMA, "version": SCHEMA_VERSION, **_plain(study)}
 
 
 def _plain(value: object) -> Any:
     if isinstance(value, PartitionPlan):
         return plan_to_json(value)
-    if isinstance(value, DeviceUsage):
-        # The timeline and the operators of a 70B model would be most of the file.
-        left_out = ("timeline_bytes", "operators")
-        return {
-            **{
-                entry.name: getattr(value, entry.name)
-                for entry in dataclasses.fields(value)
-                if entry.name not in left_out
-            },
-            "operators": len(value.operators),
-        }
+    if isinstance(value, PartitionProblem):
+        # The graph of a 70B model would be most of the file.
+        return {key: part for key, part in problem_to_json(value).items() if key != "graph"}
+    if isinstance(value, CaseKey):
+        return _plain(value._asdict())
     if isinstance(value, SolveLimits):
         return {
             "time_limit_s": value.time_limit_s,
@@ -114,48 +113,36 @@ def _markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> lis
     return [*lines, ""]
 
 
-def to_markdown(comparison: Comparison) -> str:
-    """Return a comparison as one Markdown page."""
-    settings = comparison.settings
-    limit_s = settings.limits.time_limit_s
-    unit = "deterministic seconds" if settings.limits.deterministic else "s"
-    link = settings.interconnect.default
-    bandwidth = link.bandwidth_bytes_per_s
+def to_markdown(study: Study) -> str:
+    """Return a study as one Markdown page."""
+    limit_s = study.limits.time_limit_s
+    unit = "deterministic seconds" if study.limits.deterministic else "s"
     lines = [
         "# How plans compare",
         "",
-        *(f"* {escape_markdown(sentence)}" for sentence in headline(comparison)),
+        *(f"* {escape_markdown(sentence)}" for sentence in headline(study)),
         "",
-        f"Objective {escape_markdown(', '.join(settings.objective))}, minimised; memory model "
-        f"{settings.memory_model}; "
-        + "".join(f"{words}; " for words in settings.stage_limits)
-        + ("no time limit" if limit_s is None else f"at most {limit_s:g} {unit} for each solve")
-        + f", {settings.limits.worker_count} workers, seed {settings.limits.seed}. "
-        f"Links unless said otherwise: "
-        + ("unlimited" if bandwidth is None else f"{format_bytes(bandwidth)}/s")
-        + f" and {format_ns(link.latency_ns)} per transfer.",
+        ("No time limit" if limit_s is None else f"At most {limit_s:g} {unit} for each answer")
+        + f", {study.limits.worker_count} workers, seed {study.limits.seed}.",
         "",
     ]
-    if any(record.planners for record in comparison.models):
-        lines += _planner_section(comparison.models)
-    for record in comparison.models:
-        lines += _model_section(record, comparison)
+    for record in study.models:
+        lines += _model_section(record, study)
     lines += _how_to_read()
     lines += ["## Where it ran", ""]
-    lines += _markdown_table(("what", "version"), comparison.environment)
-    rss = comparison.peak_rss_bytes
+    lines += _markdown_table(("what", "version"), study.environment)
+    rss = study.peak_rss_bytes
     lines.append(
-        f"The whole run took {comparison.wall_time_s:.0f} s"
+        f"The whole run took {study.wall_time_s:.0f} s"
         + ("." if rss is None else f" and at most {format_bytes(rss)} of memory.")
     )
     return "\n".join(lines) + "\n"
 
 
-def _model_section(record: ModelRecord, comparison: Comparison) -> list[str]:
+def _model_section(record: ModelRecord, study: Study) -> list[str]:
     lines = [f"## {escape_markdown(record.model)}", ""]
     if record.reason:
         return [*lines, f"Could not be compared: {escape_markdown(record.reason)}.", ""]
-    objective = comparison.settings.objective[0]
     lines += [
         f"{escape_markdown(record.description)}. {record.operators:,} operators, "
         f"{record.edges:,} edges, {format_bytes(record.weight_bytes)} of weights, "
@@ -168,97 +155,47 @@ def _model_section(record: ModelRecord, comparison: Comparison) -> list[str]:
         ),
         "",
     ]
-    for named in record.device_sets:
-        sizes = ", ".join(
-            f"{device.name} {format_bytes(device.memory_bytes)}" for device in named.devices.devices
-        )
-        lines.append(f"* {escape_markdown(named.name)} devices: {escape_markdown(sizes)}")
+    cases = study.cases_of(record.model)
+    for case in cases:
+        if case.problem is not None:
+            sizes = ", ".join(
+                f"{device.name} {format_bytes(device.memory_bytes)}"
+                for device in case.problem.devices
+            )
+            lines.append(
+                f"* {escape_markdown(case.key.device_set)} devices: {escape_markdown(sizes)}"
+            )
     lines.append("")
-    cases = cases_of(comparison)
+    answers = cases_of(study)
+    rows = [row for case in cases for row in study.rows_of(case.key)]
     lines += _markdown_table(
-        HEADER, [row_cells(row, cases[row.model, row.device_set], objective) for row in record.rows]
+        HEADER, [row_cells(row, answers[row.case], row.case.objective[0]) for row in rows]
     )
-    for row in record.rows:
+    for row in rows:
         if not row.feasible and row.reason:
             lines.append(
-                f"\\* {escape_markdown(row.label)}, {escape_markdown(row.device_set)} devices: "
-                f"{escape_markdown(row.reason)}"
+                "\\* "
+                + escape_markdown(f"{row.label}, {row.case.device_set} devices: {row.reason}")
             )
             lines.append("")
-    if record.equivalence:
+    if checks := [check for check in study.checks if check.case.model == record.model]:
         lines += _markdown_table(
             ("devices", "split by", "computes the same", "largest error", "split", "check"),
             [
                 (
-                    check.device_set,
-                    check.solver,
+                    check.case.device_set,
+                    check.planner,
                     "yes" if check.equal else f"NO: {check.reason}",
                     MISSING if check.max_abs_error is None else f"{check.max_abs_error:g}",
                     format_seconds(check.split_s),
                     format_seconds(check.check_s),
                 )
-                for check in record.equivalence
+                for check in checks
             ],
         )
     elif not record.has_weights and record.captured_by:
         lines += ["On the meta device, without weights: planned, not run.", ""]
     return lines
-
-
-def _planner_section(models: Iterable[ModelRecord]) -> list[str]:
-    lines = ["## Other planners on the same devices", ""]
-    lines += [
-        "Weights only, as these planners count them; what a planner does not place goes to disk.",
-        "",
-    ]
-    for record in models:
-        if not record.planners:
-            continue
-        lines += [f"### {escape_markdown(record.model)}", ""]
-        lines += _markdown_table(
-            (
-                "devices",
-                "planner",
-                "on each device",
-                "to disk",
-                "devices used",
-                "bottleneck",
-                "proven",
-                "time",
-            ),
-            [_planner_cells(row) for row in record.planners],
-        )
-        lines += [f"* {escape_markdown(sentence)}" for sentence in planner_sentences(record)]
-        lines += ["", "In the planners' own words:", ""]
-        lines += [
-            f"* {escape_markdown(row.devices)}, {escape_markdown(row.planner)}: "
-            f"{escape_markdown(row.words)}"
-            for row in record.planners
-            if row.words
-        ]
-        lines.append("")
-    return lines
-
-
-def _planner_cells(row: PlannerRow) -> tuple[str, ...]:
-    if row.placed_bytes is None:
-        return (
-            row.devices,
-            row.planner,
-            row.reason,
-            *[MISSING] * 4,
-            format_seconds(row.wall_time_s),
-        )
-    return (
-        row.devices,
-        row.planner,
-        " + ".join(format_bytes(size) for size in row.placed_bytes),
-        format_bytes(row.spilled_bytes),
-        str(row.devices_used),
-        format_ns(row.bottleneck_ns),
-        "yes" if row.proven else MISSING,
-        format_seconds(row.wall_time_s),
-    )
 
 
 def _how_to_read() -> list[str]:

@@ -6,22 +6,22 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from experiments.records import EXACT_SOLVERS, Comparison, ComparisonRow, ModelRecord
+from experiments.records import EXACT_PLANNERS, CaseKey, PlannerRow, Study
 from solver.quantities import MISSING, format_bytes, format_gap, format_seconds, format_value
 
-Case = Mapping[str, ComparisonRow]
-"""The rows of one model on one device set, by solver."""
+Case = Mapping[str, PlannerRow]
+"""The answers to one case, by planner."""
 
 
-def cases_of(comparison: Comparison) -> Mapping[tuple[str, str], Case]:
-    """Return the rows by (model, device set), then by solver."""
-    cases: dict[tuple[str, str], dict[str, ComparisonRow]] = {}
-    for row in comparison.rows:
-        cases.setdefault((row.model, row.device_set), {})[row.solver] = row
+def cases_of(study: Study) -> Mapping[CaseKey, Case]:
+    """Return the rows by case, then by planner."""
+    cases: dict[CaseKey, dict[str, PlannerRow]] = {}
+    for row in study.rows:
+        cases.setdefault(row.case, {})[row.planner] = row
     return cases
 
 
-def saving(baseline: ComparisonRow, row: ComparisonRow) -> float | None:
+def saving(baseline: PlannerRow, row: PlannerRow) -> float | None:
     """Return by which part of the baseline's first objective `row` is better; None if unknown."""
     if baseline.objective is None or row.objective is None:
         return None
@@ -30,38 +30,37 @@ def saving(baseline: ComparisonRow, row: ComparisonRow) -> float | None:
     return (baseline.objective[0] - row.objective[0]) / baseline.objective[0]
 
 
-def headline(comparison: Comparison) -> tuple[str, ...]:
+def headline(study: Study) -> tuple[str, ...]:
     """Return what the comparison shows, one plain sentence each."""
-    cases = cases_of(comparison)
+    cases = cases_of(study)
     sentences: list[str] = []
-    solvers = tuple(dict.fromkeys(row.solver for row in comparison.rows))
-    best = next((name for name in EXACT_SOLVERS if name in solvers), None)
+    solvers = tuple(dict.fromkeys(row.planner for row in study.rows))
+    best = next((name for name in EXACT_PLANNERS if name in solvers), None)
     if best is not None:
         exact = {key: case[best] for key, case in cases.items() if best in case}
         sentences += _exact_sentences(exact)
         for baseline in solvers:
             if baseline != best:
                 sentences += _baseline_sentences(baseline, cases, exact)
-    checks = [check for record in comparison.models for check in record.equivalence]
+    checks = study.checks
     if checks:
         same = sum(check.equal for check in checks)
         sentences.append(f"{same} of {len(checks)} split models compute what the model computes.")
         sentences += [
-            f"NOT EQUAL: {record.model} on {check.device_set} devices, split by {check.solver}: "
-            f"{check.reason or f'largest error {check.max_abs_error}'}."
-            for record in comparison.models
-            for check in record.equivalence
+            f"NOT EQUAL: {check.case.model} on {check.case.device_set} devices, split by "
+            f"{check.planner}: {check.reason or f'largest error {check.max_abs_error}'}."
+            for check in checks
             if not check.equal
         ]
     sentences += [
         f"{record.model} could not be compared: {record.reason}."
-        for record in comparison.models
+        for record in study.models
         if record.reason
     ]
     return tuple(sentences)
 
 
-def _exact_sentences(exact: Mapping[tuple[str, str], ComparisonRow]) -> list[str]:
+def _exact_sentences(exact: Mapping[CaseKey, PlannerRow]) -> list[str]:
     proven = [row for row in exact.values() if row.status == "optimal"]
     none = [row for row in exact.values() if row.status == "infeasible"]
     text = f"The exact solver proves its plan optimal in {len(proven)} of {len(exact)} cases"
@@ -72,7 +71,7 @@ def _exact_sentences(exact: Mapping[tuple[str, str], ComparisonRow]) -> list[str
         sentences.append(f"It proves that no plan exists in {_listed(none)}.")
     if still_open := [row for row in exact.values() if row not in proven and row not in none]:
         gaps = (
-            f"{row.model} ({row.device_set}): "
+            f"{row.case.model} ({row.case.device_set}): "
             + (f"gap {format_gap(row.gap)}" if row.feasible else row.reason or row.status)
             for row in still_open
         )
@@ -82,8 +81,8 @@ def _exact_sentences(exact: Mapping[tuple[str, str], ComparisonRow]) -> list[str
 
 def _baseline_sentences(
     baseline: str,
-    cases: Mapping[tuple[str, str], Case],
-    exact: Mapping[tuple[str, str], ComparisonRow],
+    cases: Mapping[CaseKey, Case],
+    exact: Mapping[CaseKey, PlannerRow],
 ) -> list[str]:
     pairs = [(cases[key][baseline], row) for key, row in exact.items() if baseline in cases[key]]
     feasible = [(old, new) for old, new in pairs if old.feasible]
@@ -115,12 +114,12 @@ def _baseline_sentences(
     return sentences
 
 
-def _listed(rows: Iterable[ComparisonRow]) -> str:
+def _listed(rows: Iterable[PlannerRow]) -> str:
     return ", ".join(_where(row) for row in rows)
 
 
-def _where(row: ComparisonRow) -> str:
-    return f"{row.model} on {row.device_set} devices"
+def _where(row: PlannerRow) -> str:
+    return f"{row.case.model} on {row.case.device_set} devices"
 
 
 def percent(part: float) -> str:
@@ -130,7 +129,7 @@ def percent(part: float) -> str:
 
 HEADER: Final = (
     "devices",
-    "solver",
+    "planner",
     "status",
     "objective",
     "vs greedy",
@@ -144,10 +143,10 @@ HEADER: Final = (
 )
 
 
-def row_cells(row: ComparisonRow, case: Case, objective: str) -> tuple[str, ...]:
+def row_cells(row: PlannerRow, case: Case, objective: str) -> tuple[str, ...]:
     """Return the cells of one row, in the order of `HEADER`."""
     return (
-        row.device_set,
+        row.case.device_set,
         row.label,
         _status(row),
         format_value(objective, None if row.objective is None else row.objective[0]),
@@ -162,7 +161,7 @@ def row_cells(row: ComparisonRow, case: Case, objective: str) -> tuple[str, ...]
     )
 
 
-def _status(row: ComparisonRow) -> str:
+def _status(row: PlannerRow) -> str:
     """Return a status in words; a star says that a reason follows."""
     words = row.status
     if row.status == "infeasible":
@@ -172,31 +171,8 @@ def _status(row: ComparisonRow) -> str:
     return f"{words} *" if row.reason and not row.feasible else words
 
 
-def _change(row: ComparisonRow, baseline: ComparisonRow | None) -> str:
+def _change(row: PlannerRow, baseline: PlannerRow | None) -> str:
     part = None if baseline is None or baseline is row else saving(baseline, row)
     if part is None:
         return MISSING
     return "0 %" if part == 0 else f"{'-' if part > 0 else '+'}{percent(abs(part))}"
-
-
-def planner_sentences(record: ModelRecord) -> tuple[str, ...]:
-    """Return what the planner rows of a model show, one sentence for each device set."""
-    sentences: list[str] = []
-    for devices in dict.fromkeys(row.devices for row in record.planners):
-        here = [row for row in record.planners if row.devices == devices]
-        spills = [row for row in here if row.spilled_bytes]
-        text = f"{devices}: " + (
-            "; ".join(f"{row.planner} spills {format_bytes(row.spilled_bytes)}" for row in spills)
-            or "no other planner spills"
-        )
-        fitting = [row for row in here if row.placed_bytes is not None and not row.spilled_bytes]
-        for row in fitting:
-            if not row.planner.startswith("fxpartition"):
-                text += f"; {row.planner} fits on {row.devices_used}"
-        least = next((row for row in here if row.planner == "fxpartition, devices"), None)
-        if least is not None and least.placed_bytes is not None:
-            text += f". fxpartition fits everything on {least.devices_used} devices" + (
-                ", proven to be the fewest" if least.proven else ", not proven to be the fewest"
-            )
-        sentences.append(f"{text}.")
-    return tuple(sentences)

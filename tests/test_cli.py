@@ -167,8 +167,8 @@ def test_repeatable_searches_can_be_asked_for(
         assert main([*words, "--deterministic", "--workers", workers]) == 0
         answer = json.loads(capsys.readouterr().out)
         if command == "compare":
-            assert answer["settings"]["limits"]["deterministic"] is True
-            answer = answer["models"][0]["rows"][0]["plan"]
+            assert answer["limits"]["deterministic"] is True
+            answer = answer["rows"][0]["plan"]
         plans.append((answer["device_order"], answer["assignment"]))
     assert plans[0] == plans[1]
 
@@ -263,7 +263,8 @@ def test_compare_writes_the_report_and_survives_a_failing_model(
     assert "auto" in captured.out
     assert "failing_model:make could not be compared" in captured.out.replace("\n", " ")
     data = json.loads((folder / "results.json").read_text())
-    assert [len(model["rows"]) for model in data["models"]] == [6, 0, 3]
+    asked = [row["case"]["model"] for row in data["rows"]]
+    assert asked == ["mlp"] * 6 + [str(saved)] * 3
     assert "ValueError: no luck" in data["models"][1]["reason"]
     page = (folder / "report.md").read_text()
     assert "no luck" in page
@@ -274,8 +275,7 @@ def test_compare_as_json(saved: Path, capsys: pytest.CaptureFixture[str]) -> Non
     words = ["compare", str(saved), "--json", "--solver", "greedy", "--devices", "2x400KiB"]
     assert main([*words, "--devices", "1MB", "--memory-model", "weights"]) == 0
     data = json.loads(capsys.readouterr().out)
-    rows = data["models"][0]["rows"]
-    assert [(row["device_set"], row["solver"]) for row in rows] == [
+    assert [(row["case"]["device_set"], row["planner"]) for row in data["rows"]] == [
         ("2x400KiB", "greedy"),
         ("1MB", "greedy"),
     ]

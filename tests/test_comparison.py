@@ -5,28 +5,25 @@ from __future__ import annotations
 import _thread
 import dataclasses
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import networkx as nx
 import pytest
 import torch
 
 from experiments import comparison as comparison_module
-from experiments import peers
 from experiments.comparison import run_comparison
 from experiments.devices import DeviceSet, parse_devices
-from experiments.instances import derived_device_sets, one_device_bytes
+from experiments.instances import NamedDevices, derived_device_sets, one_device_bytes
 from experiments.interrupt import run_interruptibly
 from experiments.models import ZOO, ModelSpec
 from experiments.progress import ProgressLine
 from experiments.records import (
-    EXACT_SOLVERS,
+    EXACT_PLANNERS,
+    CaseKey,
     CompareSettings,
-    Comparison,
-    ComparisonRow,
-    NamedDevices,
+    PlannerRow,
+    Study,
     best_row,
 )
 from solver import (
@@ -36,6 +33,7 @@ from solver import (
     PartitionProblem,
     SolveLimits,
     Weight,
+    evaluate,
     problem_to_digraph,
     save_problem,
     solve,
@@ -64,12 +62,12 @@ def chain_problem(sizes: tuple[int, ...] = (40, 30, 20, 10), **settings: Any) ->
 
 
 @pytest.fixture(scope="module")
-def tiny() -> Comparison:
+def tiny() -> Study:
     return run_comparison([ZOO["mlp"], ZOO["tiny-branches"]], SETTINGS)
 
 
-def test_every_model_device_set_and_solver_is_a_row(tiny: Comparison) -> None:
-    keys = [(row.model, row.device_set, row.solver) for row in tiny.rows]
+def test_every_model_device_set_and_solver_is_a_row(tiny: Study) -> None:
+    keys = [(row.case.model, row.case.device_set, row.planner) for row in tiny.rows]
     assert keys == [
         (model, devices, solver)
         for model in ("mlp", "tiny-branches")
@@ -79,41 +77,57 @@ def test_every_model_device_set_and_solver_is_a_row(tiny: Comparison) -> None:
     assert all(record.reason == "" for record in tiny.models)
 
 
-def test_the_exact_solver_is_proven_and_never_worse(tiny: Comparison) -> None:
-    for record in tiny.models:
-        for devices in ("equal", "unequal"):
-            rows = {row.solver: row for row in record.rows if row.device_set == devices}
-            exact = rows.pop("auto")
-            assert exact.answered_by in ("ideal-dp", "cp-sat")
-            assert exact.label == f"auto ({exact.answered_by})"
-            assert exact.status == "optimal"
-            assert exact.objective is not None
-            assert exact.bound == exact.objective
-            for row in rows.values():
-                assert row.objective is None or row.objective >= exact.objective
+def test_the_exact_solver_is_proven_and_never_worse(tiny: Study) -> None:
+    for case in tiny.cases:
+        rows = {row.planner: row for row in tiny.rows_of(case.key)}
+        exact = rows.pop("auto")
+        assert exact.answered_by in ("ideal-dp", "cp-sat")
+        assert exact.label == f"auto ({exact.answered_by})"
+        assert exact.status == "optimal"
+        assert exact.objective is not None
+        assert exact.bound == exact.objective
+        for row in rows.values():
+            assert row.objective is None or row.objective >= exact.objective
 
 
-def test_every_row_carries_the_evaluators_figures(tiny: Comparison) -> None:
+def test_the_trace_of_a_search_ends_with_its_answer(tiny: Study) -> None:
+    """Tests that times and bounds only grow, incumbents only fall, and all end at the optimum."""
+    traced = [row for row in tiny.rows if row.planner == "auto"]
+    for row in traced:
+        assert row.trace
+        assert row.objective is not None
+        times_s = [point.elapsed_s for point in row.trace]
+        assert times_s == sorted(times_s)
+        values = [point.incumbent for point in row.trace if point.incumbent is not None]
+        bounds = [point.bound for point in row.trace if point.bound is not None]
+        assert values == sorted(values, reverse=True)
+        assert bounds == sorted(bounds)
+        assert values[-1] == row.objective[0]
+        assert all(bound <= row.objective[0] for bound in bounds)
+
+
+def test_every_row_carries_the_evaluators_figures(tiny: Study) -> None:
+    problems = {case.key: case.problem for case in tiny.cases}
     for row in tiny.rows:
-        if row.plan is None:
+        problem = problems[row.case]
+        if row.plan is None or problem is None:
             continue
+        usage = evaluate(problem, row.plan).usage
         assert row.devices_used == len(row.plan.device_order)
-        assert row.bottleneck_ns == max(usage.load_ns for usage in row.usage)
-        assert row.peak_memory_permille == max(u.peak_memory_permille for u in row.usage)
+        assert row.bottleneck_ns == max(each.load_ns for each in usage)
+        assert row.peak_memory_permille == max(each.peak_memory_permille for each in usage)
         assert row.feasible == (not row.reason)
 
 
-def test_splits_of_best_and_greedy_plans_are_checked(tiny: Comparison) -> None:
-    for record in tiny.models:
-        checked = {(check.device_set, check.solver) for check in record.equivalence}
-        assert {("equal", "auto"), ("unequal", "auto")} <= checked
-        greedy = {(r.device_set, r.solver) for r in record.rows if r.solver == "greedy"}
-        feasible = {(r.device_set, r.solver) for r in record.rows if r.feasible}
-        assert checked - {("equal", "auto"), ("unequal", "auto")} == greedy & feasible
-        assert all(check.equal and check.max_abs_error == 0 for check in record.equivalence)
+def test_splits_of_best_and_greedy_plans_are_checked(tiny: Study) -> None:
+    for case in tiny.cases:
+        checks = [check for check in tiny.checks if check.case == case.key]
+        feasible = {row.planner for row in tiny.rows_of(case.key) if row.feasible}
+        assert {check.planner for check in checks} == {"auto"} | ({"greedy"} & feasible)
+        assert all(check.equal and check.max_abs_error == 0 for check in checks)
 
 
-def test_the_graph_is_described(tiny: Comparison) -> None:
+def test_the_graph_is_described(tiny: Study) -> None:
     record = tiny.models[0]
     assert record.captured_by == "export"
     assert record.operators == 9
@@ -146,9 +160,9 @@ def test_a_model_that_fails_is_a_record_and_the_run_goes_on() -> None:
     assert broken.reason == "model 'broken' cannot be built: RuntimeError: no such luck"
     assert odd.reason
     assert "\n" not in odd.reason
-    assert not odd.rows
     assert not fine.reason
-    assert len(fine.rows) == 6
+    assert {row.case.model for row in found.rows} == {"mlp"}
+    assert len(found.rows) == 6
 
 
 def test_a_solver_that_raises_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,7 +174,7 @@ def test_a_solver_that_raises_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison_module, "solve", solve_or_fail)
     found = run_comparison([ZOO["mlp"]], SETTINGS)
     failed = [row for row in found.rows if row.status == "failed"]
-    assert {row.solver for row in failed} == {"chain"}
+    assert {row.planner for row in failed} == {"chain"}
     assert failed[0].reason == "ZeroDivisionError: oops"
     assert not failed[0].feasible
     assert sum(row.feasible for row in found.rows) >= 2
@@ -174,7 +188,7 @@ def test_a_split_that_raises_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(splitting, "split_by_plan", fail)
     found = run_comparison([ZOO["mlp"]], SETTINGS)
-    checks = found.models[0].equivalence
+    checks = found.checks
     assert checks
     assert all(not check.equal and check.reason == "cannot split" for check in checks)
 
@@ -191,9 +205,9 @@ def test_a_saved_problem_is_compared_on_its_own_devices(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     save_problem(chain_problem(), path)
     found = run_comparison([path], SETTINGS)
-    assert {row.device_set for row in found.rows} == {"saved"}
+    assert {row.case.device_set for row in found.rows} == {"saved"}
     assert best_row(found.rows) is not None
-    assert not found.models[0].equivalence
+    assert not found.checks
 
 
 def test_a_saved_problem_keeps_its_own_limits_on_stages(tmp_path: Path) -> None:
@@ -202,21 +216,23 @@ def test_a_saved_problem_keeps_its_own_limits_on_stages(tmp_path: Path) -> None:
     own = chain_problem(devices=devices, chunks_per_device=2, max_devices=2)
     save_problem(own, path)
 
-    def answer(**changes: Any) -> tuple[str, ComparisonRow]:
+    def answer(**changes: Any) -> tuple[PartitionProblem, PlannerRow]:
         found = run_comparison([path], dataclasses.replace(SETTINGS, **changes))
-        row = next(row for row in found.rows if row.solver == "auto")
+        row = next(row for row in found.rows if row.planner == "auto")
         assert row.status == "optimal"
-        return found.models[0].description, row
+        (case,) = found.cases
+        assert case.problem is not None
+        return case.problem, row
 
-    description, kept = answer()
-    assert description == "saved problem, up to 2 chunks per device, at most 2 devices"
+    problem, kept = answer()
+    assert (problem.chunks_per_device, problem.max_devices) == (2, 2)
     # 40 + 10 and 30 + 20 beat 40 and the rest, which is the best with one chunk.
     assert (kept.bottleneck_ns, kept.devices_used) == (solve(own, LIMITS).objective, 2)
-    description, one_chunk = answer(chunks_per_device=1)
-    assert description == "saved problem, at most 2 devices"
+    problem, one_chunk = answer(chunks_per_device=1)
+    assert (problem.chunks_per_device, problem.max_devices) == (1, 2)
     assert one_chunk.bottleneck_ns == solve(own.replace(chunks_per_device=1), LIMITS).objective
-    description, more = answer(max_devices=3)
-    assert description == "saved problem, up to 2 chunks per device, at most 3 devices"
+    problem, more = answer(max_devices=3)
+    assert (problem.chunks_per_device, problem.max_devices) == (2, 3)
     assert more.bottleneck_ns == solve(own.replace(max_devices=3), LIMITS).objective
     assert len({kept.bottleneck_ns, one_chunk.bottleneck_ns, more.bottleneck_ns}) == 3
 
@@ -226,7 +242,7 @@ def test_given_devices_replace_derived_ones(tmp_path: Path) -> None:
     save_problem(chain_problem(), path)
     named = (NamedDevices("3x70B", parse_devices("3x70B")), NamedDevices("9B", parse_devices("9B")))
     found = run_comparison([path], dataclasses.replace(SETTINGS, device_sets=named))
-    by_set = {(row.device_set, row.solver): row for row in found.rows}
+    by_set = {(row.case.device_set, row.planner): row for row in found.rows}
     assert by_set["3x70B", "auto"].status == "optimal"
     assert by_set["9B", "auto"].status == "infeasible"
     assert by_set["9B", "auto"].reason
@@ -234,17 +250,16 @@ def test_given_devices_replace_derived_ones(tmp_path: Path) -> None:
 
 
 def test_the_best_row_prefers_the_exact_solver_among_equals() -> None:
-    def row(solver: str, value: int | None) -> ComparisonRow:
-        return ComparisonRow(
-            model="m",
-            device_set="d",
-            solver=solver,
+    def row(planner: str, value: int | None) -> PlannerRow:
+        return PlannerRow(
+            case=CaseKey("m", "d", ("bottleneck",), "inference"),
+            planner=planner,
             status="feasible",
             objective=None if value is None else (value,),
             feasible=value is not None,
         )
 
-    for exact in EXACT_SOLVERS:
+    for exact in EXACT_PLANNERS:
         rows = [row("chain", 5), row(exact, 5), row("greedy", None)]
         assert best_row(rows) is rows[1]
         assert best_row([row("chain", 4), row(exact, 5)]) == row("chain", 4)
@@ -292,9 +307,9 @@ def test_memory_on_one_device_ignores_pins() -> None:
 
 def test_settings_name_an_unknown_solver() -> None:
     with pytest.raises(PartitionError, match="'fast' is unknown; write one of auto, greedy, chain"):
-        CompareSettings(solvers=("fast",))
+        CompareSettings(planners=("fast",))
     with pytest.raises(PartitionError, match="no solver"):
-        CompareSettings(solvers=())
+        CompareSettings(planners=())
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(
@@ -310,77 +325,6 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(
     assert len(lines) == 3
     assert all("\x1b" not in line for line in lines)
     assert "auto (ideal-dp) optimal, bottleneck" in lines[2]
-
-
-# -- other planners -------------------------------------------------------------------------
-
-
-class Pair(torch.nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = torch.nn.Linear(4, 4, bias=False)
-        self.second = torch.nn.Linear(4, 4, bias=False)
-        self.second.weight = self.first.weight
-        self.register_buffer("scale", torch.ones(2))
-
-
-def test_weights_count_once_on_each_place() -> None:
-    held = peers.weights_by_place(Pair(), {"first": 0, "second": "disk", "scale": 0})
-    assert held == {0: 64 + 8, "disk": 64}
-    assert peers.weights_by_place(Pair(), {"": 1}) == {1: 72}
-
-
-@pytest.fixture
-def planned(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[peers.PlannerRow, ...]]:
-    monkeypatch.setattr(peers, "PLANNER_QUALITY", {"pair": ("2x60B",)})
-
-    def spill(module: torch.nn.Module, memory: dict[int, int]) -> dict[str, Any]:
-        assert memory == {0: 60, 1: 60}
-        return {"first": 0, "second": "disk", "scale": 1}
-
-    def fail(module: torch.nn.Module, memory: dict[int, int]) -> dict[str, Any]:
-        raise ModuleNotFoundError("No module named 'planner'")
-
-    monkeypatch.setattr(peers, "PLANNERS", {"spilling": spill, "missing": fail})
-    graph: nx.DiGraph = problem_to_digraph(chain_problem())
-    spec = ModelSpec("pair", "two layers", lambda: None)
-    with ProgressLine(quiet=True) as progress:
-        yield peers.compare_planners(spec, Pair(), graph, LIMITS, progress)
-
-
-def test_other_planners_and_ours_are_rows(planned: tuple[peers.PlannerRow, ...]) -> None:
-    spilling, missing, devices, bottleneck = planned
-    assert (spilling.placed_bytes, spilling.spilled_bytes) == ((64, 8), 64)
-    assert spilling.words == "first -> 0; second -> disk; scale -> 1"
-    assert missing.placed_bytes is None
-    assert missing.reason == "ModuleNotFoundError: No module named 'planner'"
-    assert devices.proven
-    assert devices.devices_used == 2
-    assert devices.placed_bytes is not None
-    assert sum(devices.placed_bytes) == 100
-    assert max(devices.placed_bytes) <= 60
-    assert bottleneck.bottleneck_ns is not None
-
-
-def test_models_that_nobody_asks_about_get_no_planner_rows() -> None:
-    spec = ModelSpec("mlp", "five layers", lambda: None)
-    progress = ProgressLine(quiet=True)
-    assert peers.compare_planners(spec, Pair(), nx.DiGraph(), LIMITS, progress) == ()
-
-
-def test_transformers_planner_spills_though_the_model_fits() -> None:
-    pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
-    from experiments.models import build_model
-
-    module = build_model(ZOO["llama3-70b"]).module
-    name = 'transformers, device_map="auto"'
-    row = peers._peer_row("llama3-70b", "2x80GB,2x24GB", name, peers.PLANNERS[name], module)
-    assert row.reason == ""
-    assert row.placed_bytes is not None
-    assert sum(row.placed_bytes) + row.spilled_bytes >= 141_107_412_992
-    # As printed by the planner's own device map; the two large devices alone would hold all.
-    assert round(row.spilled_bytes / 1e9, 1) == 20.9
 
 
 def test_a_device_set_without_file_has_no_links() -> None:

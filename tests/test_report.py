@@ -13,31 +13,29 @@ from rich.console import Console
 from experiments import report
 from experiments.devices import parse_devices
 from experiments.records import (
-    CompareSettings,
-    Comparison,
-    ComparisonRow,
+    Case,
+    CaseKey,
     EquivalenceRow,
     ModelRecord,
-    NamedDevices,
     PlannerRow,
+    Study,
 )
 from experiments.report import escape_markdown, prepare_folder, to_json, to_markdown, write_report
-from experiments.summary import headline, planner_sentences
-from experiments.tables import comparison_table
+from experiments.summary import headline
+from experiments.tables import study_table
 from solver import (
     Device,
     Operator,
     PartitionError,
     PartitionProblem,
     SolveLimits,
-    SolveResult,
     solve,
 )
 from solver.quantities import format_bytes, format_gap, format_ns, format_value
 
 
 def row(
-    solver: str,
+    planner: str,
     value: int | None,
     *,
     model: str = "m",
@@ -45,14 +43,13 @@ def row(
     bound: int | None = None,
     status: str | None = None,
     reason: str = "",
-) -> ComparisonRow:
+) -> PlannerRow:
     feasible = value is not None
     if status is None:
         status = "optimal" if feasible and bound == value else "feasible"
-    return ComparisonRow(
-        model=model,
-        device_set=device_set,
-        solver=solver,
+    return PlannerRow(
+        case=CaseKey(model, device_set, ("bottleneck",), "inference"),
+        planner=planner,
         status=status if feasible or status != "feasible" else "unknown",
         objective=None if value is None else (value,),
         bound=None if bound is None else (bound,),
@@ -67,26 +64,29 @@ def row(
     )
 
 
-def comparison(*rows: ComparisonRow, **changes: object) -> Comparison:
-    models = tuple(
-        ModelRecord(
-            model=model,
-            captured_by="export",
-            rows=tuple(each for each in rows if each.model == model),
-            **changes,  # type: ignore[arg-type]
-        )
-        for model in dict.fromkeys(each.model for each in rows)
+def study(*rows: PlannerRow, **changes: object) -> Study:
+    models = dict.fromkeys(each.case.model for each in rows)
+    return dataclasses.replace(
+        Study(
+            models=tuple(ModelRecord(model=model, captured_by="export") for model in models),
+            cases=tuple(Case(key) for key in dict.fromkeys(each.case for each in rows)),
+            rows=rows,
+            checks=(),
+            limits=SolveLimits(time_limit_s=20, workers=2),
+            environment=(("torch", "2.13.0"),),
+            wall_time_s=12.0,
+            peak_rss_bytes=10**9,
+        ),
+        **changes,
     )
-    settings = CompareSettings(limits=SolveLimits(time_limit_s=20, workers=2))
-    return Comparison(settings, models, (("torch", "2.13.0"),), 12.0, 10**9)
 
 
-def said(found: Comparison) -> str:
+def said(found: Study) -> str:
     return "\n".join(headline(found))
 
 
 def test_the_headline_says_how_much_better_and_where_it_buys_nothing() -> None:
-    found = comparison(
+    found = study(
         row("greedy", 200),
         row("chain", 100),
         row("auto", 100, bound=100),
@@ -105,17 +105,16 @@ def test_the_headline_says_how_much_better_and_where_it_buys_nothing() -> None:
 
 
 def test_the_headline_hides_nothing() -> None:
-    found = comparison(
+    found = study(
         row("chain", 100),
         row("auto", 110, bound=55),
         row("chain", 10, model="n"),
         row("auto", None, model="n", status="infeasible"),
         row("auto", None, model="o", reason="ran out of time"),
     )
-    unequal = EquivalenceRow("equal", "auto", False, 0.5)
+    unequal = EquivalenceRow(found.cases[0].key, "auto", False, 0.5)
     broken = ModelRecord(model="p", reason="no such luck")
-    models = (dataclasses.replace(found.models[0], equivalence=(unequal,)), *found.models[1:])
-    text = said(dataclasses.replace(found, models=(*models, broken)))
+    text = said(dataclasses.replace(found, models=(*found.models, broken), checks=(unequal,)))
     assert "WORSE than chain in m on equal devices" in text
     assert "m (equal): gap 50.00 %" in text
     assert "o (equal): ran out of time" in text
@@ -126,35 +125,18 @@ def test_the_headline_hides_nothing() -> None:
 
 
 def test_an_objective_of_zero_is_no_division() -> None:
-    text = said(comparison(row("chain", 0), row("auto", 0, bound=0)))
+    text = said(study(row("chain", 0), row("auto", 0, bound=0)))
     assert "buys nothing over chain in 1" in text
 
 
-def test_what_planners_do_is_one_sentence_for_each_device_set() -> None:
-    record = ModelRecord(
-        model="llama",
-        planners=(
-            PlannerRow("llama", "2x80GB", "auto", (1, 1), 20_900_000_000, 2),
-            PlannerRow("llama", "2x80GB", "missing", reason="no module"),
-            PlannerRow("llama", "2x80GB", "fxpartition, devices", (1, 1), 0, 2, proven=True),
-        ),
-    )
-    assert planner_sentences(record) == (
-        "2x80GB: auto spills 20.9 GB. fxpartition fits everything on 2 devices, "
-        "proven to be the fewest.",
-    )
-    found = dataclasses.replace(comparison(row("chain", 1)), models=(record,))
-    page = to_markdown(found)
-    assert "## Other planners on the same devices" in page
-    assert "| 2x80GB | missing | no module |" in page
-
-
 def test_markdown_has_a_table_for_every_model_and_a_reason_for_every_failure() -> None:
-    found = comparison(
+    found = study(
         row("greedy", None, reason="device 'cuda:0' needs 5 bytes"),
         dataclasses.replace(row("auto", 12_345_678, bound=12_345_678), answered_by="ideal-dp"),
-        device_sets=(NamedDevices("equal", parse_devices("2x24GB,unlimited")),),
     )
+    devices = parse_devices("2x24GB,unlimited").devices
+    problem = PartitionProblem((Operator("a", 3),), devices)
+    found = dataclasses.replace(found, cases=(Case(found.cases[0].key, problem),))
     page = to_markdown(found)
     assert "## m\n" in page
     assert "| equal | auto (ideal-dp) | optimal | 12.35 ms |" in page
@@ -167,58 +149,57 @@ def test_markdown_has_a_table_for_every_model_and_a_reason_for_every_failure() -
 
 def test_names_cannot_break_a_markdown_table() -> None:
     assert escape_markdown("a|b\n*c*_d_") == r"a\|b \*c\*\_d\_"
-    page = to_markdown(comparison(row("auto", 1, bound=1, device_set="2x80GB | <b>")))
+    page = to_markdown(study(row("auto", 1, bound=1, device_set="2x80GB | <b>")))
     line = next(line for line in page.splitlines() if "2x80GB" in line and line[0] == "|")
     assert line.replace(r"\|", "").count("|") == 13
 
 
 def test_names_are_not_markup_on_the_terminal() -> None:
     name = "my[bold]model[/bold][/]"
-    found = comparison(row("greedy", 2, model=name), row("auto", 1, bound=1, model=name))
+    found = study(row("greedy", 2, model=name), row("auto", 1, bound=1, model=name))
     broken = ModelRecord(model="[/oops]", reason="[red]reason[/wrong]")
     stream = io.StringIO()
     console = Console(file=stream, width=250)
-    console.print(comparison_table(dataclasses.replace(found, models=(*found.models, broken))))
+    console.print(study_table(dataclasses.replace(found, models=(*found.models, broken))))
     assert name in stream.getvalue()
     assert "[/oops]" in stream.getvalue()
     assert "[red]reason[/wrong]" in stream.getvalue()
 
 
-def small_result() -> SolveResult:
+def small_problem() -> PartitionProblem:
     operators = (
         Operator("a", 3, weights=()),
         Operator("b", 5, reads=("a",), value_bytes=2, storage_bytes=2),
     )
-    problem = PartitionProblem(operators, (Device("x", 100), Device("[y]")))
-    return solve(problem, SolveLimits(workers=1), solver="cp-sat")
+    return PartitionProblem(operators, (Device("x", 100), Device("[y]")))
 
 
-def test_json_holds_everything_and_can_be_read_back() -> None:
-    done = ComparisonRow.from_result("m", "equal", "auto", small_result())
-    found = comparison(done, device_sets=(NamedDevices("equal", parse_devices("2x24GB")),))
+def test_json_holds_everything_but_the_graph() -> None:
+    key = CaseKey("m", "equal", ("bottleneck",), "inference")
+    problem = small_problem()
+    result = solve(problem, SolveLimits(workers=1), solver="cp-sat")
+    found = study(PlannerRow.from_result(key, "auto", result))
+    found = dataclasses.replace(found, cases=(Case(key, problem),))
     data = json.loads(json.dumps(to_json(found)))
-    assert data["schema"] == "fxpartition.comparison"
+    assert data["schema"] == "fxpartition.study"
     assert data["version"] == 1
     assert data["environment"] == [["torch", "2.13.0"]]
-    assert data["settings"]["limits"] == {
-        "time_limit_s": 20,
-        "workers": 2,
-        "seed": 0,
-        "deterministic": False,
-    }
-    (model,) = data["models"]
-    (entry,) = model["rows"]
-    assert (entry["solver"], entry["answered_by"]) == ("auto", "cp-sat")
+    assert data["limits"] == {"time_limit_s": 20, "workers": 2, "seed": 0, "deterministic": False}
+    (entry,) = data["rows"]
+    assert (entry["planner"], entry["answered_by"]) == ("auto", "cp-sat")
+    assert entry["case"] == data["cases"][0]["key"]
+    assert entry["case"]["objective"] == ["bottleneck"]
     assert entry["status"] == "optimal"
     assert entry["objective"] == entry["bound"] == [5]
     assert set(entry["plan"]["assignment"]) == {"a", "b"}
-    assert [usage["device"] for usage in entry["usage"]] == ["x", "[y]"]
-    assert model["device_sets"][0]["devices"]["devices"][0]["memory_bytes"] == 24 * 10**9
+    (case,) = data["cases"]
+    assert [device["name"] for device in case["problem"]["devices"]] == ["x", "[y]"]
+    assert "graph" not in case["problem"]
 
 
 def test_the_folder_is_made(tmp_path: Path) -> None:
     folder = tmp_path / "deep" / "report"
-    paths = write_report(comparison(row("auto", 1, bound=1)), folder)
+    paths = write_report(study(row("auto", 1, bound=1)), folder)
     assert [path.name for path in paths] == ["results.json", "report.md"]
     assert sorted(path.name for path in folder.iterdir()) == ["report.md", "results.json"]
 
@@ -236,7 +217,7 @@ def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
 def test_a_report_stays_whole_when_the_new_one_cannot_be_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_report(comparison(row("auto", 1, bound=1)), tmp_path)
+    write_report(study(row("auto", 1, bound=1)), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def fail(*_: object) -> str:
@@ -244,14 +225,14 @@ def test_a_report_stays_whole_when_the_new_one_cannot_be_made(
 
     monkeypatch.setattr(report, "to_markdown", fail)
     with pytest.raises(MemoryError):
-        write_report(comparison(row("auto", 2, bound=2)), tmp_path)
+        write_report(study(row("auto", 2, bound=2)), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_a_report_stays_whole_when_the_disk_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_report(comparison(row("auto", 1, bound=1)), tmp_path)
+    write_report(study(row("auto", 1, bound=1)), tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def full(_: int) -> None:
@@ -259,7 +240,7 @@ def test_a_report_stays_whole_when_the_disk_fails(
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(PartitionError, match="No space left on device"):
-        write_report(comparison(row("auto", 2, bound=2)), tmp_path)
+        write_report(study(row("auto", 2, bound=2)), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -289,12 +270,12 @@ def test_numbers_as_people_read_them(text: str, expected: str) -> None:
 @pytest.mark.parametrize("width", [80, 110, 160])
 def test_the_table_fits_the_terminal(width: int) -> None:
     exact = row("auto", 12_345_678, bound=12_345_678, model="llama3-70b", device_set="unequal")
-    found = comparison(
+    found = study(
         row("greedy", None, model="llama3-70b", device_set="unequal", reason="too big"),
         dataclasses.replace(exact, answered_by="ideal-dp"),
     )
     stream = io.StringIO()
-    Console(file=stream, width=width).print(comparison_table(found, width))
+    Console(file=stream, width=width).print(study_table(found, width))
     lines = stream.getvalue().splitlines()
     assert any("llama3-70b" in line and "breaks" not in line for line in lines)
     done = next(line for line in lines if "auto" in line)
@@ -307,7 +288,7 @@ def test_the_table_fits_the_terminal(width: int) -> None:
 
 def test_hostile_names_change_neither_page_nor_table() -> None:
     name = "\x1b[31m[bold]a|b\n<script>&lt;../../x\udcff"
-    page = to_markdown(comparison(row("greedy", 5, model=name, device_set=name)))
+    page = to_markdown(study(row("greedy", 5, model=name, device_set=name)))
     page.encode()
     assert all(char == "\n" or char.isprintable() for char in page)
     assert "\n<script" not in page
@@ -316,7 +297,7 @@ def test_hostile_names_change_neither_page_nor_table() -> None:
     assert tables
     assert all(line.replace("\\|", "").count("|") == 13 for line in tables)
     shown = io.StringIO()
-    made = comparison_table(comparison(row("greedy", 5, model=name, device_set=name)))
+    made = study_table(study(row("greedy", 5, model=name, device_set=name)))
     Console(file=shown, width=300).print(made)
     assert "\\x1b[31m[bold]a|b\\n<script>" in shown.getvalue()
     assert "\x1b" not in shown.getvalue()

@@ -1,0 +1,1 @@
+"""Planners side by side: our solvers and what others plan with."""

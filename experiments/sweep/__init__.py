@@ -1,0 +1,1 @@
+"""Many cells of one experiment, each done once, kept in one file."""
