@@ -11,15 +11,20 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
-from solver.arrays import Ints, sums, unique_pairs
+from solver.arrays import Ints, sums
 from solver.cuts import broken_by
 from solver.layout import Layout
 from solver.moves import Moves, Passes, stage_moves, stage_passes
 from solver.plan import PartitionPlan, Stage, check_assignment
 from solver.problem import ObjectiveName, PartitionProblem
 from solver.relays import Hops
+from solver.stage_memory import (
+    StageMemory,
+    microbatches_in_flight,
+    received_bytes_of,
+    weights_bytes_of,
+)
 from solver.step import PipelineStep, pipeline_step
-from solver.training import in_flight
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,18 +184,18 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     layout = Layout(problem, plan, device_number)
     passes, moves = stage_passes(problem, layout), stage_moves(problem, layout)
     times = _stage_times(passes, moves)
-    memory = _Memory(
+    memory = StageMemory(
         problem,
         layout.stage,
         layout.order,
         len(plan.stages),
         values_hop=layout.hops is not None,
     )
-    weights_bytes = _weights_bytes(problem, layout.device_of_stage[layout.stage], layout.order)
-    counts = _microbatches_in_flight(problem, plan)
+    weights_bytes = weights_bytes_of(problem, layout.device_of_stage[layout.stage], layout.order)
+    counts = microbatches_in_flight(problem, plan)
     earlier = np.array(counts, dtype=np.int64) - 1
     saved_bytes = (memory.saved_bytes * earlier).tolist()
-    received = _received_bytes(problem, layout, memory)
+    received = received_bytes_of(problem, layout, memory)
     received_bytes, live_bytes = received.tolist(), memory.peak_bytes.tolist()
     stages = tuple(
         StageUsage(
@@ -265,8 +270,8 @@ def stage_memory_bytes(
         return 0
     stage = np.full(len(problem.arrays.root), -1, dtype=np.int64)
     stage[here] = 0
-    memory = _Memory(problem, stage, here, 1, values_hop=relayed_bytes is not None)
-    held_bytes = _weights_bytes(problem, stage, here) + memory.received_bytes + memory.peak_bytes
+    memory = StageMemory(problem, stage, here, 1, values_hop=relayed_bytes is not None)
+    held_bytes = weights_bytes_of(problem, stage, here) + memory.received_bytes + memory.peak_bytes
     held_bytes += relayed_bytes or 0
     return int((held_bytes + (in_flight - 1) * memory.saved_bytes)[0])
 
@@ -290,123 +295,6 @@ def _stage_times(passes: Passes, moves: Moves) -> _StageTimes:
         receive_ns=sums(moves.target[received], moved_ns[received], count).tolist(),
         transfer_bytes=moves.transfer_bytes,
     )
-
-
-class _Memory:
-    """What stages hold apart from weights, each as if it were alone on its device.
-
-    Parameters
-    ----------
-    problem : PartitionProblem
-    stage : Ints
-        Number of the stage of every operator, and -1 for operators elsewhere and graph inputs.
-    order : Ints
-        The operators with a stage, stage after stage (none empty), each in execution order.
-    count : int
-        Number of stages.
-    values_hop : bool
-        What comes from other operators is counted elsewhere.
-
-    Attributes
-    ----------
-    received_bytes, peak_bytes, saved_bytes : Ints
-        By stage; `peak_bytes` is the largest sum of holdings, `saved_bytes` is what is kept of
-        one microbatch.
-    live_bytes : Ints
-        Sum of the holdings while each operator of `order` runs, forward or backward.
-    """
-
-    def __init__(
-        self,
-        problem: PartitionProblem,
-        stage: Ints,
-        order: Ints,
-        count: int,
-        *,
-        values_hop: bool = False,
-    ) -> None:
-        arrays = problem.arrays
-        self.received_bytes = np.zeros(count, dtype=np.int64)
-        self.peak_bytes = np.zeros(count, dtype=np.int64)
-        self.saved_bytes = np.zeros(count, dtype=np.int64)
-        self.live_bytes = np.zeros(len(order), dtype=np.int64)
-        if problem.memory_model == "weights":
-            return
-        reader, read = arrays.reads.pairs(order)
-        foreign = stage[read] != stage[reader]
-        if values_hop:
-            foreign &= read >= len(problem.operators)
-        value, target = unique_pairs(read[foreign], stage[reader[foreign]], count)
-        np.add.at(self.received_bytes, target, arrays.held_bytes[value])
-        self.live_bytes = self._live(problem, stage, order)
-        starts = np.searchsorted(stage[order], np.arange(count))
-        self.peak_bytes = np.maximum.reduceat(self.live_bytes, starts)
-        self.saved_bytes = sums(stage[order], arrays.saved_bytes[order], count)
-
-    @staticmethod
-    def _live(problem: PartitionProblem, stage: Ints, order: Ints) -> Ints:
-        """Bytes of the holdings of each stage while its operators run."""
-        holdings = problem.arrays.holdings
-        own = np.flatnonzero(stage[holdings.operator] >= 0)
-        home = stage[holdings.operator[own]]
-        waits, waited_for = holdings.waits_for.pairs(own)
-        away = stage[waited_for] != stage[holdings.operator[waits]]
-        stays = holdings.stays.copy()
-        stays[waits[away]] = True
-        # The operators of `order` by stage and position, as numbers that ascend.
-        base = len(stage) + 2
-        keys = stage[order] * base + order + 1
-        start = np.searchsorted(keys, home * base + holdings.first[own] + 1, side="left")
-        last = np.searchsorted(keys, home * base + holdings.last[own] + 1, side="right")
-        end = np.where(stays[own], np.searchsorted(keys, (home + 1) * base, side="left"), last)
-        change = np.zeros(len(order) + 1, dtype=np.int64)
-        np.add.at(change, start, holdings.size_bytes[own])
-        np.add.at(change, end, -holdings.size_bytes[own])
-        live: Ints = np.cumsum(change[:-1])
-        return live
-
-
-def _received_bytes(problem: PartitionProblem, layout: Layout, memory: _Memory) -> Ints:
-    """Bytes that each place holds because it receives them."""
-    hops = layout.hops
-    if hops is None:
-        return memory.received_bytes
-    received_bytes = np.zeros(len(layout.place), dtype=np.int64)
-    received_bytes[: layout.stage_count] = memory.received_bytes
-    if problem.memory_model != "weights":
-        arrays, place = problem.arrays, layout.place
-        np.add.at(received_bytes, place[hops.target], arrays.held_bytes[hops.value])
-        np.add.at(received_bytes, place[hops.source], arrays.returned_bytes[hops.value])
-    return received_bytes
-
-
-def _weights_bytes(problem: PartitionProblem, group: Ints, order: Ints) -> Ints:
-    """Bytes of the distinct weights that the operators of each group read."""
-    arrays = problem.arrays
-    reader, key = arrays.weights.pairs(order)
-    holder, key = unique_pairs(group[reader], key, len(arrays.weight_bytes))
-    return sums(holder, arrays.weight_bytes[key], int(group.max()) + 1)
-
-
-def _microbatches_in_flight(problem: PartitionProblem, plan: PartitionPlan) -> list[int]:
-    """Return of how many microbatches each stage keeps what their backward passes need.
-
-    The schedule has `chunks_per_device` rounds; those that a plan leaves empty come first.
-    """
-    rank = {device: rank for rank, device in enumerate(plan.device_order)}
-    last_chunk = plan.stages[-1].chunk
-    return [
-        in_flight(
-            problem.schedule,
-            problem.microbatches,
-            chunks=problem.chunks_per_device,
-            devices=len(rank),
-            followers=len(rank) - 1 - rank[stage.device],
-            # A plan with too many chunks is told so; the first ones are taken for one.
-            later_chunks=min(last_chunk - stage.chunk, problem.chunks_per_device - 1),
-        )
-        for stage in plan.stages
-    ]
 
 
 def _load(problem: PartitionProblem, compute_ns: int, send_ns: int, receive_ns: int) -> int:
@@ -441,7 +329,7 @@ def _device_usage(
     layout: Layout,
     stages: tuple[StageUsage, ...],
     relays: list[_Relay],
-    memory: _Memory,
+    memory: StageMemory,
     weights_bytes: list[int],
 ) -> tuple[DeviceUsage, ...]:
     stages_of: dict[str, list[int]] = {device.name: [] for device in problem.devices}

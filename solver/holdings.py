@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 if TYPE_CHECKING:
     from solver.problem import PartitionProblem
 
 ALWAYS: Final = -1
 """A position before all operators: what starts there is held from the beginning of the stage."""
+
+
+HoldingKind = Literal["value", "workspace", "saved", "gradient", "sent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,11 @@ class Holding:
     stays : bool
         Held from `first` until the stage ends, wherever others are.
     size_bytes : int
+    kind : {"value", "workspace", "saved", "gradient", "sent"}
+        The storage of a value; what is released before the operator is done; what is kept for the
+        backward pass; a gradient, or buffers for those that come back; storages of values that
+        others read or the graph returns, of earlier microbatches, in training of all. Of a value
+        and a gradient that are never there together, the larger one.
     """
 
     operator: int
@@ -42,6 +50,7 @@ class Holding:
     waits_for: tuple[int, ...]
     stays: bool
     size_bytes: int
+    kind: HoldingKind
 
 
 def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
@@ -59,11 +68,11 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
         last = readers[-1] if readers else index
         returned = any(operators[member].is_output for member in families[index])
         if not problem.is_training:
-            found.append(Holding(index, index, last, readers, returned, op.storage_bytes))
-            found.append(Holding(index, index, index, (), False, op.workspace_bytes))
+            found.append(Holding(index, index, last, readers, returned, op.storage_bytes, "value"))
+            found.append(Holding(index, index, index, (), False, op.workspace_bytes, "workspace"))
             # What was sent of the microbatches before, and is returned of them.
             earlier_bytes = (problem.microbatches - 1) * op.storage_bytes
-            found.append(Holding(index, ALWAYS, ALWAYS, readers, returned, earlier_bytes))
+            found.append(Holding(index, ALWAYS, ALWAYS, readers, returned, earlier_bytes, "sent"))
             continue
         backward, batches = op.backward, problem.microbatches
         gradient_bytes = backward.gradient_bytes
@@ -74,27 +83,31 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
             end = takers[-1] if takers else index
             stays = any(operators[member].is_output for member in passed)
             size_bytes = gradient_bytes
+            kind: HoldingKind = "gradient"
             if end >= last:
                 # What nobody keeps is gone before there are gradients.
-                size_bytes, released_bytes = max(size_bytes, released_bytes), 0
-            found.append(Holding(index, index, end, (), stays, size_bytes))
-        found.append(Holding(index, index, last, (), False, released_bytes))
-        found.append(Holding(index, index, index, (), True, backward.saved_bytes))
+                if released_bytes > gradient_bytes:
+                    size_bytes, kind = released_bytes, "value"
+                released_bytes = 0
+            found.append(Holding(index, index, end, (), stays, size_bytes, kind))
+        found.append(Holding(index, index, last, (), False, released_bytes, "value"))
+        found.append(Holding(index, index, index, (), True, backward.saved_bytes, "saved"))
         workspace_bytes = backward.workspace_bytes
         if batches > 1:
             workspace_bytes += backward.weight_gradient_bytes
         # Forward and backward run at different times.
         workspace_bytes = max(workspace_bytes, op.workspace_bytes)
-        found.append(Holding(index, index, index, (), False, workspace_bytes))
+        found.append(Holding(index, index, index, (), False, workspace_bytes, "workspace"))
         # Values that were sent, and buffers for the gradients to come, of all microbatches.
         sent_bytes = batches * (op.storage_bytes - backward.kept_bytes) + backward.kept_bytes
         if returned:
             sent_bytes = batches * op.storage_bytes
-        found.append(Holding(index, ALWAYS, ALWAYS, readers, returned, sent_bytes))
+        found.append(Holding(index, ALWAYS, ALWAYS, readers, returned, sent_bytes, "sent"))
         if not relayed:
             # A pipeline's stages hold them for whatever they pass on, made there or not.
             own = _readers(problem, (index,))
-            found.append(Holding(index, ALWAYS, ALWAYS, own, False, batches * gradient_bytes))
+            buffers_bytes = batches * gradient_bytes
+            found.append(Holding(index, ALWAYS, ALWAYS, own, False, buffers_bytes, "gradient"))
     return tuple(holding for holding in found if holding.size_bytes)
 
 

@@ -30,6 +30,8 @@ class Moves:
     source, target : Ints
         The places that send and receive, each of which spends the time; -1 is the staging memory
         of the host. What several stages of a device read is received by the first of them.
+    value : Ints
+        The operator whose value it is.
     forward_ns, gradient_ns : Ints
         Time of the value, and of its gradient on the way back.
     arcs : list of (int, int)
@@ -40,6 +42,7 @@ class Moves:
 
     source: Ints
     target: Ints
+    value: Ints
     forward_ns: Ints
     gradient_ns: Ints
     arcs: list[tuple[int, int]]
@@ -79,7 +82,7 @@ def stage_moves(problem: PartitionProblem, layout: Layout) -> Moves:
     transfer_bytes = int((arrays.value_bytes + arrays.gradient_bytes)[value].sum())
     if problem.interconnect.charging == "peer_to_peer":
         times = _times(problem, value, device[value], device_of_stage[target])
-        return Moves(stage[value], target, *times, arcs, transfer_bytes)
+        return Moves(stage[value], target, value, *times, arcs, transfer_bytes)
     pays = np.array([not entry.is_host for entry in devices])
     written = np.unique(value[pays[device[value]]])
     paid = pays[device_of_stage[target]]
@@ -88,10 +91,11 @@ def stage_moves(problem: PartitionProblem, layout: Layout) -> Moves:
     writes = _times(problem, written, device[written], ends[0])
     reads = _times(problem, value, ends[1], device_of_stage[target])
     forward_ns, gradient_ns = (np.concatenate(parts) for parts in zip(writes, reads, strict=True))
-    source, target = (
-        np.concatenate(parts) for parts in ((stage[written], ends[1]), (ends[0], target))
+    source, target, value = (
+        np.concatenate(parts)
+        for parts in ((stage[written], ends[1]), (ends[0], target), (written, value))
     )
-    return Moves(source, target, forward_ns, gradient_ns, arcs, transfer_bytes)
+    return Moves(source, target, value, forward_ns, gradient_ns, arcs, transfer_bytes)
 
 
 def _times(
@@ -124,6 +128,7 @@ def _relay_moves(problem: PartitionProblem, layout: Layout, hops: Hops) -> Moves
     return Moves(
         source,
         target,
+        hops.value,
         hops.forward_ns,
         hops.gradient_ns,
         _pairs(source, target, len(layout.place)),

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.arrays import sums
+from solver.arrays import Ints, sums
 from solver.layout import Layout
 from solver.moves import Moves, Passes
 from solver.plan import PartitionPlan
@@ -71,15 +71,12 @@ def pipeline_step(
     another.
     """
     devices = len(plan.device_order)
-    rank = {device: number for number, device in enumerate(plan.device_order)}
-    position = [stage.chunk * devices + rank[stage.device] for stage in plan.stages]
-    if layout.hops is not None:
-        position = np.argsort(layout.place).tolist()
+    at = place_positions(plan, layout)
+    position = at.tolist()
     arcs = [(position[source], position[target]) for source, target in moves.arcs]
     # Stages are in the order of their positions.
     if any(source >= target for source, target in [*arcs, *layout.arcs]):
         return _in_turn(problem, passes, moves)
-    at = np.array(position, dtype=np.int64)
     count = devices * (1 + plan.stages[-1].chunk)
     source = np.where(moves.source < 0, -1, at[moves.source])
     target = np.where(moves.target < 0, -1, at[moves.target])
@@ -108,6 +105,15 @@ def pipeline_step(
         forward_ns, backward_ns, times_of, staged_ns, problem.interconnect.overlap
     )
     return PipelineStep(times, problem.schedule, problem.microbatches, devices, problem.is_training)
+
+
+def place_positions(plan: PartitionPlan, layout: Layout) -> Ints:
+    """Return the position in the chain of every place."""
+    if layout.hops is not None:
+        return np.argsort(layout.place)
+    rank = {device: number for number, device in enumerate(plan.device_order)}
+    positions = [stage.chunk * len(rank) + rank[stage.device] for stage in plan.stages]
+    return np.array(positions, dtype=np.int64)
 
 
 def _in_turn(problem: PartitionProblem, passes: Passes, moves: Moves) -> PipelineStep:

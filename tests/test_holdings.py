@@ -15,7 +15,10 @@ def test_inference_holds_storages_until_their_last_readers():
         Operator("view", reads=("a",), alias_of="a"),
         Operator("b", reads=("view",), storage_bytes=4, is_output=True),
     )
-    assert found == (Holding(0, 0, 2, (1, 2), False, 8), Holding(2, 2, 2, (), True, 4))
+    assert found == (
+        Holding(0, 0, 2, (1, 2), False, 8, "value"),
+        Holding(2, 2, 2, (), True, 4, "value"),
+    )
     assert held(Operator("a", storage_bytes=8), memory_model="weights") == ()
 
 
@@ -27,22 +30,22 @@ def test_training_holds_what_is_kept_gradients_and_temporaries():
         Operator("a", storage_bytes=8, backward=backward),
         Operator("b", reads=("a",)),
     )
-    gradient = Holding(0, 0, 1, (), False, 8)
-    saved = Holding(0, 0, 0, (), True, 7)
+    gradient = Holding(0, 0, 1, (), False, 8, "gradient")
+    saved = Holding(0, 0, 0, (), True, 7, "saved")
     assert held(*operators, memory_model="training") == (
         gradient,
         saved,
-        Holding(0, 0, 0, (), False, 1),
+        Holding(0, 0, 0, (), False, 1, "workspace"),
         # What is sent, and a buffer for its gradient.
-        Holding(0, ALWAYS, ALWAYS, (1,), False, 8),
-        Holding(0, ALWAYS, ALWAYS, (1,), False, 8),
+        Holding(0, ALWAYS, ALWAYS, (1,), False, 8, "sent"),
+        Holding(0, ALWAYS, ALWAYS, (1,), False, 8, "gradient"),
     )
     assert held(*operators, memory_model="training", microbatches=4) == (
         gradient,
         saved,
-        Holding(0, 0, 0, (), False, 1 + 3),
-        Holding(0, ALWAYS, ALWAYS, (1,), False, 4 * 3 + 5),
-        Holding(0, ALWAYS, ALWAYS, (1,), False, 4 * 8),
+        Holding(0, 0, 0, (), False, 1 + 3, "workspace"),
+        Holding(0, ALWAYS, ALWAYS, (1,), False, 4 * 3 + 5, "sent"),
+        Holding(0, ALWAYS, ALWAYS, (1,), False, 4 * 8, "gradient"),
     )
 
 
@@ -59,10 +62,13 @@ def test_a_gradient_that_is_passed_on_is_that_of_the_first():
         memory_model="training",
     )
     present = [holding for holding in found if holding.first != ALWAYS]
-    assert present == [Holding(0, 0, 3, (), False, 8), Holding(2, 2, 4, (), False, 9)]
+    assert present == [
+        Holding(0, 0, 3, (), False, 8, "gradient"),
+        Holding(2, 2, 4, (), False, 9, "gradient"),
+    ]
 
 
 def test_what_nobody_keeps_counts_where_no_gradient_is():
     operators = (Operator("a", storage_bytes=8), Operator("b", reads=("a",)))
     found = held(*operators, memory_model="training")
-    assert found[0] == Holding(0, 0, 1, (), False, 8)
+    assert found[0] == Holding(0, 0, 1, (), False, 8, "value")

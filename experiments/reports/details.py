@@ -2,10 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
-from solver.alive import Alive
-from solver.spans import Span
+from solver import (
+    DeviceUsage,
+    Evaluation,
+    PartitionPlan,
+    PartitionProblem,
+    evaluate,
+)
+from solver.alive import Alive, alive_at_peak
+from solver.evaluate import StageUsage
+from solver.quotient import QuotientArc, Travel, stage_arcs, travels
+from solver.spans import Span, spans
+
+MAX_POINTS: Final = 480
+"""The most numbers in a memory timeline, more than a figure has pixels for it."""
+
+MIN_SHOWN_MICROBATCHES: Final = 16
+"""So many microbatches of a step are always shown, if there are so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +55,6 @@ class StageDetails:
     send_ns: int
     receive_ns: int
     time_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class ArcDetails:
-    """What one stage reads from another: an arc of the quotient graph.
-
-    Attributes
-    ----------
-    source, target : int
-        Numbers of stages. Only values of backward operators, and those of plans that are not
-        feasible, go to an earlier one.
-    values : int
-        How many values are read, each counted once.
-    value_bytes, gradient_bytes : int
-        Of those values of one microbatch and, in training, of their gradients on the way back.
-        Under relayed charging they pass through all positions in between.
-    """
-
-    source: int
-    target: int
-    values: int
-    value_bytes: int
-    gradient_bytes: int
-
-    @property
-    def size_bytes(self) -> int:
-        """Both ways."""
-        return self.value_bytes + self.gradient_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +107,13 @@ class PipelineDetails:
     Attributes
     ----------
     devices : tuple of str
-        By rank, in the order in which data passes through them. A single entry, all names
-        joined, where the plan is no pipeline because its stages form a cycle.
+        By rank, in the order in which data passes through them.
+    in_turn : bool
+        The plan is no pipeline, since something would travel to an earlier stage: `spans` are
+        those of a single rank that does the work of all devices, one after another.
     stage_of_position : tuple of int or None
-        Number of the stage at each position of the chain; None where a device only passes on.
+        Number of the stage at each position of the chain; None where a device only passes on,
+        or where everything happens in turn.
     schedule : {"gpipe", "1f1b"}
     microbatches : int
         Of the step.
@@ -140,9 +132,12 @@ class PipelineDetails:
         By rank, the share of `step_ns` in which it does nothing: its bubble.
     spans : tuple of Span
         In order of their start.
+    travels : tuple of Travel
+        Bytes that transfers between positions move for each microbatch.
     """
 
     devices: tuple[str, ...]
+    in_turn: bool
     stage_of_position: tuple[int | None, ...]
     schedule: str
     microbatches: int
@@ -153,6 +148,7 @@ class PipelineDetails:
     shown_ns: int
     idle_shares: tuple[float, ...]
     spans: tuple[Span, ...]
+    travels: tuple[Travel, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +159,10 @@ class PlanDetails:
     ----------
     stages : tuple of StageDetails
         In the plan's order.
-    arcs : tuple of ArcDetails
-        Sorted by source and target.
+    arcs : tuple of QuotientArc
+        By source and target. Only values of backward operators, and those of plans that are not
+        feasible, go to an earlier stage; under relayed charging values pass through all
+        positions in between.
     devices : tuple of DeviceDetails
         All devices of the problem, in its order.
     device_order : tuple of str
@@ -180,7 +178,7 @@ class PlanDetails:
     """
 
     stages: tuple[StageDetails, ...]
-    arcs: tuple[ArcDetails, ...]
+    arcs: tuple[QuotientArc, ...]
     devices: tuple[DeviceDetails, ...]
     device_order: tuple[str, ...]
     pipeline: PipelineDetails
@@ -191,3 +189,137 @@ class PlanDetails:
     latency_ns: int
     transfer_bytes: int
     violations: tuple[str, ...]
+
+
+def plan_details(problem: PartitionProblem, plan: PartitionPlan) -> PlanDetails:
+    """Return what a report shows of `plan`.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    plan : PartitionPlan
+        Need not be feasible.
+
+    Raises
+    ------
+    PartitionError
+        If the plan is not a total map from the operators to the devices.
+    """
+    evaluation = evaluate(problem, plan)
+    alive = alive_at_peak(problem, plan)
+    return PlanDetails(
+        stages=_stages(problem, plan, evaluation.stages),
+        arcs=stage_arcs(problem, plan),
+        devices=tuple(map(_device, evaluation.usage, alive)),
+        device_order=plan.device_order,
+        pipeline=_pipeline(problem, plan, evaluation),
+        memory_model=problem.memory_model,
+        charging=problem.interconnect.charging,
+        overlap=problem.interconnect.overlap,
+        bottleneck_ns=evaluation.bottleneck_ns,
+        latency_ns=evaluation.latency_ns,
+        transfer_bytes=evaluation.transfer_bytes,
+        violations=evaluation.violations,
+    )
+
+
+def _stages(
+    problem: PartitionProblem, plan: PartitionPlan, usage: Sequence[StageUsage]
+) -> tuple[StageDetails, ...]:
+    members: list[list[int]] = [[] for _ in usage]
+    for index, op in enumerate(problem.operators):
+        members[plan.stage_index[op.name]].append(index)
+    found: list[StageDetails] = []
+    for number, (entry, indices) in enumerate(zip(usage, members, strict=True)):
+        operators = [problem.operators[index] for index in indices]
+        keys = {key for op in operators for key in op.weights}
+        held_bytes = (problem.weights[key].held_bytes(problem.memory_model) for key in keys)
+        found.append(
+            StageDetails(
+                number=number,
+                device=entry.stage.device,
+                chunk=entry.stage.chunk,
+                operators=len(operators),
+                first_operator=operators[0].name,
+                last_operator=operators[-1].name,
+                weights_bytes=sum(held_bytes),
+                compute_ns=entry.compute_ns,
+                send_ns=entry.send_ns,
+                receive_ns=entry.receive_ns,
+                time_ns=entry.time_ns,
+            )
+        )
+    return tuple(found)
+
+
+def _device(usage: DeviceUsage, alive: tuple[Alive, ...]) -> DeviceDetails:
+    timeline_bytes = thinned(usage.timeline_bytes, MAX_POINTS)
+    peak_position = None
+    if timeline_bytes:
+        peak_position = timeline_bytes.index(usage.memory_bytes)
+    return DeviceDetails(
+        device=usage.device,
+        capacity_bytes=usage.capacity_bytes,
+        operators=len(usage.operators),
+        memory_bytes=usage.memory_bytes,
+        weights_bytes=usage.weights_bytes,
+        timeline_bytes=timeline_bytes,
+        peak_position=peak_position,
+        peak_operator=usage.peak_operator,
+        alive=alive,
+        compute_ns=usage.compute_ns,
+        send_ns=usage.send_ns,
+        receive_ns=usage.receive_ns,
+        load_ns=usage.load_ns,
+    )
+
+
+def thinned(numbers: Sequence[int], most: int) -> tuple[int, ...]:
+    """Return the largest number of each of at most `most` runs of about equal length.
+
+    Examples
+    --------
+    >>> thinned((3, 1, 4, 1, 5, 9), 3)
+    (3, 4, 9)
+    """
+    count = min(len(numbers), most)
+    starts = [run * len(numbers) // count for run in range(count)] + [len(numbers)]
+    return tuple(max(numbers[starts[run] : starts[run + 1]]) for run in range(count))
+
+
+def _pipeline(
+    problem: PartitionProblem, plan: PartitionPlan, evaluation: Evaluation
+) -> PipelineDetails:
+    ranks, step = len(plan.device_order), evaluation.step
+    in_turn = len(step.times.forward_ns) < ranks * (1 + plan.stages[-1].chunk)
+    planned = "step" in problem.objective or problem.interconnect.charging == "relayed"
+    assumed = problem.microbatches == 1 and not planned
+    if assumed:
+        step = replace(step, schedule="gpipe", microbatches=2 * ranks)
+    # A multiple of the ranks, as interleaved schedules want it.
+    most = ranks * max(2, -(-MIN_SHOWN_MICROBATCHES // ranks))
+    shown = replace(step, microbatches=min(step.microbatches, most))
+    timeline = step.timeline()
+    found = spans(shown)
+    stages: dict[int, int] = {}
+    if not in_turn:
+        rank = {device: number for number, device in enumerate(plan.device_order)}
+        stages = {
+            stage.chunk * ranks + rank[stage.device]: number
+            for number, stage in enumerate(plan.stages)
+        }
+    return PipelineDetails(
+        devices=plan.device_order,
+        in_turn=in_turn,
+        stage_of_position=tuple(map(stages.get, range(len(step.times.forward_ns)))),
+        schedule=step.schedule,
+        microbatches=step.microbatches,
+        shown_microbatches=shown.microbatches,
+        assumed=assumed,
+        backward=step.backward,
+        step_ns=timeline.step_ns,
+        shown_ns=max(span.end_ns for span in found),
+        idle_shares=timeline.bubble_shares,
+        spans=found,
+        travels=() if in_turn else travels(problem, plan),
+    )
