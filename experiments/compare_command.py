@@ -88,8 +88,8 @@ def compare(
     from experiments.comparison import run_comparison
     from experiments.progress import ProgressLine
     from experiments.report import to_json, write_report
-    from experiments.summary import headline
-    from experiments.tables import study_table
+    from experiments.reports.headline import headline
+    from experiments.reports.terminal import study_table
 
     with ProgressLine() as progress:
         study = run_comparison(sources, settings, progress)

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from experiments.records import CaseKey, ModelRecord, Study
-from experiments.summary import HEADER, cases_of, headline, row_cells
+from experiments.reports.headline import headline
+from experiments.reports.rows import answers_table
 from solver import PartitionError, PartitionPlan, PartitionProblem, SolveLimits
 from solver.quantities import MISSING, format_bytes, format_seconds, printable
 from solver.serialization import (
@@ -166,11 +167,9 @@ def _model_section(record: ModelRecord, study: Study) -> list[str]:
                 f"* {escape_markdown(case.key.device_set)} devices: {escape_markdown(sizes)}"
             )
     lines.append("")
-    answers = cases_of(study)
     rows = [row for case in cases for row in study.rows_of(case.key)]
-    lines += _markdown_table(
-        HEADER, [row_cells(row, answers[row.case], row.case.objective[0]) for row in rows]
-    )
+    table = answers_table(rows).without(["model"])
+    lines += _markdown_table(table.header, table.rows)
     for row in rows:
         if not row.feasible and row.reason:
             lines.append(

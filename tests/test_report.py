@@ -3,26 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import io
 import json
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from experiments import report
 from experiments.devices import parse_devices
 from experiments.records import (
     Case,
     CaseKey,
-    EquivalenceRow,
     ModelRecord,
     PlannerRow,
     Study,
 )
 from experiments.report import escape_markdown, prepare_folder, to_json, to_markdown, write_report
-from experiments.summary import headline
-from experiments.tables import study_table
 from solver import (
     Device,
     Operator,
@@ -81,54 +76,6 @@ def study(*rows: PlannerRow, **changes: object) -> Study:
     )
 
 
-def said(found: Study) -> str:
-    return "\n".join(headline(found))
-
-
-def test_the_headline_says_how_much_better_and_where_it_buys_nothing() -> None:
-    found = study(
-        row("greedy", 200),
-        row("chain", 100),
-        row("auto", 100, bound=100),
-        row("greedy", None, device_set="unequal", reason="too big"),
-        row("chain", 125, device_set="unequal"),
-        row("auto", 100, bound=100, device_set="unequal"),
-    )
-    text = said(found)
-    assert "proves its plan optimal in 2 of 2 cases (median 1.00 s)" in text
-    assert "greedy finds a feasible plan in 1 of 2 cases" in text
-    assert "Only the exact solver has a plan, and greedy has none, in m on unequal" in text
-    assert "better than greedy in 1 of 1 of these, by 50.0 % in the median" in text
-    assert "better than chain in 1 of 2 of these, by 20.0 % in the median" in text
-    assert "It buys nothing over chain in 1: m on equal devices; there the proof" in text
-    assert "WORSE" not in text
-
-
-def test_the_headline_hides_nothing() -> None:
-    found = study(
-        row("chain", 100),
-        row("auto", 110, bound=55),
-        row("chain", 10, model="n"),
-        row("auto", None, model="n", status="infeasible"),
-        row("auto", None, model="o", reason="ran out of time"),
-    )
-    unequal = EquivalenceRow(found.cases[0].key, "auto", False, 0.5)
-    broken = ModelRecord(model="p", reason="no such luck")
-    text = said(dataclasses.replace(found, models=(*found.models, broken), checks=(unequal,)))
-    assert "WORSE than chain in m on equal devices" in text
-    assert "m (equal): gap 50.00 %" in text
-    assert "o (equal): ran out of time" in text
-    assert "no plan exists in n on equal devices" in text
-    assert "0 of 1 split models compute what the model computes" in text
-    assert "NOT EQUAL: m on equal devices, split by auto: largest error 0.5" in text
-    assert "p could not be compared: no such luck" in text
-
-
-def test_an_objective_of_zero_is_no_division() -> None:
-    text = said(study(row("chain", 0), row("auto", 0, bound=0)))
-    assert "buys nothing over chain in 1" in text
-
-
 def test_markdown_has_a_table_for_every_model_and_a_reason_for_every_failure() -> None:
     found = study(
         row("greedy", None, reason="device 'cuda:0' needs 5 bytes"),
@@ -152,18 +99,6 @@ def test_names_cannot_break_a_markdown_table() -> None:
     page = to_markdown(study(row("auto", 1, bound=1, device_set="2x80GB | <b>")))
     line = next(line for line in page.splitlines() if "2x80GB" in line and line[0] == "|")
     assert line.replace(r"\|", "").count("|") == 13
-
-
-def test_names_are_not_markup_on_the_terminal() -> None:
-    name = "my[bold]model[/bold][/]"
-    found = study(row("greedy", 2, model=name), row("auto", 1, bound=1, model=name))
-    broken = ModelRecord(model="[/oops]", reason="[red]reason[/wrong]")
-    stream = io.StringIO()
-    console = Console(file=stream, width=250)
-    console.print(study_table(dataclasses.replace(found, models=(*found.models, broken))))
-    assert name in stream.getvalue()
-    assert "[/oops]" in stream.getvalue()
-    assert "[red]reason[/wrong]" in stream.getvalue()
 
 
 def small_problem() -> PartitionProblem:
@@ -267,25 +202,6 @@ def test_numbers_as_people_read_them(text: str, expected: str) -> None:
     assert text == expected
 
 
-@pytest.mark.parametrize("width", [80, 110, 160])
-def test_the_table_fits_the_terminal(width: int) -> None:
-    exact = row("auto", 12_345_678, bound=12_345_678, model="llama3-70b", device_set="unequal")
-    found = study(
-        row("greedy", None, model="llama3-70b", device_set="unequal", reason="too big"),
-        dataclasses.replace(exact, answered_by="ideal-dp"),
-    )
-    stream = io.StringIO()
-    Console(file=stream, width=width).print(study_table(found, width))
-    lines = stream.getvalue().splitlines()
-    assert any("llama3-70b" in line and "breaks" not in line for line in lines)
-    done = next(line for line in lines if "auto" in line)
-    for cell in ("unequal", "optimal", "12.35 ms", "0 %", "1.00 s"):
-        assert cell in done, done
-    # A narrow terminal folds it between the words.
-    method = "(ideal-dp)" if width == 80 else "auto (ideal-dp)"
-    assert method in stream.getvalue()
-
-
 def test_hostile_names_change_neither_page_nor_table() -> None:
     name = "\x1b[31m[bold]a|b\n<script>&lt;../../x\udcff"
     page = to_markdown(study(row("greedy", 5, model=name, device_set=name)))
@@ -296,11 +212,6 @@ def test_hostile_names_change_neither_page_nor_table() -> None:
     tables = [line for line in page.splitlines() if "script" in line and line.startswith("|")]
     assert tables
     assert all(line.replace("\\|", "").count("|") == 13 for line in tables)
-    shown = io.StringIO()
-    made = study_table(study(row("greedy", 5, model=name, device_set=name)))
-    Console(file=shown, width=300).print(made)
-    assert "\\x1b[31m[bold]a|b\\n<script>" in shown.getvalue()
-    assert "\x1b" not in shown.getvalue()
 
 
 def test_a_folder_without_a_name_is_refused() -> None:

@@ -1,0 +1,277 @@
+"""What a study shows, in plain sentences and one table: the first things that a reader sees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from experiments.records import EXACT_PLANNERS, CaseKey, PlannerRow, Study
+from experiments.reports.statistics import (
+    BEST_OTHER,
+    Proofs,
+    Versus,
+    by_objective,
+    compare_planners,
+    proofs_of,
+    reference_planner,
+)
+from experiments.reports.table import Table
+from solver.quantities import MISSING, format_gap, format_seconds
+
+_LISTED: Final = 6
+_IN_FULL: Final = (BEST_OTHER, "chain", "greedy")
+"""What an exact solver must beat: of these all ties are named, of others they are counted."""
+_HEADER: Final = (
+    "planner",
+    "answers",
+    "feasible",
+    "spills",
+    "fails",
+    "exact better",
+    "equal",
+    "exact worse",
+    "only exact has a plan",
+    "times the exact objective",
+    "least",
+    "most",
+    "median time",
+)
+
+
+def headline(study: Study) -> tuple[str, ...]:
+    """Return what a study shows, one plain sentence each."""
+    sentences: list[str] = []
+    groups = by_objective(study.rows)
+    for objective, rows in groups.items():
+        told = _objective_sentences(rows)
+        if len(groups) > 1 and told:
+            sentences.append(f"Objective {', '.join(objective)}:")
+        sentences += told
+    sentences += _check_sentences(study)
+    sentences += [
+        f"{case_name(case.key)} could not be compared: {_ended(case.reason)}"
+        for case in study.cases
+        if case.problem is None and case.reason
+    ]
+    sentences += [
+        f"{record.model} could not be compared: {_ended(record.reason)}"
+        for record in study.models
+        if record.reason
+    ]
+    return tuple(sentences)
+
+
+def headline_tables(study: Study) -> tuple[Table, ...]:
+    """Return the table of all planners beside the exact solver, one for each objective."""
+    tables: list[Table] = []
+    groups = by_objective(study.rows)
+    for objective, rows in groups.items():
+        reference = reference_planner(rows)
+        if reference is None:
+            continue
+        compared = compare_planners(rows, reference)
+        if not compared:
+            continue
+        caption = f"Planners beside the exact solver ({reference})"
+        if len(groups) > 1:
+            caption += f", objective {', '.join(objective)}"
+        tables.append(
+            Table(
+                header=_HEADER,
+                rows=tuple(_versus_cells(versus) for versus in compared),
+                text_columns=frozenset(("planner",)),
+                marked=frozenset(
+                    index for index, each in enumerate(compared) if each.planner == BEST_OTHER
+                ),
+                caption=caption,
+            )
+        )
+    return tuple(tables)
+
+
+def _versus_cells(versus: Versus) -> tuple[str, ...]:
+    outcomes = versus.outcomes
+    return (
+        versus.planner,
+        str(outcomes.answers),
+        str(outcomes.feasible),
+        str(outcomes.spills),
+        str(outcomes.failures),
+        str(len(versus.wins)),
+        str(len(versus.ties)),
+        str(len(versus.losses)),
+        str(len(versus.only_reference)),
+        format_ratio(versus.geometric_mean),
+        format_ratio(None if versus.least is None else versus.least[0]),
+        format_ratio(None if versus.largest is None else versus.largest[0]),
+        # The best of several is known only when all have answered.
+        MISSING if versus.planner == BEST_OTHER else format_seconds(versus.median_s),
+    )
+
+
+def format_ratio(ratio: float | None) -> str:
+    """Return a ratio with three decimals; one that is not 1 never reads as 1."""
+    if ratio is None:
+        return MISSING
+    if ratio == 1:
+        return "1"
+    if round(ratio, 3) == 1:
+        return "1.000+" if ratio > 1 else "1.000-"
+    return f"{ratio:.3f}"
+
+
+def _objective_sentences(rows: Sequence[PlannerRow]) -> list[str]:
+    reference = reference_planner(rows)
+    if reference is None:
+        return [
+            f"No exact solver was asked (one of {', '.join(EXACT_PLANNERS)}), so nothing is "
+            "compared with an optimum."
+        ]
+    sentences = _proof_sentences(proofs_of(rows, reference))
+    compared = compare_planners(rows, reference)
+    # What it is worth at all comes first.
+    for versus in sorted(compared, key=lambda each: each.planner != BEST_OTHER):
+        sentences += _versus_sentences(versus)
+    return sentences
+
+
+def _proof_sentences(proofs: Proofs) -> list[str]:
+    name, answers = proofs.reference, proofs.answers
+    text = f"The exact solver ({name}) proves its plan optimal in {len(proofs.optimal)} of "
+    text += _counted(answers, "case")
+    if (longest := proofs.longest_proof) is not None:
+        text += (
+            f"; the median proof took {format_seconds(proofs.median_proof_s)}, the longest "
+            f"{format_seconds(longest.wall_time_s)} ({case_name(longest.case)})"
+        )
+    sentences = [f"{text}."]
+    if proofs.open:
+        text = f"In {len(proofs.open)} it has a plan without a proof"
+        if (worst := proofs.largest_gap) is not None:
+            text += (
+                f": median gap {format_gap(proofs.median_gap)}, largest "
+                f"{format_gap(worst.gap)} ({case_name(worst.case)})"
+            )
+        sentences.append(f"{text}.")
+    if proofs.infeasible:
+        sentences.append(f"It proves that no plan exists in {_listed_rows(proofs.infeasible)}.")
+    if proofs.undecided:
+        told = "; ".join(
+            f"{case_name(row.case)}: {row.reason or row.status}"
+            for row in proofs.undecided[:_LISTED]
+        )
+        more = len(proofs.undecided) - _LISTED
+        told += f"; and {more} more" if more > 0 else ""
+        sentences.append(f"It decides nothing in {len(proofs.undecided)}: {_ended(told)}")
+    return sentences
+
+
+def _versus_sentences(versus: Versus) -> list[str]:
+    sentences = [f"{_capital(versus.planner)}: {_compared(versus)}."]
+    has = "the others have" if versus.planner == BEST_OTHER else f"{versus.planner} has"
+    over = "all the others" if versus.planner == BEST_OTHER else versus.planner
+    if versus.planner in _IN_FULL:
+        if versus.only_reference:
+            sentences.append(
+                f"Only the exact solver has a plan, and {has} none, in "
+                f"{_listed(versus.only_reference)}."
+            )
+        if versus.ties:
+            sentences.append(
+                f"The exact solver buys nothing over {over} in {len(versus.ties)} of "
+                f"{_counted(versus.compared, 'case')}, but for the proof: {_listed(versus.ties)}."
+            )
+    if versus.losses:
+        sentences.append(f"The exact solver is WORSE than {over} in {_listed(versus.losses)}.")
+    if versus.only_planner:
+        sentences.append(
+            f"{_capital(has)} a plan, and the exact solver has NONE, in "
+            f"{_listed(versus.only_planner)}."
+        )
+    return sentences
+
+
+def _compared(versus: Versus) -> str:
+    parts: list[str] = []
+    if versus.compared:
+        parts.append(
+            f"in {_counted(versus.compared, 'case')} where both have plans, the exact solver's is "
+            f"better in {len(versus.wins)}, equal in {len(versus.ties)}, worse in "
+            f"{len(versus.losses)}"
+        )
+    else:
+        parts.append("in no case do both have a plan")
+    mean, most = versus.geometric_mean, versus.largest
+    if mean is not None and most is not None:
+        told = f"in the geometric mean its objective is {format_ratio(mean)} times the exact one"
+        if most[0] > 1:
+            told += f", at most {format_ratio(most[0])} times ({case_name(most[1])})"
+        parts.append(told)
+    if versus.without_ratio:
+        parts.append(
+            f"{_counted(versus.without_ratio, 'case')} with a value of zero not in the mean"
+        )
+    outcomes = versus.outcomes
+    troubles = [
+        f"{word} in {count}"
+        for word, count in (
+            ("it spills", outcomes.spills),
+            ("it fails", outcomes.failures),
+            ("it has no feasible plan", outcomes.no_plan),
+        )
+        if count
+    ]
+    if troubles and versus.planner != BEST_OTHER:
+        parts.append(f"{', '.join(troubles)} of {_counted(outcomes.answers, 'answer')}")
+    return "; ".join(parts)
+
+
+def _capital(text: str) -> str:
+    """Capitalise our own words; names of planners stay as they are."""
+    return f"{text[0].upper()}{text[1:]}" if text in (BEST_OTHER, "the others have") else text
+
+
+def _check_sentences(study: Study) -> list[str]:
+    if not study.checks:
+        return []
+    same = sum(check.equal for check in study.checks)
+    return [
+        f"{same} of {_counted(len(study.checks), 'split model')} "
+        f"{'computes' if same == 1 else 'compute'} what the model computes.",
+        *(
+            f"NOT EQUAL: {case_name(check.case)}, split by {check.planner}: "
+            f"{_ended(check.reason or f'largest error {check.max_abs_error}')}"
+            for check in study.checks
+            if not check.equal
+        ),
+    ]
+
+
+def _listed_rows(rows: Sequence[PlannerRow]) -> str:
+    return _listed([row.case for row in rows])
+
+
+def _listed(keys: Sequence[CaseKey]) -> str:
+    """Name some cases, each once, and count the others."""
+    counts: dict[CaseKey, int] = {}
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+    named = [
+        case_name(key) + (f" ({count} seeds)" if count > 1 else "") for key, count in counts.items()
+    ]
+    more = len(named) - _LISTED
+    return ", ".join(named[:_LISTED]) + (f" and {more} more" if more > 0 else "")
+
+
+def case_name(key: CaseKey) -> str:
+    """Return how sentences name a case."""
+    memory = "" if key.memory_model == "inference" else f" ({key.memory_model} memory)"
+    return f"{key.model} on {key.device_set} devices{memory}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def _ended(text: str) -> str:
+    return text if text.endswith(".") else f"{text}."

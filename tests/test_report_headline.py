@@ -1,0 +1,137 @@
+"""Tests of what a study is said to show."""
+
+from __future__ import annotations
+
+import pytest
+from studies import key, row, study
+
+from experiments.records import Case, EquivalenceRow, ModelRecord, Study
+from experiments.reports.headline import format_ratio, headline, headline_tables
+
+EQUAL, UNEQUAL = key("m", "equal"), key("m", "unequal")
+
+
+def said(found: Study) -> str:
+    return "\n".join(headline(found))
+
+
+def test_it_says_how_much_better_and_where_the_exact_solver_buys_nothing() -> None:
+    text = said(
+        study(
+            row("greedy", 200, case=EQUAL),
+            row("chain", 100, case=EQUAL),
+            row("auto", 100, case=EQUAL, bound=100),
+            row("greedy", case=UNEQUAL, reason="too big"),
+            row("chain", 125, case=UNEQUAL),
+            row("auto", 100, case=UNEQUAL, bound=100, wall_time_s=3.0),
+        )
+    )
+    assert "The exact solver (auto) proves its plan optimal in 2 of 2 cases" in text
+    assert "median proof took 2.00 s, the longest 3.00 s (m on unequal devices)" in text
+    best, greedy, chain = (
+        next(line for line in text.splitlines() if line.startswith(name))
+        for name in ("Best of the others:", "greedy:", "chain:")
+    )
+    assert "better in 1, equal in 1, worse in 0" in best
+    assert "in 1 case where both have plans, the exact solver's is better in 1" in greedy
+    assert "is 2.000 times the exact one, at most 2.000 times (m on equal devices)" in greedy
+    assert "it has no feasible plan in 1 of 2 answers" in greedy
+    assert "in the geometric mean its objective is 1.118 times the exact one" in chain
+    assert "Only the exact solver has a plan, and greedy has none, in m on unequal" in text
+    assert "buys nothing over chain in 1 of 2 cases, but for the proof: m on equal" in text
+    assert "buys nothing over all the others in 1 of 2 cases" in text
+    assert "WORSE" not in text
+    assert "NONE" not in text
+
+
+def test_it_hides_nothing() -> None:
+    broken = (ModelRecord(model="p", reason="no such luck"),)
+    impossible = Case(key("q"), None, "devices too small.")
+    text = said(
+        study(
+            row("chain", 100),
+            row("auto", 110, bound=55),
+            row("chain", 10, case=key("n")),
+            row("auto", case=key("n"), status="infeasible"),
+            row("auto", case=key("o"), reason="ran out of time"),
+            checks=(EquivalenceRow(key(), "auto", False, 0.5),),
+            models=broken,
+            cases=(impossible,),
+        )
+    )
+    assert "WORSE than chain in m on equal devices" in text
+    assert "In 1 it has a plan without a proof: median gap 50.00 %, largest 50.00 %" in text
+    assert "decides nothing in 1: o on equal devices: ran out of time." in text
+    assert "proves that no plan exists in n on equal devices" in text
+    assert "chain has a plan, and the exact solver has NONE, in n on equal devices" in text
+    assert "0 of 1 split model compute what the model computes" in text
+    assert "NOT EQUAL: m on equal devices, split by auto: largest error 0.5." in text
+    assert "p could not be compared: no such luck." in text
+    assert "q on equal devices could not be compared: devices too small." in text
+
+
+def test_peers_that_spill_and_fail_are_counted_in_one_sentence() -> None:
+    rows = [row("auto", 10, case=key(name), bound=10) for name in "abc"]
+    rows += [
+        row("accelerate", case=key("a"), status="spills", spilled_bytes=7),
+        row("accelerate", case=key("b"), status="killed"),
+        row("accelerate", 20, case=key("c")),
+    ]
+    text = said(study(*rows))
+    assert "2.000 times" in text
+    assert "it spills in 1, it fails in 1 of 3 answers" in text
+    (table,) = headline_tables(study(*rows))
+    cells = dict(zip(table.header, table.rows[0], strict=True))
+    assert cells["planner"] == "accelerate"
+    assert (cells["answers"], cells["feasible"], cells["spills"], cells["fails"]) == (*"3111",)
+    assert cells["only exact has a plan"] == "2"
+    assert cells["times the exact objective"] == cells["least"] == cells["most"] == "2.000"
+
+
+def test_an_objective_of_zero_is_no_division() -> None:
+    text = said(study(row("chain", 0), row("auto", 0, bound=0)))
+    assert "buys nothing over chain in 1" in text
+    assert "1 case with a value of zero not in the mean" in text
+    assert "times the exact" not in text
+
+
+def test_every_objective_has_sentences_and_a_table_of_its_own() -> None:
+    other = key(objective=("transfer", "latency"))
+    rows = [row("chain", 4), row("auto", 2), row("chain", 9, 1, case=other)]
+    found = study(*rows, row("auto", 3, 1, case=other))
+    text = said(found)
+    assert text.index("Objective bottleneck:") < text.index("2.000 times")
+    assert text.index("2.000 times") < text.index("Objective transfer, latency:")
+    assert "3.000 times" in text
+    captions = [table.caption for table in headline_tables(found)]
+    assert captions == [
+        "Planners beside the exact solver (auto), objective bottleneck",
+        "Planners beside the exact solver (auto), objective transfer, latency",
+    ]
+
+
+def test_without_an_exact_solver_nothing_is_claimed() -> None:
+    found = study(row("greedy", 3), row("chain", 2))
+    assert headline(found) == (
+        "No exact solver was asked (one of auto, cp-sat, ideal-dp), so nothing is compared with "
+        "an optimum.",
+    )
+    assert headline_tables(found) == ()
+    assert headline(study()) == ()
+
+
+def test_many_ties_are_named_in_part_and_counted() -> None:
+    keys = [key(f"m{index}") for index in range(9)]
+    rows = [row(name, 5, case=case) for case in keys for name in ("chain", "auto")]
+    text = said(study(*rows))
+    assert "buys nothing over chain in 9 of 9 cases" in text
+    assert "m5 on equal devices and 3 more." in text
+    assert "m6" not in text
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [(None, "-"), (1.0, "1"), (1.5, "1.500"), (1.0001, "1.000+"), (0.9999, "1.000-")],
+)
+def test_a_ratio_that_is_not_one_never_reads_as_one(ratio: float | None, text: str) -> None:
+    assert format_ratio(ratio) == text

@@ -1,0 +1,64 @@
+"""Tests of the table on the terminal."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+from studies import key, row, study
+
+from experiments.records import ModelRecord, Study
+from experiments.reports.terminal import study_table
+
+
+def shown(found: Study, width: int) -> str:
+    stream = io.StringIO()
+    Console(file=stream, width=width).print(study_table(found, width))
+    return stream.getvalue()
+
+
+def test_names_are_not_markup_on_the_terminal() -> None:
+    case = key("my[bold]model[/bold][/]")
+    broken = ModelRecord(model="[/oops]", reason="[red]reason[/wrong]")
+    text = shown(study(row("greedy", 2, case=case), models=(broken,)), 250)
+    assert case.model in text
+    assert "[/oops]" in text
+    assert "[red]reason[/wrong]" in text
+
+
+def test_names_cannot_steer_the_terminal() -> None:
+    name = "\x1b[31m[bold]a|b\n<script>&lt;../../x\u202e\udcff"
+    text = shown(study(row("greedy", 5, case=key(name, name))), 300)
+    assert "\\x1b[31m[bold]a|b\\n<script>" in text
+    assert "\\u202e\\udcff" in text
+    assert "\x1b" not in text
+
+
+@pytest.mark.parametrize("width", [80, 110, 160])
+def test_the_table_fits_the_terminal(width: int) -> None:
+    case = key("llama3-70b", "unequal")
+    exact = row("auto", 12_345_678, case=case, bound=12_345_678, answered_by="ideal-dp")
+    text = shown(study(row("greedy", case=case, reason="too big"), exact), width)
+    lines = text.splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert any("llama3-70b" in line for line in lines)
+    done = next(line for line in lines if "auto" in line)
+    for cell in ("optimal", "12.35 ms", "0 %", "1.00 s"):
+        assert cell in done, done
+    # A narrow terminal folds it between the words.
+    assert ("(ideal-dp)" if width == 80 else "auto (ideal-dp)") in text
+
+
+def test_a_name_stands_once_above_its_rows() -> None:
+    rows = [
+        row(planner, 1, case=key(model, devices))
+        for model in ("first", "second")
+        for devices in ("equal", "unequal")
+        for planner in ("greedy", "auto")
+    ]
+    lines = shown(study(*rows), 160).splitlines()
+    assert sum("first" in line for line in lines) == 1
+    assert sum("second" in line for line in lines) == 1
+    assert sum("unequal" in line for line in lines) == 2
+    assert sum("greedy" in line for line in lines[3:]) == 4
