@@ -16,8 +16,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from experiments.toml_files import read_toml, table_fields
 from solver import DEFAULT_DEVICE_CLASS, Device, Interconnect, Link, PartitionError
-from solver.serialization import read_json, read_text
+from solver.serialization import read_json
 
 if TYPE_CHECKING:
     from fx_bridge.specs import DeviceSpec
@@ -38,7 +39,7 @@ _ENTRY: Final = re.compile(
 _SPEED_FIELDS: Final = ("flops_per_s", "memory_bandwidth_bytes_per_s", "launch_overhead_ns")
 _DEVICE_FIELDS: Final = ("name", "count", "memory", "class", "is_host", *_SPEED_FIELDS)
 _LINK_FIELDS: Final = ("bandwidth", "latency_ns")
-_SECTIONS: Final = ("devices", "interconnect", "links")
+DEVICE_SECTIONS: Final = ("devices", "interconnect", "links")
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,9 +226,14 @@ def _named(devices: Iterable[Device]) -> tuple[Device, ...]:
 
 
 def _from_file(path: Path) -> DeviceSet:
-    data = _read_toml(path) if path.suffix.lower() == ".toml" else read_json(path)
-    where = str(path)
-    fields = _fields(data, _SECTIONS, where)
+    is_toml = path.suffix.lower() == ".toml"
+    data = read_toml(path, "a list of devices") if is_toml else read_json(path)
+    return device_table(data, str(path))
+
+
+def device_table(data: object, where: str) -> DeviceSet:
+    """Read devices from the table that a device file holds; PartitionError starts with `where`."""
+    fields = table_fields(data, DEVICE_SECTIONS, where)
     entries = fields.get("devices")
     if not isinstance(entries, list) or not entries:
         raise PartitionError(
@@ -246,33 +252,10 @@ def _from_file(path: Path) -> DeviceSet:
     return DeviceSet(tuple(devices), _file_interconnect(fields, where, names), tuple(specs.items()))
 
 
-def _read_toml(path: Path) -> object:
-    import tomllib
-
-    text = read_text(path, "a TOML file")
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise PartitionError(f"{path} is nested too deeply to be a list of devices") from None
-    except ValueError as error:  # not TOML, or a number of thousands of digits
-        raise PartitionError(f"{path}: not valid TOML ({error}); correct it") from None
-
-
-def _fields(value: object, known: tuple[str, ...], where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise PartitionError(f"{where}: expected fields {', '.join(known)}, found {value!r}")
-    for name in value:
-        if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"the fields are {', '.join(known)}"
-            raise PartitionError(f"{where}: field {name!r} is unknown; {hint}")
-    return value
-
-
 def _file_devices(
     entry: object, where: str, specs: dict[str, DeviceSpec], offset: int
 ) -> list[Device]:
-    fields = _fields(entry, _DEVICE_FIELDS, where)
+    fields = table_fields(entry, _DEVICE_FIELDS, where)
     count = fields.get("count", 1)
     if isinstance(count, bool) or not isinstance(count, int):
         raise PartitionError(f"{where}: count is {count!r}; write a whole number")
@@ -348,7 +331,7 @@ def _file_interconnect(fields: dict[str, Any], where: str, names: list[str]) -> 
     if "interconnect" not in fields and "links" not in fields:
         return None
     settings = dict(
-        _fields(
+        table_fields(
             fields.get("interconnect", {}),
             (*_LINK_FIELDS, "charging", "overlap"),
             f"{where}: interconnect",
@@ -360,7 +343,7 @@ def _file_interconnect(fields: dict[str, Any], where: str, names: list[str]) -> 
     links: dict[tuple[str, str], Link] = {}
     for index, entry in enumerate(entries):
         at = f"{where}: links[{index}]"
-        link = dict(_fields(entry, ("source", "target", *_LINK_FIELDS), at))
+        link = dict(table_fields(entry, ("source", "target", *_LINK_FIELDS), at))
         source, target = (link.pop(end, None) for end in ("source", "target"))
         for field, end in (("source", source), ("target", target)):
             if end not in (*names, "host"):

@@ -29,13 +29,108 @@ _GRACE_S: Final = 5.0
 _LAST_WORDS: Final = 2000
 
 
+class WorkerProcess:
+    """One process of a module; it runs until it is stopped, or ends by itself.
+
+    Parameters
+    ----------
+    module : str
+        Such as ``"experiments.pipeline_worker"``.
+    threads : int
+        Of torch and of linear algebra.
+    """
+
+    def __init__(self, module: str, *, threads: int = 1) -> None:
+        environment = {
+            "TRANSFORMERS_VERBOSITY": "error",
+            # The processes are on this machine: another address of it may not be reachable.
+            **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
+            **os.environ,
+            "OMP_NUM_THREADS": str(threads),
+            "MKL_NUM_THREADS": str(threads),
+            "PYTHONPATH": os.pathsep.join(filter(None, map(os.path.abspath, sys.path))),
+        }
+        self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - see close
+        self._heard_bytes = 0
+        self._process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            env=environment,
+            # Ctrl-C reaches this process alone, which stops the worker.
+            start_new_session=True,
+        )
+        self._answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        threading.Thread(
+            target=_read_lines, args=(self._process.stdout, self._answers), daemon=True
+        ).start()
+
+    @property
+    def pid(self) -> int:
+        """The process, which leads a session of its own."""
+        return self._process.pid
+
+    def send(self, job: Mapping[str, Any]) -> None:
+        """Give the worker a job; of one that is gone, `answer` tells."""
+        # The last words of an earlier job are not this one's.
+        self._heard_bytes = os.fstat(self._errors.fileno()).st_size
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(job) + "\n")
+            self._process.stdin.flush()
+
+    def answer(self, timeout_s: float) -> dict[str, Any] | None:
+        """Return the next answer, or None if the worker has ended.
+
+        Raises
+        ------
+        queue.Empty
+            If there is none yet.
+        """
+        line = self._answers.get(timeout=timeout_s)
+        return None if line is None else json.loads(line)
+
+    def exit_code(self) -> int:
+        """Wait for the end of the process; return its code, negative for that of a signal."""
+        return self._process.wait()
+
+    def last_words(self) -> str:
+        """Return the last line that a worker that has ended wrote to stderr in its last job."""
+        self._errors.seek(self._heard_bytes)
+        lines = [line.strip() for line in self._errors.read()[-_LAST_WORDS:].splitlines()]
+        return next((line for line in reversed(lines) if line), "")
+
+    def kill(self) -> None:
+        """End the process and whatever it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()
+
+    def close(self) -> None:
+        """Wait for a killed process, and close what was open to it."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_S)
+        for stream in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError, ValueError):
+                if stream is not None:
+                    stream.close()
+        self._errors.close()
+
+
+def exit_words(code: int) -> str:
+    """Return how a process ended, in words."""
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
 class WorkerGroup:
     """Processes of one module; a context manager that leaves none behind.
 
     Parameters
     ----------
     module : str
-        Such as ``"experiments.profile_worker"``.
+        Such as ``"experiments.pipeline_worker"``.
     count : int
     time_limit_s : float
         Of the clock, for everything that the group does.
@@ -55,14 +150,12 @@ class WorkerGroup:
         self._threads = threads
         self._limit_s = time_limit_s
         self._deadline_s = time.monotonic() + time_limit_s
-        self._processes: list[subprocess.Popen[str]] = []
-        self._errors: list[IO[str]] = []
-        self._answers: list[queue.SimpleQueue[str | None]] = []
+        self._processes: list[WorkerProcess] = []
 
     def __enter__(self) -> WorkerGroup:
         try:
             for _ in range(self._count):
-                self._start()
+                self._processes.append(WorkerProcess(self._module, threads=self._threads))
         except BaseException:
             self._stop()
             raise
@@ -76,56 +169,22 @@ class WorkerGroup:
     ) -> None:
         self._stop()
 
-    def _start(self) -> None:
-        threads = str(self._threads)
-        environment = {
-            "TRANSFORMERS_VERBOSITY": "error",
-            # The processes are on this machine: another address of it may not be reachable.
-            **({"GLOO_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}),
-            **os.environ,
-            "OMP_NUM_THREADS": threads,
-            "MKL_NUM_THREADS": threads,
-            "PYTHONPATH": os.pathsep.join(filter(None, map(os.path.abspath, sys.path))),
-        }
-        errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - closed by _stop
-        self._errors.append(errors)
-        process = subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-m", self._module],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-            env=environment,
-            # Ctrl-C reaches this process alone, which ends the group.
-            start_new_session=True,
-        )
-        self._processes.append(process)
-        answers: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._answers.append(answers)
-        threading.Thread(
-            target=_read_lines, args=(process.stdout, answers), daemon=True, name="answers"
-        ).start()
-
     def send(self, jobs: Sequence[Mapping[str, Any]]) -> None:
         """Give every worker its job."""
         for process, job in zip(self._processes, jobs, strict=True):
-            assert process.stdin is not None
-            # A worker that is gone is told of by `receive`.
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(job) + "\n")
-                process.stdin.flush()
+            process.send(job)
 
     def receive(self) -> list[dict[str, Any]]:
         """Return the next answer of every worker, in their order."""
         found: dict[int, dict[str, Any]] = {}
         while len(found) < self._count:
-            for index, answers in enumerate(self._answers):
+            for index, process in enumerate(self._processes):
                 if index in found:
                     continue
                 with contextlib.suppress(queue.Empty):
                     # Not without an end: this thread must hear of Ctrl-C, and of other workers.
-                    line = answers.get(timeout=_STEP_S if not found else _STEP_S / 4)
-                    found[index] = self._answer(index, line)
+                    answer = process.answer(_STEP_S if not found else _STEP_S / 4)
+                    found[index] = self._checked(index, answer)
             if time.monotonic() > self._deadline_s:
                 late = min(set(range(self._count)) - set(found))
                 raise PartitionError(
@@ -138,42 +197,28 @@ class WorkerGroup:
         self.send(jobs)
         return self.receive()
 
-    def _answer(self, index: int, line: str | None) -> dict[str, Any]:
-        if line is not None:
-            answer: dict[str, Any] = json.loads(line)
+    def _checked(self, index: int, answer: dict[str, Any] | None) -> dict[str, Any]:
+        if answer is not None:
             if "error" not in answer:
                 return answer
             if answer["is_input"]:
                 raise PartitionError(answer["error"])
             raise PartitionError(f"{self._who(index)} failed: {answer['error']}")
-        code = self._processes[index].wait()
-        name = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
-        raise PartitionError(f"{self._who(index)} ended with {name}{self._last_words(index)}")
+        process = self._processes[index]
+        ending = exit_words(process.exit_code())
+        words = process.last_words()
+        raise PartitionError(
+            f"{self._who(index)} ended with {ending}{f': {words}' if words else ''}"
+        )
 
     def _who(self, index: int) -> str:
         return f"process {index} of {self._count} ({self._module})"
 
-    def _last_words(self, index: int) -> str:
-        errors = self._errors[index]
-        errors.seek(0)
-        lines = [line.strip() for line in errors.read()[-_LAST_WORDS:].splitlines()]
-        return next((f": {line}" for line in reversed(lines) if line), "")
-
     def _stop(self) -> None:
         for process in self._processes:
-            # The whole session: whatever the worker has started ends too.
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)
-        for process in self._processes:
             process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE_S)
-            for stream in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError, ValueError):
-                    if stream is not None:
-                        stream.close()
-        for errors in self._errors:
-            errors.close()
+        for process in self._processes:
+            process.close()
 
 
 def _read_lines(stream: IO[str] | None, answers: queue.SimpleQueue[str | None]) -> None:
@@ -223,6 +268,9 @@ def _jobs() -> Iterator[dict[str, Any]]:
         for line in sys.stdin:
             jobs.put(line)
         # The parent is gone. In the midst of native code, nothing else would notice.
+        if os.getpgrp() == os.getpid():
+            # Nobody else would end what the worker itself has started.
+            os.killpg(0, signal.SIGKILL)
         os._exit(0)
 
     threading.Thread(target=read, daemon=True, name="jobs").start()

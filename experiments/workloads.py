@@ -104,18 +104,27 @@ def load_instance(
     """
     data = read_json(path)
     try:
-        if is_workload(data):
-            scale = 1 if communication_scale is None else communication_scale
-            return workload_from_json(data, communication_scale=scale, with_host=with_host)
-        problem = problem_from_json(data)
-        if communication_scale is not None or not with_host:
-            raise PartitionError(
-                "this is a saved problem; --communication-scale and --no-host are for "
-                "published workloads, so leave them out"
-            )
-        return problem
+        return instance_from_json(
+            data, communication_scale=communication_scale, with_host=with_host
+        )
     except PartitionError as error:
         raise PartitionError(f"{path}: {error}") from None
+
+
+def instance_from_json(
+    data: object, *, communication_scale: float | None = None, with_host: bool = True
+) -> PartitionProblem:
+    """Build the problem of a workload or of a saved problem; see :func:`load_instance`."""
+    if is_workload(data):
+        scale = 1 if communication_scale is None else communication_scale
+        return workload_from_json(data, communication_scale=scale, with_host=with_host)
+    problem = problem_from_json(data)
+    if communication_scale is not None or not with_host:
+        raise PartitionError(
+            "this is a saved problem; --communication-scale and --no-host are for "
+            "published workloads, so leave them out"
+        )
+    return problem
 
 
 def workload_from_json(

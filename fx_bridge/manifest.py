@@ -13,7 +13,8 @@ from typing import Any, Final, TypeAlias
 
 from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.graph_digest import first_difference, graph_lines, lines_digest
-from fx_bridge.json_fields import (
+from solver import PartitionError, PartitionPlan
+from solver.json_fields import (
     PLAIN,
     Parser,
     build,
@@ -23,7 +24,6 @@ from fx_bridge.json_fields import (
     record,
     several,
 )
-from solver import PartitionError, PartitionPlan
 from solver.serialization import plan_from_json, plan_to_json, read_json
 
 MANIFEST: Final = "manifest.json"

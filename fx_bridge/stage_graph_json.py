@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from fx_bridge.json_fields import PLAIN, Parser, build, check_schema, record, several
 from fx_bridge.stage_graph import StageGraph, StageNode, StageValue, StageWeight
 from solver import PartitionError
+from solver.json_fields import PLAIN, Parser, build, check_schema, record, several
 
 
 def stage_graph_from_json(data: object, schema: str, version: int) -> StageGraph:

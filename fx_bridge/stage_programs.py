@@ -23,12 +23,12 @@ from torch import fx
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from fx_bridge.json_fields import PLAIN, Parser, build, check_schema, record, several
 from fx_bridge.manifest import check_file, file_sha256
 from fx_bridge.messages import first_line, quiet
 from fx_bridge.replay import hint
 from fx_bridge.sinking import stage_results
 from solver import PartitionError
+from solver.json_fields import PLAIN, Parser, build, check_schema, record, several
 from solver.serialization import read_json, write_text_atomically
 
 INDEX: Final = "programs.json"

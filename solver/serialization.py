@@ -7,6 +7,7 @@ temporary file and renames it, so that what was there stays whole until the new 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import os
 import tempfile
@@ -131,6 +132,29 @@ def problem_to_json(problem: PartitionProblem) -> dict[str, Any]:
         "max_devices": problem.max_devices,
         "cuts": list(problem.cuts),
     }
+
+
+def problem_digest(problem: PartitionProblem) -> str:
+    """Return the SHA-256 of a problem in hexadecimal: equal for problems that are equal alone.
+
+    It is that of the problem's canonical JSON: keys sorted, no blanks, ASCII. The order of what
+    a mapping holds does not count; that of operators, reads and devices does.
+
+    Examples
+    --------
+    >>> from solver.problem import Operator
+    >>> operators = (Operator("a", {"fast": 1, "slow": 2}),)
+    >>> again = (Operator("a", {"slow": 2, "fast": 1}),)
+    >>> devices = (Device("d", device_class="fast"),)
+    >>> problem_digest(PartitionProblem(operators, devices)) == problem_digest(
+    ...     PartitionProblem(again, devices)
+    ... )
+    True
+    """
+    data = problem_to_json(problem)
+    data["interconnect"]["links"].sort(key=lambda link: (link["source"], link["target"]))
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
 def problem_from_json(data: object) -> PartitionProblem:

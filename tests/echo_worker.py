@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 import time
 
@@ -28,6 +29,9 @@ def handle(job):
             sys.stderr.write("last words")
             sys.stderr.flush()
             os._exit(7)
+        case "spawn":
+            # Outlives its parent unless somebody ends it.
+            return {"pid": subprocess.Popen(["sleep", "60"]).pid}
         case "sleep":
             time.sleep(60)
     return {}

@@ -22,6 +22,7 @@ from solver.serialization import (
     load_problem,
     plan_from_json,
     plan_to_json,
+    problem_digest,
     problem_from_json,
     problem_to_json,
     read_json,
@@ -431,3 +432,46 @@ def test_a_writable_folder_is_left_empty(tmp_path):
 def test_a_path_to_read_that_is_none_is_refused(path):
     with pytest.raises(PartitionError, match=r"path is .*; write the name of a file"):
         load_plan(path)
+
+
+# -- digests ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_digest_survives_json_and_tells_problems_apart(seed):
+    problem = random_problem(seed, draw_chunks=seed % 2 == 0, relayed=seed % 3 == 0)
+    digest = problem_digest(problem)
+    assert re.fullmatch("[0-9a-f]{64}", digest)
+    again = problem_from_json(json.loads(json.dumps(problem_to_json(problem))))
+    assert problem_digest(again) == digest
+    assert problem_digest(problem.replace(max_devices=7)) != digest
+    assert problem_digest(random_problem(seed + 1)) != digest
+
+
+def test_the_order_of_mappings_does_not_count_and_that_of_operators_does():
+    links = {("gpu0", "gpu1"): Link(10, 1), ("gpu1", "gpu0"): Link(20, 2)}
+    backwards = dict(reversed(links.items()))
+    assert list(links) != list(backwards)
+    one, other = (
+        PROBLEM.replace(interconnect=Interconnect(links=ends)) for ends in (links, backwards)
+    )
+    assert one == other
+    assert problem_digest(one) == problem_digest(other)
+    pair = (Operator("a"), Operator("b"))
+    orders = [PROBLEM.replace(operators=tuple(each)) for each in (pair, pair[::-1])]
+    assert problem_digest(orders[0]) != problem_digest(orders[1])
+
+
+def test_the_digest_of_a_problem_is_the_same_in_every_release():
+    # What is stored under it is found again only as long as this holds.
+    assert problem_digest(PROBLEM) == (
+        "800ad3ef784e202321fe5116a688cd64962bf6917c6bf55c02f6fa7dcf6ff11c"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["<script>", "../../x", "a'; DROP TABLE cells; --", "a\n\x00\ud800"]
+)
+def test_any_name_has_a_digest(name):
+    problem = PROBLEM.replace(operators=(Operator(name, 3),))
+    assert problem_digest(problem) != problem_digest(PROBLEM.replace(operators=(Operator("n", 3),)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.workers import WorkerGroup
+from experiments.workers import WorkerGroup, WorkerProcess, exit_words
 from solver import PartitionError
 
 
@@ -74,12 +74,13 @@ def test_a_worker_that_is_late_is_named():
     assert not any(map(is_alive, pids))
 
 
-def test_workers_end_when_their_parent_is_killed():
+def test_workers_and_what_they_started_end_when_their_parent_is_killed():
     code = """
 import sys, time
 from experiments.workers import WorkerGroup
 with WorkerGroup("echo_worker", 2, time_limit_s=60) as group:
     answers = group.ask([{"do": "echo", "word": ""}] * 2)
+    answers += group.ask([{"do": "spawn"}] * 2)
     group.send([{"do": "sleep"}] * 2)
     print(*(answer["pid"] for answer in answers), flush=True)
     time.sleep(60)
@@ -89,9 +90,23 @@ with WorkerGroup("echo_worker", 2, time_limit_s=60) as group:
         [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
     ) as parent:
         pids = [int(pid) for pid in parent.stdout.readline().split()]
-        assert len(pids) == 2
+        assert len(pids) == 4
         parent.send_signal(signal.SIGKILL)
     assert wait_until_gone(pids)
+
+
+def test_last_words_are_those_of_the_last_job():
+    process = WorkerProcess("echo_worker")
+    try:
+        process.send({"do": "fail"})  # leaves a traceback
+        assert process.answer(60)["error"].startswith("ValueError")
+        process.send({"do": "die"})
+        assert process.answer(60) is None
+        assert exit_words(process.exit_code()) == "signal SIGKILL"
+        assert process.last_words() == ""
+    finally:
+        process.kill()
+        process.close()
 
 
 def test_a_group_ends_with_ctrl_c():

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
-from solver import PartitionError
+from solver.errors import PartitionError
 
 T = TypeVar("T")
 

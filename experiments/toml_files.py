@@ -1,0 +1,48 @@
+"""TOML files that a person writes: what they hold is data, and mistakes in it are named."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from solver import PartitionError
+from solver.serialization import read_text
+
+
+def read_toml(path: Path, wanted: str) -> dict[str, Any]:
+    """Return the table that a TOML file is.
+
+    Parameters
+    ----------
+    path : Path
+    wanted : str
+        What it should describe, such as ``"a list of devices"``.
+
+    Raises
+    ------
+    PartitionError
+        In one line that names the file.
+    """
+    import tomllib
+
+    text = read_text(path, "a TOML file")
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise PartitionError(f"{path} is nested too deeply to be {wanted}") from None
+    except ValueError as error:  # not TOML, or a number of thousands of digits
+        raise PartitionError(f"{path}: not valid TOML ({error}); correct it") from None
+
+
+def table_fields(value: object, known: Sequence[str], where: str) -> dict[str, Any]:
+    """Return `value` if it is a table with no other fields than `known`."""
+    if not isinstance(value, dict):
+        raise PartitionError(f"{where}: expected fields {', '.join(known)}, found {value!r}")
+    for name in value:
+        if name not in known:
+            close = difflib.get_close_matches(str(name), known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"the fields are {', '.join(known)}"
+            raise PartitionError(f"{where}: field {name!r} is unknown; {hint}")
+    return value

@@ -1,0 +1,45 @@
+import pytest
+
+from experiments.toml_files import read_toml, table_fields
+from solver import PartitionError
+
+
+def test_a_file_is_its_table(tmp_path):
+    path = tmp_path / "a.toml"
+    path.write_text('name = "<script>"\n[limits]\nseconds = 3\n', encoding="utf-8")
+    assert read_toml(path, "an example") == {"name": "<script>", "limits": {"seconds": 3}}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("name = ", "a.toml: not valid TOML"),
+        (f"number = {'9' * 5000}", "a.toml: not valid TOML"),
+        (f"deep = {'[' * 20000}", "a.toml is nested too deeply to be an example"),
+    ],
+)
+def test_what_is_no_toml_is_one_line_with_the_file(tmp_path, text, says):
+    path = tmp_path / "a.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(PartitionError) as caught:
+        read_toml(path, "an example")
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there_or_not_text_is_named(tmp_path):
+    with pytest.raises(PartitionError, match=r"missing\.toml.*give a TOML file"):
+        read_toml(tmp_path / "missing.toml", "an example")
+    (tmp_path / "b.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(PartitionError, match=r"b\.toml is not UTF-8 text"):
+        read_toml(tmp_path / "b.toml", "an example")
+
+
+def test_unknown_fields_are_named_with_what_comes_close():
+    assert table_fields({"seeds": 1}, ("seeds", "links"), "x") == {"seeds": 1}
+    with pytest.raises(PartitionError, match=r"^x: field 'sedes' is unknown; did you mean seeds\?"):
+        table_fields({"sedes": 1}, ("seeds", "links"), "x")
+    with pytest.raises(PartitionError, match="field 'qqq' is unknown; the fields are seeds, links"):
+        table_fields({"qqq": 1}, ("seeds", "links"), "x")
+    with pytest.raises(PartitionError, match=r"^x: expected fields seeds, found 3$"):
+        table_fields(3, ("seeds",), "x")
