@@ -1,6 +1,6 @@
 """What each part of the exact search is worth: CPU seconds to the proof with one part left out.
 
-    python benchmarks/bench_ablation.py [--time-limit S] [--workers N] [--workloads FOLDER]
+    python benchmarks/bench_ablation.py [--time-limit S] [--workers N]
 
 Every cell runs in a fresh process. A cell with ">" was not proven within the time limit; then the
 gap follows.
@@ -14,9 +14,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
-
-from targets import default_workloads
 
 import solver.cp_sat as cp_sat
 from experiments.instances import load_workload
@@ -76,28 +73,24 @@ PARTS: dict[str, Callable[[], None]] = {
 }
 
 
-def _instances(folder: Path) -> dict[str, Callable[[], PartitionProblem]]:
-    published, profiles = folder / "dnn-partitioning", folder / "pipedream-profiles"
-    return {
-        "inceptionv3 x 1000": lambda: load_workload(
-            published / "layer.inceptionv3_inference.json", communication_scale=1000
-        ),
-        "bert_l-12 x 1000": lambda: load_workload(
-            published / "operator.bert_l-12_inference.json", communication_scale=1000
-        ),
-        "nasnetamobile, no host": lambda: load_workload(
-            profiles / "nasnetamobile.json", with_host=False
-        ),
-        "gnmt training, no host, V = 3": lambda: load_workload(
-            published / "layer.gnmt_training.json", with_host=False
-        ).replace(chunks_per_device=3),
-    }
+INSTANCES: dict[str, Callable[[], PartitionProblem]] = {
+    "inceptionv3 x 1000": lambda: load_workload(
+        "published:layer.inceptionv3_inference", communication_scale=1000
+    ),
+    "bert_l-12 x 1000": lambda: load_workload(
+        "published:operator.bert_l-12_inference", communication_scale=1000
+    ),
+    "nasnetamobile, no host": lambda: load_workload("published:nasnetamobile", with_host=False),
+    "gnmt training, no host, V = 3": lambda: load_workload(
+        "published:layer.gnmt_training", with_host=False
+    ).replace(chunks_per_device=3),
+}
 
 
 def run_cell(options: argparse.Namespace) -> dict[str, object]:
     """Solve one instance without one part in this process."""
     PARTS[options.part]()
-    problem = _instances(options.workloads)[options.instance]()
+    problem = INSTANCES[options.instance]()
     started_s = time.process_time()
     result = cp_sat.solve_cp_sat(problem, SolveLimits(options.time_limit, options.workers))
     return {
@@ -120,14 +113,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--time-limit", type=float, default=20.0)
     parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--workloads", type=Path, default=default_workloads())
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
     parser.add_argument("--instance", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part is not None:
         print(json.dumps(run_cell(options)))
         return
-    names = list(_instances(options.workloads))
+    names = list(INSTANCES)
     print("| without | " + " | ".join(names) + " |", flush=True)
     print("|---" * (len(names) + 1) + "|", flush=True)
     for part in PARTS:
@@ -135,7 +127,6 @@ def main() -> None:
         for name in names:
             command = [sys.executable, __file__, "--part", part, "--instance", name]
             command += ["--time-limit", str(options.time_limit), "--workers", str(options.workers)]
-            command += ["--workloads", str(options.workloads)]
             run = subprocess.run(command, capture_output=True, text=True, check=True)
             cells.append(_cell_text(json.loads(run.stdout)))
         label = "(everything on)" if part == "everything" else part

@@ -1,15 +1,11 @@
 """Published, generated and captured instances against what there is to reach.
 
     python benchmarks/bench_workloads.py [--group NAME] [--only PATTERN] [--time-limit S]
-        [--workers N] [--solver NAME] [--workloads FOLDER] [--json FILE] [--list]
+        [--workers N] [--solver NAME] [--json FILE] [--list]
 
 One line per instance: status, objective, bound, gap, seconds of the search (OR-Tools is loaded
 before), CPU seconds, peak memory of the process, the value expected, and objective / expected.
 Every row runs in a fresh process, so that none profits from what another left in memory.
-
-Published workloads are looked for in the folder given, or in that of the environment variable
-FXPARTITION_WORKLOADS, or in ../shared/benchmarks beside the project; the tests' copies are what
-is left.
 """
 
 from __future__ import annotations
@@ -24,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from targets import GROUPS, Context, Row, default_workloads, describe, rows, same_value
+from targets import GROUPS, Context, Row, describe, rows, same_value
 
 from solver import PartitionError, SolveLimits, solve
 from solver.serialization import write_text_atomically
@@ -157,7 +153,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--time-limit", type=float, help="seconds, instead of each row's own")
     parser.add_argument("--workers", type=int, help="search threads")
     parser.add_argument("--solver", help="a registered solver, instead of the default")
-    parser.add_argument("--workloads", type=Path, default=None, help="folder of published files")
     parser.add_argument("--json", type=Path, help="file for all records, rewritten after each")
     parser.add_argument("--list", action="store_true", help="only list the rows")
     parser.add_argument("--captured", type=Path, help="folder that keeps captured zoo models")
@@ -177,12 +172,11 @@ def selected(options: argparse.Namespace) -> list[Row]:
 def main(argv: list[str]) -> int:
     """Run the rows asked for; 0 if all met their targets."""
     options = parse(argv)
-    workloads = options.workloads or default_workloads()
     if options.row is not None:
         row = next(row for row in rows() if row.name == options.row)
         try:
-            answer = run_row(row, Context(workloads, options.captured), options)
-        except (PartitionError, FileNotFoundError) as error:
+            answer = run_row(row, Context(options.captured), options)
+        except PartitionError as error:
             sys.exit(str(error))
         print(json.dumps(answer))
         return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,18 +12,17 @@ from pathlib import Path
 from experiments.generators import GeneratorSettings, generate, generate_problem
 from experiments.instances import UNEQUAL_SHARES, devices_by_shares, load_workload
 from experiments.models import DEFAULT_MODELS
+from experiments.published_workloads import OPTIMA_MS, PREFIX
 from experiments.synthetic import with_devices
 from solver import PCIE, PartitionProblem, load_problem
 
 ROOT = Path(__file__).parents[1]
-ENVIRONMENT_VARIABLE = "FXPARTITION_WORKLOADS"
 
 
 @dataclass(frozen=True)
 class Context:
-    """Where instances come from."""
+    """Where captured zoo models are kept."""
 
-    workloads: Path
     captured: Path
 
 
@@ -36,7 +34,7 @@ class Row:
     ----------
     group, name : str
     build : callable
-        Makes the problem; raises FileNotFoundError where a file is missing.
+        Makes the problem.
     expected_ms : float or None
         A known value of the objective: proven, unless the name says otherwise.
     limit_s : float
@@ -56,43 +54,15 @@ class Row:
     gap_percent: float = 0.0
 
 
-def default_workloads() -> Path:
-    """Return the folder of the environment variable, the full set if it is there, or the tests'."""
-    if given := os.environ.get(ENVIRONMENT_VARIABLE):
-        return Path(given)
-    full = ROOT.parent / "shared" / "benchmarks"
-    return full if full.is_dir() else ROOT / "tests" / "workloads"
-
-
-def workload_file(context: Context, name: str) -> Path:
-    found = sorted(context.workloads.glob(f"**/{name}.json"))
-    if not found:
-        raise FileNotFoundError(f"{name}.json is not below {context.workloads}")
-    return found[0]
-
-
 def _published(name: str, *, scale: float = 1, host: bool = True, chunks: int = 1):
-    def build(context: Context) -> PartitionProblem:
-        path = workload_file(context, name)
-        problem = load_workload(path, communication_scale=scale, with_host=host)
+    def build(_: Context) -> PartitionProblem:
+        problem = load_workload(f"{PREFIX}{name}", communication_scale=scale, with_host=host)
         return problem if chunks == 1 else problem.replace(chunks_per_device=chunks)
 
     return build
 
 
-# Milliseconds: the authors' exact dynamic program, communication as published.
-OPTIMA_MS = {
-    "layer.bert24_inference": 17.78990625,
-    "layer.bert24_training": 41.7458125,
-    "layer.gnmt_inference": 32.910658203125,
-    "layer.gnmt_training": 107.0044140625,
-    "layer.inceptionv3_inference": 51.55186358642578,
-    "layer.resnet50_inference": 33.774666015625,
-    "operator.bert_l-3_inference": 27.9185676799125,
-    "operator.bert_l-3_training": 65.3031491221,
-    "operator.bert_l-12_inference": 147.477984449,
-    "operator.resnet50_inference": 124.348849774,
-}
+# Communication x 1000, by the authors' program too.
 SCALED_OPTIMA_MS = {"layer.inceptionv3_inference": 158.50205}
 
 # Accelerators alone, several stages per device: (workload, chunks, proven value, seconds).

@@ -26,6 +26,7 @@ from typing import Any, Final
 
 import networkx as nx
 
+from experiments.published_workloads import workload_path
 from solver import (
     ColocationGroup,
     Device,
@@ -72,6 +73,7 @@ def load_workload(
     Parameters
     ----------
     path : path
+        Or ``published:NAME``, one that comes with the package.
     communication_scale : float
         Factor of every edge's cost. The published layer graphs have costs in seconds beside
         times in milliseconds; 1000 makes their units consistent.
@@ -83,7 +85,7 @@ def load_workload(
     PartitionError
         In one line that names the file, the field, and the node or edge.
     """
-    data = read_json(path)
+    data = read_json(workload_path(path))
     try:
         return workload_from_json(
             data, communication_scale=communication_scale, with_host=with_host
@@ -100,9 +102,10 @@ def load_instance(
 ) -> PartitionProblem:
     """Read a published workload or a saved problem, whichever the file's content is.
 
-    `communication_scale` None is 1; a saved problem knows neither it nor `with_host`.
+    `path` may be ``published:NAME``. `communication_scale` None is 1; a saved problem knows
+    neither it nor `with_host`.
     """
-    data = read_json(path)
+    data = read_json(workload_path(path))
     try:
         return instance_from_json(
             data, communication_scale=communication_scale, with_host=with_host

@@ -7,10 +7,12 @@ temporary file and renames it, so that what was there stays whole until the new 
 from __future__ import annotations
 
 import dataclasses
+import gzip
 import hashlib
 import json
 import os
 import tempfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -28,6 +30,7 @@ T = TypeVar("T")
 SCHEMA_VERSION: Final = 2
 _PROBLEM_SCHEMA: Final = "fxpartition.problem"
 _PLAN_SCHEMA: Final = "fxpartition.plan"
+_MOST_UNPACKED_BYTES: Final = 1 << 30
 _SETTINGS: Final = (
     "objective",
     "memory_model",
@@ -271,13 +274,18 @@ def read_json(path: str | os.PathLike[str]) -> object:
 
 
 def read_text(path: str | os.PathLike[str], wanted: str) -> str:
-    """Read a text file; PartitionError says in one line why it is not `wanted`."""
+    """Read a text file; PartitionError says in one line why it is not `wanted`.
+
+    A file whose name ends in ``.gz`` is unpacked.
+    """
     _check_path(path)
     source = Path(path)
     try:
         # Some devices, such as /dev/zero, never end.
         if source.is_char_device() or source.is_block_device():
             raise PartitionError(f"{path} is a device, not a file; give {wanted}")
+        if source.suffix == ".gz":
+            return _unpacked(source).decode("utf-8")
         return source.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise PartitionError(f"{path} is not UTF-8 text; give {wanted}") from None
@@ -285,6 +293,22 @@ def read_text(path: str | os.PathLike[str], wanted: str) -> str:
         raise
     except (OSError, ValueError) as error:
         raise PartitionError(f"cannot read {path}: {_why(error)}; give {wanted}") from None
+
+
+def _unpacked(source: Path) -> bytes:
+    """Return what a gzip file holds, unless that is more than any problem is."""
+    try:
+        with gzip.open(source) as stream:
+            data = stream.read(_MOST_UNPACKED_BYTES + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise PartitionError(
+            f"{source} is not a whole gzip file ({error}); pack it again"
+        ) from None
+    if len(data) > _MOST_UNPACKED_BYTES:
+        raise PartitionError(
+            f"{source} unpacks to more than {_MOST_UNPACKED_BYTES} bytes; unpack it, and give that"
+        )
+    return data
 
 
 def _object(value: object, what: str) -> dict[str, Any]:

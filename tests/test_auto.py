@@ -1,7 +1,6 @@
 """The solver that picks a solver, and searches that repeat."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from oracle import brute_force
@@ -15,7 +14,6 @@ from solver import SolveLimits, solve
 from solver.result import SolveResult, SolveStatus
 
 LIMITS = SolveLimits(workers=1)
-WORKLOADS = Path(__file__).parent / "workloads"
 
 
 def generated(kind, operators, width, *, unequal=False, seed=1):
@@ -28,10 +26,10 @@ def generated(kind, operators, width, *, unequal=False, seed=1):
 
 @pytest.mark.parametrize(
     ("name", "objective_ns"),
-    [("layer.bert24_inference.json", 17_789_906), ("layer.bert24_training.json", 41_745_812)],
+    [("layer.bert24_inference", 17_789_906), ("layer.bert24_training", 41_745_812)],
 )
 def test_few_ideals_go_to_the_program_over_ideals(name, objective_ns):
-    result = solve(load_workload(WORKLOADS / name), LIMITS)
+    result = solve(load_workload(f"published:{name}"), LIMITS)
     assert (result.solver, result.status) == ("ideal-dp", SolveStatus.OPTIMAL)
     assert result.objective == result.objective_bound == objective_ns
 

@@ -1,7 +1,6 @@
 """The program over ideals with several chunks on a device, against brute force."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from oracle import brute_force
@@ -14,7 +13,6 @@ from solver.ideal_dp import can_win, why_declined
 from solver.result import SolveStatus
 
 LIMITS = SolveLimits(time_limit_s=None, workers=1)
-WORKLOADS = Path(__file__).parent / "workloads"
 
 
 def accepted(seed, chunks, **settings):
@@ -92,8 +90,7 @@ def test_two_chunks_are_never_worse_than_one():
     ],
 )
 def test_published_workloads(name, chunks, optimum_ns):
-    path = WORKLOADS / f"{name}.json"
-    problem = load_workload(path, with_host=False).replace(chunks_per_device=chunks)
+    problem = load_workload(f"published:{name}", with_host=False).replace(chunks_per_device=chunks)
     result = solve(problem, LIMITS, solver="ideal-dp")
     assert result.status is SolveStatus.OPTIMAL
     assert result.objective == optimum_ns

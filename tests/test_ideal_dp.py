@@ -3,7 +3,6 @@
 import itertools
 import random
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,7 +20,6 @@ from solver.problem import ColocationGroup, GraphInput, Weight
 from solver.result import SolveStatus
 
 LIMITS = SolveLimits(workers=1)
-WORKLOADS = Path(__file__).parent / "workloads"
 
 
 def accepted(problem):
@@ -404,7 +402,7 @@ def test_can_win_says_yes_to_chains():
 )
 def test_published_workloads(name, optimum_ns):
     """Tests the published optima; times are rounded to nanoseconds, each operator's own."""
-    problem = load_workload(WORKLOADS / f"{name}.json")
+    problem = load_workload(f"published:{name}")
     assert can_win(problem)
     result = solve(problem, LIMITS, solver="ideal-dp")
     assert result.status is SolveStatus.OPTIMAL

@@ -1,4 +1,5 @@
 import copy
+import gzip
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 from random_problems import hand_made_problem, random_plan, random_problem
 
+from solver import serialization
 from solver.errors import PartitionError
 from solver.hardware import Device, Interconnect, Link
 from solver.plan import PartitionPlan
@@ -281,6 +283,30 @@ def test_a_folder_is_not_a_file(tmp_path):
 )
 def test_what_is_not_json_is_named_with_file_and_line(content, parts, tmp_path):
     file = tmp_path / "broken.json"
+    file.write_bytes(content)
+    with raises(str(file), *parts):
+        read_json(file)
+
+
+def test_a_packed_file_is_unpacked(tmp_path):
+    file = tmp_path / "problem.json.gz"
+    file.write_bytes(gzip.compress('{"a": "ü"}'.encode()))
+    assert read_json(file) == {"a": "ü"}
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"{}", ("not a whole gzip file", "pack it again")),
+        (gzip.compress(b"{}" * 50)[:-9], ("not a whole gzip file",)),
+        (gzip.compress(b"{}")[:10] + b"\xff" * 12, ("not a whole gzip file",)),
+        (gzip.compress(b"\xff\xfe"), ("not UTF-8",)),
+        (gzip.compress(b" " * 1001), ("unpacks to more than 1000 bytes",)),
+    ],
+)
+def test_what_cannot_be_unpacked_is_named(content, parts, tmp_path, monkeypatch):
+    monkeypatch.setattr(serialization, "_MOST_UNPACKED_BYTES", 1000)
+    file = tmp_path / "broken.json.gz"
     file.write_bytes(content)
     with raises(str(file), *parts):
         read_json(file)

@@ -4,22 +4,22 @@ import copy
 import itertools
 import json
 import random
-from pathlib import Path
 
 import pytest
 
 from experiments.cli import main
 from experiments.instances import load_workload
+from experiments.published_workloads import OPTIMA_MS, workload_path
 from experiments.workloads import is_workload, workload_from_json
 from solver import PartitionError, SolveLimits, SolveStatus, evaluate, save_problem, solve
+from solver.serialization import read_json
 
-WORKLOADS = Path(__file__).parent / "workloads"
-OPTIMA_MS = {
-    "layer.bert24_inference": 17.78990625,
-    "layer.bert24_training": 41.7458125,
-    "layer.gnmt_inference": 32.910658203125,
-    "operator.bert_l-3_inference": 27.9185676799125,
-}
+QUICK = (
+    "layer.bert24_inference",
+    "layer.bert24_training",
+    "layer.gnmt_inference",
+    "operator.bert_l-3_inference",
+)
 
 
 def node(identity, fpga=1, cpu=10, size=0, *, supported=1, backward=0, colour=None):
@@ -159,9 +159,9 @@ def test_random_workloads_equal_brute_force():
 # -- published optima --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", OPTIMA_MS)
+@pytest.mark.parametrize("name", QUICK)
 def test_the_published_optimum_is_found_and_proven(name):
-    problem = load_workload(WORKLOADS / f"{name}.json")
+    problem = load_workload(f"published:{name}")
     result = solve(problem, SolveLimits(None, workers=2))
     assert result.status is SolveStatus.OPTIMAL
     assert result.objective / 1e6 == pytest.approx(OPTIMA_MS[name], rel=1e-6)
@@ -347,7 +347,7 @@ def mutate(rng, value):
 def test_mutated_files_load_or_are_refused_in_one_line(tmp_path):
     rng = random.Random(11)
     originals = [SMALL, random_workload(rng), random_workload(rng)]
-    originals.append(json.loads((WORKLOADS / "layer.bert24_training.json").read_text("utf-8")))
+    originals.append(read_json(workload_path("published:layer.bert24_training")))
     refused = 0
     file = tmp_path / "mutated.json"
     for index in range(400):
@@ -371,13 +371,13 @@ def test_mutated_files_load_or_are_refused_in_one_line(tmp_path):
 
 
 def test_solve_reads_a_workload(capsys):
-    file = str(WORKLOADS / "layer.bert24_training.json")
-    assert main(["solve", file, "--workers", "2", "--json"]) == 0
+    name = "published:layer.bert24_training"
+    assert main(["solve", name, "--workers", "2", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["status"], answer["gap"], answer["solver"]) == ("optimal", 0, "ideal-dp")
     assert answer["objective"] == answer["objective_bound"] == 41_745_812
     assert isinstance(answer["wall_time_s"], float)
-    nodes = json.loads(Path(file).read_text("utf-8"))["nodes"]
+    nodes = read_json(workload_path(name))["nodes"]
     assert {str(entry["id"]) for entry in nodes} == set(answer["assignment"])
     loads = {device["name"]: device["load_ns"] for device in answer["devices"]}
     assert len(loads) == 7 and max(loads.values()) == answer["objective"]
@@ -400,7 +400,7 @@ def test_solve_scales_communication_and_leaves_the_host_out(tmp_path, capsys):
 
 
 def test_solve_says_in_its_table_what_it_found(capsys):
-    assert main(["solve", str(WORKLOADS / "layer.bert24_inference.json")]) == 0
+    assert main(["solve", "published:layer.bert24_inference"]) == 0
     shown = capsys.readouterr().out
     for words in ("accelerator:5", "cpu:0", "17.79 ms", "ideal-dp: optimal in", "gap 0 %"):
         assert words in shown

@@ -1,0 +1,56 @@
+"""The published workloads that come with the package, by name.
+
+``published/README.md`` says whose they are. A name such as ``published:layer.gnmt_inference``
+stands for one wherever the path of a workload does.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Final
+
+from solver import PartitionError
+
+PREFIX: Final = "published:"
+_FOLDER: Final = Path(__file__).with_name("published")
+_SUFFIX: Final = ".json.gz"
+
+OPTIMA_MS: Final = {
+    "layer.bert24_inference": 17.78990625,
+    "layer.bert24_training": 41.7458125,
+    "layer.gnmt_inference": 32.910658203125,
+    "layer.gnmt_training": 107.0044140625,
+    "layer.inceptionv3_inference": 51.55186358642578,
+    "layer.resnet50_inference": 33.774666015625,
+    "operator.bert_l-3_inference": 27.9185676799125,
+    "operator.bert_l-3_training": 65.3031491221,
+    "operator.bert_l-12_inference": 147.477984449,
+    "operator.resnet50_inference": 124.348849774,
+}
+"""The least bottlenecks as the authors' exact dynamic program gives them, communication as it is
+in the files, all accelerators and the CPU."""
+
+
+def published_names() -> tuple[str, ...]:
+    """Return the names of all workloads in the package, without the prefix."""
+    return tuple(sorted(path.name.removesuffix(_SUFFIX) for path in _FOLDER.glob(f"*{_SUFFIX}")))
+
+
+def workload_path(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """Return the file of the workload that is named ``published:NAME``; any other path as it is.
+
+    Raises
+    ------
+    PartitionError
+        If no workload in the package has the name; the message has those that come close.
+    """
+    if not isinstance(name, (str, os.PathLike)) or not os.fspath(name).startswith(PREFIX):
+        return name
+    wanted, names = os.fspath(name).removeprefix(PREFIX), published_names()
+    if wanted in names:
+        return _FOLDER / f"{wanted}{_SUFFIX}"
+    close = difflib.get_close_matches(wanted, names, n=3, cutoff=0.4)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
+    raise PartitionError(f"published workload {wanted!r} is unknown; {hint}")
