@@ -29,7 +29,7 @@ from solver.problem import PartitionProblem
 from solver.reduce import UnitGraph, condense
 from solver.result import SolveLimits, SolveResult, SolveStatus, judge
 from solver.segments import Ints, SegmentRow, SegmentRows
-from solver.training import in_flight
+from solver.training import most_in_flight
 
 _NAME = "chain"
 _INFINITE = 1 << 61
@@ -431,7 +431,7 @@ class _Pass:
         problem = self.problem
         most = len(problem.devices) if problem.chunks_per_device > 1 else following
         return max(
-            in_flight(
+            most_in_flight(
                 problem.schedule,
                 problem.microbatches,
                 chunks=problem.chunks_per_device,

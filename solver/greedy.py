@@ -54,7 +54,7 @@ from solver.hardware import Device, Interconnect
 from solver.plan import PartitionPlan
 from solver.problem import Operator, PartitionProblem
 from solver.result import SolveLimits, SolveResult, judge
-from solver.training import in_flight
+from solver.training import most_in_flight
 
 _SPARE_PARTITIONS: Final = 16
 """Partitions beyond the number of devices that are kept apart, in the hope of combining them.
@@ -259,7 +259,7 @@ def _grow(problem: PartitionProblem) -> list[_Partition]:
 
 def _in_flight(problem: PartitionProblem, devices: int, left: int) -> int:
     """Return the microbatches in flight on the first of the last `left` of `devices`."""
-    return in_flight(
+    return most_in_flight(
         problem.schedule,
         problem.microbatches,
         chunks=problem.chunks_per_device,

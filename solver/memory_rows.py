@@ -14,7 +14,7 @@ from solver.crossings import Crossings
 from solver.linear import LinearSum
 from solver.reduce import SharedBytes, Storage, held_from, maximal_live_sets
 from solver.stage_model import Place, StageChoice
-from solver.training import in_flight
+from solver.training import most_in_flight
 
 
 class MemoryRows:
@@ -135,7 +135,7 @@ class MemoryRows:
             later_chunks, followers = divmod(
                 len(self.stages.positions) - 1 - position, len(self.stages.slots)
             )
-            count = in_flight(
+            count = most_in_flight(
                 problem.schedule,
                 problem.microbatches,
                 chunks=problem.chunks_per_device,

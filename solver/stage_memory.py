@@ -8,7 +8,7 @@ from solver.arrays import Ints, sums, unique_pairs
 from solver.layout import Layout
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
-from solver.training import in_flight
+from solver.training import most_in_flight
 
 
 class StageMemory:
@@ -116,14 +116,11 @@ def weights_bytes_of(problem: PartitionProblem, group: Ints, order: Ints) -> Int
 
 
 def microbatches_in_flight(problem: PartitionProblem, plan: PartitionPlan) -> list[int]:
-    """Return of how many microbatches each stage keeps what their backward passes need.
-
-    The schedule has `chunks_per_device` rounds; those that a plan leaves empty come first.
-    """
+    """Return of how many microbatches each stage keeps what their backward passes need."""
     rank = {device: rank for rank, device in enumerate(plan.device_order)}
     last_chunk = plan.stages[-1].chunk
     return [
-        in_flight(
+        most_in_flight(
             problem.schedule,
             problem.microbatches,
             chunks=problem.chunks_per_device,

@@ -14,7 +14,7 @@ import numpy as np
 from solver.hardware import Device
 from solver.reduce import SharedBytes, UnitGraph, maximal_live_sets
 from solver.stage_times import StageTimes
-from solver.training import in_flight
+from solver.training import most_in_flight
 
 _UNLIMITED = 1 << 62
 
@@ -288,7 +288,7 @@ class StageState:
         devices = sum(size > 0 for size in self.size)
         followers = 0
         for position in range(self.count - 1, -1, -1):
-            self._in_flight[position] = in_flight(
+            self._in_flight[position] = most_in_flight(
                 problem.schedule,
                 problem.microbatches,
                 chunks=problem.chunks_per_device,

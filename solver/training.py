@@ -104,7 +104,7 @@ def in_flight(
     schedule : {"gpipe", "1f1b"}
     microbatches : int
     chunks : int
-        Rounds of the schedule, whether or not all have operators.
+        Rounds of the schedule.
     devices : int
         Devices that are used; of no concern where `chunks` is 1.
     followers : int
@@ -140,6 +140,49 @@ def in_flight(
     steps = (chunks - 1 + later_chunks) * size + 2 * followers + 1
     turns, rest = divmod(min(steps, chunks * size * rounds), chunks * size)
     return min(microbatches, turns * size + min(max(rest - chunk * size, 0), size))
+
+
+def most_in_flight(
+    schedule: Schedule,
+    microbatches: int,
+    *,
+    chunks: int,
+    devices: int,
+    followers: int,
+    later_chunks: int = 0,
+) -> int:
+    """Return the most that :func:`in_flight` is for any number of rounds up to `chunks`.
+
+    A plan may use fewer rounds than it is allowed, and runs without the others. With three or
+    more allowed, a stage of a plan of fewer can have more microbatches in flight than the stage
+    of a plan of all rounds that is as far from the end. This number covers both, and depends on
+    the distance from the end alone, so that memory is linear in where operators are.
+
+    Parameters
+    ----------
+    schedule, microbatches, devices, followers, later_chunks
+        As of :func:`in_flight`.
+    chunks : int
+        Rounds that a plan may use.
+
+    Examples
+    --------
+    >>> [in_flight("1f1b", 20, chunks=v, devices=5, followers=0, later_chunks=1) for v in (2, 3)]
+    [6, 5]
+    >>> most_in_flight("1f1b", 20, chunks=3, devices=5, followers=0, later_chunks=1)
+    6
+    """
+    return max(
+        in_flight(
+            schedule,
+            microbatches,
+            chunks=rounds,
+            devices=devices,
+            followers=followers,
+            later_chunks=later_chunks,
+        )
+        for rounds in range(later_chunks + 1, chunks + 1)
+    )
 
 
 def interleaved_rounds(microbatches: int, devices: int) -> tuple[int, int]:

@@ -207,14 +207,21 @@ class Oracle:
         return False
 
     def in_flight(self, chunk, rank, device_count):
-        """Microbatches in a stage at most, by playing the schedule of its device."""
+        """Microbatches in a stage at most, by playing the schedules of its device.
+
+        The plan has its last stage in the last chunk, and as many rounds as are left of it.
+        """
         key = chunk, rank, device_count
         if key not in self._flight_memo:
-            self._flight_memo[key] = self._play_schedule(*key)
+            allowed = self.instance["chunks_per_device"]
+            self._flight_memo[key] = max(
+                self._play_schedule(chunk - empty, rank, device_count, allowed - empty)
+                for empty in range(chunk + 1)
+            )
         return self._flight_memo[key]
 
-    def _play_schedule(self, chunk, rank, device_count):
-        microbatches, rounds = self.instance["microbatches"], self.instance["chunks_per_device"]
+    def _play_schedule(self, chunk, rank, device_count, rounds):
+        microbatches = self.instance["microbatches"]
         if self.instance["schedule"] == "gpipe":
             return microbatches
         if rounds == 1:

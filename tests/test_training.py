@@ -4,10 +4,10 @@ import pytest
 from torch.distributed.pipelining import schedules
 
 from solver import PartitionError
-from solver.training import Backward, in_flight
+from solver.training import Backward, in_flight, most_in_flight
 
 
-def most_in_flight(actions):
+def held_at_most(actions):
     """By stage, the most forward steps without their backward steps."""
     held, most = {}, {}
     for action in actions:
@@ -52,9 +52,33 @@ def test_interleaved_1f1b_is_what_torch_does():
                         )
                         for chunk in range(chunks)
                     ]
-                    most = most_in_flight(actions)
+                    most = held_at_most(actions)
                     assert found == [most[c * devices + rank] for c in range(chunks)]
     assert seen > 400
+
+
+def test_plans_of_fewer_rounds_than_allowed_are_counted_too():
+    """Tests that no schedule of torch with any number of rounds holds more than is counted."""
+    for devices, microbatches in ((1, 6), (3, 9), (4, 8), (5, 20)):
+        for rounds in range(2, 5):
+            for rank in range(devices):
+                most = held_at_most(interleaved(devices, rounds, microbatches, rank))
+                for chunk in range(rounds):
+                    counted = [
+                        most_in_flight(
+                            "1f1b",
+                            microbatches,
+                            chunks=allowed,
+                            devices=devices,
+                            followers=devices - 1 - rank,
+                            later_chunks=rounds - 1 - chunk,
+                        )
+                        for allowed in range(rounds, 6)
+                    ]
+                    assert most[chunk * devices + rank] <= counted[0]
+                    assert counted == sorted(counted)
+    one = {"devices": 5, "followers": 0, "later_chunks": 1}
+    assert in_flight("1f1b", 20, chunks=2, **one) == 6 > in_flight("1f1b", 20, chunks=3, **one)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +90,7 @@ def test_schedules_with_one_chunk_are_what_torch_does(name, kind):
             schedule = object.__new__(kind)
             schedule._num_stages, schedule._n_microbatches = devices, microbatches
             for rank, actions in schedule._get_pipeline_order().items():
-                assert most_in_flight(actions)[rank] == in_flight(
+                assert held_at_most(actions)[rank] == in_flight(
                     name, microbatches, chunks=1, devices=devices, followers=devices - 1 - rank
                 )
 
