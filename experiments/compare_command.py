@@ -2,68 +2,73 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
-from experiments.commands import (
-    make_console,
-    read_limits,
-    read_memory_model,
-    read_objective,
-)
+from experiments.completions import complete_models
 from experiments.exit_codes import EXIT_NOT_EQUAL
+from experiments.option_groups import with_option_groups
 from experiments.options import (
+    OUTPUT_PANEL,
     ChunksOption,
-    DeterministicOption,
+    DevicesOption,
     JsonOption,
-    LimitOption,
+    LimitOptions,
     LinkOption,
     MaxDevicesOption,
     MemoryOption,
     ObjectiveOption,
-    SeedOption,
-    WorkersOption,
+    SolversOption,
 )
-from solver import SOLVERS, PartitionError
+from experiments.output import make_console, print_json, say_written
+from experiments.problem_reading import read_limits, read_objective, read_solvers
+from solver import MEMORY_MODELS, PartitionError
+from solver.checks import check_choice
 from solver.quantities import printable
 
+_QUICK: Final = LimitOptions(time_limit=30.0)
 
+
+@with_option_groups
 def compare(
     models: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[MODEL]...", help="As for plan; without any, the default set."),
+        typer.Argument(
+            metavar="[MODEL]...",
+            help="As for plan; without any, the default set.",
+            autocompletion=complete_models,
+        ),
     ] = None,
-    out: Annotated[
-        str | None,
-        typer.Option("--out", help="Folder for results.json and report.md, made if missing."),
-    ] = None,
-    devices: Annotated[
-        list[str] | None,
-        typer.Option("--devices", help="As for plan; may be repeated. Derived if left out."),
-    ] = None,
+    devices: DevicesOption = None,
     link: LinkOption = None,
     objective: ObjectiveOption = None,
     memory_model: MemoryOption = None,
     chunks: ChunksOption = None,
     max_devices: MaxDevicesOption = None,
-    time_limit: LimitOption = 30.0,
-    workers: WorkersOption = None,
-    seed: SeedOption = 0,
-    deterministic: DeterministicOption = False,
-    solver: Annotated[
-        list[str] | None,
+    search: LimitOptions = _QUICK,
+    solver: SolversOption = None,
+    out: Annotated[
+        str | None,
         typer.Option(
-            "--solver",
-            help=f"One of {', '.join(SOLVERS)}; may be repeated. "
-            "Without it greedy, chain and auto.",
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Folder for results.json and report.md, made if missing.",
+            rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare greedy, contiguous and optimal plans on real models."""
+    """Compare greedy, contiguous and optimal plans on real models.
+
+    For example:
+
+        fxpartition compare gpt2 branches --out report
+
+    Without --devices equal and unequal ones are derived from each model's
+    size, so that memory binds.
+    """
     from experiments.devices import parse_devices, parse_link
     from experiments.instances import NamedDevices
     from experiments.models import DEFAULT_MODELS, resolve_model
@@ -71,16 +76,19 @@ def compare(
     from experiments.report import prepare_folder
     from solver import PCIE, Interconnect
 
+    limits = read_limits(search)
+    if memory_model is not None:
+        check_choice(memory_model, MEMORY_MODELS, "--memory-model")
     sources = [resolve_model(name) for name in models or DEFAULT_MODELS]
     settings = CompareSettings(
         device_sets=tuple(NamedDevices(text, parse_devices(text)) for text in devices or ()),
         interconnect=PCIE if link is None else Interconnect(default=parse_link(link)),
         objective=read_objective(objective) or ("bottleneck",),
-        memory_model=read_memory_model(memory_model) or "inference",
+        memory_model=memory_model or "inference",
         chunks_per_device=chunks,
         max_devices=max_devices,
-        planners=tuple(solver or DEFAULT_PLANNERS),
-        limits=read_limits(time_limit, workers, seed, deterministic),
+        planners=read_solvers(solver, DEFAULT_PLANNERS),
+        limits=limits,
     )
     if out is not None:
         prepare_folder(out)
@@ -94,7 +102,7 @@ def compare(
     with ProgressLine() as progress:
         study = run_comparison(sources, settings, progress)
     if as_json:
-        print(json.dumps(to_json(study), indent=1))
+        print_json(to_json(study))
     else:
         console = make_console()
         console.print(study_table(study, console.width))
@@ -102,7 +110,7 @@ def compare(
             console.print(printable(sentence), markup=False)
     if out is not None:
         for path in write_report(study, out):
-            print(printable(f"wrote {path}"), file=sys.stderr)
+            say_written(path)
     if all(record.reason for record in study.models):
         raise PartitionError(f"no model could be compared: {study.models[0].reason}")
     if not all(check.equal for check in study.checks):

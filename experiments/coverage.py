@@ -26,10 +26,10 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from experiments.commands import check_writable, make_console
 from experiments.configurations import CONFIGURATIONS
 from experiments.coverage_worker import CoverageRow, WorkerLimits, run_isolated
 from experiments.meta_models import Configuration
+from experiments.output import check_writable, make_console
 from experiments.progress import ProgressLine
 from solver import PartitionError
 from solver.quantities import MISSING, format_bytes, format_seconds, printable

@@ -8,9 +8,11 @@ from typing import Annotated, Final, Literal, get_args
 
 import typer
 
-from experiments.commands import check_writable
-from experiments.options import ModelArgument
+from experiments.completions import complete_from
+from experiments.options import OUTPUT_PANEL, JsonOption, ModelArgument, PlanArgument
+from experiments.output import check_writable, print_json
 from solver import PartitionError, load_plan
+from solver.checks import check_choice
 from solver.quantities import printable
 from solver.serialization import write_text_atomically
 
@@ -19,12 +21,27 @@ _FORMS: Final[tuple[Form, ...]] = get_args(Form)
 
 
 def hand_over(
-    plan_file: Annotated[
-        str, typer.Argument(metavar="PLAN.json", help="A plan that plan or solve wrote.")
-    ],
+    plan_file: PlanArgument,
     model: ModelArgument,
-    to: Annotated[str, typer.Option("--to", help=f"One of {', '.join(_FORMS)}.")],
-    out: Annotated[str, typer.Option("--out", help="File to write; for programs a folder.")],
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORM",
+            help=f"One of {', '.join(_FORMS)}.",
+            autocompletion=complete_from(_FORMS),
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="What to write; a folder for programs.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ],
     tied_first: Annotated[
         bool,
         typer.Option(
@@ -33,12 +50,20 @@ def hand_over(
             "refusing such a plan.",
         ),
     ] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Write a plan as a device map, a split specification or programs of torch.export."""
+    """Write a plan as a device map, a split specification or programs of torch.export.
+
+    For example, for accelerate and transformers:
+
+        fxpartition plan gpt2 --devices 3x300MB --keep-whole 'transformer.h.*' --out plan.json
+        fxpartition hand-over plan.json gpt2 --to device-map --tied-first --out map.json
+
+    A plan that cannot be said in modules is refused, and why.
+    """
     from experiments.models import build_model, others_code, resolve_model
 
-    if to not in _FORMS:
-        raise PartitionError(f"--to is {to!r}; write one of {', '.join(_FORMS)}")
+    check_choice(to, _FORMS, "--to")
     if tied_first and to != "device-map":
         raise PartitionError("--tied-first is about device maps; leave it out")
     spec = resolve_model(model)
@@ -58,15 +83,22 @@ def hand_over(
     loaded = build_model(spec)
     with others_code(f"model {model!r}"):
         captured = capture(loaded.module, loaded.args, loaded.kwargs)
+    answer: dict[str, object] = {"to": to, "file": out}
     if to == "programs":
         programs = save_stage_programs(split_by_plan(captured, plan), out)
-        print(printable(f"wrote {out}: {len(programs.stages)} programs"))
-        return
-    content: dict[str, int | str]
-    if to == "device-map":
-        content = device_map(captured, plan, tied="first" if tied_first else "refuse")
+        answer["programs"] = [stage.file for stage in programs.stages]
+        told = f"{len(programs.stages)} programs"
     else:
-        points = split_spec(captured, plan)
-        content = {path: point.name.lower() for path, point in points.items()}
-    write_text_atomically(out, json.dumps(content, indent=1) + "\n")
-    print(printable(f"wrote {out}: {len(content)} modules"))
+        content: dict[str, int | str]
+        if to == "device-map":
+            content = device_map(captured, plan, tied="first" if tied_first else "refuse")
+        else:
+            points = split_spec(captured, plan)
+            content = {path: point.name.lower() for path, point in points.items()}
+        write_text_atomically(out, json.dumps(content, indent=1) + "\n")
+        answer["modules"] = content
+        told = f"{len(content)} modules"
+    if as_json:
+        print_json(answer)
+    else:
+        print(printable(f"wrote {out}: {told}"))

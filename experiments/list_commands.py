@@ -2,46 +2,88 @@
 
 from __future__ import annotations
 
-from experiments.commands import make_console
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
+from experiments.options import JsonOption
+from experiments.output import make_console, print_json
 
-def list_models() -> None:
-    """List the models that can be named."""
+if TYPE_CHECKING:
     from rich.table import Table
-    from rich.text import Text
 
+_DTYPES: Final = ("float32", "bfloat16")
+
+
+def list_models(as_json: JsonOption = False) -> None:
+    """List the models that can be named."""
     from experiments.models import DEFAULT_MODELS, ZOO
 
-    table = Table()
-    for name in ("model", "what it is", "compared by default", "needs"):
-        table.add_column(Text(name))
-    for spec in ZOO.values():
-        default = "yes" if spec.name in DEFAULT_MODELS else ""
-        needs = "" if spec.extra is None else f"fxpartition[{spec.extra}]"
-        table.add_row(*(Text(cell) for cell in (spec.name, spec.description, default, needs)))
-    make_console().print(table)
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": spec.name,
+                    "description": spec.description,
+                    "compared_by_default": spec.name in DEFAULT_MODELS,
+                    "has_weights": spec.has_weights,
+                    "extra": spec.extra,
+                }
+                for spec in ZOO.values()
+            ]
+        )
+        return
+    rows = [
+        (
+            spec.name,
+            spec.description,
+            "yes" if spec.name in DEFAULT_MODELS else "",
+            "" if spec.extra is None else f"fxpartition[{spec.extra}]",
+        )
+        for spec in ZOO.values()
+    ]
+    make_console().print(_table(("model", "what it is", "compared by default", "needs"), rows))
 
 
-def list_devices() -> None:
+def list_devices(as_json: JsonOption = False) -> None:
     """List the device classes whose speeds are known."""
-    from rich.table import Table
-    from rich.text import Text
-
     from fx_bridge.specs import DEVICE_SPECS
 
-    table = Table()
-    header = ("class", "TFLOP/s float32", "TFLOP/s bfloat16", "memory GB/s", "launch overhead")
-    for name in header:
-        table.add_column(Text(name), justify="left" if name == "class" else "right")
-    for name, spec in DEVICE_SPECS.items():
-        cells = (
+    if as_json:
+        print_json(
+            [
+                {
+                    "class": name,
+                    "flops_per_s": {dtype: spec.flops_per_s_of(dtype) for dtype in _DTYPES},
+                    "memory_bandwidth_bytes_per_s": spec.memory_bandwidth_bytes_per_s,
+                    "launch_overhead_ns": spec.launch_overhead_ns,
+                }
+                for name, spec in DEVICE_SPECS.items()
+            ]
+        )
+        return
+    header = ("class", *(f"TFLOP/s {dtype}" for dtype in _DTYPES), "memory GB/s", "launch overhead")
+    rows = [
+        (
             name,
-            f"{spec.flops_per_s_of('float32') / 1e12:g}",
-            f"{spec.flops_per_s_of('bfloat16') / 1e12:g}",
+            *(f"{spec.flops_per_s_of(dtype) / 1e12:g}" for dtype in _DTYPES),
             f"{spec.memory_bandwidth_bytes_per_s / 1e9:g}",
             f"{spec.launch_overhead_ns} ns",
         )
-        table.add_row(*(Text(cell) for cell in cells))
+        for name, spec in DEVICE_SPECS.items()
+    ]
     console = make_console()
-    console.print(table)
+    console.print(_table(header, rows, justify="right"))
     console.print("Use one as 2x80GiB@CLASS; a device file may define others.", markup=False)
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], justify: str = "left") -> Table:
+    """Return a table whose first column holds names."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for index, name in enumerate(header):
+        table.add_column(Text(name), justify="right" if index and justify == "right" else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table

@@ -2,95 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from experiments.commands import (
-    check_writable,
-    finish,
-    read_limits,
-    read_pins,
-    read_problem,
-    solve_all,
-)
+from experiments.answers import finish, solve_all
+from experiments.option_groups import with_option_groups
 from experiments.options import (
-    DEFAULT_LIMIT_S,
-    ChunksOption,
-    CutAfterOption,
-    DeterministicOption,
-    DevicesOption,
     JsonOption,
-    KeepWholeOption,
-    LimitOption,
-    LinkOption,
-    MaxDevicesOption,
-    MemoryOption,
-    MicrobatchesOption,
     ModelArgument,
-    ObjectiveOption,
-    OptimizerOption,
-    PinOption,
-    ProfileOption,
-    ScheduleOption,
-    SeedOption,
-    SolverOption,
-    WorkersOption,
+    PlanOutOption,
+    ProblemOptions,
+    SearchOptions,
 )
+from experiments.output import check_writable
+from experiments.problem_reading import read_limits, read_problem, read_request
 from solver import check_solver
-from solver.checks import check_choice
-from solver.training import SCHEDULES
 
 
+@with_option_groups
 def plan(
     model: ModelArgument,
-    devices: DevicesOption = None,
-    link: LinkOption = None,
-    objective: ObjectiveOption = None,
-    memory_model: MemoryOption = None,
-    chunks: ChunksOption = None,
-    max_devices: MaxDevicesOption = None,
-    keep_whole: KeepWholeOption = None,
-    pin: PinOption = None,
-    cut_after: CutAfterOption = None,
-    profile_file: ProfileOption = None,
-    schedule: ScheduleOption = None,
-    microbatches: MicrobatchesOption = None,
-    optimizer: OptimizerOption = None,
-    time_limit: LimitOption = DEFAULT_LIMIT_S,
-    workers: WorkersOption = None,
-    seed: SeedOption = 0,
-    deterministic: DeterministicOption = False,
-    solver: SolverOption = "auto",
-    out: Annotated[str | None, typer.Option("--out", help="File for the plan.")] = None,
+    problem: ProblemOptions,
+    search: SearchOptions,
+    out: PlanOutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Plan one model: greedy beside optimal, device by device, with bound and gap."""
+    """Plan one model: greedy beside optimal, device by device, with bound and gap.
+
+    For example, GPT-2 on three devices, and as a pipeline that divides no layer:
+
+        fxpartition plan gpt2 --devices 3x300MB --out plan.json
+        fxpartition plan gpt2 --devices 3x300MB --schedule 1f1b --microbatches 8
+            --keep-whole 'transformer.h.*'
+
+    Where no plan exists it says which limits clash, and what would help.
+    """
     from experiments.progress import ProgressLine
 
-    limits = read_limits(time_limit, workers, seed, deterministic)
-    check_solver(solver)
+    limits = read_limits(search)
+    check_solver(search.solver)
     check_writable(out)
-    if schedule is not None:
-        check_choice(schedule, SCHEDULES, "--schedule")
-    pins = read_pins(pin)
+    request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
-        problem = read_problem(
-            model,
-            devices,
-            link,
-            objective,
-            memory_model,
-            progress.step,
-            chunks=chunks,
-            max_devices=max_devices,
-            keep_whole=keep_whole or (),
-            pins=pins,
-            cut_after=cut_after or (),
-            profile_file=profile_file,
-            schedule=schedule,
-            microbatches=microbatches,
-            optimizer=optimizer,
-        )
-        results = solve_all(problem, dict.fromkeys(("greedy", solver)), limits, model, progress)
-    finish(problem, results, limits, out, as_json)
+        _, asked = read_problem(model, request, progress.step)
+        solvers = dict.fromkeys(("greedy", search.solver))
+        results = solve_all(asked, solvers, limits, model, progress)
+    finish(asked, results, limits, out, as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from experiments.prediction import PlanRow, predict
 from experiments.profiling import Profile
 from solver import (
     Device,
+    Interconnect,
     PartitionError,
     PartitionPlan,
     PartitionProblem,
@@ -26,6 +27,7 @@ from solver.training import Schedule
 
 if TYPE_CHECKING:
     from fx_bridge.capture import CapturedGraph
+    from fx_bridge.hand_made import Pin
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,14 @@ class RunSettings:
     objective : tuple of str
     limits : SolveLimits
         Of each solver.
+    interconnect : Interconnect, optional
+        Instead of the measured link.
+    chunks_per_device : int
+    max_devices : int, optional
+    keep_whole : tuple of str
+    pins : mapping of str to str, sequence of str, or int
+    cut_after : tuple of str
+        See :func:`fx_bridge.to_digraph` and :func:`fx_bridge.hand_made.with_hand_made`.
     """
 
     devices: tuple[Device, ...] | None = None
@@ -59,6 +69,12 @@ class RunSettings:
     solvers: tuple[str, ...] = ("greedy", "chain", "auto")
     objective: tuple[str, ...] = ("step",)
     limits: SolveLimits = field(default_factory=lambda: SolveLimits(time_limit_s=30.0))
+    interconnect: Interconnect | None = None
+    chunks_per_device: int = 1
+    max_devices: int | None = None
+    keep_whole: tuple[str, ...] = ()
+    pins: Mapping[str, Pin] = field(default_factory=dict)
+    cut_after: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         check_positive(self.microbatches, "microbatches")
@@ -98,22 +114,32 @@ def measured_problem(
         If the profile is one of another graph, or has no backward passes and is to train.
     """
     from fx_bridge.digraph import to_digraph
+    from fx_bridge.hand_made import with_hand_made
 
     profile.check(captured)
-    graph = to_digraph(captured, training=settings.training, **profile.costs(settings.training))
+    graph = to_digraph(
+        captured,
+        training=settings.training,
+        keep_whole=settings.keep_whole,
+        **profile.costs(settings.training),
+    )
+    interconnect = settings.interconnect or profile.interconnect
     described: dict[str, Any] = {
         "memory_model": "training" if settings.training else "inference",
         "schedule": settings.schedule,
         "microbatches": settings.microbatches,
-        "interconnect": profile.interconnect,
+        "interconnect": replace(interconnect, charging="relayed"),
         "objective": settings.objective,
+        "chunks_per_device": settings.chunks_per_device,
+        "max_devices": settings.max_devices,
     }
     devices = settings.devices
     if devices is None:
         probe = PartitionProblem.from_digraph(graph, (Device("probe"),), **described)
         derived = devices_by_shares(probe, settings.shares, settings.slack_permille)
         devices = tuple(replace(d, name=f"cpu:{i}") for i, d in enumerate(derived))
-    return PartitionProblem.from_digraph(graph, devices, **described)
+    problem = PartitionProblem.from_digraph(graph, devices, **described)
+    return with_hand_made(problem, captured, pins=settings.pins, cut_after=settings.cut_after)
 
 
 def run_plans(

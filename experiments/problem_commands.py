@@ -6,39 +6,45 @@ from typing import Annotated
 
 import typer
 
-from experiments.commands import (
-    check_writable,
-    read_problem,
-)
+from experiments.completions import complete_from
+from experiments.option_groups import with_option_groups
 from experiments.options import (
-    DevicesOption,
-    LinkOption,
-    MemoryOption,
+    JsonOption,
     ModelArgument,
-    ObjectiveOption,
+    ProblemOptions,
+    ProblemOutOption,
     SeedOption,
 )
-from solver import save_problem
+from experiments.output import check_writable, print_json
+from experiments.problem_reading import read_problem, read_request
+from solver import PartitionProblem, save_problem
 from solver.quantities import printable
 
+KINDS = ("layered", "series-parallel", "nasnet", "transformer", "mixture-of-experts")
 
+
+@with_option_groups
 def export(
     model: ModelArgument,
-    out: Annotated[str, typer.Option("--out", help="File for the problem.")],
-    devices: DevicesOption = None,
-    link: LinkOption = None,
-    objective: ObjectiveOption = None,
-    memory_model: MemoryOption = None,
+    out: ProblemOutOption,
+    problem: ProblemOptions,
+    as_json: JsonOption = False,
 ) -> None:
-    """Save a model's operator graph with its devices as a problem that solve reads."""
+    """Save a model's operator graph with its devices as a problem that solve reads.
+
+    For example:
+
+        fxpartition export gpt2 --devices 3x300MB --out problem.json
+
+    The file holds all that the options say; solve can change most of it.
+    """
     from experiments.progress import ProgressLine
 
     check_writable(out)
+    request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
-        problem = read_problem(model, devices, link, objective, memory_model, progress.step)
-    save_problem(problem, out)
-    counts = f"{len(problem.operators)} operators, {len(problem.devices)} devices"
-    print(printable(f"wrote {out}: {counts}"))
+        _, made = read_problem(model, request, progress.step)
+    _save(made, out, as_json)
 
 
 def generate(
@@ -46,36 +52,72 @@ def generate(
         str,
         typer.Argument(
             metavar="KIND",
-            help="layered, series-parallel, nasnet, transformer or mixture-of-experts.",
+            help=f"One of {', '.join(KINDS)}.",
+            autocompletion=complete_from(KINDS),
         ),
     ],
-    out: Annotated[str, typer.Option("--out", "-o", help="File for the problem.")],
+    out: ProblemOutOption,
     operators: Annotated[
-        int, typer.Option("--operators", help="How many; whole blocks of a kind that has them.")
+        int,
+        typer.Option(
+            "--operators",
+            metavar="COUNT",
+            help="How many; whole blocks of a kind that has them.",
+        ),
     ] = 1000,
-    width: Annotated[int, typer.Option("--width", help="Operators in a layer (layered).")] = 20,
+    width: Annotated[
+        int, typer.Option("--width", metavar="COUNT", help="Operators in a layer (layered).")
+    ] = 20,
     experts: Annotated[
-        int, typer.Option("--experts", help="Experts in a layer (mixture-of-experts).")
+        int,
+        typer.Option("--experts", metavar="COUNT", help="In a layer (mixture-of-experts)."),
     ] = 256,
-    devices: Annotated[int, typer.Option("--devices", help="How many.")] = 8,
+    devices: Annotated[
+        int, typer.Option("--devices", metavar="COUNT", help="How many devices.")
+    ] = 8,
     unequal: Annotated[
         bool, typer.Option("--unequal", help="Devices of unequal memory, speeds and links.")
     ] = False,
     slack: Annotated[
         float,
-        typer.Option("--slack", help="Memory beyond what one device would need, in per cent."),
+        typer.Option(
+            "--slack",
+            metavar="PERCENT",
+            help="Memory beyond what one device would need.",
+        ),
     ] = 15.0,
     seed: SeedOption = 0,
+    as_json: JsonOption = False,
 ) -> None:
     """Make a random problem that solve reads; the same seed gives the same file everywhere.
 
-    For example: fxpartition generate layered --operators 1000 --width 20 --seed 1 -o g.json
+    For example:
+
+        fxpartition generate layered --operators 1000 --width 20 --seed 1 --out graph.json
+        fxpartition solve graph.json --time-limit 30
+
+    Kinds that repeat a block have as many whole ones as come nearest.
     """
     from experiments.generators import GeneratorSettings, generate_problem
 
     check_writable(out)
     settings = GeneratorSettings(operators, width, experts, seed)
-    problem = generate_problem(kind, settings, devices, slack_percent=slack, unequal=unequal)
+    made = generate_problem(kind, settings, devices, slack_percent=slack, unequal=unequal)
+    _save(made, out, as_json)
+
+
+def _save(problem: PartitionProblem, out: str, as_json: bool) -> None:
     save_problem(problem, out)
+    if as_json:
+        print_json(
+            {
+                "file": out,
+                "operators": len(problem.operators),
+                "devices": [device.name for device in problem.devices],
+                "objective": list(problem.objective),
+                "memory_model": problem.memory_model,
+            }
+        )
+        return
     counts = f"{len(problem.operators)} operators, {len(problem.devices)} devices"
     print(printable(f"wrote {out}: {counts}"))

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import Annotated, Final
 
 import typer
 
-from experiments.commands import check_writable, make_console
-from experiments.options import JsonOption, ModelArgument, ThreadsOption, TrainingOption
+from experiments.options import (
+    OUTPUT_PANEL,
+    JsonOption,
+    ModelArgument,
+    ProcessLimitOption,
+    ThreadsOption,
+)
+from experiments.output import check_writable, make_console, print_json, say_written
 from solver.quantities import format_bytes, format_ns, printable
 
 _SHOWN: Final = 12
@@ -17,10 +21,12 @@ _SHOWN: Final = 12
 
 def profile(
     model: ModelArgument,
-    out: Annotated[str | None, typer.Option("--out", help="File for the profile.")] = None,
-    training: TrainingOption = False,
+    training: Annotated[
+        bool, typer.Option("--training", help="Measure backward passes too.")
+    ] = False,
     repeats: Annotated[
-        int, typer.Option("--repeats", min=1, help="Runs of which medians are taken.")
+        int,
+        typer.Option("--repeats", min=1, metavar="COUNT", help="Runs of which medians are taken."),
     ] = 7,
     threads: ThreadsOption = 1,
     processes: Annotated[
@@ -28,15 +34,32 @@ def profile(
         typer.Option(
             "--processes",
             min=1,
+            metavar="COUNT",
             help="So many measure at once, as the stages of a pipeline share memory and caches.",
         ),
     ] = 1,
-    time_limit: Annotated[
-        float, typer.Option("--time-limit", min=1, help="Seconds for everything.")
-    ] = 600.0,
+    process_limit: ProcessLimitOption = 600.0,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Save the profile, for --profile.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure a model's operators and the link between processes, for plan --profile."""
+    """Measure a model's operators and the link between processes, for plan --profile.
+
+    For example:
+
+        fxpartition profile gpt2 --training --processes 2 --out gpt2.profile.json
+        fxpartition plan gpt2 --devices 400MB,300MB --profile gpt2.profile.json
+
+    With --processes they measure side by side, as stages will run.
+    """
     from experiments.models import resolve_model
     from experiments.pipeline_group import PipelineGroup
     from experiments.profiling import ProfileSettings, measure_profile
@@ -47,14 +70,14 @@ def profile(
     check_writable(out)
     with ProgressLine(quiet=True) as progress:
         progress.step(f"{model}: starting processes")
-        with PipelineGroup(processes, threads=threads, time_limit_s=time_limit) as group:
+        with PipelineGroup(processes, threads=threads, time_limit_s=process_limit) as group:
             progress.step(f"{model}: measuring")
             found = measure_profile(model, settings, group)
     if out is not None:
         found.save(out)
-        print(printable(f"wrote {out}"), file=sys.stderr)
+        say_written(out)
     if as_json:
-        print(json.dumps(found.to_dict(), indent=1))
+        print_json(found.to_dict())
         return
 
     from rich.table import Table

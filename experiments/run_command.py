@@ -2,82 +2,85 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from experiments.commands import make_console, read_limits
+from experiments.option_groups import with_option_groups
 from experiments.options import (
-    DevicesOption,
     JsonOption,
+    LimitOptions,
     ModelArgument,
-    ProfileOption,
+    ProblemOptions,
+    ProcessLimitOption,
+    SolversOption,
     ThreadsOption,
-    TrainingOption,
+)
+from experiments.output import make_console, print_json
+from experiments.problem_reading import (
+    ProblemRequest,
+    check_model_request,
+    read_limits,
+    read_request,
+    read_solvers,
 )
 from solver import PartitionError
-from solver.checks import check_choice
 from solver.quantities import printable
-from solver.training import SCHEDULES
 
 if TYPE_CHECKING:
+    from experiments.plan_runs import RunSettings
     from experiments.prediction import PlanRow
 
+_PIPELINE: Final = ProblemOptions(schedule="1f1b", microbatches=4)
+_QUICK: Final = LimitOptions(time_limit=30.0)
+_SOLVERS: Final = ("greedy", "chain", "auto")
 
+
+@with_option_groups
 def run(
     model: ModelArgument,
-    devices: DevicesOption = None,
-    microbatches: Annotated[
-        int, typer.Option("--microbatches", min=1, help="The example inputs, so many times a step.")
-    ] = 4,
-    schedule: Annotated[
-        str, typer.Option("--schedule", help=f"One of {', '.join(SCHEDULES)}.")
-    ] = "1f1b",
-    training: TrainingOption = False,
-    plans: Annotated[
-        str, typer.Option("--plans", help="Solvers whose plans run, with commas between them.")
-    ] = "greedy,chain,auto",
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps that are timed.")] = 9,
+    problem: ProblemOptions = _PIPELINE,
+    search: LimitOptions = _QUICK,
+    solver: SolversOption = None,
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, metavar="COUNT", help="Steps that are timed.")
+    ] = 9,
     threads: ThreadsOption = 1,
-    profile_file: ProfileOption = None,
-    solve_limit: Annotated[
-        float, typer.Option("--solve-limit", help="Seconds for each solver.")
-    ] = 30.0,
-    time_limit: Annotated[
-        float, typer.Option("--time-limit", min=1, help="Seconds for the processes.")
-    ] = 600.0,
+    process_limit: ProcessLimitOption = 600.0,
     as_json: JsonOption = False,
 ) -> None:
     """Run plans as pipelines, one process a device; compare times and memory with predictions.
 
-    Without --devices there are two, with three fifths and two fifths of the memory.
+    For example, forward alone, and training:
+
+        fxpartition run gpt2
+        fxpartition run gpt2 --memory-model training --microbatches 8 --devices 2x2GB
+
+    Without --devices there are two, with three fifths and two fifths of the
+    memory.
     """
-    from experiments.devices import parse_devices
     from experiments.pipeline_group import PipelineGroup
-    from experiments.plan_runs import RunSettings, captured_model, run_plans
-    from experiments.profiling import Profile, ProfileSettings, measure_profile
+    from experiments.plan_runs import captured_model, run_plans
+    from experiments.profiling import ProfileSettings, measure_profile
     from experiments.progress import ProgressLine
     from experiments.run_tables import plan_table, row_json
 
-    check_choice(schedule, SCHEDULES, "--schedule")
-    given = None if devices is None else parse_devices(devices).devices
-    settings = RunSettings(
-        devices=given,
-        training=training,
-        schedule="gpipe" if schedule == "gpipe" else "1f1b",
-        microbatches=microbatches,
+    request = read_request(problem)
+    check_model_request(model, request)
+    settings = replace(
+        _settings(request),
         steps=steps,
-        solvers=tuple(dict.fromkeys(name.strip() for name in plans.split(","))),
-        limits=read_limits(solve_limit, None, 0, False),
+        solvers=read_solvers(solver, _SOLVERS),
+        limits=read_limits(search),
     )
-    profile = None if profile_file is None else Profile.load(profile_file)
+    profile = request.profile
     if profile is not None and profile.threads != threads:
         raise PartitionError(
-            f"{profile_file} was measured with {profile.threads} threads; run with --threads "
+            f"{problem.profile} was measured with {profile.threads} threads; run with --threads "
             f"{profile.threads}, or measure again"
         )
-    count = len(settings.shares if given is None else given)
+    count = len(settings.devices or settings.shares)
     rows: list[PlanRow]
     with ProgressLine() as progress:
         progress.step(f"{model}: capturing")
@@ -85,18 +88,51 @@ def run(
         if profile is not None:
             profile.check(captured)
         progress.step(f"{model}: starting {count} processes")
-        with PipelineGroup(count, threads=threads, time_limit_s=time_limit) as group:
+        with PipelineGroup(count, threads=threads, time_limit_s=process_limit) as group:
             if profile is None:
                 progress.step(f"{model}: measuring")
-                profile = measure_profile(model, ProfileSettings(training, 5, group.count), group)
+                measured = ProfileSettings(settings.training, 5, group.count)
+                profile = measure_profile(model, measured, group)
             rows = run_plans(
                 model, captured, profile, settings, group, progress.step, progress.done
             )
     if as_json:
-        print(json.dumps([row_json(row) for row in rows], indent=1))
+        print_json([row_json(row) for row in rows])
         return
     console = make_console()
     console.print(plan_table(rows))
     for row in rows:
         if row.same_as is not None:
             console.print(printable(f"{row.name} has the plan of {row.same_as}"), markup=False)
+
+
+def _settings(request: ProblemRequest) -> RunSettings:
+    """Return what the options say of the plans that run."""
+    from experiments.plan_runs import RunSettings
+
+    counted = request.memory_model or "inference"
+    if counted == "weights":
+        raise PartitionError(
+            "--memory-model is 'weights', but what processes hold is more; write inference or "
+            "training"
+        )
+    if request.optimizer not in (None, "adamw"):
+        raise PartitionError(
+            f"--optimizer is {request.optimizer!r}, but the processes measure a step of adamw; "
+            "leave it out"
+        )
+    assert request.schedule is not None and request.microbatches is not None
+    return RunSettings(
+        devices=None if request.devices is None else request.devices.devices,
+        training=counted == "training",
+        schedule="gpipe" if request.schedule == "gpipe" else "1f1b",
+        microbatches=request.microbatches,
+        objective=request.objective or ("step",),
+        interconnect=request.interconnect
+        or (None if request.devices is None else request.devices.interconnect),
+        chunks_per_device=request.chunks_per_device or 1,
+        max_devices=request.max_devices,
+        keep_whole=request.keep_whole,
+        pins=request.pins,
+        cut_after=request.cut_after,
+    )

@@ -2,44 +2,26 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from experiments.commands import (
-    read_limits,
-    read_model,
-    read_saved_problem,
-    result_json,
-    solve_all,
-    with_stage_limits,
-)
+from experiments.answers import result_json, solve_all
+from experiments.completions import complete_files, complete_from
 from experiments.exit_codes import EXIT_NO_PLAN
-from experiments.options import (
-    DEFAULT_LIMIT_S,
-    ChunksOption,
-    DeterministicOption,
-    DevicesOption,
-    JsonOption,
-    KeepWholeOption,
-    LimitOption,
-    LinkOption,
-    MaxDevicesOption,
-    MemoryOption,
-    ModelArgument,
-    ObjectiveOption,
-    SeedOption,
-    WorkersOption,
-)
+from experiments.option_groups import with_option_groups
+from experiments.options import JsonOption, ModelArgument, ProblemOptions, SearchOptions
+from experiments.output import print_json
 from experiments.plan_files import FORMATS, ForeignPlan, check_format, read_foreign_plan
+from experiments.problem_reading import read_limits, read_problem, read_request
 from solver import (
     PartitionError,
     PartitionProblem,
     SolveResult,
     SolveStatus,
+    check_solver,
     summary,
 )
 from solver.plan import check_assignment
@@ -51,6 +33,7 @@ _SHOWN: tuple[ObjectiveName, ...] = ("transfer", "bottleneck", "latency", "peak_
 _GIVEN = "given"
 
 
+@with_option_groups
 def score(
     plan_file: Annotated[
         str,
@@ -58,79 +41,65 @@ def score(
             metavar="PLAN.json",
             help="A plan of fxpartition, a device map of accelerate, a split specification of "
             "torch.distributed.pipelining, or tags of operators.",
+            autocompletion=complete_files(".json"),
         ),
     ],
     model: ModelArgument,
-    devices: DevicesOption = None,
+    problem: ProblemOptions,
+    search: SearchOptions,
     form: Annotated[
         str | None,
-        typer.Option("--format", help=f"One of {', '.join(FORMATS)}; found out if left out."),
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help=f"What the file is, one of {', '.join(FORMATS)}; found out if left out.",
+            autocompletion=complete_from(FORMATS),
+        ),
     ] = None,
-    link: LinkOption = None,
-    objective: ObjectiveOption = None,
-    memory_model: MemoryOption = None,
-    keep_whole: KeepWholeOption = None,
-    chunks: ChunksOption = None,
-    max_devices: MaxDevicesOption = None,
-    time_limit: LimitOption = DEFAULT_LIMIT_S,
-    workers: WorkersOption = None,
-    seed: SeedOption = 0,
-    deterministic: DeterministicOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Score a plan that someone made: memory, transfers, times, and its gap to the optimum."""
-    from experiments.models import resolve_model
+    """Score a plan that someone made: memory, transfers, times, and its gap to the optimum.
+
+    For example, a device map of accelerate:
+
+        fxpartition score map.json gpt2 --devices 3x300MB
+
+    The exit code is 1 if the plan breaks limits.
+    """
     from experiments.progress import ProgressLine
 
-    limits = read_limits(time_limit, workers, seed, deterministic)
+    limits = read_limits(search)
+    check_solver(search.solver)
     asked = check_format(form)
     _check_file(plan_file)
-    source = resolve_model(model)
+    request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
-        if isinstance(source, Path):
-            if keep_whole:
-                raise PartitionError(
-                    f"{model} is a saved problem, which knows no modules; --keep-whole needs a "
-                    "model"
-                )
-            captured = None
-            problem = read_saved_problem(source, devices, link, objective, memory_model)
-        else:
-            captured, problem = read_model(
-                source,
-                devices,
-                link,
-                objective,
-                memory_model,
-                progress.step,
-                keep_whole=keep_whole or (),
-            )
-        found = read_foreign_plan(plan_file, problem, captured, asked)
+        captured, scored = read_problem(model, request, progress.step)
+        found = read_foreign_plan(plan_file, scored, captured, asked)
         rounds = 1 + max(found.plan.chunks.values(), default=0)
-        if chunks is None and rounds > problem.chunks_per_device:
+        if request.chunks_per_device is None and rounds > scored.chunks_per_device:
             note = (
                 f"data comes to a device {rounds} times, so the optimum is that of plans with up "
                 f"to {rounds} stages on each"
             )
-            found = ForeignPlan(found.format, found.plan, (*found.notes, note))
-            chunks = rounds
-        problem = with_stage_limits(problem, chunks, max_devices)
+            found = replace(found, notes=(*found.notes, note))
+            scored = scored.replace(chunks_per_device=rounds)
         try:
-            check_assignment(problem, found.plan.assignment)
+            check_assignment(scored, found.plan.assignment)
         except PartitionError as error:
             raise PartitionError(f"{plan_file}: {error}") from None
-        given = judge(_GIVEN, problem, found.plan, 0.0)
-        (best,) = solve_all(problem, ("auto",), limits, model, progress)
+        given = judge(_GIVEN, scored, found.plan, 0.0)
+        (best,) = solve_all(scored, (search.solver,), limits, model, progress)
     if as_json:
-        print(json.dumps(_to_json(problem, found, given, best), indent=1))
+        print_json(_to_json(scored, found, given, best))
     else:
         print(printable(f"{plan_file}, read as {found.format}"))
         for note in found.notes:
             print(printable(f"note: {note}"))
-        print(summary(problem, (given, best)))
+        print(summary(scored, (given, best)))
         for line in _values(given, best):
             print(printable(line))
-        print(printable(_gap(problem, given, best).text))
+        print(printable(_gap(scored, given, best).text))
     if given.objective is None:
         raise typer.Exit(EXIT_NO_PLAN)
 

@@ -7,74 +7,45 @@ from typing import Annotated
 
 import typer
 
-from experiments.commands import (
-    check_writable,
-    finish,
-    read_limits,
-    read_saved_problem,
-    solve_all,
-    with_stage_limits,
-)
-from experiments.options import (
-    DEFAULT_LIMIT_S,
-    ChunksOption,
-    CommunicationScaleOption,
-    DeterministicOption,
-    DevicesOption,
-    JsonOption,
-    LimitOption,
-    LinkOption,
-    MaxDevicesOption,
-    MemoryOption,
-    NoHostOption,
-    ObjectiveOption,
-    SeedOption,
-    SolverOption,
-    WorkersOption,
-)
+from experiments.answers import finish, solve_all
+from experiments.completions import complete_files
+from experiments.option_groups import with_option_groups
+from experiments.options import JsonOption, PlanOutOption, ProblemOptions, SearchOptions
+from experiments.output import check_writable
+from experiments.problem_reading import read_limits, read_request, read_saved_problem
 from solver import check_solver
 
 
+@with_option_groups
 def solve(
     graph: Annotated[
         str,
         typer.Argument(
             metavar="FILE.json",
             help="A saved problem, or a workload in the format of msr-fiddle/dnn-partitioning.",
+            autocompletion=complete_files(".json"),
         ),
     ],
-    devices: DevicesOption = None,
-    link: LinkOption = None,
-    objective: ObjectiveOption = None,
-    memory_model: MemoryOption = None,
-    communication_scale: CommunicationScaleOption = None,
-    no_host: NoHostOption = False,
-    chunks: ChunksOption = None,
-    max_devices: MaxDevicesOption = None,
-    time_limit: LimitOption = DEFAULT_LIMIT_S,
-    workers: WorkersOption = None,
-    seed: SeedOption = 0,
-    deterministic: DeterministicOption = False,
-    solver: SolverOption = "auto",
-    out: Annotated[str | None, typer.Option("--out", help="File for the plan.")] = None,
+    problem: ProblemOptions,
+    search: SearchOptions,
+    out: PlanOutOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Solve a saved problem or a published workload; torch is not needed."""
+    """Solve a saved problem or a published workload; torch is not needed.
+
+    For example:
+
+        fxpartition export gpt2 --devices 3x300MB --out problem.json
+        fxpartition solve problem.json --objective latency --json
+
+    Where no plan exists it says which limits clash, and what would help.
+    """
     from experiments.progress import ProgressLine
 
-    limits = read_limits(time_limit, workers, seed, deterministic)
-    check_solver(solver)
+    limits = read_limits(search)
+    check_solver(search.solver)
     check_writable(out)
-    problem = read_saved_problem(
-        Path(graph),
-        devices,
-        link,
-        objective,
-        memory_model,
-        communication_scale,
-        with_host=not no_host,
-    )
-    problem = with_stage_limits(problem, chunks, max_devices)
+    asked = read_saved_problem(Path(graph), read_request(problem))
     with ProgressLine(quiet=True) as progress:
-        results = solve_all(problem, (solver,), limits, graph, progress)
-    finish(problem, results, limits, out, as_json)
+        results = solve_all(asked, (search.solver,), limits, graph, progress)
+    finish(asked, results, limits, out, as_json)

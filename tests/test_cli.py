@@ -13,7 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments import workloads
-from experiments.cli import app, main
+from experiments.app import app
+from experiments.cli import main
 from experiments.exit_codes import EXIT_NOT_EQUAL
 from solver import (
     PCIE,
@@ -289,10 +290,13 @@ BAD_INPUT = [
     (["plan", "mlp", "--devices", "80GiB@zzz"], "device class 'zzz' is unknown"),
     (["plan", "mlp", "--devices", "no.toml"], "cannot read no.toml"),
     (["plan", "mlp", "--devices", "1GiB", "--link", "fast"], "not a bandwidth"),
-    (["plan", "mlp", "--devices", "1GiB", "--objective", "speed"], "objective 'speed' is unknown"),
-    (["plan", "mlp", "--devices", "1GiB", "--objective", ""], "objective '' is unknown"),
+    (
+        ["plan", "mlp", "--devices", "1GiB", "--objective", "speed"],
+        "--objective: 'speed' is unknown",
+    ),
+    (["plan", "mlp", "--devices", "1GiB", "--objective", ""], "--objective: '' is unknown"),
     (["plan", "mlp", "--devices", "1GiB", "--objective", "latency,latency"], "names latency twice"),
-    (["plan", "mlp", "--devices", "1GiB", "--memory-model", "all"], "memory model 'all'"),
+    (["plan", "mlp", "--devices", "1GiB", "--memory-model", "all"], "--memory-model is 'all'"),
     (["plan", "mlp", "--devices", "1GiB", "--solver", "fast"], "solver 'fast' is unknown"),
     (["plan", "mlp", "--devices", "1GiB", "--time-limit", "0"], "positive number of seconds"),
     (["plan", "mlp", "--devices", "1GiB", "--time-limit", "soon"], "--time-limit"),
@@ -443,7 +447,7 @@ def test_a_model_cannot_end_the_program_or_print_into_an_answer(
         (["--out", "x\0y"], "cannot write"),
         (["--out", "x" * 300], "cannot write"),
         (["--time-limit", "inf"], "--time-limit is inf"),
-        (["--time-limit", "nan"], "time_limit_s is nan"),
+        (["--time-limit", "nan"], "--time-limit is nan"),
         (["--workers", "9" * 20], "workers is"),
         (["--seed", "9" * 20], "seed is"),
         (["--devices", "9" * 20 + "TB"], "memory_bytes is above"),

@@ -129,7 +129,7 @@ def test_plan_takes_a_profile(tmp_path, capsys):
     [
         (["run", "nothing-such"], "model 'nothing-such' is unknown"),
         (["run", "mlp", "--schedule", "fast"], "fast"),
-        (["run", "mlp", "--plans", "greedy,best"], "best"),
+        (["run", "mlp", "--solver", "greedy,best"], "best"),
         (["profile", "nothing-such"], "model 'nothing-such' is unknown"),
         (["profile", "mlp", "--out", "/nowhere/profile.json"], "no folder"),
     ],

@@ -1,0 +1,77 @@
+"""Where answers go: standard output, as text or as JSON, and files."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from solver import PartitionError
+from solver.quantities import printable
+from solver.serialization import check_folder_writable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_PIPE_WIDTH: Final = 160
+
+
+def make_console() -> Console:
+    """Return the console of standard output."""
+    from rich.console import Console
+
+    # Not a terminal means a pipe or a file: there a table must not be squeezed into 80 columns.
+    width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _PIPE_WIDTH
+    return Console(width=width, highlight=False)
+
+
+def print_json(answer: Any) -> None:
+    """Print the one JSON value that is a command's answer; what is no finite number is null."""
+    print(json.dumps(_finite(answer), indent=1, allow_nan=False))
+
+
+def say(text: str) -> None:
+    """Tell a person something that is no part of the answer, on stderr."""
+    print(printable(text), file=sys.stderr)
+
+
+def say_written(path: str | os.PathLike[str]) -> None:
+    """Tell a person that a file or a folder was written."""
+    say(f"wrote {os.fspath(path)}")
+
+
+def check_writable(path: str | None) -> None:
+    """Refuse a file that cannot be written before the work, not after it."""
+    if path is None:
+        return
+    if not path:
+        raise PartitionError("--out is empty; write the name of a file, such as plan.json")
+    if "\0" in path:
+        raise PartitionError(f"cannot write {path}: a null character; write another path")
+    target = Path(path)
+    try:
+        if target.is_dir():
+            raise PartitionError(f"{path} is a folder; write the name of a file")
+        if not target.parent.is_dir():
+            raise PartitionError(
+                f"there is no folder {target.parent}; create it or write another path"
+            )
+        if target.exists() and not target.is_file():
+            return  # such as /dev/null, which is written to as it is
+    except OSError as error:
+        raise PartitionError(f"cannot write {path}: {error.strerror}; write another path") from None
+    check_folder_writable(Path(os.path.realpath(target)).parent)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
