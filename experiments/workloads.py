@@ -36,7 +36,7 @@ from solver import (
     PartitionProblem,
     Weight,
 )
-from solver.problem import MAX_TOTAL
+from solver.problem_checks import MAX_TOTAL
 from solver.serialization import problem_from_json, read_json
 
 ACCELERATOR: Final = "accelerator"

@@ -19,26 +19,24 @@ from solver.checks import (
     check_natural,
     check_positive,
     check_positive_or_none,
-    check_unique,
     remake,
     several,
 )
 from solver.cut_checks import check_hand_made, ordered_cuts
 from solver.cuts import blocks_of
 from solver.errors import PartitionError
-from solver.hardware import STAGING_HOST, Device, Interconnect, Link
+from solver.hardware import Device, Interconnect
 from solver.holdings import Holding, holdings_of
+from solver.problem_checks import (
+    check_colocation,
+    check_devices,
+    check_graph,
+    check_totals,
+)
 from solver.training import NO_BACKWARD, SCHEDULES, Backward, Schedule
 
 if TYPE_CHECKING:
     import networkx as nx
-
-MAX_TOTAL: Final = 10**15
-"""The most bytes (1 PB) or nanoseconds (11 days) that the parts of a problem may add up to.
-
-Up to here the solvers' integers of 64 bits hold per mille of a capacity, and their floats are
-exact.
-"""
 
 MemoryModel = Literal["weights", "inference", "training"]
 ObjectiveName = Literal["devices", "transfer", "bottleneck", "latency", "peak_memory", "step"]
@@ -292,12 +290,12 @@ class PartitionProblem:
             objective = (objective,)
         object.__setattr__(self, "objective", tuple(objective))
         self._check_settings()
-        self._check_devices()
-        self._check_graph()
-        self._check_colocation()
+        check_devices(self)
+        check_graph(self)
+        check_colocation(self)
         object.__setattr__(self, "cuts", ordered_cuts(self.operators, self.cuts))
         check_hand_made(self)
-        self._check_totals()
+        check_totals(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Without the derived tables, which are made again when needed.
@@ -430,161 +428,3 @@ class PartitionProblem:
         check_positive(self.microbatches, "microbatches")
         check_positive(self.chunks_per_device, "chunks_per_device")
         check_positive_or_none(self.max_devices, "max_devices", "no limit")
-
-    def _check_devices(self) -> None:
-        if not self.devices:
-            raise PartitionError("there are no devices; give at least one")
-        for device in self.devices:
-            if not isinstance(device, Device):
-                raise PartitionError(
-                    f"{device!r} is not a Device; write Device('cuda:0', memory_bytes=24 * GiB)"
-                )
-        check_unique((device.name for device in self.devices), "device")
-        if not isinstance(self.interconnect, Interconnect):
-            raise PartitionError(
-                f"interconnect is {self.interconnect!r}; write Interconnect(...), or a preset "
-                "such as solver.PCIE"
-            )
-        known = {device.name for device in self.devices} | {STAGING_HOST}
-        for pair in self.interconnect.links:
-            for end in pair:
-                if end not in known:
-                    raise PartitionError(
-                        f"interconnect link {pair[0]!r} -> {pair[1]!r}: no device is called "
-                        f"{end!r}; the devices are {', '.join(sorted(known))}"
-                    )
-
-    def _check_graph(self) -> None:
-        if not self.operators:
-            raise PartitionError("the graph has no operators; there is nothing to place")
-        check_unique(
-            [g.name for g in self.inputs] + [op.name for op in self.operators],
-            "operator or graph input",
-        )
-        device_names = {device.name for device in self.devices}
-        device_classes = {device.device_class for device in self.devices}
-        all_names = {op.name for op in self.operators}
-        seen = {graph_input.name for graph_input in self.inputs}
-        for op in self.operators:
-            where = f"operator {op.name!r}: "
-            for source in op.reads:
-                if source in seen:
-                    continue
-                if source in all_names:
-                    raise PartitionError(
-                        f"{where}reads {source!r}, which comes later in the execution order; "
-                        "list operators in a topological order"
-                    )
-                raise PartitionError(
-                    f"{where}reads {source!r}, which is neither an operator nor a graph input"
-                )
-            for key in op.weights:
-                if key not in self.weights:
-                    raise PartitionError(f"{where}weight {key!r} is not in the table of weights")
-            if op.allowed_devices is not None and not op.allowed_devices <= device_names:
-                unknown = min(op.allowed_devices - device_names)
-                raise PartitionError(
-                    f"{where}allowed_devices names {unknown!r}; the devices are "
-                    f"{', '.join(sorted(device_names))}"
-                )
-            for what, latency in (("", op.latency_ns), ("backward ", op.backward.latency_ns)):
-                if isinstance(latency, Mapping) and not device_classes <= set(latency):
-                    missing = min(device_classes - set(latency))
-                    raise PartitionError(
-                        f"{where}{what}latency_ns has no entry for device class {missing!r}"
-                    )
-            if op.is_backward and "step" in self.objective:
-                raise PartitionError(
-                    f"{where}is_backward, but the objective 'step' schedules whole passes; give "
-                    "the forward graph with `backward` and memory_model 'training'"
-                )
-            if op.is_backward and self.memory_model != "weights":
-                raise PartitionError(
-                    f"{where}is_backward needs memory_model 'weights'; for activations of "
-                    "training give the forward graph with `backward` and memory_model 'training'"
-                )
-            if op.is_backward and self.interconnect.charging == "relayed":
-                raise PartitionError(
-                    f"{where}is_backward is set, but a pipeline relays values forward only; give "
-                    "the forward graph with `backward`, or write another charging than 'relayed'"
-                )
-            seen.add(op.name)
-
-    def _check_colocation(self) -> None:
-        for group in self.colocation:
-            for name in group.operators:
-                if name not in self.index_of:
-                    raise PartitionError(
-                        f"colocation group ({group.reason}): {name!r} is not an operator"
-                    )
-        for unit in self.units:
-            allowed: frozenset[str] | None = None
-            pinned_by = ""
-            for name in unit:
-                own = self.operators[self.index_of[name]].allowed_devices
-                if own is None:
-                    continue
-                if allowed is not None and not allowed & own:
-                    raise PartitionError(
-                        f"operators {pinned_by!r} and {name!r} must share a device by "
-                        f"colocation or a pinned stage, but may run on "
-                        f"{', '.join(sorted(allowed))} and on {', '.join(sorted(own))}; let them "
-                        "share one"
-                    )
-                allowed = own if allowed is None else allowed & own
-                pinned_by = name
-
-    def _check_totals(self) -> None:
-        """Refuse numbers beyond `MAX_TOTAL`, counting every cost as if no plan avoided it."""
-        for device in self.devices:
-            if device.memory_bytes is not None and device.memory_bytes > MAX_TOTAL:
-                raise PartitionError(
-                    f"device {device.name!r}: memory_bytes is above {MAX_TOTAL} (1 PB); "
-                    "write less, or None for unlimited memory"
-                )
-        sizes = [weight.held_bytes("training") for weight in self.weights.values()]
-        sizes += [weight.size_bytes for weight in self.weights.values()]
-        # A stage without operators holds nothing.
-        chunks = min(self.chunks_per_device, len(self.operators))
-        batches = self.microbatches if self.memory_model != "weights" else 1
-        sizes += [chunks * batches * graph_input.value_bytes for graph_input in self.inputs]
-        # A pipeline passes every value on at most once to each of its other positions.
-        relayed = self.interconnect.charging == "relayed"
-        borders = self.chunks_per_device * len(self.devices) - 1
-        links = (self.interconnect.default, *self.interconnect.links.values())
-        rates = [link.bandwidth_bytes_per_s for link in links if link.bandwidth_bytes_per_s]
-        slowest = Link(min(rates, default=None), max(link.latency_ns for link in links))
-        times: list[int] = []
-        for op in self.operators:
-            backward = op.backward if self.is_training else NO_BACKWARD
-            for latency in (op.latency_ns, backward.latency_ns):
-                times.append(max(latency.values()) if isinstance(latency, Mapping) else latency)
-            readers = len(self.readers_of[op.name])
-            moves = min(readers, len(self.devices) - 1)
-            # Every other stage that reads it may hold it.
-            held_bytes = batches * op.value_bytes + backward.gradient_bytes
-            holders = max(1, min(readers, chunks * len(self.devices) - 1))
-            if relayed:
-                moves = borders if readers or op.is_output else 0
-                holders = max(1, moves)
-                held_bytes += batches * backward.gradient_bytes
-            sizes.append(held_bytes * holders)
-            sizes.append(batches * op.storage_bytes)
-            if self.is_training:
-                sizes.append((1 + batches) * (op.storage_bytes + backward.gradient_bytes))
-                sizes.append(batches * backward.residual_bytes + backward.workspace_bytes)
-                sizes.append(backward.weight_gradient_bytes)
-            own_ns = slowest.transfer_ns(op.value_bytes)
-            if backward.gradient_bytes:
-                own_ns += slowest.transfer_ns(backward.gradient_bytes)
-            # One send or write for each device that reads, and one receive there.
-            times.append(2 * moves * (own_ns if op.transfer_ns is None else op.transfer_ns))
-        if sum(sizes) > MAX_TOTAL:
-            raise PartitionError(
-                f"sizes add up to more than {MAX_TOTAL} bytes (1 PB); write smaller ones"
-            )
-        if sum(times) > MAX_TOTAL:
-            raise PartitionError(
-                f"times of operators and transfers add up to more than {MAX_TOTAL} ns (11 days); "
-                "write smaller ones, or a faster link"
-            )

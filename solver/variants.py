@@ -20,7 +20,8 @@ from solver.diagnosis import (
     Without,
 )
 from solver.hardware import DEFAULT_DEVICE_CLASS, Device, Interconnect
-from solver.problem import MAX_TOTAL, Operator, PartitionProblem
+from solver.problem import Operator, PartitionProblem
+from solver.problem_checks import MAX_TOTAL
 
 
 def changed(problem: PartitionProblem, change: Change) -> PartitionProblem:
