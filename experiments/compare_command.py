@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Final
 
 import typer
@@ -9,24 +10,19 @@ import typer
 from experiments.completions import complete_models
 from experiments.exit_codes import EXIT_NOT_EQUAL
 from experiments.option_groups import with_option_groups
+from experiments.option_reading import read_limits, read_request, read_solvers
 from experiments.options import (
     OUTPUT_PANEL,
-    ChunksOption,
-    DevicesOption,
+    ComparedOptions,
     JsonOption,
     LimitOptions,
-    LinkOption,
-    MaxDevicesOption,
-    MemoryOption,
-    ObjectiveOption,
     SolversOption,
 )
 from experiments.output import make_console, print_json, say_written
-from experiments.problem_reading import read_limits, read_objective, read_solvers
-from solver import MEMORY_MODELS, PartitionError
-from solver.checks import check_choice
+from solver import PartitionError
 from solver.quantities import printable
 
+_DERIVED: Final = ComparedOptions()
 _QUICK: Final = LimitOptions(time_limit=30.0)
 
 
@@ -40,12 +36,7 @@ def compare(
             autocompletion=complete_models,
         ),
     ] = None,
-    devices: DevicesOption = None,
-    link: LinkOption = None,
-    objective: ObjectiveOption = None,
-    memory_model: MemoryOption = None,
-    chunks: ChunksOption = None,
-    max_devices: MaxDevicesOption = None,
+    problem: ComparedOptions = _DERIVED,
     search: LimitOptions = _QUICK,
     solver: SolversOption = None,
     out: Annotated[
@@ -69,27 +60,20 @@ def compare(
     Without --devices equal and unequal ones are derived from each model's
     size, so that memory binds.
     """
-    from experiments.devices import parse_devices, parse_link
+    from experiments.devices import parse_devices
     from experiments.instances import NamedDevices
     from experiments.models import DEFAULT_MODELS, resolve_model
     from experiments.records import DEFAULT_PLANNERS, CompareSettings
     from experiments.report import prepare_folder
-    from solver import PCIE, Interconnect
 
-    limits = read_limits(search)
-    if memory_model is not None:
-        check_choice(memory_model, MEMORY_MODELS, "--memory-model")
-    sources = [resolve_model(name) for name in models or DEFAULT_MODELS]
+    named = dict.fromkeys(problem.devices or ())
     settings = CompareSettings(
-        device_sets=tuple(NamedDevices(text, parse_devices(text)) for text in devices or ()),
-        interconnect=PCIE if link is None else Interconnect(default=parse_link(link)),
-        objective=read_objective(objective) or ("bottleneck",),
-        memory_model=memory_model or "inference",
-        chunks_per_device=chunks,
-        max_devices=max_devices,
+        request=read_request(replace(problem, devices=None)),
+        device_sets=tuple(NamedDevices(text, parse_devices(text)) for text in named),
         planners=read_solvers(solver, DEFAULT_PLANNERS),
-        limits=limits,
+        limits=read_limits(search),
     )
+    sources = [resolve_model(name) for name in dict.fromkeys(models or DEFAULT_MODELS)]
     if out is not None:
         prepare_folder(out)
 

@@ -17,9 +17,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.devices import DeviceSet
-from experiments.instances import NamedDevices, derived_device_sets, one_device_bytes
+from experiments.instances import derived_device_sets, one_device_bytes
 from experiments.interrupt import run_interruptibly
 from experiments.models import LoadedModel, ModelSpec, build_model, first_line, others_code
+from experiments.problem_request import (
+    check_model_request,
+    measured_or_pcie,
+    problem_of_graph,
+    read_saved_problem,
+    requested_graph,
+    settings_of,
+)
 from experiments.progress import ProgressLine
 from experiments.records import (
     Case,
@@ -37,7 +45,6 @@ from solver import (
     PartitionError,
     PartitionProblem,
     SolveLimits,
-    load_problem,
     problem_to_digraph,
     solve,
 )
@@ -140,22 +147,22 @@ def solve_row(
 
 
 def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLine) -> _Found:
-    problem = load_problem(path)
-    settings = replace(
-        settings,
-        chunks_per_device=settings.chunks_per_device or problem.chunks_per_device,
-        max_devices=settings.max_devices or problem.max_devices,
-    )
-    problem = problem.replace(**settings.problem_settings)
+    own = read_saved_problem(path, settings.request)
     if settings.device_sets:
-        sets = settings.device_sets
+        problems = {
+            named.name: read_saved_problem(path, replace(settings.request, devices=named.devices))
+            for named in settings.device_sets
+        }
     else:
-        own = DeviceSet(problem.devices, problem.interconnect)
-        sets = (NamedDevices("saved", own),)
-    graph = problem_to_digraph(problem)
-    cases = _cases(str(path), graph, sets, settings)
+        problems = {"saved": own}
+    cases = _cases(str(path), problems)
+    graph = problem_to_digraph(own)
     return _Found(
-        ModelRecord(model=str(path), description="saved problem", **_graph_figures(graph, problem)),
+        ModelRecord(
+            model=str(path),
+            description="saved problem",
+            **_graph_figures(graph, problems[next(iter(problems))]),
+        ),
         cases,
         _solve_all(cases, settings, progress),
     )
@@ -164,6 +171,8 @@ def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLi
 def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: ProgressLine) -> _Found:
     from fx_bridge.capture import capture
 
+    request = settings.request
+    check_model_request(spec.name, request)
     clock = _Clock()
     loaded = build_model(spec)
     build_s = clock.lap_s()
@@ -171,21 +180,20 @@ def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: Progres
     captured = capture(loaded.module, loaded.args, loaded.kwargs)
     capture_s = clock.lap_s()
     progress.step(f"{spec.name}: operator graph")
-    graph = operator_graph(
-        captured, [named.devices for named in settings.device_sets], settings.memory_model
-    )
+    graph = requested_graph(captured, [named.devices for named in settings.device_sets], request)
     graph_s = clock.lap_s()
     progress.step(f"{spec.name}: device sets")
     sets = settings.device_sets or derived_device_sets(
         graph,
         equal_devices=spec.equal_devices,
         slack_permille=spec.slack_permille,
-        interconnect=settings.interconnect,
-        **settings.problem_settings,
+        **settings_of(request, request.interconnect or measured_or_pcie(request)),
     )
-    cases = _cases(spec.name, graph, sets, settings)
-    assert cases[0].problem is not None
-    figures = _graph_figures(graph, cases[0].problem)
+    problems = {
+        named.name: problem_of_graph(graph, captured, named.devices, request) for named in sets
+    }
+    cases = _cases(spec.name, problems)
+    figures = _graph_figures(graph, problems[sets[0].name])
     rows = _solve_all(cases, settings, progress)
     checks: tuple[EquivalenceRow, ...] = ()
     if settings.check_splits and loaded.has_weights:
@@ -226,20 +234,11 @@ def operator_graph(
     )
 
 
-def _cases(
-    model: str, graph: nx.DiGraph, sets: Sequence[NamedDevices], settings: CompareSettings
-) -> tuple[Case, ...]:
+def _cases(model: str, problems: Mapping[str, PartitionProblem]) -> tuple[Case, ...]:
+    """Return the cases of a model, one for each problem, which are named by their devices."""
     return tuple(
-        Case(
-            CaseKey(model, named.name, settings.objective, settings.memory_model),
-            PartitionProblem.from_digraph(
-                graph,
-                named.devices.devices,
-                interconnect=named.devices.interconnect or settings.interconnect,
-                **settings.problem_settings,
-            ),
-        )
-        for named in sets
+        Case(CaseKey(model, name, problem.objective, problem.memory_model), problem)
+        for name, problem in problems.items()
     )
 
 

@@ -11,12 +11,12 @@ scale at which the chain solver finds a contiguous cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.devices import DeviceSet
 from experiments.workloads import load_workload
-from solver import Device, PartitionPlan, PartitionProblem, SolveLimits, evaluate, solve
+from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits, evaluate, solve
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -52,16 +52,17 @@ def one_device_bytes(problem: PartitionProblem) -> int:
     whole = problem.replace(
         devices=(device,),
         operators=tuple(_unpinned(op) for op in problem.operators),
+        cuts=(),
         objective=("peak_memory",),
     )
     plan = PartitionPlan(dict.fromkeys(whole.index_of, device.name), (device.name,))
     return evaluate(whole, plan).usage[0].memory_bytes
 
 
-def _unpinned(op: Any) -> Any:
-    import dataclasses
-
-    return op if op.allowed_devices is None else dataclasses.replace(op, allowed_devices=None)
+def _unpinned(op: Operator) -> Operator:
+    if op.allowed_devices is None and op.stage is None:
+        return op
+    return replace(op, allowed_devices=None, stage=None)
 
 
 def derived_device_sets(

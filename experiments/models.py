@@ -18,6 +18,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.meta_models import library
+from experiments.published_workloads import PREFIX, workload_path
 from solver import PartitionError
 
 if TYPE_CHECKING:
@@ -157,8 +158,9 @@ def resolve_model(text: str) -> ModelSpec | Path:
     ----------
     text : str
         A zoo name, an import string ``package.module:factory``, a ``*.pt2`` file of
-        ``torch.export.save``, or a ``*.json`` file. An import string runs that module's code,
-        and a ``*.pt2`` file is unpickled.
+        ``torch.export.save``, a ``*.json`` file, or ``published:NAME``, a workload that comes
+        with the package. An import string runs that module's code, and a ``*.pt2`` file is
+        unpickled.
 
     Raises
     ------
@@ -174,6 +176,9 @@ def resolve_model(text: str) -> ModelSpec | Path:
         return path
     if text.lower().endswith(".pt2"):
         return ModelSpec(text, "from a file of torch.export.save", functools.partial(_saved, text))
+    if text.startswith(PREFIX):
+        workload_path(text)
+        return Path(text)
     if ":" in text:
         return _import_spec(text)
     close = difflib.get_close_matches(text.lower(), ZOO, n=2, cutoff=0.5)

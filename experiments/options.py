@@ -68,6 +68,15 @@ DevicesOption = Annotated[
         autocompletion=complete_devices,
     ),
 ]
+DeviceSetsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--devices",
+        metavar="DEVICES",
+        help="As for plan; repeated, several sets. Derived from each model's size if left out.",
+        autocompletion=complete_devices,
+    ),
+]
 LinkOption = Annotated[
     str | None,
     typer.Option(
@@ -209,6 +218,13 @@ class ProblemOptions:
     profile: ProfileOption = None
     communication_scale: CommunicationScaleOption = None
     no_host: NoHostOption = False
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedOptions(ProblemOptions):
+    """What is compared, on any number of device sets."""
+
+    devices: DeviceSetsOption = None
 
 
 # -- how it is searched -------------------------------------------------------------------

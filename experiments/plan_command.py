@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from experiments.answers import finish, solve_all
 from experiments.option_groups import with_option_groups
+from experiments.option_reading import read_limits, read_request
 from experiments.options import (
     JsonOption,
     ModelArgument,
@@ -12,7 +13,7 @@ from experiments.options import (
     SearchOptions,
 )
 from experiments.output import check_writable
-from experiments.problem_reading import read_limits, read_problem, read_request
+from experiments.problem_request import read_problem
 from solver import check_solver
 
 

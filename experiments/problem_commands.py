@@ -8,6 +8,7 @@ import typer
 
 from experiments.completions import complete_from
 from experiments.option_groups import with_option_groups
+from experiments.option_reading import read_request
 from experiments.options import (
     JsonOption,
     ModelArgument,
@@ -16,7 +17,7 @@ from experiments.options import (
     SeedOption,
 )
 from experiments.output import check_writable, print_json
-from experiments.problem_reading import read_problem, read_request
+from experiments.problem_request import read_problem
 from solver import PartitionProblem, save_problem
 from solver.quantities import printable
 

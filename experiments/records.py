@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from experiments.instances import NamedDevices
+from experiments.problem_request import ProblemRequest
 from solver import (
-    PCIE,
     SOLVERS,
-    Interconnect,
     PartitionError,
     PartitionPlan,
     PartitionProblem,
@@ -253,15 +252,11 @@ class CompareSettings:
 
     Parameters
     ----------
+    request : ProblemRequest
+        What is asked of every problem, but for its devices; what it leaves open, a saved problem
+        says itself.
     device_sets : tuple of NamedDevices
         Empty derives equal and unequal devices from each model's size.
-    interconnect : Interconnect
-        For device sets that do not bring their own.
-    objective : tuple of str
-    memory_model : str
-    chunks_per_device, max_devices : int or None
-        Of every problem; None leaves a saved problem its own, and otherwise means one chunk and
-        any number of devices.
     planners : tuple of str
     limits : SolveLimits
         Of each single answer.
@@ -269,12 +264,8 @@ class CompareSettings:
         Split every model that has weights, and check that the split computes the same.
     """
 
+    request: ProblemRequest = field(default_factory=ProblemRequest)
     device_sets: tuple[NamedDevices, ...] = ()
-    interconnect: Interconnect = PCIE
-    objective: tuple[str, ...] = ("bottleneck",)
-    memory_model: str = "inference"
-    chunks_per_device: int | None = None
-    max_devices: int | None = None
     planners: tuple[str, ...] = DEFAULT_PLANNERS
     limits: SolveLimits = field(default_factory=lambda: SolveLimits(DEFAULT_TIME_LIMIT_S))
     check_splits: bool = True
@@ -287,16 +278,6 @@ class CompareSettings:
                 raise PartitionError(
                     f"solver {name!r} is unknown; write one of {', '.join(SOLVERS)}"
                 )
-
-    @property
-    def problem_settings(self) -> dict[str, Any]:
-        """The settings of a problem, but for its interconnect."""
-        return {
-            "objective": self.objective,
-            "memory_model": self.memory_model,
-            "chunks_per_device": self.chunks_per_device or 1,
-            "max_devices": self.max_devices,
-        }
 
 
 def best_row(rows: Sequence[PlannerRow]) -> PlannerRow | None:

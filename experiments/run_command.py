@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from experiments.option_groups import with_option_groups
+from experiments.option_reading import read_limits, read_request, read_solvers
 from experiments.options import (
     JsonOption,
     LimitOptions,
@@ -18,13 +19,7 @@ from experiments.options import (
     ThreadsOption,
 )
 from experiments.output import make_console, print_json
-from experiments.problem_reading import (
-    ProblemRequest,
-    check_model_request,
-    read_limits,
-    read_request,
-    read_solvers,
-)
+from experiments.problem_request import ProblemRequest, check_model_request
 from solver import PartitionError
 from solver.quantities import printable
 

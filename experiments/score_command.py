@@ -12,10 +12,11 @@ from experiments.answers import result_json, solve_all
 from experiments.completions import complete_files, complete_from
 from experiments.exit_codes import EXIT_NO_PLAN
 from experiments.option_groups import with_option_groups
+from experiments.option_reading import read_limits, read_request
 from experiments.options import JsonOption, ModelArgument, ProblemOptions, SearchOptions
 from experiments.output import print_json
 from experiments.plan_files import FORMATS, ForeignPlan, check_format, read_foreign_plan
-from experiments.problem_reading import read_limits, read_problem, read_request
+from experiments.problem_request import read_problem
 from solver import (
     PartitionError,
     PartitionProblem,

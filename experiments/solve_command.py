@@ -10,9 +10,10 @@ import typer
 from experiments.answers import finish, solve_all
 from experiments.completions import complete_files
 from experiments.option_groups import with_option_groups
+from experiments.option_reading import read_limits, read_request
 from experiments.options import JsonOption, PlanOutOption, ProblemOptions, SearchOptions
 from experiments.output import check_writable
-from experiments.problem_reading import read_limits, read_request, read_saved_problem
+from experiments.problem_request import read_saved_problem
 from solver import check_solver
 
 

@@ -17,6 +17,7 @@ from experiments.devices import DeviceSet, parse_devices
 from experiments.instances import NamedDevices, derived_device_sets, one_device_bytes
 from experiments.interrupt import run_interruptibly
 from experiments.models import ZOO, ModelSpec
+from experiments.problem_request import ProblemRequest
 from experiments.progress import ProgressLine
 from experiments.records import (
     EXACT_PLANNERS,
@@ -28,6 +29,8 @@ from experiments.records import (
 )
 from solver import (
     Device,
+    Interconnect,
+    Link,
     Operator,
     PartitionError,
     PartitionProblem,
@@ -217,7 +220,8 @@ def test_a_saved_problem_keeps_its_own_limits_on_stages(tmp_path: Path) -> None:
     save_problem(own, path)
 
     def answer(**changes: Any) -> tuple[PartitionProblem, PlannerRow]:
-        found = run_comparison([path], dataclasses.replace(SETTINGS, **changes))
+        settings = dataclasses.replace(SETTINGS, request=ProblemRequest(**changes))
+        found = run_comparison([path], settings)
         row = next(row for row in found.rows if row.planner == "auto")
         assert row.status == "optimal"
         (case,) = found.cases
@@ -235,6 +239,68 @@ def test_a_saved_problem_keeps_its_own_limits_on_stages(tmp_path: Path) -> None:
     assert (problem.chunks_per_device, problem.max_devices) == (2, 3)
     assert more.bottleneck_ns == solve(own.replace(max_devices=3), LIMITS).objective
     assert len({kept.bottleneck_ns, one_chunk.bottleneck_ns, more.bottleneck_ns}) == 3
+
+
+def test_a_saved_problem_keeps_what_no_option_changes(tmp_path: Path) -> None:
+    path = tmp_path / "problem.json"
+    save_problem(chain_problem(objective="latency", memory_model="weights"), path)
+    link = Interconnect(default=Link(1, 5))
+    for request, objective, memory_model, interconnect in (
+        (ProblemRequest(), "latency", "weights", Interconnect()),
+        (ProblemRequest(objective=("transfer",)), "transfer", "weights", Interconnect()),
+        (ProblemRequest(interconnect=link), "latency", "weights", link),
+        (ProblemRequest(memory_model="inference"), "latency", "inference", Interconnect()),
+    ):
+        found = run_comparison([path], dataclasses.replace(SETTINGS, request=request))
+        (case,) = found.cases
+        assert case.key == CaseKey(str(path), "saved", (objective,), memory_model)
+        assert case.problem is not None
+        assert case.problem.interconnect == interconnect
+
+
+def test_what_is_asked_holds_for_every_case() -> None:
+    request = ProblemRequest(
+        schedule="gpipe",
+        microbatches=3,
+        memory_model="training",
+        optimizer="sgd",
+        keep_whole=("0+2",),
+        pins={"8": "cuda:0"},
+        cut_after=("4",),
+    )
+    settings = dataclasses.replace(SETTINGS, request=request, planners=("chain",))
+    found = run_comparison([ZOO["mlp"]], settings)
+    (record,) = found.models
+    assert record.reason == ""
+    assert [case.key.device_set for case in found.cases] == ["equal", "unequal"]
+    for case in found.cases:
+        problem = case.problem
+        assert problem is not None
+        assert case.key.objective == problem.objective == ("step",)
+        assert (problem.schedule, problem.microbatches) == ("gpipe", 3)
+        assert problem.is_training
+        assert problem.interconnect.charging == "relayed"
+        assert problem.cuts
+        by_name = {op.name: op for op in problem.operators}
+        assert by_name["linear_4"].allowed_devices == frozenset({"cuda:0"})
+        unit = next(unit for unit in problem.units if "linear" in unit)
+        assert {"linear", "relu", "linear_1"} <= set(unit)
+    # SGD without momentum keeps no state: its weights and gradients are all.
+    adamw = dataclasses.replace(settings, request=dataclasses.replace(request, optimizer=None))
+    (larger,) = run_comparison([ZOO["mlp"]], adamw).models
+    assert record.one_device_bytes < larger.one_device_bytes
+
+
+def test_options_that_make_no_sense_for_a_model_are_its_reason() -> None:
+    for request, says in (
+        (ProblemRequest(with_host=False), "--no-host are for published workloads"),
+        (ProblemRequest(optimizer="sgd"), "write --memory-model training"),
+        (ProblemRequest(microbatches=3), "--microbatches changes nothing here"),
+        (ProblemRequest(pins={"nine": 0}), "pin 'nine': there is no such module or operator"),
+    ):
+        settings = dataclasses.replace(SETTINGS, request=request)
+        (record,) = run_comparison([ZOO["mlp"]], settings).models
+        assert says in record.reason
 
 
 def test_given_devices_replace_derived_ones(tmp_path: Path) -> None:
@@ -298,11 +364,14 @@ def test_one_big_weight_gets_the_room_that_it_needs() -> None:
     assert all((device.memory_bytes or 0) >= 100 for device in equal.devices.devices)
 
 
-def test_memory_on_one_device_ignores_pins() -> None:
+def test_memory_on_one_device_ignores_pins_and_cuts() -> None:
     problem = chain_problem()
     first = dataclasses.replace(problem.operators[0], allowed_devices=frozenset({"cuda:1"}))
     pinned = problem.replace(operators=(first, *problem.operators[1:]))
     assert one_device_bytes(pinned) == one_device_bytes(problem) == 100 + 8
+    staged = dataclasses.replace(problem.operators[0], stage=0)
+    cut = problem.replace(operators=(staged, *problem.operators[1:]), cuts=("op1",))
+    assert one_device_bytes(cut) == 100 + 8
 
 
 def test_settings_name_an_unknown_solver() -> None:
