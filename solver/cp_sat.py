@@ -18,6 +18,7 @@ from solver.dominance import simplify
 from solver.evaluate import evaluate
 from solver.formulation import CpSatFormulation
 from solver.greedy import solve_greedy
+from solver.identical_blocks import identical_blocks
 from solver.linear_bounds import PositionBound
 from solver.local_search import first_incumbents
 from solver.neighbourhoods import improve_by_neighbourhoods
@@ -125,7 +126,8 @@ class _Search:
                 SolveStatus.INFEASIBLE,
                 "operators on a cycle between colocation groups are pinned to different devices",
             )
-        self.stage_bounds = StageBounds(self.units)
+        self.identical = identical_blocks(self.units)
+        self.stage_bounds = StageBounds(self.identical.ordered())
         self.kinds = interchangeable_kinds(self.units)
         self.chunks = self.problem.chunks_per_device
         if not self._has_steps:
@@ -250,7 +252,8 @@ class _Search:
         assert evaluation.feasible, evaluation.violations
         values = evaluation.objective
         if self.incumbent_values is None or values < self.incumbent_values:
-            self.incumbent, self.incumbent_values = plan, values
+            # Only such plans are hints: windows and rows leave out those that differ by exchanges.
+            self.incumbent, self.incumbent_values = self.identical.canonical(plan), values
 
     # -- one objective --------------------------------------------------------------------
 
@@ -378,6 +381,7 @@ class _Search:
             order=branch.order,
             use_all=self._uses_all(branch),
             all_rounds=self._has_steps,
+            identical=self.identical,
         )
         model = formulation.stages.model
         for earlier, value in zip(self.problem.objective, self.proven, strict=False):

@@ -59,7 +59,7 @@ class Blocks:
         self._kinds = time_kinds(units)
         self._is_uniform = is_uniform(units) if self._peer_to_peer and self._is_timed else None
 
-        self._limited = _limited_devices(units)
+        self._limited = limited_devices(units)
         holds_activations = problem.memory_model != "weights" and bool(self._limited)
         shared = (*units.weights, *units.saved) if self._limited else ()
         self._shared, self._shared_of = self._index(entry.units for entry in shared)
@@ -391,12 +391,16 @@ class Blocks:
             kind.time_ns[anchor] += kind.time_ns[unit]
 
 
-def _limited_devices(units: UnitGraph) -> set[str]:
-    """Return the devices whose memory matters: not those that could hold everything."""
+def limited_devices(units: UnitGraph) -> set[str]:
+    """Return the devices whose memory matters: not those that could hold everything.
+
+    A stage holds no value, storage or buffer twice, and of a microbatch in flight what is saved.
+    """
     problem = units.problem
     most = sum(entry.size_bytes for entry in units.weights)
     if problem.memory_model != "weights":
         stage = sum(net.held_bytes for net in (*units.nets, *units.input_nets))
+        stage += sum(relay.net.held_bytes + relay.returned_bytes for relay in units.relays)
         stage += sum(storage.size_bytes for storage in units.storages)
         stage += (problem.microbatches - 1) * sum(entry.size_bytes for entry in units.saved)
         most += problem.chunks_per_device * stage

@@ -20,6 +20,7 @@ hop[n,b]                    n is made before position b and needed there or late
 crosses[u,C,p]              u is on p and some unit of C is not                    transfers
 held[U,p]                   some unit of U is on p                                 memory
 load[p], start[p]           time of the stage on p, and when it starts             loads, latency
+tied[k]                     two identical blocks agree before their k-th unit      identical blocks
 start[j]                    when a job j of a pipeline's step starts               step
 ==========================  =====================================================  ===============
 
@@ -30,6 +31,7 @@ monotone                    y[u,p+1] <= y[u,p];  y[u,p] <= y[v,p] on edge (u,v) 
 cuts                        y[u,p] <= behind[b,p+1] for u in block b - 1;          cuts
                             behind[b,p] <= y[v,p] for v in block b
 pinned to stage k           x[u,p] => sum over q < p of occupied[q] = k            pinned stages
+identical blocks            rows of :mod:`solver.symmetry_rows`                    identical blocks
 right-aligned               used[p] <= used[p+1];  1 - used[p] <= y[u,p+1]         devices
 device choice               sum_k q[p,k] = used[p];  sum_p q[p,k] <= |k|           devices
 pins                        x[u,p] <= sum of q[p,k] over the allowed k             devices
@@ -61,6 +63,7 @@ from collections.abc import Callable, Sequence
 from solver.bounds import StageWindows
 from solver.crossings import Crossings
 from solver.cut_rows import add_cuts, add_pinned_stages
+from solver.identical_blocks import IdenticalBlocks
 from solver.latency_rows import LatencyRows
 from solver.linear import LinearSum
 from solver.load_rows import LoadRows
@@ -70,6 +73,7 @@ from solver.problem import ObjectiveName
 from solver.reduce import UnitGraph
 from solver.stage_model import StageModel
 from solver.step_rows import StepRows
+from solver.symmetry_rows import add_block_order
 
 
 class CpSatFormulation:
@@ -92,6 +96,8 @@ class CpSatFormulation:
         Only plans that leave no slot empty.
     all_rounds : bool
         Only plans that leave neither the first round empty nor the last.
+    identical : IdenticalBlocks, optional
+        Only plans with these blocks of `units` in order.
 
     Attributes
     ----------
@@ -112,6 +118,7 @@ class CpSatFormulation:
         order: Sequence[int] | None = None,
         use_all: bool = False,
         all_rounds: bool = False,
+        identical: IdenticalBlocks | None = None,
     ) -> None:
         self.stages = StageModel(
             units,
@@ -124,6 +131,8 @@ class CpSatFormulation:
         )
         add_cuts(self.stages)
         add_pinned_stages(self.stages)
+        if identical is not None:
+            add_block_order(self.stages, identical)
         self._crossings = Crossings(self.stages)
         self._memory = MemoryRows(self._crossings)
         self._loads = LoadRows(self._crossings, largest_load_ns)
