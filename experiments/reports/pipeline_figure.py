@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
 
 from experiments.reports.details import PipelineDetails, PlanDetails
 from experiments.reports.svg import (
@@ -17,6 +17,7 @@ from experiments.reports.svg import (
     RULE,
     SKY,
     TIME_UNITS,
+    VERMILLION,
     WIDTH,
     Drawing,
     axis_labels,
@@ -39,6 +40,7 @@ _STRIP: Final = 7
 _VISIBLE: Final = 0.3
 """Transfers that take fewer pixels are left out."""
 _LEAST: Final = 0.6
+_LABEL_SIZES: Final = (11.0, 10.0, 9.0, 8.0, 7.0)
 _EDGED: Final = 3.0
 """From this width on a box has white edges."""
 
@@ -106,11 +108,11 @@ def _fills(drawing: Drawing, chunks: int, *, backward: bool) -> Fills:
     """Return a fill for each pass and chunk; backward ones are hatched, later ones lighter."""
     fills: Fills = {}
     for chunk in range(chunks):
-        share = 0.1 + 0.7 * chunk / chunks
-        fills["forward", chunk] = mixed(SKY, share)
+        lighter = chunk / chunks
+        fills["forward", chunk] = mixed(SKY, 0.35 + 0.6 * lighter)
         if backward:
-            ground = mixed(ORANGE, share)
-            fills["backward", chunk] = drawing.hatch("rising", ground, mixed(ground, 0.45))
+            ground = mixed(ORANGE, 0.25 + 0.6 * lighter)
+            fills["backward", chunk] = drawing.hatch("rising", ground, VERMILLION)
     return fills
 
 
@@ -154,7 +156,7 @@ def _draw_spans(
 ) -> None:
     """Draw all boxes of one fill as one path, which keeps pages small."""
     corners: dict[tuple[str, bool], list[tuple[float, float, float, float]]] = defaultdict(list)
-    numbers: list[tuple[float, float, str, float]] = []
+    labels: list[_Label] = []
     for span in pipeline.spans:
         x, width = at(span.start_ns), at(span.end_ns) - at(span.start_ns)
         y = _TOP + span.rank * _ROW + 4
@@ -162,21 +164,31 @@ def _draw_spans(
             # However short, a pass is seen; white edges would hide it.
             fill, width = fills[span.step, span.position // ranks], max(width, _LEAST)
             corners[fill, width >= _EDGED].append((x, y, width, _BOX))
-            label = str(span.microbatch)
-            label_size = _label_size(label, width)
-            if label_size:
-                baseline = y + _BOX / 2 + label_size * 0.36
-                numbers.append((x + width / 2, baseline, label, label_size))
+            labels.append(_Label(str(span.microbatch), x + width / 2, y + _BOX / 2, width))
         elif width >= _VISIBLE:
             low = y + _BOX + (1 if span.kind == "send" else 1 + _STRIP / 2)
             fill = _SENDS if span.kind == "send" else _RECEIVES
             corners[fill, False].append((x, low, width, _STRIP / 2))
     for (fill, has_edge), rectangles in corners.items():
         drawing.path(boxes(rectangles), fill=fill, stroke=PAPER if has_edge else "none", width=0.6)
-    for middle, baseline, label, label_size in numbers:
-        drawing.text(middle, baseline, label, size=label_size, anchor="middle")
+    _draw_labels(drawing, labels)
 
 
-def _label_size(label: str, width: float) -> float:
-    """Return the largest size of type that fits a box, or 0."""
-    return next((size for size in (11.0, 9.0, 7.0) if text_width(label, size) <= width - 1.5), 0.0)
+class _Label(NamedTuple):
+    text: str
+    x: float
+    y: float
+    width: float
+
+    def fits(self, size: float) -> bool:
+        return text_width(self.text, size) <= self.width - 1
+
+
+def _draw_labels(drawing: Drawing, labels: Sequence[_Label]) -> None:
+    """Write the numbers that fit, all in the largest size in which most do."""
+    for size in _LABEL_SIZES:
+        fitting = [label for label in labels if label.fits(size)]
+        if len(fitting) >= 0.8 * len(labels):
+            break
+    for label in fitting:
+        drawing.text(label.x, label.y + size * 0.36, label.text, size=size, anchor="middle")

@@ -36,6 +36,16 @@ _LABELLED: Final = 44
 """From this width on a column has room for bytes."""
 _BEND: Final = 7
 
+_STEP: Final = (INK, "")
+_PAST: Final = (BLUE, "")
+_BACK: Final = (VERMILLION, "5 3")
+_MEANINGS: Final = {
+    _STEP: "to the next stage",
+    _PAST: "past other stages",
+    _BACK: "to an earlier stage",
+}
+"""Of the colour and dashes of an arc."""
+
 
 def quotient_figure(details: PlanDetails) -> str:
     """Return the quotient graph as SVG.
@@ -71,6 +81,7 @@ class _QuotientFigure:
             self._width,
         )
         self._height = height
+        self._drawn: set[tuple[str, str]] = set()
 
     def draw(self) -> Drawing:
         """Draw bands, then arcs, then what must stay readable."""
@@ -84,7 +95,7 @@ class _QuotientFigure:
         if self._column >= _LABELLED:
             for arc in (*forward, *backward):
                 self._draw_label(arc)
-        self._draw_legend(bool(backward))
+        self._draw_legend()
         return self._drawing
 
     def _draw_bands(self) -> None:
@@ -130,20 +141,18 @@ class _QuotientFigure:
         )
 
     def _draw_arc(self, arc: QuotientArc) -> None:
-        colour, dash = BLUE, ""
-        if self._is_step(arc):
-            colour, commands = INK, self._step_path(arc)
-        else:
-            commands = self._jump_path(arc)
-            if arc.source > arc.target:
-                colour, dash = VERMILLION, "5 3"
+        commands = self._step_path(arc) if self._is_step(arc) else self._jump_path(arc)
+        style = _STEP
+        if arc.target != arc.source + 1:
+            style = _PAST if arc.source < arc.target else _BACK
+        self._drawn.add(style)
         gradients = ""
         if arc.gradient_bytes:
             gradients = f", gradients back {format_bytes(arc.gradient_bytes)}"
         self._drawing.arrow(
             commands,
-            colour,
-            dash=dash,
+            style[0],
+            dash=style[1],
             tip=f"stage {arc.source} to stage {arc.target}: {counted(arc.values, 'value')}, "
             f"{format_bytes(arc.value_bytes)}{gradients}",
         )
@@ -239,20 +248,18 @@ class _QuotientFigure:
                 middle, first + 14 * row, line, size=size, anchor="middle", bold=bold, width=width
             )
 
-    def _draw_legend(self, has_backward: bool) -> None:
+    def _draw_legend(self) -> None:
         drawing, y = self._drawing, self._height - 14
-        entries = [(INK, "", "to the next stage"), (BLUE, "", "past other stages")]
-        if has_backward:
-            entries.append((VERMILLION, "5 3", "to an earlier stage"))
         x: float = _GUTTER
-        for colour, dash, label in entries:
+        for (colour, dash), label in _MEANINGS.items():
+            if (colour, dash) not in self._drawn:
+                continue
             drawing.arrow(f"M{number(x)} {number(y - 4)}h26", colour, dash=dash)
             drawing.text(x + 32, y, label, size=11)
             x += 32 + text_width(label, 11) + 22
-        drawing.text(
-            x,
-            y,
-            "Bytes of distinct values and their gradients, per microbatch.",
-            size=11,
-            fill=MUTED,
-        )
+        words = "Nothing passes between stages."
+        if self._details.arcs:
+            gradients = any(arc.gradient_bytes for arc in self._details.arcs)
+            words = "Bytes of distinct values" + (" and their gradients" if gradients else "")
+            words += ", per microbatch."
+        drawing.text(x, y, words, size=11, fill=MUTED)

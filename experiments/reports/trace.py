@@ -156,7 +156,7 @@ def _counters(details: PlanDetails) -> Iterable[Event]:
             yield {
                 "name": "memory",
                 "ph": "C",
-                "ts": at_ns / 1000,
+                "ts": round(at_ns) / 1000,
                 "pid": span.rank,
                 "tid": 0,
                 "args": {
