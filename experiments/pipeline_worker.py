@@ -93,7 +93,7 @@ class Worker:
         }
 
     def run(self, *, model: str, plans: list[dict[str, Any]], **settings: Any) -> dict[str, Any]:
-        """Run several plans of a model; see :func:`experiments.plan_steps.run_in_turn`."""
+        """Run plans of a model in turn, as :mod:`experiments.plan_steps` says."""
         from experiments.plan_steps import run_in_turn
 
         found = run_in_turn(
