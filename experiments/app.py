@@ -14,7 +14,7 @@ import typer
 from experiments.compare_command import compare
 from experiments.exit_codes import EXIT_CODES
 from experiments.hand_over_command import hand_over
-from experiments.list_commands import list_devices, list_models
+from experiments.list_commands import list_devices, list_models, list_planners
 from experiments.plan_command import plan
 from experiments.problem_commands import export, generate
 from experiments.profile_command import profile
@@ -75,7 +75,7 @@ _PANELS: Final[Mapping[str, Mapping[str, Callable[..., None]]]] = {
         "export": export,
         "generate": generate,
     },
-    "Lists": {"models": list_models, "devices": list_devices},
+    "Lists": {"models": list_models, "devices": list_devices, "planners": list_planners},
 }
 for _panel, _commands in _PANELS.items():
     for _name, _command in _commands.items():

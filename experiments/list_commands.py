@@ -1,4 +1,4 @@
-"""The commands ``models`` and ``devices``, which list what can be named."""
+"""The commands ``models``, ``devices`` and ``planners``, which list what can be named."""
 
 from __future__ import annotations
 
@@ -74,6 +74,38 @@ def list_devices(as_json: JsonOption = False) -> None:
     console = make_console()
     console.print(_table(header, rows, justify="right"))
     console.print("Use one as 2x80GiB@CLASS; a device file may define others.", markup=False)
+
+
+def list_planners(as_json: JsonOption = False) -> None:
+    """List the planners that can be compared: ours, and what others plan with."""
+    from experiments.planners.registry import PLANNERS
+
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": spec.name,
+                    "description": spec.description,
+                    "source": spec.source,
+                    "needs_model": spec.needs_model,
+                    "extra": spec.extra,
+                    "seeded": spec.seeded,
+                    "proves": spec.proves,
+                }
+                for spec in PLANNERS.values()
+            ]
+        )
+        return
+    rows = [
+        (
+            spec.name,
+            spec.description,
+            "yes" if spec.proves else "",
+            "a model" * spec.needs_model + f", fxpartition[{spec.extra}]" * bool(spec.extra),
+        )
+        for spec in PLANNERS.values()
+    ]
+    make_console().print(_table(("planner", "what it does", "proves", "needs"), rows))
 
 
 def _table(header: Sequence[str], rows: Iterable[Sequence[str]], justify: str = "left") -> Table:

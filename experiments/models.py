@@ -127,6 +127,14 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
 
 
+def describe_error(error: BaseException) -> str:
+    """Return an exception as one line; one of our own speaks for itself."""
+    text = first_line(error)
+    if isinstance(error, PartitionError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 def _checked(name: str, made: object) -> LoadedModel:
     import torch
 

@@ -107,7 +107,7 @@ def ask(shell, line):
 
 
 def test_bash_is_answered_in_lines(folder):
-    assert ask("bash", "fxpartition pl").split() == ["plan"]
+    assert ask("bash", "fxpartition pl").split() == ["plan", "planners"]
     offered = ask("bash", "fxpartition plan mlp --objective devices,b").splitlines()
     assert offered == ["devices,bottleneck"]
     assert set(ask("bash", "fxpartition split mlp --plan ").splitlines()) == {

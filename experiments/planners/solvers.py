@@ -1,0 +1,62 @@
+"""The solvers of this project, as planners under their own names."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
+from solver import SOLVERS, SolveLimits
+
+
+def _solve(name: str, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
+    return PlannerAnswer(SOLVERS[name](task.problem, limits))
+
+
+def _spec(
+    name: str, description: str, source: str, *, seeded: bool = False, proves: bool = False
+) -> PlannerSpec:
+    plan = partial(_solve, name)
+    return PlannerSpec(name, description, source, plan, seeded=seeded, proves=proves)
+
+
+SOLVER_PLANNERS: Final = (
+    _spec(
+        "auto",
+        "picks the exact method that will most likely prove the optimum first",
+        "solver/auto.py",
+        seeded=True,
+        proves=True,
+    ),
+    _spec(
+        "greedy",
+        "fewest devices by size, in execution order; sizes as the evaluator counts them",
+        "torch.fx.experimental.accelerator_partitioner, size_based, ported",
+    ),
+    _spec(
+        "chain",
+        "the best contiguous cut of the execution order, with exact costs and unequal devices",
+        "the interval dynamic program of sequence balancers",
+    ),
+    _spec(
+        "ideal-dp",
+        "the best plan over all ideals of the graph, where these are few",
+        "dynamic programming over ideals",
+        proves=True,
+    ),
+    _spec(
+        "coarse",
+        "coarsens, cuts, improves and bounds graphs of 10,000 operators and more",
+        "multilevel partitioning (Karypis and Kumar 1998)",
+        seeded=True,
+        proves=True,
+    ),
+    _spec(
+        "cp-sat",
+        "the best plan by constraint programming, with a proven bound",
+        "OR-Tools CP-SAT",
+        seeded=True,
+        proves=True,
+    ),
+)
+"""One for each of ``solver.SOLVERS``."""

@@ -1,0 +1,104 @@
+"""What a planner is given and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from experiments.models import LoadedModel
+from solver import PartitionError, PartitionProblem, SolveLimits, SolveResult
+
+if TYPE_CHECKING:
+    from fx_bridge.capture import CapturedGraph
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningTask:
+    """A problem and, where it was made from one, the model.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    loaded : LoadedModel, optional
+        For planners that plan by modules.
+    captured : CapturedGraph, optional
+        The capture that the problem was made from: its operators have the same names.
+    """
+
+    problem: PartitionProblem
+    loaded: LoadedModel | None = None
+    captured: CapturedGraph | None = None
+
+    def model(self, planner: str) -> tuple[LoadedModel, CapturedGraph]:
+        """Return the model and its capture.
+
+        Raises
+        ------
+        PartitionError
+            If the task is a problem alone, such as one from a file.
+        """
+        if self.loaded is None or self.captured is None:
+            raise PartitionError(
+                f"planner {planner!r} reads the model, and this problem has none; name a model "
+                "instead of a saved problem"
+            )
+        return self.loaded, self.captured
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerAnswer:
+    """What a planner makes of a task.
+
+    Parameters
+    ----------
+    result : SolveResult, optional
+        Judged by :func:`solver.evaluate`; None without a plan of all operators.
+    words : str
+        The answer in the planner's own terms, such as a device map.
+    spilled_bytes : int
+        Weights that it sends to disk instead of a device.
+    reason : str
+        Why there is no result, or empty.
+    """
+
+    result: SolveResult | None = None
+    words: str = ""
+    spilled_bytes: int = 0
+    reason: str = ""
+
+
+Planner = Callable[[PlanningTask, SolveLimits], PlannerAnswer]
+"""Raises what it cannot do; whoever calls it tells of that in the planner's own words."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSpec:
+    """A planner that can be named.
+
+    Attributes
+    ----------
+    name : str
+    description : str
+        One line: what it minimises, and what it knows of.
+    source : str
+        The paper or program that it is.
+    plan : callable
+    needs_model : bool
+        It reads the model, not the problem alone.
+    extra : str or None
+        The extra of this distribution that it needs.
+    seeded : bool
+        Its answer depends on ``limits.seed``.
+    proves : bool
+        It can prove that its plan is optimal.
+    """
+
+    name: str
+    description: str
+    source: str
+    plan: Planner
+    needs_model: bool = False
+    extra: str | None = None
+    seeded: bool = False
+    proves: bool = False

@@ -1,0 +1,68 @@
+"""A time limit for code that has none."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+T = TypeVar("T")
+
+_STEP_S: Final = 0.05
+
+
+class _TimeUp(BaseException):
+    """Raised in a thread from outside; no handler of Exception may stop it."""
+
+
+def call_within(limit_s: float | None, function: Callable[[], T]) -> T:
+    """Call `function` on a thread of its own, and end it when the time is up.
+
+    Parameters
+    ----------
+    limit_s : float or None
+        None is no limit.
+    function : callable
+        Python code: what runs natively is ended when it returns to Python.
+
+    Raises
+    ------
+    TimeoutError
+        When the time is up; by then the thread has ended, or ends at its next step in Python.
+    BaseException
+        What `function` raises.
+    """
+    answer: list[T] = []
+    failure: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            answer.append(function())
+        except BaseException as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=run, name="time limit", daemon=True)
+    deadline_s = float("inf") if limit_s is None else time.monotonic() + limit_s
+    thread.start()
+    try:
+        # In steps, so that Ctrl-C is heard.
+        while thread.is_alive() and time.monotonic() < deadline_s:
+            thread.join(min(_STEP_S, max(0.0, deadline_s - time.monotonic())))
+    finally:
+        if thread.is_alive():
+            _raise_in(thread)
+            thread.join(_STEP_S)
+    if answer:
+        return answer[0]
+    if failure and not isinstance(failure[0], _TimeUp):
+        raise failure[0]
+    raise TimeoutError(f"no answer within {limit_s:g} s")
+
+
+def _raise_in(thread: threading.Thread) -> None:
+    # Documented in Python's C API for this very use; a thread that has ended is not touched.
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(
+        ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeUp)
+    )

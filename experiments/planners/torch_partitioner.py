@@ -1,0 +1,83 @@
+"""torch's own ``accelerator_partitioner``, as shipped: every mode is a planner."""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from experiments.planners.answers import judged
+from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
+from experiments.planners.time_limit import call_within
+from solver import PartitionError, PartitionProblem, SolveLimits
+
+if TYPE_CHECKING:
+    from fx_bridge.accelerator_partitioner import TorchMode, TorchPartition
+    from fx_bridge.capture import CapturedGraph
+
+_SOURCE: Final = "torch.fx.experimental.accelerator_partitioner of the torch that is installed"
+
+
+def _plan(name: str, mode: TorchMode, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
+    from fx_bridge.foreign_plans import plan_in_rounds
+
+    problem = task.problem
+    _, captured = task.model(name)
+    started_s = time.perf_counter()
+    found = call_within(limits.time_limit_s, lambda: _ask(captured, problem, mode))
+    device_of = {
+        partition: problem.devices[devices[0]].name
+        for partition, devices in found.devices_of.items()
+        if devices
+    }
+    lost = {at for at in found.partition_of.values() if at not in device_of}
+    if lost:
+        raise PartitionError(
+            f"torch reports no device for {len(lost)} of {len(found.devices_of)} partitions"
+        )
+    plan = plan_in_rounds(
+        captured, {operator: device_of[at] for operator, at in found.partition_of.items()}
+    )
+    return judged(name, problem, plan, started_s, _words(problem, found))
+
+
+def _ask(captured: CapturedGraph, problem: PartitionProblem, mode: TorchMode) -> TorchPartition:
+    from fx_bridge.accelerator_partitioner import torch_partition
+
+    # All devices are of the first one's speed to torch, and all links as the default one.
+    device_class = problem.devices[0].device_class
+    ask = partial(
+        torch_partition,
+        captured,
+        device_bytes=[device.memory_bytes or sys.maxsize for device in problem.devices],
+        latency_ns={op.name: op.latency_on(device_class) for op in problem.operators},
+        bandwidth_bytes_per_s=problem.interconnect.default.bandwidth_bytes_per_s,
+    )
+    return ask(mode, ahead_of_time=ask("size_based") if mode == "aot_based" else None)
+
+
+def _words(problem: PartitionProblem, found: TorchPartition) -> str:
+    """Return how many partitions each device has, and which copies are left out."""
+    names = [device.name for device in problem.devices]
+    first = [devices[0] for devices in found.devices_of.values()]
+    words = ", ".join(
+        f"{first.count(at)} on {name}" for at, name in enumerate(names) if at in first
+    )
+    copies = sum(len(devices) > 1 for devices in found.devices_of.values())
+    told = f"; {copies} of them have copies on more devices, left out" if copies else ""
+    return f"{len(first)} partitions: {words}{told}"
+
+
+def _spec(mode: TorchMode, description: str) -> PlannerSpec:
+    name = f"torch-{mode.replace('_', '-')}"
+    return PlannerSpec(name, description, _SOURCE, partial(_plan, name, mode), needs_model=True)
+
+
+TORCH_PLANNERS: Final = (
+    _spec("size_based", "fewest devices by size in execution order; every output held to the end"),
+    _spec("sparse_nn", "as size_based, embedding modules apart; devices of equal memory"),
+    _spec("cost_aware", "merges partitions while that shortens the critical path"),
+    _spec("kl_based", "swaps operators of size_based while that shortens the critical path"),
+    _spec("aot_based", "carries out a given partition; here that of size_based"),
+)

@@ -1,0 +1,91 @@
+"""As many layers of the model on every device: what most people write by hand."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from experiments.planners.answers import judged
+from experiments.planners.deepspeed import partition_uniform
+from experiments.planners.sequence import LayerSequence
+from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
+from solver import PartitionError, SolveLimits
+from solver.quantities import printable
+
+if TYPE_CHECKING:
+    import torch
+
+    from fx_bridge.capture import CapturedGraph
+
+_NAME: Final = "uniform-layers"
+
+
+def repeated_layers(module: torch.nn.Module, captured: CapturedGraph) -> list[tuple[str, ...]]:
+    """Return the operators of every layer of a model, in execution order of the layers.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+    captured : CapturedGraph
+        A capture of it.
+
+    Returns
+    -------
+    list of tuple of str
+        The members of the outermost lists of modules (``ModuleList``, ``Sequential``) that have
+        several with operators, such as the blocks of a transformer; those of an encoder and of a
+        decoder alike.
+    """
+    from torch import nn
+
+    from fx_bridge.module_paths import module_operators
+
+    operators = module_operators(captured)
+    found: list[tuple[str, ...]] = []
+
+    def collect(parent: nn.Module, prefix: str) -> None:
+        children = [
+            (f"{prefix}{name}", child)
+            for name, child in parent.named_children()
+            if operators.get(f"{prefix}{name}")
+        ]
+        if isinstance(parent, (nn.ModuleList, nn.Sequential)) and len(children) > 1:
+            found.extend(operators[path] for path, _ in children)
+            return
+        for path, child in children:
+            collect(child, f"{path}.")
+
+    collect(module, "")
+    place = {node.name: at for at, node in enumerate(captured.operators)}
+    return sorted(found, key=lambda names: place[names[0]])
+
+
+def _plan(task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
+    loaded, captured = task.model(_NAME)
+    started_s = time.perf_counter()
+    blocks = repeated_layers(loaded.module, captured)
+    if not blocks:
+        raise PartitionError(
+            f"model {printable(loaded.name)} has no list of layers: no ModuleList or Sequential "
+            "with several modules"
+        )
+    layers = LayerSequence.of(task.problem)
+    unit_of = layers.units.unit_of_operator()
+    index_of = task.problem.index_of
+    # What comes before the first layer is with it, and what follows a layer is with that one.
+    first = [min(unit_of[index_of[name]] for name in names) for names in blocks]
+    starts = sorted([0, *first[1:], len(layers)])
+    ends = [starts[end] for end in partition_uniform(len(blocks), layers.stage_count)]
+    words = f"{len(blocks)} layers in stages of at most {-(-len(blocks) // layers.stage_count)}"
+    return judged(_NAME, task.problem, layers.plan(ends), started_s, words)
+
+
+UNIFORM_PLANNERS: Final = (
+    PlannerSpec(
+        _NAME,
+        "equal numbers of the model's own layers; no times, no sizes",
+        "the usual hand-made split of a ModuleList",
+        _plan,
+        needs_model=True,
+    ),
+)

@@ -1,0 +1,130 @@
+"""torch's own partitioner: what is reported is what torch reports, and nothing else changes."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.fx.experimental.accelerator_partitioner import Partitioner
+from torch.fx.experimental.partitioner_utils import (
+    Device,
+    NodeLatency,
+    PartitionerConfig,
+    PartitionMode,
+)
+from torch.fx.passes.shape_prop import ShapeProp
+
+from fx_bridge.accelerator_partitioner import TORCH_MODES, TorchPartition, torch_partition
+from fx_bridge.capture import capture
+from solver import PartitionError
+
+MODEL = nn.Sequential(
+    nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(512, 4)
+)
+IMAGE = torch.randn(1, 3, 12, 12)
+BYTES = [14_000, 12_000, 16_000]
+
+
+@pytest.fixture(scope="module")
+def captured():
+    return capture(MODEL, (IMAGE,))
+
+
+def as_torch_does_it(captured, mode, latency_ns):
+    """Operators of every submodule, by name, with its devices: of a split that torch makes."""
+    module = copy.deepcopy(captured.module)
+    for node in module.graph.nodes:
+        node.meta["mark"] = node.name  # split_module renames nodes, but keeps their metadata
+    ShapeProp(module).propagate(IMAGE)
+    config = PartitionerConfig(
+        [Device(f"d{i}", size, i) for i, size in enumerate(BYTES)],
+        PartitionMode[mode],
+        1e6,
+        {
+            node: NodeLatency(0.0, latency_ns.get(node.name, 0) * 1e-9)
+            for node in module.graph.nodes
+        },
+    )
+    reported = Partitioner().partition_graph(module, module, config)
+    split = reported.module_with_submodules
+    return sorted(
+        (
+            sorted(
+                inner.meta["mark"]
+                for inner in split.get_submodule(entry.submodule_node.target).graph.nodes
+                if inner.op == "call_function"
+            ),
+            tuple(entry.logical_device_ids),
+        )
+        for entry in reported.dag.nodes
+    )
+
+
+@pytest.mark.parametrize("mode", ["size_based", "cost_aware", "kl_based"])
+def test_partitions_are_those_of_torch(captured, mode):
+    latency_ns = {node.name: 1000 * (i + 1) for i, node in enumerate(captured.operators)}
+    found = torch_partition(
+        captured, mode, BYTES, latency_ns=latency_ns, bandwidth_bytes_per_s=1_000_000
+    )
+    assert list(found.partition_of) == [node.name for node in captured.operators]
+    members = {}
+    for name, partition in found.partition_of.items():
+        members.setdefault(partition, []).append(name)
+    ours = sorted((sorted(names), found.devices_of[at]) for at, names in members.items())
+    assert len(ours) > 1
+    assert ours == as_torch_does_it(captured, mode, latency_ns)
+
+
+def test_a_given_partition_is_carried_out(captured):
+    names = [node.name for node in captured.operators]
+    given = TorchPartition({name: int(i > 2) for i, name in enumerate(names)}, {0: (2,), 1: (0,)})
+    found = torch_partition(captured, "aot_based", BYTES, ahead_of_time=given)
+    assert found == given
+
+
+def test_the_capture_is_not_changed(captured):
+    before = [(node.name, set(node.meta), set(vars(node))) for node in captured.graph.nodes]
+    torch_partition(captured, "size_based", BYTES)
+    after = [(node.name, set(node.meta), set(vars(node))) for node in captured.graph.nodes]
+    assert after == before
+
+
+def test_torch_says_itself_what_it_cannot_do(captured):
+    with pytest.raises(RuntimeError, match="All devices must have same memory size!"):
+        torch_partition(captured, "sparse_nn", BYTES)
+    with pytest.raises(RuntimeError, match="Devices do not have enough memory for the module"):
+        torch_partition(captured, "size_based", [2_000, 2_000])
+
+
+class Several(nn.Module):
+    """Values that are tuples, and one that is no tensor."""
+
+    def forward(self, x):
+        largest, where = torch.topk(x, 2)
+        return largest.to(torch.float64) + where
+
+
+def test_values_that_are_no_tensors_have_a_size(captured):
+    several = capture(Several(), (torch.ones(4, 8),))
+    assert "_assert_tensor_metadata_default" in [node.name for node in several.operators]
+    found = torch_partition(several, "size_based", [10**6])
+    assert set(found.partition_of.values()) == {0}
+    assert found.devices_of == {0: (0,)}
+
+
+def test_models_on_the_meta_device_have_sizes():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 1000))
+        row = torch.empty(1, 1000)
+    found = torch_partition(capture(model, (row,)), "size_based", [4_020_000, 4_020_000])
+    assert dict(found.partition_of) == {"linear": 0, "linear_1": 1}
+
+
+def test_wrong_calls_are_one_line(captured):
+    with pytest.raises(PartitionError, match="mode 'size' is unknown; write one of size_based"):
+        torch_partition(captured, "size", BYTES)
+    with pytest.raises(PartitionError, match="give one as ahead_of_time"):
+        torch_partition(captured, "aot_based", BYTES)
+    with pytest.raises(PartitionError, match="capture the model first"):
+        torch_partition(MODEL, "size_based", BYTES)
+    assert len(TORCH_MODES) == len(PartitionMode)

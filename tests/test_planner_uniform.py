@@ -1,0 +1,82 @@
+"""Equal numbers of a model's own layers."""
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.models import LoadedModel
+from experiments.planners.task import PlanningTask
+from experiments.planners.uniform import UNIFORM_PLANNERS, repeated_layers
+from fx_bridge.capture import capture
+from fx_bridge.digraph import to_digraph
+from fx_bridge.module_paths import operators_of
+from solver import Device, PartitionError, SolveLimits, problem_from_digraph
+
+PLAN = UNIFORM_PLANNERS[0].plan
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        # A list inside of a layer is none of the model's layers.
+        self.inner = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Dropout())
+
+    def forward(self, x):
+        return x + self.inner(x)
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.start = nn.Linear(4, 4)
+        # Registered before it is used last.
+        self.decoder = nn.ModuleList(Block() for _ in range(3))
+        self.encoder = nn.ModuleList(Block() for _ in range(4))
+        self.end = nn.Linear(4, 2)
+
+    def forward(self, x):
+        x = self.start(x)
+        for block in (*self.encoder, *self.decoder):
+            x = block(x)
+        return self.end(x)
+
+
+def task_of(model, devices):
+    loaded = LoadedModel("model", model.eval(), (torch.ones(1, 4),))
+    captured = capture(model, loaded.args)
+    names = [Device(f"d{i}") for i in range(devices)]
+    return PlanningTask(problem_from_digraph(to_digraph(captured), names), loaded, captured)
+
+
+@pytest.fixture(scope="module")
+def task():
+    return task_of(Encoder(), 3)
+
+
+def test_layers_are_the_members_of_the_outermost_lists_in_execution_order(task):
+    paths = [f"encoder.{i}" for i in range(4)] + [f"decoder.{i}" for i in range(3)]
+    expected = [operators_of(task.captured, path) for path in paths]
+    assert repeated_layers(task.loaded.module, task.captured) == expected
+
+
+def test_stages_have_equal_numbers_of_layers(task):
+    answer = PLAN(task, SolveLimits())
+    plan = answer.result.plan
+    stages = [["start", *(f"encoder.{i}" for i in range(3))], ["encoder.3", "decoder.0"]]
+    stages.append(["decoder.1", "decoder.2", "end"])
+    for device, paths in zip(("d0", "d1", "d2"), stages, strict=True):
+        expected = {name for path in paths for name in operators_of(task.captured, path)}
+        assert set(plan.operators_of(device)) == expected
+    assert answer.words == "7 layers in stages of at most 3"
+    assert answer.result.status.value == "feasible"
+
+
+def test_more_devices_than_layers_leaves_some_out():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    plan = PLAN(task_of(model, 5), SolveLimits()).result.plan
+    assert plan.device_order == ("d0", "d1")
+
+
+def test_a_model_without_a_list_of_layers():
+    with pytest.raises(PartitionError, match="model model has no list of layers"):
+        PLAN(task_of(nn.Linear(4, 4), 2), SolveLimits())
