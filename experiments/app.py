@@ -18,6 +18,7 @@ from experiments.list_commands import list_devices, list_models, list_planners
 from experiments.plan_command import plan
 from experiments.problem_commands import export, generate
 from experiments.profile_command import profile
+from experiments.report_command import report
 from experiments.run_command import run
 from experiments.score_command import score
 from experiments.solve_command import solve
@@ -71,6 +72,7 @@ _PANELS: Final[Mapping[str, Mapping[str, Callable[..., None]]]] = {
     "Use a plan": {"split": split, "hand-over": hand_over, "run": run},
     "Experiments": {
         "compare": compare,
+        "report": report,
         "profile": profile,
         "export": export,
         "generate": generate,

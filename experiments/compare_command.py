@@ -45,7 +45,7 @@ def compare(
             "--out",
             "-o",
             metavar="DIR",
-            help="Folder for results.json and report.md, made if missing.",
+            help="Folder for the report, made if missing.",
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
@@ -64,7 +64,7 @@ def compare(
     from experiments.instances import NamedDevices
     from experiments.models import DEFAULT_MODELS, resolve_model
     from experiments.records import DEFAULT_PLANNERS, CompareSettings
-    from experiments.report import prepare_folder
+    from experiments.reports.writing import prepare_folder, write_report
 
     named = dict.fromkeys(problem.devices or ())
     settings = CompareSettings(
@@ -79,19 +79,19 @@ def compare(
 
     from experiments.comparison import run_comparison
     from experiments.progress import ProgressLine
-    from experiments.report import to_json, write_report
     from experiments.reports.headline import headline
+    from experiments.reports.study_json import study_to_json
     from experiments.reports.terminal import study_table
 
     with ProgressLine() as progress:
         study = run_comparison(sources, settings, progress)
     if as_json:
-        print_json(to_json(study))
+        print_json(study_to_json(study))
     else:
         console = make_console()
         console.print(study_table(study, console.width))
-        for sentence in headline(study):
-            console.print(printable(sentence), markup=False)
+        for finding in headline(study):
+            console.print(printable(str(finding)), markup=False)
     if out is not None:
         for path in write_report(study, out):
             say_written(path)

@@ -269,7 +269,29 @@ def test_compare_writes_the_report_and_survives_a_failing_model(
     assert "ValueError: no luck" in data["models"][1]["reason"]
     page = (folder / "report.md").read_text()
     assert "no luck" in page
-    assert "| equal | auto (ideal-dp) | optimal |" in page
+    assert "| **auto (ideal-dp)** | **optimal** |" in page
+    assert "ValueError: no luck" in (folder / "report.html").read_text()
+
+
+def test_a_report_of_results_that_exist(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    words = ["compare", str(saved), "--solver", "greedy", "--solver", "chain"]
+    assert main([*words, "--out", str(folders[0])]) == 0
+    compared = capsys.readouterr().out
+    results = str(folders[0] / "results.json")
+    assert main(["report", results, "--out", str(folders[1])]) == 0
+    assert capsys.readouterr().out == compared
+    first, second = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
+        for folder in folders
+    )
+    assert first == second
+    assert main(["report", results, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == "fxpartition.study"
+    assert main(["report", str(saved)]) == 2
+    assert "expected 'fxpartition.study'" in capsys.readouterr().err
 
 
 def test_compare_as_json(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -483,7 +505,7 @@ def test_a_stopped_comparison_leaves_the_old_report_whole(
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == code, done.stderr
     assert "Traceback" not in done.stderr
-    assert [path.name for path in folder.iterdir()] == ["report.md"]
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["report.md"]
     assert (folder / "report.md").read_text() == "mine"
 
 

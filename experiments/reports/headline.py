@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from experiments.records import EXACT_PLANNERS, CaseKey, PlannerRow, Study
 from experiments.reports.statistics import (
@@ -38,16 +39,33 @@ _HEADER: Final = (
 )
 
 
-def headline(study: Study) -> tuple[str, ...]:
-    """Return what a study shows, one plain sentence each."""
-    sentences: list[str] = []
+class Finding(NamedTuple):
+    """Something that a study shows, in plain sentences.
+
+    Attributes
+    ----------
+    about : str
+        What is compared with the exact solver, or the objective that the next findings are
+        about; or empty.
+    text : str
+    """
+
+    about: str
+    text: str
+
+    def __str__(self) -> str:
+        return ": ".join(part for part in self if part)
+
+
+def headline(study: Study) -> tuple[Finding, ...]:
+    """Return what a study shows, the most important first."""
+    found: list[Finding] = []
     groups = by_objective(study.rows)
     for objective, rows in groups.items():
-        told = _objective_sentences(rows)
-        if len(groups) > 1 and told:
-            sentences.append(f"Objective {', '.join(objective)}:")
-        sentences += told
-    sentences += _check_sentences(study)
+        if len(groups) > 1:
+            found.append(Finding(f"Objective {', '.join(objective)}", ""))
+        found += _objective_findings(rows)
+    sentences = _check_sentences(study)
     sentences += [
         f"{case_name(case.key)} could not be compared: {_ended(case.reason)}"
         for case in study.cases
@@ -58,35 +76,41 @@ def headline(study: Study) -> tuple[str, ...]:
         for record in study.models
         if record.reason
     ]
-    return tuple(sentences)
+    return (*found, *(Finding("", sentence) for sentence in sentences))
 
 
-def headline_tables(study: Study) -> tuple[Table, ...]:
-    """Return the table of all planners beside the exact solver, one for each objective."""
-    tables: list[Table] = []
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All planners beside the exact solver, for the cases of one objective."""
+
+    title: str
+    compared: tuple[Versus, ...]
+    table: Table
+
+
+def comparisons(study: Study) -> tuple[Comparison, ...]:
+    """Return the comparison with the exact solver, one for each objective."""
+    found: list[Comparison] = []
     groups = by_objective(study.rows)
     for objective, rows in groups.items():
         reference = reference_planner(rows)
-        if reference is None:
-            continue
-        compared = compare_planners(rows, reference)
+        compared = () if reference is None else compare_planners(rows, reference)
         if not compared:
             continue
-        caption = f"Planners beside the exact solver ({reference})"
+        title = f"Planners beside the exact solver ({reference})"
         if len(groups) > 1:
-            caption += f", objective {', '.join(objective)}"
-        tables.append(
-            Table(
-                header=_HEADER,
-                rows=tuple(_versus_cells(versus) for versus in compared),
-                text_columns=frozenset(("planner",)),
-                marked=frozenset(
-                    index for index, each in enumerate(compared) if each.planner == BEST_OTHER
-                ),
-                caption=caption,
-            )
+            title += f", objective {', '.join(objective)}"
+        table = Table(
+            header=_HEADER,
+            rows=tuple(_versus_cells(versus) for versus in compared),
+            text_columns=frozenset(("planner",)),
+            marked=frozenset(
+                index for index, each in enumerate(compared) if each.planner == BEST_OTHER
+            ),
+            caption=title,
         )
-    return tuple(tables)
+        found.append(Comparison(title, compared, table))
+    return tuple(found)
 
 
 def _versus_cells(versus: Versus) -> tuple[str, ...]:
@@ -120,19 +144,20 @@ def format_ratio(ratio: float | None) -> str:
     return f"{ratio:.3f}"
 
 
-def _objective_sentences(rows: Sequence[PlannerRow]) -> list[str]:
+def _objective_findings(rows: Sequence[PlannerRow]) -> list[Finding]:
     reference = reference_planner(rows)
     if reference is None:
-        return [
+        text = (
             f"No exact solver was asked (one of {', '.join(EXACT_PLANNERS)}), so nothing is "
             "compared with an optimum."
-        ]
-    sentences = _proof_sentences(proofs_of(rows, reference))
+        )
+        return [Finding("", text)]
+    found = [Finding("", text) for text in _proof_sentences(proofs_of(rows, reference))]
     compared = compare_planners(rows, reference)
     # What it is worth at all comes first.
     for versus in sorted(compared, key=lambda each: each.planner != BEST_OTHER):
-        sentences += _versus_sentences(versus)
-    return sentences
+        found.append(Finding(_capital(versus.planner), _versus_text(versus)))
+    return found
 
 
 def _proof_sentences(proofs: Proofs) -> list[str]:
@@ -140,18 +165,19 @@ def _proof_sentences(proofs: Proofs) -> list[str]:
     text = f"The exact solver ({name}) proves its plan optimal in {len(proofs.optimal)} of "
     text += _counted(answers, "case")
     if (longest := proofs.longest_proof) is not None:
-        text += (
-            f"; the median proof took {format_seconds(proofs.median_proof_s)}, the longest "
-            f"{format_seconds(longest.wall_time_s)} ({case_name(longest.case)})"
-        )
+        slowest = f"{format_seconds(longest.wall_time_s)} ({case_name(longest.case)})"
+        text += "; the proof took " if len(proofs.optimal) == 1 else "; the median proof took "
+        if len(proofs.optimal) > 1:
+            text += f"{format_seconds(proofs.median_proof_s)}, the longest "
+        text += slowest
     sentences = [f"{text}."]
     if proofs.open:
         text = f"In {len(proofs.open)} it has a plan without a proof"
         if (worst := proofs.largest_gap) is not None:
-            text += (
-                f": median gap {format_gap(proofs.median_gap)}, largest "
-                f"{format_gap(worst.gap)} ({case_name(worst.case)})"
-            )
+            median = "" if len(proofs.open) == 1 else f"median {format_gap(proofs.median_gap)}, "
+            text += f": gap {median}"
+            text += "" if not median else "largest "
+            text += f"{format_gap(worst.gap)} ({case_name(worst.case)})"
         sentences.append(f"{text}.")
     if proofs.infeasible:
         sentences.append(f"It proves that no plan exists in {_listed_rows(proofs.infeasible)}.")
@@ -166,10 +192,10 @@ def _proof_sentences(proofs: Proofs) -> list[str]:
     return sentences
 
 
-def _versus_sentences(versus: Versus) -> list[str]:
-    sentences = [f"{_capital(versus.planner)}: {_compared(versus)}."]
+def _versus_text(versus: Versus) -> str:
     has = "the others have" if versus.planner == BEST_OTHER else f"{versus.planner} has"
     over = "all the others" if versus.planner == BEST_OTHER else versus.planner
+    sentences = [f"{_compared(versus)}."]
     if versus.planner in _IN_FULL:
         if versus.only_reference:
             sentences.append(
@@ -178,8 +204,8 @@ def _versus_sentences(versus: Versus) -> list[str]:
             )
         if versus.ties:
             sentences.append(
-                f"The exact solver buys nothing over {over} in {len(versus.ties)} of "
-                f"{_counted(versus.compared, 'case')}, but for the proof: {_listed(versus.ties)}."
+                f"The exact solver buys nothing over {over}, but for the proof, in "
+                f"{len(versus.ties)}: {_listed(versus.ties)}."
             )
     if versus.losses:
         sentences.append(f"The exact solver is WORSE than {over} in {_listed(versus.losses)}.")
@@ -188,24 +214,24 @@ def _versus_sentences(versus: Versus) -> list[str]:
             f"{_capital(has)} a plan, and the exact solver has NONE, in "
             f"{_listed(versus.only_planner)}."
         )
-    return sentences
+    return " ".join(sentences)
 
 
 def _compared(versus: Versus) -> str:
-    parts: list[str] = []
     if versus.compared:
-        parts.append(
-            f"in {_counted(versus.compared, 'case')} where both have plans, the exact solver's is "
-            f"better in {len(versus.wins)}, equal in {len(versus.ties)}, worse in "
-            f"{len(versus.losses)}"
-        )
+        parts = [
+            f"the exact solver is better in {len(versus.wins)}, equal in {len(versus.ties)}, worse "
+            f"in {len(versus.losses)} of {_counted(versus.compared, 'case')} where both have plans"
+        ]
     else:
-        parts.append("in no case do both have a plan")
+        parts = ["in no case do both have a plan"]
     mean, most = versus.geometric_mean, versus.largest
     if mean is not None and most is not None:
-        told = f"in the geometric mean its objective is {format_ratio(mean)} times the exact one"
-        if most[0] > 1:
-            told += f", at most {format_ratio(most[0])} times ({case_name(most[1])})"
+        told = f"{_object(versus)} is {format_ratio(mean)} times the exact one"
+        if len(versus.ratios) > 1:
+            told += " in the geometric mean"
+            if most[0] > 1:
+                told += f", {format_ratio(most[0])} times at most ({case_name(most[1])})"
         parts.append(told)
     if versus.without_ratio:
         parts.append(
@@ -224,6 +250,10 @@ def _compared(versus: Versus) -> str:
     if troubles and versus.planner != BEST_OTHER:
         parts.append(f"{', '.join(troubles)} of {_counted(outcomes.answers, 'answer')}")
     return "; ".join(parts)
+
+
+def _object(versus: Versus) -> str:
+    return "their objective" if versus.planner == BEST_OTHER else "its objective"
 
 
 def _capital(text: str) -> str:
@@ -263,10 +293,10 @@ def _listed(keys: Sequence[CaseKey]) -> str:
     return ", ".join(named[:_LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
-def case_name(key: CaseKey) -> str:
+def case_name(key: CaseKey, *, with_model: bool = True) -> str:
     """Return how sentences name a case."""
     memory = "" if key.memory_model == "inference" else f" ({key.memory_model} memory)"
-    return f"{key.model} on {key.device_set} devices{memory}"
+    return f"{key.model} " * with_model + f"on {key.device_set} devices{memory}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -1,0 +1,66 @@
+"""The command ``report``: the report of results that exist."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from experiments.completions import complete_files
+from experiments.options import OUTPUT_PANEL, JsonOption
+from experiments.output import make_console, print_json, say_written
+from solver import PartitionError
+from solver.quantities import printable
+
+
+def report(
+    results: Annotated[
+        str,
+        typer.Argument(
+            metavar="RESULTS",
+            help="The .sqlite file of a sweep, or the results.json of a report.",
+            autocompletion=complete_files(".sqlite", ".json"),
+        ),
+    ],
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Folder for the report, made if missing; without it only the terminal.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Report what a sweep or a comparison found.
+
+    For example:
+
+        fxpartition report results.sqlite --out report
+
+    The folder then holds report.html, which needs nothing else, the same as
+    report.md, all numbers as results.json, and the problems, plans and
+    traces for Perfetto.
+    """
+    from experiments.reports.headline import headline
+    from experiments.reports.study_json import read_study, study_to_json
+    from experiments.reports.terminal import study_table
+    from experiments.reports.writing import prepare_folder, write_report
+
+    if out is not None:
+        prepare_folder(out)
+    study = read_study(results)
+    if not study.cases and not study.models:
+        raise PartitionError(f"{results} holds no answers; give results that do")
+    if as_json:
+        print_json(study_to_json(study))
+    else:
+        console = make_console()
+        console.print(study_table(study, console.width))
+        for finding in headline(study):
+            console.print(printable(str(finding)), markup=False)
+    if out is not None:
+        for written in write_report(study, out):
+            say_written(written)

@@ -1,0 +1,85 @@
+"""How to read a report and where it ends, in words that Markdown and HTML share."""
+
+from __future__ import annotations
+
+from typing import Final
+
+HOW_TO_READ: Final = (
+    (
+        "One evaluator",
+        "Every plan, whoever found it, is costed by one evaluator; objective is its value, and "
+        "less is better. No planner is believed about its own plan.",
+    ),
+    (
+        "Bound and gap",
+        "A bound is proven: no plan is better. The gap is how far a plan may be from the best; "
+        "optimal means that bound and objective are the same number. Only our solvers prove "
+        "bounds.",
+    ),
+    (
+        "Times the exact objective",
+        "A planner's first objective divided by the exact solver's, in the geometric mean over the "
+        "cases where both have feasible plans. Above 1 the exact solver is better. Better, equal "
+        "and worse compare all objectives in their order, as exact integers.",
+    ),
+    (
+        "Best of the others",
+        "For every case the best plan of all planners that prove nothing: what a person gets who "
+        "runs them all and keeps the best.",
+    ),
+    (
+        "Planners",
+        "greedy grows partitions by size and knows no time; chain is the best contiguous cut of "
+        "the execution order, devices in any order, and the strongest classical baseline; auto "
+        "picks a method that covers all plans and names it in brackets. Others are peers, each "
+        "asked in its own terms.",
+    ),
+    (
+        "Quotient graph",
+        "Stages as nodes, with their devices; arcs say how many bytes cross for one sample or "
+        "microbatch.",
+    ),
+    (
+        "Memory timelines",
+        "What a device holds while its operators run one after another, against its capacity. "
+        "Peak memory is the largest value: weights, received values, live activations, and in "
+        "training what backward passes need.",
+    ),
+    (
+        "Loads",
+        "Compute, send and receive time of a device for one sample or microbatch. The largest "
+        "load is the bottleneck: the time between two samples when all devices work at once.",
+    ),
+    (
+        "Pipeline",
+        "The plan at work on several microbatches. The trace file beside the report opens in "
+        "Perfetto (https://ui.perfetto.dev) and in chrome://tracing.",
+    ),
+    (
+        "Incumbent and bound",
+        "The best plan so far and the proven limit while the search ran; where they meet, the "
+        "plan is proven.",
+    ),
+    (
+        "Same results",
+        "A split model is called with the inputs of the model, and all outputs are compared with "
+        "the model's.",
+    ),
+)
+
+LIMITS: Final = (
+    "Times of operators come from a roofline of published speeds, unless devices or profiles said "
+    "otherwise: no number here was measured on the devices that plans name. Ratios of objectives "
+    "are ratios of the model of cost, not of measured runs.",
+    "A proof of optimality holds for the problem at hand: its operators, costs, memory model and "
+    "limits on stages. It says nothing of a plan that the problem does not contain, such as one "
+    "that runs an operator on two devices.",
+    "Memory counts tensors. What an allocator loses to fragments, and what a runtime needs for "
+    "itself, must be left free in the capacity.",
+    "Capacities of devices called equal and unequal follow from the model: in total a fixed slack "
+    "above what the model needs on one device, more only where no contiguous cut fits in that.",
+    "Searches share the machine's cores and stop at a limit of time, so wall times, and plans that "
+    "are not proven, may differ in another run; proven objectives do not.",
+    "Peers plan by other terms (whole modules, weights alone). What they answer is judged by our "
+    "evaluator, which counts what they do not.",
+)
