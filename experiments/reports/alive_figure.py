@@ -115,9 +115,12 @@ def _draw_kinds(
     fills: Mapping[AliveKind, str],
 ) -> None:
     x, y, width = place
+    # Of two long names neither displaces the number between them.
     device = shortened(entry.device, width * 0.45, bold=True)
-    title = f"{device}: {format_bytes(entry.memory_bytes)} at {entry.peak_operator}"
-    drawing.text(x, y + 14, title, bold=True, width=width)
+    title = f"{device}: {format_bytes(entry.memory_bytes)} at "
+    assert entry.peak_operator is not None
+    operator = shortened(entry.peak_operator, width - text_width(title, bold=True), bold=True)
+    drawing.text(x, y + 14, title + operator, bold=True)
     at = scale(max(1, entry.memory_bytes), 0, width)
     start = 0
     for kind, total in _by_kind(entry).items():

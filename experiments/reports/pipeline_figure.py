@@ -40,7 +40,7 @@ _STRIP: Final = 7
 _VISIBLE: Final = 0.3
 """Transfers that take fewer pixels are left out."""
 _LEAST: Final = 0.6
-_LABEL_SIZES: Final = (11.0, 10.0, 9.0, 8.0, 7.0)
+_LABEL_SIZES: Final = (11.0, 9.0, 7.0)
 _EDGED: Final = 3.0
 """From this width on a box has white edges."""
 
@@ -100,7 +100,13 @@ def _words(pipeline: PipelineDetails) -> str:
     return words
 
 
-Fills = dict[tuple[str, int], str]
+class _Fill(NamedTuple):
+    fill: str
+    halo: str
+    """Colour around numbers that keeps them apart from hatches."""
+
+
+Fills = dict[tuple[str, int], _Fill]
 """By "forward" or "backward", and chunk."""
 
 
@@ -109,10 +115,11 @@ def _fills(drawing: Drawing, chunks: int, *, backward: bool) -> Fills:
     fills: Fills = {}
     for chunk in range(chunks):
         lighter = chunk / chunks
-        fills["forward", chunk] = mixed(SKY, 0.35 + 0.6 * lighter)
+        fills["forward", chunk] = _Fill(mixed(SKY, 0.35 + 0.6 * lighter), "")
         if backward:
             ground = mixed(ORANGE, 0.25 + 0.6 * lighter)
-            fills["backward", chunk] = drawing.hatch("rising", ground, VERMILLION)
+            hatch = drawing.hatch("rising", ground, mixed(VERMILLION, 0.15))
+            fills["backward", chunk] = _Fill(hatch, ground)
     return fills
 
 
@@ -124,10 +131,10 @@ def _draw_legend(drawing: Drawing, pipeline: PipelineDetails, fills: Fills, chun
     entries: list[tuple[str, str]] = []
     for step in ("forward", "backward"):
         if (step, 0) in fills:
-            entries.append((fills[step, 0], step))
+            entries.append((fills[step, 0].fill, step))
             if 1 < chunks <= 4:
-                entries[-1] = (fills[step, 0], f"{step}, chunk 0")
-                entries += [(fills[step, chunk], str(chunk)) for chunk in range(1, chunks)]
+                entries[-1] = (fills[step, 0].fill, f"{step}, chunk 0")
+                entries += [(fills[step, chunk].fill, str(chunk)) for chunk in range(1, chunks)]
     kinds = {span.kind for span in pipeline.spans}
     if "send" in kinds:
         entries.append((_SENDS, "send (below)"))
@@ -162,9 +169,10 @@ def _draw_spans(
         y = _TOP + span.rank * _ROW + 4
         if span.kind == "compute":
             # However short, a pass is seen; white edges would hide it.
-            fill, width = fills[span.step, span.position // ranks], max(width, _LEAST)
+            width = max(width, _LEAST)
+            fill, halo = fills[span.step, span.position // ranks]
             corners[fill, width >= _EDGED].append((x, y, width, _BOX))
-            labels.append(_Label(str(span.microbatch), x + width / 2, y + _BOX / 2, width))
+            labels.append(_Label(str(span.microbatch), x + width / 2, y + _BOX / 2, width, halo))
         elif width >= _VISIBLE:
             low = y + _BOX + (1 if span.kind == "send" else 1 + _STRIP / 2)
             fill = _SENDS if span.kind == "send" else _RECEIVES
@@ -179,16 +187,23 @@ class _Label(NamedTuple):
     x: float
     y: float
     width: float
-
-    def fits(self, size: float) -> bool:
-        return text_width(self.text, size) <= self.width - 1
+    halo: str
 
 
 def _draw_labels(drawing: Drawing, labels: Sequence[_Label]) -> None:
-    """Write the numbers that fit, all in the largest size in which most do."""
-    for size in _LABEL_SIZES:
-        fitting = [label for label in labels if label.fits(size)]
-        if len(fitting) >= 0.8 * len(labels):
-            break
-    for label in fitting:
-        drawing.text(label.x, label.y + size * 0.36, label.text, size=size, anchor="middle")
+    """Write the numbers that fit; boxes of one width have numbers of one size."""
+    widest = max(labels, key=lambda label: len(label.text)).text
+    for label in labels:
+        room = label.width - 1
+        size = next((size for size in _LABEL_SIZES if text_width(widest, size) <= room), 0.0)
+        if not size and text_width(label.text, _LABEL_SIZES[-1]) <= room:
+            size = _LABEL_SIZES[-1]
+        if size:
+            drawing.text(
+                label.x,
+                label.y + size * 0.36,
+                label.text,
+                size=size,
+                anchor="middle",
+                halo=label.halo,
+            )
