@@ -126,6 +126,26 @@ class PairSum:
             here = read == level
             self._feature(here, here, -cost)
 
+    def add_links(
+        self, lower: Sequence[int], upper: Sequence[int], cost: int, *, sent: bool
+    ) -> None:
+        """Add a cost for each link of identical chains that is sent (or received).
+
+        Of n chains between two levels before the set, and m behind it, min(n, m) rest
+        (:mod:`solver.repeated_chains`).
+
+        Parameters
+        ----------
+        lower, upper : sequence of int
+            The blocks before and behind the links.
+        """
+        between = self._member[list(lower)].sum(axis=0) - self._member[list(upper)].sum(axis=0)
+        target = self.of_end if sent else self.of_start
+        target += float(cost) * between
+        for least in range(1, len(lower) + 1):
+            here = between >= least
+            self._feature(here, here, -float(cost))
+
     def _count(self, crossing: Crossing) -> npt.NDArray[np.int64]:
         counts: npt.NDArray[np.int64] = self._member[list(crossing.consumers)].sum(axis=0)
         return counts

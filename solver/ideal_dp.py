@@ -43,7 +43,8 @@ all (:mod:`solver.ideal_chunks`, with the proof). Only ``bottleneck`` with the m
 
 **What makes it fast.** Units that some best plan keeps together are merged first
 (:mod:`solver.dominance`, :func:`solver.ideals.collapse`), which removes most ideals of some graphs:
-every dangling output doubles their number. Costs of all pairs
+every dangling output doubles their number. Of ideals that differ by exchanges of identical chains
+one is regarded (:mod:`solver.repeated_chains`). Costs of all pairs
 of ideals in a block are one matrix product (:mod:`solver.ideal_costs`), and a ceiling on the load
 leaves few ideals where a set of devices can end (:mod:`solver.ideal_sweep`).
 """
@@ -68,6 +69,7 @@ from solver.net_times import relay_times
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 from solver.reduce import DeviceKind, UnitGraph, condense, interchangeable_kinds
+from solver.repeated_chains import RepeatedChains, repeated_chains
 from solver.result import SolveLimits, SolveResult, SolveStatus
 
 _NAME = "ideal-dp"
@@ -141,7 +143,14 @@ def can_win(problem: PartitionProblem) -> bool:
             few, many = _INTERLEAVED.get(problem.chunks_per_device, (0, 0))
             most = many if moved_ns <= _CHEAP_TRANSFERS * work_ns else few
     most = min(most, _MOST_ENTRIES // max(blocks.count, 1))
-    return list_ideals(blocks.count, blocks.edges, most) is not None
+    chains = _chains(units, blocks)
+    return list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most) is not None
+
+
+def _chains(units: UnitGraph, blocks: Blocks) -> RepeatedChains:
+    # With several chunks the places of chains in other rounds tell them apart.
+    one_chunk = units.problem.chunks_per_device == 1
+    return repeated_chains(units, blocks) if one_chunk else RepeatedChains()
 
 
 def _latencies_ns(units: UnitGraph, kinds: Sequence[DeviceKind]) -> list[list[int]]:
@@ -245,7 +254,8 @@ def _solve_blocks(
     problem = units.problem
     most = MOST_IDEALS if problem.chunks_per_device == 1 else _MOST_INTERLEAVED
     most = min(most, _MOST_ENTRIES // max(blocks.count, 1))
-    ideals = list_ideals(blocks.count, blocks.edges, most)
+    chains = _chains(units, blocks)
+    ideals = list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most)
     if ideals is None:
         return _Answer(SolveStatus.UNKNOWN, reason=f"the graph has more than {most:,} ideals")
     most_devices = len(problem.devices)
@@ -263,7 +273,7 @@ def _solve_blocks(
             units, kinds, blocks, ideals, sets, incumbent_ns, deadline_s, _MOST_PAIRS
         )
         return _interleave(search)
-    tables = StageTables(units, kinds, blocks, ideals)
+    tables = StageTables(units, kinds, blocks, ideals, chains)
     sweep = Sweep(tables, sets, incumbent_ns, deadline_s, _MOST_PAIRS)
     try:
         found = _minimise(problem, sweep)
@@ -275,7 +285,7 @@ def _solve_blocks(
     if found is None:
         return _Answer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
     solution, values = found
-    return _judge(problem, blocks, _plan(units, kinds, blocks, tables, solution), values)
+    return _judge(problem, blocks, _plan(units, kinds, blocks, tables, solution, chains), values)
 
 
 def _interleave(search: InterleavedSearch) -> _Answer:
@@ -334,6 +344,7 @@ def _plan(
     blocks: Blocks,
     tables: StageTables,
     solution: Solution,
+    chains: RepeatedChains,
 ) -> PartitionPlan:
     free = [[device.name for device in kind.devices] for kind in kinds]
     order = [free[stage.kind].pop(0) for stage in solution.stages]
@@ -342,5 +353,6 @@ def _plan(
         inside = tables.member[:, stage.end] & ~tables.member[:, stage.start]
         for block in inside.nonzero()[0]:
             stage_of_block[int(block)] = position
+    chains.place(stage_of_block)
     stages = blocks.stage_of_units(stage_of_block)
     return PartitionPlan(units.lift([order[stage] for stage in stages]), tuple(order))

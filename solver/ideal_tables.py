@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ from solver.ideal_costs import Bools, Crossing, Floats, Indices, PairSum
 from solver.ideals import DROPPED, Blocks, consuming_blocks, membership
 from solver.net_times import both_ways, net_times, relay_times
 from solver.reduce import DeviceKind, Net, UnitGraph
+from solver.repeated_chains import RepeatedChains
 
 
 def net_times_ns(units: UnitGraph, device: Device, *, sends: bool) -> list[int]:
@@ -47,6 +48,8 @@ class StageTables:
     blocks : Blocks
     ideals : sequence of int
         Bit masks of all ideals, the smaller ones first.
+    chains : RepeatedChains, optional
+        Groups of identical chains, of which `ideals` has only those that satisfy their arcs.
 
     Attributes
     ----------
@@ -64,7 +67,9 @@ class StageTables:
         kinds: Sequence[DeviceKind],
         blocks: Blocks,
         ideals: Sequence[int],
+        chains: RepeatedChains | None = None,
     ) -> None:
+        self._links = {} if chains is None else chains.links()
         self.units, self.problem, self.kinds, self.blocks = units, units.problem, kinds, blocks
         times = np.array([units.latency_ns(k.device.device_class) for k in kinds], dtype=np.int64)
         fastest = times.min(axis=0)
@@ -130,17 +135,35 @@ class StageTables:
                 send = PairSum(self.member)
                 # Times that overlap are compared, others are added.
                 receive = PairSum(self.member) if self.problem.interconnect.overlap else send
-                for crossing in self._crossings(nets, key[0]):
-                    send.add_sent(crossing)
-                for crossing in self._crossings(nets, key[1]):
-                    receive.add_received(crossing)
+                self._add_sent(send, self._crossings(nets, key[0]))
+                self._add_received(receive, self._crossings(nets, key[1]))
                 known[key] = _Profile((send,) if receive is send else (send, receive))
             self._profiles.append(known[key])
         self.transfer = PairSum(self.member)
         self.most_transfer_bytes = sum(net.value_bytes * len(net.consumers) for net in nets)
         if "transfer" in self.problem.objective:
-            for crossing in self._crossings(nets, [net.value_bytes for net in nets]):
-                self.transfer.add_received(crossing)
+            sizes_bytes = [net.value_bytes for net in nets]
+            self._add_received(self.transfer, self._crossings(nets, sizes_bytes))
+
+    def _add_sent(self, table: PairSum, crossings: Sequence[Crossing]) -> None:
+        for crossing in self._without_links(table, crossings, sent=True):
+            table.add_sent(crossing)
+
+    def _add_received(self, table: PairSum, crossings: Sequence[Crossing]) -> None:
+        for crossing in self._without_links(table, crossings, sent=False):
+            table.add_received(crossing)
+
+    def _without_links(
+        self, table: PairSum, crossings: Sequence[Crossing], *, sent: bool
+    ) -> Iterator[Crossing]:
+        """Add the links of identical chains to a table, and yield the other crossings."""
+        for crossing in crossings:
+            levels = self._links.get((crossing.producer, crossing.consumers[0]))
+            if levels is None or len(crossing.consumers) > 1:
+                yield crossing
+            elif crossing.producer == levels[0][0]:
+                # One chain for all: what they cost is equal.
+                table.add_links(*levels, crossing.cost, sent=sent)
 
     def _build_relays(self) -> None:
         """Charge to both stages at the border after an ideal what is passed on over it."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from oracle import brute_force
 from random_problems import random_plan, random_problem, to_instance
-from repeated_blocks import problem_with_blocks
+from repeated_blocks import layers_of_blocks, problem_with_blocks
 
 import solver.cp_sat
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
@@ -15,7 +15,7 @@ from solver.dominance import simplify
 from solver.evaluate import evaluate
 from solver.identical_blocks import IdenticalBlocks, identical_blocks
 from solver.plan import PartitionPlan
-from solver.problem import ColocationGroup, GraphInput, Weight
+from solver.problem import ColocationGroup, GraphInput
 from solver.reduce import condense
 from solver.result import SolveStatus
 
@@ -89,40 +89,6 @@ def test_exchanges_change_no_cost_of_problems_without_copies():
     """Equal blocks that just happen, among them operators of a backward pass."""
     for seed in range(400):
         check_exchanges(random_problem(seed, max_operators=8), seed)
-
-
-def layers_of_blocks(layers=2, blocks=3, length=2, **changed):
-    """Blocks that are chains between a fork and a join, layer after layer."""
-    operators, weights = [], {}
-
-    def add(name, reads, time_ns, weight_bytes=0):
-        if weight_bytes:
-            weights[name] = Weight(weight_bytes)
-        keys = (name,) if weight_bytes else ()
-        operators.append(
-            Operator(name, time_ns, tuple(reads), storage_bytes=8, value_bytes=8, weights=keys)
-        )
-        return name
-
-    stream = add("start", (), 5)
-    for layer in range(layers):
-        ends = []
-        for block in range(blocks):
-            end = stream
-            for place in range(length):
-                name = f"layer{layer}.block{block}.{place}"
-                end = add(name, (end,), 11 + place, 30 - place)
-            ends.append(end)
-        stream = add(f"join{layer}", ends, 7)
-    values = {
-        "devices": tuple(
-            Device(f"d{i}", memory_bytes=20 * layers * blocks * length) for i in range(3)
-        ),
-        "interconnect": Interconnect(Link(None, 2)),
-        "memory_model": "weights",
-        "objective": ("bottleneck",),
-    } | changed
-    return PartitionProblem(operators=tuple(operators), weights=weights, **values)
 
 
 def sizes(problem):
