@@ -79,7 +79,7 @@ def test_copies_are_left_out_and_lost_partitions_told(task, monkeypatch):
     )
     answer = PLANNERS["torch-sparse-nn"](task, SolveLimits())
     assert answer.words == (
-        "2 partitions: 1 on gpu0, 1 on gpu1; 1 of them have copies on more devices, left out"
+        "2 partitions: 1 on gpu0, 1 on gpu1; 1 with copies on more devices, left out"
     )
     monkeypatch.setattr(
         torch_partitioner, "_ask", lambda *_: TorchPartition(halves, {0: (), 1: ()})
@@ -108,6 +108,7 @@ def test_a_mode_that_takes_too_long_is_ended():
 def test_unlimited_memory_is_enough():
     answer = PLANNERS["torch-size-based"](task_of(None, None), SolveLimits())
     assert answer.result.plan.device_order == ("gpu0",)
+    assert answer.words == "1 partition: 1 on gpu0"
 
 
 def test_a_saved_problem_has_no_graph(task):

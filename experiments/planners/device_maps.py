@@ -102,12 +102,12 @@ def _plan(name: str, mapper: Mapper, task: PlanningTask, limits: SolveLimits) ->
 
 
 def _mixed_in_words(run: DeviceMapRun) -> str:
-    """Say where accelerate's run would end, if it would."""
+    """Say where accelerate's run ends with an error, if it does."""
     if not run.mixed:
         return ""
-    first = run.mixed[0]
-    more = f" and at {len(run.mixed) - 1} others" if len(run.mixed) > 1 else ""
-    return f"; run by accelerate, it ends at {first.operator}{more}, which reads on two devices"
+    others = len(run.mixed) - 1
+    more = f", as do {others} others" if others else ""
+    return f"; accelerate's run ends at {run.mixed[0].operator}, which reads on two devices{more}"
 
 
 def _accelerate(balanced: bool, module: torch.nn.Module, memory: dict[int, int]) -> Any:

@@ -65,8 +65,8 @@ def _words(problem: PartitionProblem, found: TorchPartition) -> str:
         f"{first.count(at)} on {name}" for at, name in enumerate(names) if at in first
     )
     copies = sum(len(devices) > 1 for devices in found.devices_of.values())
-    told = f"; {copies} of them have copies on more devices, left out" if copies else ""
-    return f"{len(first)} partitions: {words}{told}"
+    told = f"; {copies} with copies on more devices, left out" if copies else ""
+    return f"{len(first)} partition{'s' if len(first) > 1 else ''}: {words}{told}"
 
 
 def _spec(mode: TorchMode, description: str) -> PlannerSpec:
