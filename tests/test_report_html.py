@@ -68,7 +68,7 @@ def test_a_page_has_all_that_a_reader_asks_for() -> None:
     page = Parsed(html(solved_study()))
     for words in (
         "The exact solver (cp-sat) proves its plan optimal in 1 of 1 case",
-        "Planners beside the exact solver (cp-sat)",
+        "Planners beside the exact solver, cp-sat",
         "m on a devices",
         "The best plan, by cp-sat",
         "The plan of greedy",

@@ -88,12 +88,14 @@ def test_statuses_are_words() -> None:
         row("c", bottleneck_ns=7, reason="device 'x' needs 5 bytes"),
         row("d", status="timed out"),
         row("e", 1),
+        row("f", seed=1),
+        row("f", seed=2),
     ]
     found = [cells(answers_table(rows), line)["status"] for line in range(5)]
     assert found == ["no plan exists", "nothing found", "breaks limits", "timed out", "feasible"]
     assert troubles(rows) == (
         ("a", "no plan exists"),
-        ("b", "nothing found"),
+        ("b, f", "nothing found"),
         ("c", "device 'x' needs 5 bytes"),
         ("d", "timed out"),
     )

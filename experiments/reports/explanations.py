@@ -17,22 +17,16 @@ HOW_TO_READ: Final = (
         "bounds.",
     ),
     (
-        "Times the exact objective",
-        "A planner's first objective divided by the exact solver's, in the geometric mean over the "
-        "cases where both have feasible plans. Above 1 the exact solver is better. Better, equal "
-        "and worse compare all objectives in their order, as exact integers.",
+        "Ratios",
+        "A planner's first objective divided by the exact solver's: the geometric mean over the "
+        "cases where both have feasible plans, the least and the most. Above 1 the exact solver is "
+        "better. Better, equal and worse compare all objectives in their order, as exact integers; "
+        "only exact counts the cases where the exact solver alone has a feasible plan.",
     ),
     (
         "Best of the others",
         "For every case the best plan of all planners that prove nothing: what a person gets who "
         "runs them all and keeps the best.",
-    ),
-    (
-        "Planners",
-        "greedy grows partitions by size and knows no time; chain is the best contiguous cut of "
-        "the execution order, devices in any order, and the strongest classical baseline; auto "
-        "picks a method that covers all plans and names it in brackets. Others are peers, each "
-        "asked in its own terms.",
     ),
     (
         "Quotient graph",

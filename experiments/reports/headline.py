@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -9,10 +10,12 @@ from typing import Final, NamedTuple
 from experiments.records import EXACT_PLANNERS, CaseKey, PlannerRow, Study
 from experiments.reports.statistics import (
     BEST_OTHER,
+    Outcomes,
     Proofs,
     Versus,
     by_objective,
     compare_planners,
+    outcomes_of,
     proofs_of,
     reference_planner,
 )
@@ -26,13 +29,14 @@ _HEADER: Final = (
     "planner",
     "answers",
     "feasible",
+    "no plan",
     "spills",
     "fails",
     "exact better",
     "equal",
     "exact worse",
-    "only exact has a plan",
-    "times the exact objective",
+    "only exact",
+    "mean ratio",
     "least",
     "most",
     "median time",
@@ -94,18 +98,23 @@ def comparisons(study: Study) -> tuple[Comparison, ...]:
     groups = by_objective(study.rows)
     for objective, rows in groups.items():
         reference = reference_planner(rows)
-        compared = () if reference is None else compare_planners(rows, reference)
+        if reference is None:
+            continue
+        compared = compare_planners(rows, reference)
         if not compared:
             continue
-        title = f"Planners beside the exact solver ({reference})"
+        title = f"Planners beside the exact solver, {reference}"
         if len(groups) > 1:
             title += f", objective {', '.join(objective)}"
         table = Table(
             header=_HEADER,
-            rows=tuple(_versus_cells(versus) for versus in compared),
+            rows=(
+                _exact_cells([row for row in rows if row.planner == reference]),
+                *(_versus_cells(versus) for versus in compared),
+            ),
             text_columns=frozenset(("planner",)),
             marked=frozenset(
-                index for index, each in enumerate(compared) if each.planner == BEST_OTHER
+                index for index, each in enumerate(compared, 1) if each.planner == BEST_OTHER
             ),
             caption=title,
         )
@@ -113,14 +122,20 @@ def comparisons(study: Study) -> tuple[Comparison, ...]:
     return tuple(found)
 
 
+def _exact_cells(rows: Sequence[PlannerRow]) -> tuple[str, ...]:
+    median_s = statistics.median(row.wall_time_s for row in rows)
+    return (
+        rows[0].planner,
+        *_outcome_cells(outcomes_of(rows)),
+        *[MISSING] * 7,
+        format_seconds(median_s),
+    )
+
+
 def _versus_cells(versus: Versus) -> tuple[str, ...]:
-    outcomes = versus.outcomes
     return (
         versus.planner,
-        str(outcomes.answers),
-        str(outcomes.feasible),
-        str(outcomes.spills),
-        str(outcomes.failures),
+        *_outcome_cells(versus.outcomes),
         str(len(versus.wins)),
         str(len(versus.ties)),
         str(len(versus.losses)),
@@ -130,6 +145,16 @@ def _versus_cells(versus: Versus) -> tuple[str, ...]:
         format_ratio(None if versus.largest is None else versus.largest[0]),
         # The best of several is known only when all have answered.
         MISSING if versus.planner == BEST_OTHER else format_seconds(versus.median_s),
+    )
+
+
+def _outcome_cells(outcomes: Outcomes) -> tuple[str, ...]:
+    return (
+        str(outcomes.answers),
+        str(outcomes.feasible),
+        str(outcomes.no_plan + outcomes.proven_none),
+        str(outcomes.spills),
+        str(outcomes.failures),
     )
 
 
@@ -154,10 +179,26 @@ def _objective_findings(rows: Sequence[PlannerRow]) -> list[Finding]:
         return [Finding("", text)]
     found = [Finding("", text) for text in _proof_sentences(proofs_of(rows, reference))]
     compared = compare_planners(rows, reference)
-    # What it is worth at all comes first.
-    for versus in sorted(compared, key=lambda each: each.planner != BEST_OTHER):
+    # What it is worth at all comes first; who is no match is told in one breath, at last.
+    beaten = [each for each in compared if _is_no_match(each)]
+    told = [each for each in compared if each not in beaten]
+    for versus in sorted(told, key=lambda each: each.planner != BEST_OTHER):
         found.append(Finding(_capital(versus.planner), _versus_text(versus)))
+    if beaten:
+        alike: dict[str, list[str]] = {}
+        for each in beaten:
+            alike.setdefault(_troubles(each), []).append(each.planner)
+        text = "; ".join(f"{', '.join(names)} ({trouble})" for trouble, names in alike.items())
+        found.append(Finding("No feasible plan where the exact solver has one", f"{text}."))
     return found
+
+
+def _is_no_match(versus: Versus) -> bool:
+    return (
+        versus.planner not in _IN_FULL
+        and versus.outcomes.feasible == 0
+        and bool(versus.only_reference)
+    )
 
 
 def _proof_sentences(proofs: Proofs) -> list[str]:
@@ -226,7 +267,7 @@ def _compared(versus: Versus) -> str:
     else:
         parts = ["in no case do both have a plan"]
     mean, most = versus.geometric_mean, versus.largest
-    if mean is not None and most is not None:
+    if mean is not None and most is not None and any(ratio != 1 for ratio, _ in versus.ratios):
         told = f"{_object(versus)} is {format_ratio(mean)} times the exact one"
         if len(versus.ratios) > 1:
             told += " in the geometric mean"
@@ -237,19 +278,22 @@ def _compared(versus: Versus) -> str:
         parts.append(
             f"{_counted(versus.without_ratio, 'case')} with a value of zero not in the mean"
         )
+    if (troubles := _troubles(versus)) and versus.planner != BEST_OTHER:
+        parts.append(f"it {troubles} of {_counted(versus.outcomes.answers, 'answer')}")
+    return "; ".join(parts)
+
+
+def _troubles(versus: Versus) -> str:
     outcomes = versus.outcomes
-    troubles = [
+    return ", ".join(
         f"{word} in {count}"
         for word, count in (
-            ("it spills", outcomes.spills),
-            ("it fails", outcomes.failures),
-            ("it has no feasible plan", outcomes.no_plan),
+            ("spills", outcomes.spills),
+            ("fails", outcomes.failures),
+            ("finds no feasible plan", outcomes.no_plan),
         )
         if count
-    ]
-    if troubles and versus.planner != BEST_OTHER:
-        parts.append(f"{', '.join(troubles)} of {_counted(outcomes.answers, 'answer')}")
-    return "; ".join(parts)
+    )
 
 
 def _object(versus: Versus) -> str:

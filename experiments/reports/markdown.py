@@ -33,7 +33,8 @@ def to_markdown(page: Page) -> str:
     lines += [
         f"* **{escape_markdown(term)}**: {escape_markdown(text)}" for term, text in HOW_TO_READ
     ]
-    lines += ["", "## What this does not say", "", *_items(LIMITS)]
+    lines += ["", *_table(page.planners)]
+    lines += ["## What this does not say", "", *_items(LIMITS)]
     lines += ["## Where it ran", "", *_table(page.environment), escape_markdown(page.run)]
     return "\n".join(lines) + "\n"
 

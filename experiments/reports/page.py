@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from experiments.planners.registry import PLANNERS
 from experiments.records import CaseKey, ModelRecord, Study
 from experiments.reports.case_section import Answer, CaseSection, make_case_section
 from experiments.reports.headline import Comparison, Finding, comparisons, headline
@@ -37,6 +38,7 @@ class Page:
     overview: Table
     overview_anchors: tuple[str, ...]
     models: tuple[ModelSection, ...]
+    planners: Table
     environment: Table
     run: str
 
@@ -91,6 +93,7 @@ def make_page(study: Study, files: ReportFiles) -> Page:
             )
             for name in names
         ),
+        planners=_planner_table(study),
         environment=Table(("what", "version"), study.environment, frozenset(("what", "version"))),
         run=_run(study),
     )
@@ -136,6 +139,19 @@ def _check_table(study: Study, model: str) -> Table | None:
         ),
         text_columns=frozenset(("devices", "split by", "computes the same")),
         caption="Splits compared with the model",
+    )
+
+
+def _planner_table(study: Study) -> Table:
+    """Return what the planners are that were asked, as far as they are known here."""
+    asked = dict.fromkeys(row.planner for row in study.rows)
+    known = [PLANNERS[name] for name in asked if name in PLANNERS]
+    header = ("planner", "what it does", "where it is from")
+    return Table(
+        header=header,
+        rows=tuple((spec.name, spec.description, spec.source) for spec in known),
+        text_columns=frozenset(header),
+        caption="Planners that were asked",
     )
 
 

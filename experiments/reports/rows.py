@@ -132,8 +132,13 @@ def status_words(row: PlannerRow) -> str:
 
 
 def troubles(rows: Iterable[PlannerRow]) -> tuple[tuple[str, str], ...]:
-    """Return who has no feasible plan, and why."""
-    return tuple((row.label, row.reason or status_words(row)) for row in rows if not row.feasible)
+    """Return who has no feasible plan, and why; planners with the same reason together."""
+    planners: dict[str, dict[str, None]] = {}
+    for row in rows:
+        if not row.feasible:
+            reason = row.reason or status_words(row)
+            planners.setdefault(reason, {})[row.label] = None
+    return tuple((", ".join(names), reason) for reason, names in planners.items())
 
 
 def _cells(row: PlannerRow, answers: Sequence[PlannerRow]) -> tuple[str, ...]:

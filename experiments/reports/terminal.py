@@ -8,32 +8,36 @@ from __future__ import annotations
 from typing import Final
 
 from rich import box
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
 from experiments.records import Study
 from experiments.reports.rows import answers_table
+from experiments.reports.table import Table as Answers
 from solver.quantities import printable
 
 # What a narrow terminal does without, in this order; the report has it all.
 _LEFT_OUT: Final = (
-    (150, ("transfer", "own memory")),
-    (130, ("bound", "to disk", "peak memory", "devices used")),
-    (100, ("vs greedy", "vs chain")),
+    "own memory",
+    "transfer",
+    "devices used",
+    "peak memory",
+    "to disk",
+    "bound",
+    "vs greedy",
+    "vs chain",
 )
+_PADDING: Final = 3
+"""Blanks between columns."""
 
 
 def study_table(study: Study, width: int | None = None) -> Table:
     """Return one table of all answers for a terminal of `width` columns, None for any width."""
-    answers = answers_table(study.rows)
-    shown = answers.without(
-        [
-            name
-            for limit, names in _LEFT_OUT
-            for name in names
-            if width is not None and width < limit
-        ]
-    )
+    shown = answers_table(study.rows)
+    for name in _LEFT_OUT:
+        if width is not None and _width(shown) > width:
+            shown = shown.without([name])
     objectives = dict.fromkeys(", ".join(case.key.objective) for case in study.cases)
     table = Table(
         title=Text(f"objective {next(iter(objectives))}") if len(objectives) == 1 else None,
@@ -61,6 +65,12 @@ def study_table(study: Study, width: int | None = None) -> Table:
         if record.reason:
             table.add_row(_cell(record.model), _cell(f"failed: {record.reason}"), *empty)
     return table
+
+
+def _width(answers: Answers) -> int:
+    """Return how many columns of a terminal a table takes when nothing is folded."""
+    rows = (answers.header, *answers.rows)
+    return sum(_PADDING + max(map(cell_len, column)) for column in zip(*rows, strict=True))
 
 
 def _cell(text: str) -> Text:
