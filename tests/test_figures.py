@@ -1,7 +1,7 @@
 """All figures of all kinds of plans: plain, well laid out, the same every time, in words too."""
 
 import pytest
-from figure_checks import check_layout, check_plain, parsed, texts, tips
+from figure_checks import check_layout, check_plain, texts, tips
 from report_plans import NASTY, PLANS, details
 
 from experiments.records import SearchPoint
@@ -41,17 +41,6 @@ def test_a_report_shows_five_figures_of_a_plan():
     ]
     for figures in SHOWN.values():
         assert all(figure.name.isalpha() and figure.title and figure.caption for figure in figures)
-
-
-def test_identifiers_of_different_figures_differ():
-    different = {figure.svg for figures in SHOWN.values() for figure in figures}
-    ids = [
-        element.get("id")
-        for svg in different
-        for element in parsed(svg).iter()
-        if element.get("id")
-    ]
-    assert len(ids) == len(set(ids)) > 20
 
 
 def test_names_are_text_and_nothing_else():

@@ -9,7 +9,7 @@ from report_plans import chain, details
 
 from experiments.reports.details import plan_details
 from experiments.reports.memory_figure import memory_figure
-from experiments.reports.svg import BLUE, VERMILLION
+from experiments.reports.svg import BLUE, VERMILLION, mixed
 
 
 def areas(svg):
@@ -42,7 +42,7 @@ def test_the_band_of_weights_is_as_high_as_they_are():
     hatched = [
         float(rect.get("height"))
         for rect in parsed(svg).iter(f"{SVG}rect")
-        if rect.get("fill").startswith("url(")
+        if rect.get("fill") == mixed(BLUE, 0.6)
     ][1:]
     for entry, height, (bottom, top) in zip(shown.devices, hatched, areas(svg), strict=True):
         share = entry.weights_bytes / entry.memory_bytes

@@ -24,21 +24,19 @@ def boxes(svg):
 
 
 def arcs(svg):
-    """Source, target, and the points where the path begins and ends."""
+    """Source, target, where the path begins and where its head points to."""
     found = []
-    for path in parsed(svg).iter(f"{SVG}path"):
+    paths = list(parsed(svg).iter(f"{SVG}path"))
+    for path, head in itertools.pairwise(paths):
         tip = path.find(f"{SVG}title")
         if tip is not None:
             source, target = map(int, re.match(r"stage (\d+) to stage (\d+)", tip.text).groups())
-            # Horizontal and vertical moves change one coordinate, curves both.
-            x = y = 0.0
-            points = []
-            for command, numbers in re.findall(r"([MHVQ])([^MHVQ]*)", path.get("d")):
-                values = [float(number) for number in numbers.split()]
-                x = values[0] if command == "H" else x if command == "V" else values[-2]
-                y = values[0] if command == "V" else y if command == "H" else values[-1]
-                points.append((x, y))
-            found.append((source, target, points[0], points[-1]))
+            start, end = (
+                tuple(map(float, re.match(r"M([\d.]+) ([\d.]+)", element.get("d")).groups()))
+                for element in (path, head)
+            )
+            assert head.get("fill") == path.get("stroke")
+            found.append((source, target, start, end))
     return found
 
 

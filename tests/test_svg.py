@@ -5,12 +5,13 @@ import itertools
 import pytest
 from figure_checks import check_layout, check_plain, parsed, texts, tips
 
+from experiments.reports.hatching import Hatch
 from experiments.reports.svg import (
     BYTE_UNITS,
     TIME_UNITS,
     Drawing,
     axis_labels,
-    boxes,
+    box_path,
     counted,
     mixed,
     number,
@@ -44,15 +45,29 @@ def test_text_is_escaped_and_shortened_with_the_whole_at_the_pointer():
     assert tips(svg) == ["<script>" + "x" * 100 + "\\n\\u202e</script>"]
 
 
-def test_hatches_and_arrow_heads_are_defined_once_and_found():
+def test_a_hatch_is_drawn_on_its_ground_and_lets_the_pointer_through():
     image = drawing()
-    for _ in range(2):
-        image.rect(0, 0, 10, 10, image.hatch("rising", "#ffffff", "#000000"))
-        image.arrow("M0 0H10", "#000000")
+    image.rect(0, 0, 20, 10, Hatch("flat", "#ffffff", "#0072b2"), tip="what it is")
+    image.boxes([(0, 0, 5, 9), (7, 0, 5, 9)], Hatch("dots", "#eeeeee", "#000000"), stroke="#111111")
     svg = str(image)
     check_plain(svg)
-    assert svg.count("<pattern") == svg.count("<marker") == 1
-    assert svg == str(image)
+    _, ground, lines, boxes, dots, edges = parsed(svg)[2:]
+    assert ground.get("fill") == "#ffffff" and tips(svg) == ["what it is"]
+    assert lines.get("stroke") == "#0072b2" and lines.get("pointer-events") == "none"
+    assert boxes.get("d") == edges.get("d") == "M0 0h5v9h-5zM7 0h5v9h-5z"
+    assert dots.get("stroke-linecap") == "round" and edges.get("stroke") == "#111111"
+
+
+@pytest.mark.parametrize(
+    ("towards", "head"),
+    [("right", "M9 5l-8 3.5v-7z"), ("down", "M9 5l-3.5 -8h7z"), ("up", "M9 5l-3.5 8h7z")],
+)
+def test_arrows_end_in_heads(towards, head):
+    image = drawing()
+    image.arrow("M0 0H5", (9, 5), towards, "#0072b2", dash="5 3", tip="from here to there")
+    line, end = parsed(str(image))[-2:]
+    assert line.get("stroke-dasharray") == "5 3" and line.get("stroke") == "#0072b2"
+    assert (end.get("d"), end.get("fill")) == (head, "#0072b2")
 
 
 def test_the_check_of_layouts_sees_what_it_is_for():
@@ -119,7 +134,7 @@ def test_numbers_and_words():
 
 
 def test_paths():
-    assert boxes([(1, 2, 3.5, 4)]) == "M1 2h3.5v4h-3.5z"
+    assert box_path([(1, 2, 3.5, 4)]) == "M1 2h3.5v4h-3.5z"
     assert stairs([(0, 5), (2, 3), (4, 3)]) == "M0 5H2V3H4V3"
     assert scale(10, 100, 0)(2.5) == 75 and scale(0, 5, 9)(3) == 5
 

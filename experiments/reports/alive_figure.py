@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from experiments.reports.details import DeviceDetails, PlanDetails
+from experiments.reports.hatching import Hatch
 from experiments.reports.svg import (
     BLUE,
     GREEN,
@@ -18,6 +19,7 @@ from experiments.reports.svg import (
     WIDTH,
     YELLOW,
     Drawing,
+    Fill,
     counted,
     mixed,
     scale,
@@ -51,6 +53,17 @@ _WORDS: Final[Mapping[AliveKind, str]] = {
     "workspace": "workspace",
 }
 
+_FILLS: Final[Mapping[AliveKind, Fill]] = {
+    "weight": Hatch("rising", mixed(BLUE, 0.6), mixed(BLUE, 0.25)),
+    "received": Hatch("dots", mixed(SKY, 0.75), INK),
+    "value": mixed(SKY, 0.3),
+    "saved": Hatch("falling", mixed(GREEN, 0.55), mixed(GREEN, 0.1)),
+    "earlier": Hatch("grid", mixed(GREEN, 0.8), mixed(GREEN, 0.1)),
+    "gradient": Hatch("flat", mixed(ORANGE, 0.5), mixed(ORANGE, 0)),
+    "sent": Hatch("upright", mixed(PURPLE, 0.6), mixed(PURPLE, 0)),
+    "workspace": mixed(YELLOW, 0.3),
+}
+
 
 def alive_figure(details: PlanDetails) -> str:
     """Return what is alive at the peaks as SVG: a panel for each device that is used."""
@@ -66,32 +79,18 @@ def alive_figure(details: PlanDetails) -> str:
         + " ".join(_sentence(entry) for entry in devices),
         height,
     )
-    fills = _fills(drawing)
     present = {item.kind for entry in devices for item in entry.alive}
     drawing.legend(
-        0, 14, [(fills[kind], words) for kind, words in _WORDS.items() if kind in present]
+        0, 14, [(_FILLS[kind], words) for kind, words in _WORDS.items() if kind in present]
     )
     most = max((item.size_bytes for entry in devices for item in entry.alive), default=1)
     at = scale(most, 0, _BARS)
     for index, entry in enumerate(devices):
         row, column = divmod(index, columns)
         x, y = column * (width + _GAP), _TOP + row * panel_height
-        _draw_kinds(drawing, entry, (x, y, width), fills)
-        _draw_largest(drawing, entry, (x, y + _HEADER, width), fills, named, at)
+        _draw_kinds(drawing, entry, (x, y, width))
+        _draw_largest(drawing, entry, (x, y + _HEADER, width), named, at)
     return str(drawing)
-
-
-def _fills(drawing: Drawing) -> Mapping[AliveKind, str]:
-    return {
-        "weight": drawing.hatch("rising", mixed(BLUE, 0.6), mixed(BLUE, 0.25)),
-        "received": drawing.hatch("dots", mixed(SKY, 0.75), INK),
-        "value": mixed(SKY, 0.3),
-        "saved": drawing.hatch("falling", mixed(GREEN, 0.55), mixed(GREEN, 0.1)),
-        "earlier": drawing.hatch("grid", mixed(GREEN, 0.8), mixed(GREEN, 0.1)),
-        "gradient": drawing.hatch("flat", mixed(ORANGE, 0.5), mixed(ORANGE, 0)),
-        "sent": drawing.hatch("upright", mixed(PURPLE, 0.6), mixed(PURPLE, 0)),
-        "workspace": mixed(YELLOW, 0.3),
-    }
 
 
 def _by_kind(entry: DeviceDetails) -> dict[AliveKind, int]:
@@ -112,7 +111,6 @@ def _draw_kinds(
     drawing: Drawing,
     entry: DeviceDetails,
     place: tuple[float, float, float],
-    fills: Mapping[AliveKind, str],
 ) -> None:
     x, y, width = place
     # Of two long names neither displaces the number between them.
@@ -129,7 +127,7 @@ def _draw_kinds(
             y + 21,
             at(total),
             16,
-            fills[kind],
+            _FILLS[kind],
             stroke=RULE,
             stroke_width=0.6,
             tip=f"{_WORDS[kind]}: {format_bytes(total)}",
@@ -141,7 +139,6 @@ def _draw_largest(
     drawing: Drawing,
     entry: DeviceDetails,
     place: tuple[float, float, float],
-    fills: Mapping[AliveKind, str],
     named: int,
     at: Callable[[float], float],
 ) -> None:
@@ -151,7 +148,7 @@ def _draw_largest(
         drawing.text(x + _NAME - 6, base, item.name, size=10, anchor="end", width=_NAME - 6)
         bar = at(item.size_bytes)
         drawing.rect(
-            x + _NAME, base - 9, bar, _BAR, fills[item.kind], stroke=RULE, stroke_width=0.6
+            x + _NAME, base - 9, bar, _BAR, _FILLS[item.kind], stroke=RULE, stroke_width=0.6
         )
         size = format_bytes(item.size_bytes)
         drawing.text(x + _NAME + bar + 5, base, size, size=10)

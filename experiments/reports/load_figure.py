@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from experiments.reports.details import DeviceDetails, PlanDetails
+from experiments.reports.hatching import Hatch
 from experiments.reports.svg import (
     BLUE,
     GRID,
@@ -19,6 +20,7 @@ from experiments.reports.svg import (
     VERMILLION,
     WIDTH,
     Drawing,
+    Fill,
     axis_labels,
     mixed,
     scale,
@@ -31,6 +33,12 @@ _RIGHT: Final = 90
 _TOP: Final = 44
 _ROW: Final = 30
 _BAR: Final = 18
+_FILLS: Final[tuple[Fill, ...]] = (
+    mixed(BLUE, 0.25),
+    Hatch("rising", mixed(ORANGE, 0.35), INK),
+    Hatch("dots", mixed(SKY, 0.6), INK),
+)
+"""Of compute, send and receive."""
 
 
 def load_figure(details: PlanDetails) -> str:
@@ -50,12 +58,7 @@ def load_figure(details: PlanDetails) -> str:
         + ".",
         height,
     )
-    fills = (
-        mixed(BLUE, 0.25),
-        drawing.hatch("rising", mixed(ORANGE, 0.35), INK),
-        drawing.hatch("dots", mixed(SKY, 0.6), INK),
-    )
-    drawing.legend(_LEFT, 14, zip(fills, ("compute", "send", "receive"), strict=True))
+    drawing.legend(_LEFT, 14, zip(_FILLS, ("compute", "send", "receive"), strict=True))
     most = max(1, details.bottleneck_ns)
     end = WIDTH - _RIGHT
     at = scale(most, _LEFT, end)
@@ -66,7 +69,7 @@ def load_figure(details: PlanDetails) -> str:
         drawing.line(x, _TOP, x, bottom, GRID)
         drawing.text(x, bottom + 16, label, size=10, anchor="middle", fill=MUTED)
     for row, entry in enumerate(devices):
-        _draw_bar(drawing, entry, _TOP + row * _ROW, at, fills, overlap=details.overlap)
+        _draw_bar(drawing, entry, _TOP + row * _ROW, at, overlap=details.overlap)
     drawing.line(_LEFT, _TOP, _LEFT, bottom, RULE)
     drawing.line(end, _TOP - 8, end, bottom, VERMILLION, width=2, dash="6 3")
     label = f"bottleneck {format_ns(details.bottleneck_ns)}"
@@ -80,7 +83,6 @@ def _draw_bar(
     entry: DeviceDetails,
     y: float,
     at: Callable[[float], float],
-    fills: tuple[str, ...],
     *,
     overlap: bool,
 ) -> None:
@@ -99,7 +101,7 @@ def _draw_bar(
                 top + number * height if overlap else top,
                 width,
                 height,
-                fills[number],
+                _FILLS[number],
                 stroke=PAPER,
                 stroke_width=0.5,
                 tip=f"{entry.device} {what} {format_ns(part_ns)}",

@@ -6,6 +6,7 @@ import itertools
 from typing import Final
 
 from experiments.reports.details import DeviceDetails, PlanDetails, thinned
+from experiments.reports.hatching import Hatch
 from experiments.reports.svg import (
     BLUE,
     BYTE_UNITS,
@@ -34,6 +35,8 @@ _HEADER: Final = 46
 _PLOT: Final = 130
 _FOOT: Final = 34
 _TOP: Final = 26
+_WEIGHTS: Final = Hatch("rising", mixed(BLUE, 0.6), mixed(BLUE, 0.25))
+_ALL_ELSE: Final = mixed(SKY, 0.55)
 _CHUNK_LABEL: Final = 45
 """From this width on a chunk is named."""
 
@@ -54,8 +57,7 @@ def memory_figure(details: PlanDetails) -> str:
         + ".",
         height,
     )
-    weights = drawing.hatch("rising", mixed(BLUE, 0.6), mixed(BLUE, 0.25))
-    x = drawing.legend(_LEFT, 13, [(weights, "weights"), (mixed(SKY, 0.55), "all else")])
+    x = drawing.legend(_LEFT, 13, [(_WEIGHTS, "weights"), (_ALL_ELSE, "all else")])
     drawing.line(x, 9, x + 22, 9, VERMILLION, width=2, dash="6 3")
     drawing.text(x + 28, 13, "capacity", size=11)
     for index, entry in enumerate(devices):
@@ -63,7 +65,7 @@ def memory_figure(details: PlanDetails) -> str:
         x = _LEFT + column * (width + _GAP)
         y = _TOP + row * (_HEADER + _PLOT + _FOOT)
         panel = _Panel(drawing, details, entry, (x, y, width), most)
-        panel.draw(weights, with_axis=column == 0)
+        panel.draw(with_axis=column == 0)
     return str(drawing)
 
 
@@ -95,7 +97,7 @@ class _Panel:
         self._most = most_bytes * 1.04
         self._at = scale(self._most, self._bottom, self._top)
 
-    def draw(self, weights: str, *, with_axis: bool) -> None:
+    def draw(self, *, with_axis: bool) -> None:
         """Draw the panel of a device."""
         drawing, entry = self._drawing, self._entry
         over = entry.capacity_bytes is not None and entry.memory_bytes > entry.capacity_bytes
@@ -126,7 +128,7 @@ class _Panel:
             if with_axis:
                 drawing.text(self._x - 6, y + 4, label, size=10, anchor="end", fill=MUTED)
         if entry.operators:
-            self._draw_areas(weights)
+            self._draw_areas()
             self._draw_chunks()
         drawing.line(self._x, self._bottom, self._x + self._width, self._bottom, RULE)
         if entry.capacity_bytes is not None:
@@ -143,7 +145,7 @@ class _Panel:
                 width=self._width,
             )
 
-    def _draw_areas(self, weights: str) -> None:
+    def _draw_areas(self) -> None:
         entry = self._entry
         points = thinned(entry.timeline_bytes, int(self._width))
         step = self._width / len(points)
@@ -153,9 +155,9 @@ class _Panel:
             end += len(list(run))
             commands.append(f"V{number(self._at(held_bytes))}H{number(self._x + end * step)}")
         commands.append(f"V{number(self._bottom)}")
-        self._drawing.path("".join(commands), fill=mixed(SKY, 0.55), stroke=BLUE, width=1.2)
+        self._drawing.path("".join(commands), fill=_ALL_ELSE, stroke=BLUE, width=1.2)
         top = self._at(entry.weights_bytes)
-        self._drawing.rect(self._x, top, self._width, self._bottom - top, weights)
+        self._drawing.rect(self._x, top, self._width, self._bottom - top, _WEIGHTS)
 
     def _draw_chunks(self) -> None:
         """Mark where the operators of the next chunk begin."""

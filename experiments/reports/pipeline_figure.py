@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from experiments.reports.details import PipelineDetails, PlanDetails
+from experiments.reports.hatching import Box, Hatch
 from experiments.reports.svg import (
     BLUE,
     GRID,
@@ -20,8 +21,8 @@ from experiments.reports.svg import (
     VERMILLION,
     WIDTH,
     Drawing,
+    Fill,
     axis_labels,
-    boxes,
     counted,
     mixed,
     scale,
@@ -65,7 +66,7 @@ def pipeline_figure(details: PlanDetails) -> str:
     )
     drawing.text(0, 14, _words(pipeline), size=12, width=WIDTH)
     chunks = -(-len(pipeline.stage_of_position) // len(rows))
-    fills = _fills(drawing, chunks, backward=pipeline.backward)
+    fills = _fills(chunks, backward=pipeline.backward)
     _draw_legend(drawing, pipeline, fills, chunks)
     at = scale(max(1, pipeline.shown_ns), _LEFT, WIDTH - _RIGHT)
     _draw_axis(drawing, pipeline, at, _TOP + _ROW * len(rows))
@@ -100,26 +101,19 @@ def _words(pipeline: PipelineDetails) -> str:
     return words
 
 
-class _Fill(NamedTuple):
-    fill: str
-    halo: str
-    """Colour around numbers that keeps them apart from hatches."""
-
-
-Fills = dict[tuple[str, int], _Fill]
+Fills = dict[tuple[str, int], Fill]
 """By "forward" or "backward", and chunk."""
 
 
-def _fills(drawing: Drawing, chunks: int, *, backward: bool) -> Fills:
+def _fills(chunks: int, *, backward: bool) -> Fills:
     """Return a fill for each pass and chunk; backward ones are hatched, later ones lighter."""
     fills: Fills = {}
     for chunk in range(chunks):
         lighter = chunk / chunks
-        fills["forward", chunk] = _Fill(mixed(SKY, 0.35 + 0.6 * lighter), "")
+        fills["forward", chunk] = mixed(SKY, 0.35 + 0.6 * lighter)
         if backward:
             ground = mixed(ORANGE, 0.25 + 0.6 * lighter)
-            hatch = drawing.hatch("rising", ground, mixed(VERMILLION, 0.15))
-            fills["backward", chunk] = _Fill(hatch, ground)
+            fills["backward", chunk] = Hatch("rising", ground, mixed(VERMILLION, 0.15))
     return fills
 
 
@@ -128,13 +122,13 @@ _RECEIVES: Final = mixed(BLUE, 0.45)
 
 
 def _draw_legend(drawing: Drawing, pipeline: PipelineDetails, fills: Fills, chunks: int) -> None:
-    entries: list[tuple[str, str]] = []
+    entries: list[tuple[Fill, str]] = []
     for step in ("forward", "backward"):
         if (step, 0) in fills:
-            entries.append((fills[step, 0].fill, step))
+            entries.append((fills[step, 0], step))
             if 1 < chunks <= 4:
-                entries[-1] = (fills[step, 0].fill, f"{step}, chunk 0")
-                entries += [(fills[step, chunk].fill, str(chunk)) for chunk in range(1, chunks)]
+                entries[-1] = (fills[step, 0], f"{step}, chunk 0")
+                entries += [(fills[step, chunk], str(chunk)) for chunk in range(1, chunks)]
     kinds = {span.kind for span in pipeline.spans}
     if "send" in kinds:
         entries.append((_SENDS, "send (below)"))
@@ -162,7 +156,7 @@ def _draw_spans(
     ranks: int,
 ) -> None:
     """Draw all boxes of one fill as one path, which keeps pages small."""
-    corners: dict[tuple[str, bool], list[tuple[float, float, float, float]]] = defaultdict(list)
+    rectangles: dict[tuple[Fill, bool], list[Box]] = defaultdict(list)
     labels: list[_Label] = []
     for span in pipeline.spans:
         x, width = at(span.start_ns), at(span.end_ns) - at(span.start_ns)
@@ -170,15 +164,17 @@ def _draw_spans(
         if span.kind == "compute":
             # However short, a pass is seen; white edges would hide it.
             width = max(width, _LEAST)
-            fill, halo = fills[span.step, span.position // ranks]
-            corners[fill, width >= _EDGED].append((x, y, width, _BOX))
+            fill = fills[span.step, span.position // ranks]
+            rectangles[fill, width >= _EDGED].append((x, y, width, _BOX))
+            # On a hatch a number needs ground of its own.
+            halo = fill.ground if isinstance(fill, Hatch) else ""
             labels.append(_Label(str(span.microbatch), x + width / 2, y + _BOX / 2, width, halo))
         elif width >= _VISIBLE:
             low = y + _BOX + (1 if span.kind == "send" else 1 + _STRIP / 2)
             fill = _SENDS if span.kind == "send" else _RECEIVES
-            corners[fill, False].append((x, low, width, _STRIP / 2))
-    for (fill, has_edge), rectangles in corners.items():
-        drawing.path(boxes(rectangles), fill=fill, stroke=PAPER if has_edge else "none", width=0.6)
+            rectangles[fill, False].append((x, low, width, _STRIP / 2))
+    for (fill, has_edge), boxes in rectangles.items():
+        drawing.boxes(boxes, fill, stroke=PAPER if has_edge else "none")
     _draw_labels(drawing, labels)
 
 

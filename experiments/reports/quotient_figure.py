@@ -15,6 +15,7 @@ from experiments.reports.svg import (
     SKY,
     VERMILLION,
     WIDTH,
+    Direction,
     Drawing,
     counted,
     mixed,
@@ -35,6 +36,9 @@ _WIDE: Final = 112
 _LABELLED: Final = 44
 """From this width on a column has room for bytes."""
 _BEND: Final = 7
+
+_Path = tuple[str, tuple[float, float], Direction]
+"""Commands, the point where an arc ends, and the direction in which it comes there."""
 
 _STEP: Final = (INK, "")
 _PAST: Final = (BLUE, "")
@@ -141,7 +145,7 @@ class _QuotientFigure:
         )
 
     def _draw_arc(self, arc: QuotientArc) -> None:
-        commands = self._step_path(arc) if self._is_step(arc) else self._jump_path(arc)
+        path = self._step_path(arc) if self._is_step(arc) else self._jump_path(arc)
         style = _STEP
         if arc.target != arc.source + 1:
             style = _PAST if arc.source < arc.target else _BACK
@@ -150,14 +154,14 @@ class _QuotientFigure:
         if arc.gradient_bytes:
             gradients = f", gradients back {format_bytes(arc.gradient_bytes)}"
         self._drawing.arrow(
-            commands,
+            *path,
             style[0],
             dash=style[1],
             tip=f"stage {arc.source} to stage {arc.target}: {counted(arc.values, 'value')}, "
             f"{format_bytes(arc.value_bytes)}{gradients}",
         )
 
-    def _step_path(self, arc: QuotientArc) -> str:
+    def _step_path(self, arc: QuotientArc) -> _Path:
         """Out at the right, down or up into the next box."""
         start_x = self._left(arc.source) + self._box_width
         start_y = self._box_top(arc.source) + _BOX_HEIGHT / 2
@@ -166,13 +170,14 @@ class _QuotientFigure:
         if end_y < start_y:
             end_y, down = end_y + _BOX_HEIGHT, -1
         bend = min(_BEND, end_x - start_x)
-        return (
+        commands = (
             f"M{number(start_x)} {number(start_y)}H{number(end_x - bend)}"
             f"Q{number(end_x)} {number(start_y)} {number(end_x)} {number(start_y + down * bend)}"
-            f"V{number(end_y)}"
+            f"V{number(end_y - 4 * down)}"
         )
+        return commands, (end_x, end_y), "down" if down > 0 else "up"
 
-    def _jump_path(self, arc: QuotientArc) -> str:
+    def _jump_path(self, arc: QuotientArc) -> _Path:
         """Out at the top, along the channel of the stage, down or up into the box."""
         ahead = arc.source < arc.target
         start_x = self._left(arc.source) + self._box_width * (0.85 if ahead else 0.15)
@@ -183,13 +188,14 @@ class _QuotientFigure:
         if end_y + _BOX_HEIGHT < run_y:
             end_y, down = end_y + _BOX_HEIGHT, -1
         bend = min(_BEND, abs(end_x - start_x) / 2, abs(end_y - run_y), start_y - run_y)
-        return (
+        commands = (
             f"M{number(start_x)} {number(start_y)}V{number(run_y + bend)}"
             f"Q{number(start_x)} {number(run_y)} {number(start_x + right * bend)} {number(run_y)}"
             f"H{number(end_x - right * bend)}"
             f"Q{number(end_x)} {number(run_y)} {number(end_x)} {number(run_y + down * bend)}"
-            f"V{number(end_y)}"
+            f"V{number(end_y - 4 * down)}"
         )
+        return commands, (end_x, end_y), "down" if down > 0 else "up"
 
     def _draw_label(self, arc: QuotientArc) -> None:
         label = format_bytes(arc.value_bytes + arc.gradient_bytes)
@@ -254,7 +260,8 @@ class _QuotientFigure:
         for (colour, dash), label in _MEANINGS.items():
             if (colour, dash) not in self._drawn:
                 continue
-            drawing.arrow(f"M{number(x)} {number(y - 4)}h26", colour, dash=dash)
+            end = (x + 28, y - 4.0)
+            drawing.arrow(f"M{number(x)} {number(y - 4)}h24", end, "right", colour, dash=dash)
             drawing.text(x + 32, y, label, size=11)
             x += 32 + text_width(label, 11) + 22
         words = "Nothing passes between stages."

@@ -6,13 +6,12 @@ A drawing brings no script, style sheet or font, and the same calls give the sam
 
 from __future__ import annotations
 
-import copy
-import hashlib
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 from xml.etree import ElementTree
 
+from experiments.reports.hatching import Box, Hatch, hatch_path
 from solver.quantities import printable
 
 WIDTH: Final = 960
@@ -35,7 +34,10 @@ BLUE: Final = "#0072b2"
 VERMILLION: Final = "#d55e00"
 PURPLE: Final = "#cc79a7"
 
-Hatch = Literal["rising", "falling", "dots", "flat", "upright", "grid"]
+Fill = str | Hatch
+"""A colour, or lines on one."""
+
+Direction = Literal["right", "down", "up"]
 Anchor = Literal["start", "middle", "end"]
 
 TIME_UNITS: Final = ((10**9, "s"), (10**6, "ms"), (10**3, "us"), (1, "ns"))
@@ -183,23 +185,11 @@ class Drawing:
         )
         for tag, text in (("title", title), ("desc", description)):
             ElementTree.SubElement(self._root, tag).text = printable(text)
-        self._defs = ElementTree.SubElement(self._root, "defs")
-        self._hatches: dict[tuple[Hatch, str, str], str] = {}
         self._add(self._root, "rect", width="100%", height="100%", fill=PAPER)
 
     def __str__(self) -> str:
         """Return the image as text that can stand in a page or in a file of its own."""
-        # Identifiers of all images of a page are in one space.
-        digest = hashlib.sha256(ElementTree.tostring(self._root)).hexdigest()[:12]
-        root = copy.deepcopy(self._root)
-        for element in root.iter():
-            if "id" in element.attrib:
-                element.set("id", f"f{digest}-{element.get('id')}")
-            for attribute in ("fill", "marker-end"):
-                value = element.get(attribute, "")
-                if value.startswith("url(#"):
-                    element.set(attribute, f"url(#f{digest}-{value[5:]}")
-        return ElementTree.tostring(root, encoding="unicode")
+        return ElementTree.tostring(self._root, encoding="unicode")
 
     def rect(
         self,
@@ -207,7 +197,7 @@ class Drawing:
         y: float,
         width: float,
         height: float,
-        fill: str,
+        fill: Fill,
         *,
         stroke: str = "none",
         tip: str = "",
@@ -222,7 +212,7 @@ class Drawing:
             y=y,
             width=max(width, 0),
             height=max(height, 0),
-            fill=fill,
+            fill=fill.ground if isinstance(fill, Hatch) else fill,
         )
         if round_by:
             element.set("rx", number(round_by))
@@ -230,6 +220,26 @@ class Drawing:
             element.set("stroke", stroke)
             element.set("stroke-width", number(stroke_width))
         self._tip(element, tip)
+        self._draw_hatch(fill, [(x, y, width, height)])
+
+    def boxes(self, boxes: Sequence[Box], fill: Fill, *, stroke: str = "none") -> None:
+        """Draw many rectangles as one path, with thin edges of colour `stroke`."""
+        ground = fill.ground if isinstance(fill, Hatch) else fill
+        self.path(box_path(boxes), fill=ground)
+        self._draw_hatch(fill, boxes)
+        if stroke != "none":
+            self.path(box_path(boxes), stroke=stroke, width=0.6)
+
+    def _draw_hatch(self, fill: Fill, boxes: Sequence[Box]) -> None:
+        commands = hatch_path(fill.kind, boxes) if isinstance(fill, Hatch) else ""
+        if commands:
+            assert isinstance(fill, Hatch)
+            element = self._add(self._root, "path", d=commands, fill="none", stroke=fill.ink)
+            if fill.kind == "dots":
+                element.set("stroke-linecap", "round")
+                element.set("stroke-width", "1.6")
+            # The pointer shows what is said of the rectangle below.
+            element.set("pointer-events", "none")
 
     def line(
         self,
@@ -312,59 +322,28 @@ class Drawing:
         if line != printable(text):
             self._tip(element, text)
 
-    def hatch(self, kind: Hatch, ground: str, ink: str) -> str:
-        """Return a fill: lines or dots of colour `ink` on `ground`."""
-        key = (kind, ground, ink)
-        if key not in self._hatches:
-            name = f"hatch{len(self._hatches)}"
-            self._hatches[key] = f"url(#{name})"
-            pattern = self._add(
-                self._defs, "pattern", id=name, width=6, height=6, patternUnits="userSpaceOnUse"
-            )
-            self._add(pattern, "rect", width=6, height=6, fill=ground)
-            if kind == "dots":
-                for at in (1.5, 4.5):
-                    self._add(pattern, "circle", cx=at, cy=at, r=0.9, fill=ink)
-            else:
-                # Lines go on beyond the tile so that its corners are whole.
-                commands = {
-                    "rising": "M-1 1L1 -1M0 6L6 0M5 7L7 5",
-                    "falling": "M-1 5L1 7M0 0L6 6M5 -1L7 1",
-                    "flat": "M0 3H6",
-                    "upright": "M3 0V6",
-                    "grid": "M0 3H6M3 0V6",
-                }[kind]
-                self._add(pattern, "path", d=commands, stroke=ink, stroke_width=1.2, fill="none")
-        return self._hatches[key]
-
-    def arrow_head(self, colour: str) -> str:
-        """Return a marker for ends of paths of this colour."""
-        name = f"head{colour[1:]}"
-        if all(element.get("id") != name for element in self._defs):
-            marker = self._add(
-                self._defs,
-                "marker",
-                id=name,
-                viewBox="0 0 8 8",
-                refX=7,
-                refY=4,
-                markerWidth=8,
-                markerHeight=8,
-                markerUnits="userSpaceOnUse",
-                orient="auto",
-            )
-            self._add(marker, "path", d="M0 0.5L8 4L0 7.5Z", fill=colour)
-        return f"url(#{name})"
-
     def arrow(
-        self, commands: str, colour: str, *, width: float = 1.5, dash: str = "", tip: str = ""
+        self,
+        commands: str,
+        end: tuple[float, float],
+        towards: Direction,
+        colour: str,
+        *,
+        dash: str = "",
+        tip: str = "",
     ) -> None:
-        """Draw a path with an arrow head at its end."""
-        self.path(commands, stroke=colour, width=width, dash=dash, tip=tip)
-        self._root[-1].set("marker-end", self.arrow_head(colour))
+        """Draw a path with an arrow head at its end, which it reaches in a straight line."""
+        self.path(commands, stroke=colour, width=1.5, dash=dash, tip=tip)
+        x, y = map(number, end)
+        head = {
+            "right": f"M{x} {y}l-8 3.5v-7z",
+            "down": f"M{x} {y}l-3.5 -8h7z",
+            "up": f"M{x} {y}l-3.5 8h7z",
+        }[towards]
+        self.path(head, fill=colour)
 
     def legend(
-        self, x: float, y: float, entries: Iterable[tuple[str, str]], *, size: float = 11
+        self, x: float, y: float, entries: Iterable[tuple[Fill, str]], *, size: float = 11
     ) -> float:
         """Write swatches of fills and what they mean in a row; return where it ends."""
         for fill, label in entries:
@@ -392,11 +371,11 @@ class Drawing:
             ElementTree.SubElement(element, "title").text = printable(tip)
 
 
-def boxes(corners: Iterable[tuple[float, float, float, float]]) -> str:
+def box_path(boxes: Iterable[Box]) -> str:
     """Return one path of many rectangles given as x, y, width, height."""
     return "".join(
         f"M{number(x)} {number(y)}h{number(width)}v{number(height)}h{number(-width)}z"
-        for x, y, width, height in corners
+        for x, y, width, height in boxes
     )
 
 
