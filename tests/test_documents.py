@@ -178,6 +178,15 @@ def test_no_page_speaks_of_somebody_s_folders(path):
     assert re.findall(r"(?<![\w.])/(?:tmp|home|work|root|usr|var|mnt|Users)/\S*", text) == []
 
 
+def test_the_index_has_every_page_once():
+    index = next(path for path in PAGES if path.parts[-2:] == ("docs", "README.md"))
+    text = index.read_text(encoding="utf-8")
+    for path in PAGES:
+        if path.parent == index.parent and path != index:
+            lines = [line for line in text.splitlines() if f"]({path.name})" in line]
+            assert len(lines) == 1 and re.match(r"\* \[.*\]\(.*\): \S", lines[0]), path.name
+
+
 def test_broken_links_are_found(tmp_path):
     (tmp_path / "other.md").write_text("# Some `code`, twice\n\n## Some code, twice\n")
     page = tmp_path / "page.md"
