@@ -1,4 +1,4 @@
-"""The command ``compare``: greedy, contiguous and optimal plans side by side."""
+"""The command ``compare``: planners side by side."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import typer
 from experiments.completions import complete_models
 from experiments.exit_codes import EXIT_NOT_EQUAL
 from experiments.option_groups import with_option_groups
-from experiments.option_reading import read_limits, read_request, read_solvers
+from experiments.option_reading import read_limits, read_planners, read_request
 from experiments.options import (
     OUTPUT_PANEL,
     ComparedOptions,
     JsonOption,
     LimitOptions,
-    SolversOption,
+    PlannersOption,
 )
 from experiments.output import make_console, print_json, say_written
 from solver import PartitionError
@@ -38,7 +38,7 @@ def compare(
     ] = None,
     problem: ComparedOptions = _DERIVED,
     search: LimitOptions = _QUICK,
-    solver: SolversOption = None,
+    planner: PlannersOption = None,
     out: Annotated[
         str | None,
         typer.Option(
@@ -51,26 +51,26 @@ def compare(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Compare greedy, contiguous and optimal plans on real models.
+    """Compare exact plans with those of heuristics and of other programs on real models.
 
     For example:
 
         fxpartition compare gpt2 branches --out report
 
-    Without --devices equal and unequal ones are derived from each model's
-    size, so that memory binds.
+    Without --devices they are derived from each model's size: equal and
+    unequal ones, so that memory binds, and roomy ones, where it does not.
     """
     from experiments.devices import parse_devices
     from experiments.instances import NamedDevices
     from experiments.models import DEFAULT_MODELS, resolve_model
-    from experiments.records import DEFAULT_PLANNERS, CompareSettings
+    from experiments.records import CompareSettings
     from experiments.reports.writing import prepare_folder, write_report
 
     named = dict.fromkeys(problem.devices or ())
     settings = CompareSettings(
         request=read_request(replace(problem, devices=None)),
         device_sets=tuple(NamedDevices(text, parse_devices(text)) for text in named),
-        planners=read_solvers(solver, DEFAULT_PLANNERS),
+        planners=read_planners(planner),
         limits=read_limits(search),
     )
     sources = [resolve_model(name) for name in dict.fromkeys(models or DEFAULT_MODELS)]

@@ -14,13 +14,22 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
 
-from experiments.devices import DeviceSet
+from experiments.devices import DeviceSet, parse_devices
 from experiments.instances import derived_device_sets, one_device_bytes
-from experiments.interrupt import run_interruptibly
-from experiments.models import LoadedModel, ModelSpec, build_model, first_line, others_code
+from experiments.models import (
+    LoadedModel,
+    ModelSpec,
+    build_model,
+    describe_error,
+    others_code,
+)
+from experiments.planners.running import plan_row
+from experiments.planners.task import PlanningTask
 from experiments.problem_request import (
+    ProblemRequest,
     check_model_request,
     measured_or_pcie,
     problem_of_graph,
@@ -30,6 +39,9 @@ from experiments.problem_request import (
 )
 from experiments.progress import ProgressLine
 from experiments.records import (
+    MODEL_PEERS,
+    OWN_PLANNERS,
+    PEERS,
     Case,
     CaseKey,
     CompareSettings,
@@ -39,14 +51,11 @@ from experiments.records import (
     Study,
     best_row,
 )
-from experiments.search_trace import SearchTrace
 from solver import (
     DEFAULT_DEVICE_CLASS,
-    PartitionError,
     PartitionProblem,
     SolveLimits,
     problem_to_digraph,
-    solve,
 )
 from solver.quantities import format_gap, format_seconds, format_value
 
@@ -54,6 +63,12 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from fx_bridge.capture import CapturedGraph
+
+WEIGHTS_CASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"llama3-70b": ("2x80GB,2x24GB", "80GB,60GB,40GB,20GB")}
+)
+"""Device sets on which a model is also planned by its weights alone, by model: there the planners
+of accelerate and transformers are asked in their own terms."""
 
 
 def run_comparison(
@@ -116,36 +131,6 @@ class _Found:
     checks: tuple[EquivalenceRow, ...] = ()
 
 
-def describe_error(error: BaseException) -> str:
-    """Return an exception as one line; one of our own speaks for itself."""
-    text = first_line(error)
-    if isinstance(error, PartitionError):
-        return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
-
-
-def solve_row(
-    key: CaseKey, problem: PartitionProblem, solver: str, limits: SolveLimits
-) -> PlannerRow:
-    """Solve `problem` and return the row; a solver that raises is a row with its reason."""
-    start_s = time.perf_counter()
-    trace = SearchTrace(limits.on_progress)
-    traced = replace(limits, on_progress=trace)
-    try:
-        result = run_interruptibly(lambda: solve(problem, traced, solver=solver))
-    except Exception as error:
-        return PlannerRow(
-            case=key,
-            planner=solver,
-            status="failed",
-            seed=limits.seed,
-            wall_time_s=time.perf_counter() - start_s,
-            reason=describe_error(error),
-        )
-    points = trace.finish(result, problem.objective)
-    return PlannerRow.from_result(key, solver, result, seed=limits.seed, trace=points)
-
-
 def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLine) -> _Found:
     own = read_saved_problem(path, settings.request)
     if settings.device_sets:
@@ -164,7 +149,7 @@ def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLi
             **_graph_figures(graph, problems[next(iter(problems))]),
         ),
         cases,
-        _solve_all(cases, settings, progress),
+        _ask_all(cases, None, settings.planners or (*OWN_PLANNERS, *PEERS), settings, progress),
     )
 
 
@@ -193,8 +178,11 @@ def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: Progres
         named.name: problem_of_graph(graph, captured, named.devices, request) for named in sets
     }
     cases = _cases(spec.name, problems)
+    if settings.device_sets == () and request == ProblemRequest():
+        cases += _weights_cases(spec.name, graph, captured)
     figures = _graph_figures(graph, problems[sets[0].name])
-    rows = _solve_all(cases, settings, progress)
+    planners = settings.planners or (*OWN_PLANNERS, *PEERS, *MODEL_PEERS)
+    rows = _ask_all(cases, (loaded, captured), planners, settings, progress)
     checks: tuple[EquivalenceRow, ...] = ()
     if settings.check_splits and loaded.has_weights:
         checks = _check_splits(loaded, captured, rows, progress)
@@ -242,6 +230,17 @@ def _cases(model: str, problems: Mapping[str, PartitionProblem]) -> tuple[Case, 
     )
 
 
+def _weights_cases(model: str, graph: nx.DiGraph, captured: CapturedGraph) -> tuple[Case, ...]:
+    """Return the cases in which weights alone count, as peers that plan by modules count."""
+    cases: list[Case] = []
+    for text in WEIGHTS_CASES.get(model, ()):
+        for objective in ("devices", "bottleneck"):
+            request = ProblemRequest(objective=(objective,), memory_model="weights")
+            problem = problem_of_graph(graph, captured, parse_devices(text), request)
+            cases += _cases(model, {text: problem})
+    return tuple(cases)
+
+
 def _graph_figures(graph: nx.DiGraph, problem: PartitionProblem) -> dict[str, Any]:
     return {
         "nodes": graph.number_of_nodes(),
@@ -252,16 +251,20 @@ def _graph_figures(graph: nx.DiGraph, problem: PartitionProblem) -> dict[str, An
     }
 
 
-def _solve_all(
-    cases: Sequence[Case], settings: CompareSettings, progress: ProgressLine
+def _ask_all(
+    cases: Sequence[Case],
+    model: tuple[LoadedModel, CapturedGraph] | None,
+    planners: Sequence[str],
+    settings: CompareSettings,
+    progress: ProgressLine,
 ) -> tuple[PlannerRow, ...]:
     rows: list[PlannerRow] = []
     for case in cases:
         assert case.problem is not None
-        for planner in settings.planners:
+        task = PlanningTask(case.problem, *(model or ()))
+        for planner in planners:
             progress.step(f"{case.key.model} on {case.key.device_set} devices: {planner}")
-            limits = with_progress(settings.limits, progress)
-            row = solve_row(case.key, case.problem, planner, limits)
+            row = plan_row(case.key, task, planner, with_progress(settings.limits, progress))
             progress.done(_row_line(row))
             rows.append(row)
     return tuple(rows)

@@ -68,6 +68,18 @@ def complete_models(incomplete: str) -> list[Completion]:
     return [*named, *((path, "") for path in files(incomplete, (".json", ".pt2")))]
 
 
+def complete_planners(incomplete: str) -> list[Completion]:
+    """Return the planners, after those that are written already."""
+    from experiments.planners.registry import PLANNERS
+
+    head, comma, begun = incomplete.rpartition(",")
+    return [
+        (f"{head}{comma}{name}", spec.description)
+        for name, spec in PLANNERS.items()
+        if name.startswith(begun) and name not in head.split(",")
+    ]
+
+
 def complete_devices(incomplete: str) -> list[Completion]:
     """Return device files, and after a memory the classes whose speeds are known."""
     head, comma, last = incomplete.rpartition(",")

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
 
-from experiments.comparison import describe_error, peak_rss_bytes
+from experiments.comparison import peak_rss_bytes
 from experiments.meta_models import Configuration
+from experiments.models import describe_error
 from solver import Device, PartitionError, PartitionProblem, SolveLimits, solve
 
 if TYPE_CHECKING:

@@ -68,23 +68,30 @@ def _unpinned(op: Operator) -> Operator:
 def derived_device_sets(
     graph: nx.DiGraph, *, equal_devices: int, slack_permille: int, **settings: Any
 ) -> tuple[NamedDevices, ...]:
-    """Return a set of equal and a set of unequal devices for an operator graph.
+    """Return sets of equal, of unequal and of roomy devices for an operator graph.
+
+    Each of the roomy devices holds the whole model: there planners differ by times alone.
 
     Parameters
     ----------
     graph : networkx.DiGraph
     equal_devices : int
-        Size of the set of equal devices; the unequal set has the shares `UNEQUAL_SHARES`.
+        Size of the sets of equal and of roomy devices; the unequal set has the shares
+        `UNEQUAL_SHARES`.
     slack_permille : int
         Total capacity wanted, per thousand of what the model needs on one device.
     **settings
         Of the problem, such as ``memory_model``.
     """
     probe = PartitionProblem.from_digraph(graph, (Device("probe"),), **settings)
-    return tuple(
-        NamedDevices(name, DeviceSet(devices_by_shares(probe, shares, slack_permille)))
-        for name, shares in (("equal", (1,) * equal_devices), ("unequal", UNEQUAL_SHARES))
-    )
+    equal = (1,) * equal_devices
+    need_bytes = max(1, one_device_bytes(probe))
+    sets = {
+        "equal": devices_by_shares(probe, equal, slack_permille),
+        "unequal": devices_by_shares(probe, UNEQUAL_SHARES, slack_permille),
+        "roomy": _devices(equal, need_bytes, 1000 * equal_devices),
+    }
+    return tuple(NamedDevices(name, DeviceSet(devices)) for name, devices in sets.items())
 
 
 def devices_by_shares(

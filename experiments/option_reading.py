@@ -110,6 +110,16 @@ def read_solvers(entries: Sequence[str] | None, default: Sequence[str]) -> tuple
     return tuple(dict.fromkeys(given))
 
 
+def read_planners(entries: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the planners that the options --planner name, each once."""
+    from experiments.planners.registry import check_planner
+
+    given = [name.strip() for entry in entries or () for name in entry.split(",")]
+    for name in given:
+        check_planner(name)
+    return tuple(dict.fromkeys(given))
+
+
 def read_pins(entries: Sequence[str] | None) -> dict[str, Pin]:
     """Return what the options --pin say: names to stages or to devices."""
     pins: dict[str, Pin] = {}

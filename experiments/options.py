@@ -18,6 +18,7 @@ from experiments.completions import (
     complete_files,
     complete_from,
     complete_models,
+    complete_planners,
 )
 from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
 from solver.training import SCHEDULES
@@ -268,6 +269,18 @@ SolversOption = Annotated[
         help=f"Some of {', '.join(SOLVERS)}, with commas or repeated; greedy, chain and auto if "
         "left out.",
         autocompletion=complete_described(SOLVER_DESCRIPTIONS),
+    ),
+]
+
+
+PlannersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--planner",
+        metavar="NAME",
+        help="Some of those that fxpartition planners lists, with commas or repeated; if left "
+        "out, greedy, chain, auto and every peer that answers within seconds.",
+        autocompletion=complete_planners,
     ),
 ]
 

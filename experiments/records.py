@@ -13,15 +13,33 @@ from typing import Final, NamedTuple
 from experiments.instances import NamedDevices
 from experiments.problem_request import ProblemRequest
 from solver import (
-    SOLVERS,
-    PartitionError,
     PartitionPlan,
     PartitionProblem,
     SolveLimits,
     SolveResult,
 )
 
-DEFAULT_PLANNERS: Final = ("greedy", "chain", "auto")
+OWN_PLANNERS: Final = ("greedy", "chain", "auto")
+PEERS: Final = (
+    "pipedream",
+    "deepspeed-parameters",
+    "deepspeed-uniform",
+    "torchgpipe-time",
+    "torchgpipe-size",
+    "random",
+)
+MODEL_PEERS: Final = (
+    "uniform-layers",
+    "torch-size-based",
+    "torch-sparse-nn",
+    "torch-aot-based",
+    "accelerate",
+    "accelerate-balanced",
+    "transformers-auto",
+    "transformers-sequential",
+)
+"""Peers that read the model. ``torch-cost-aware`` and ``torch-kl-based`` are asked by name only:
+they take minutes."""
 EXACT_PLANNERS: Final = ("auto", "cp-sat", "ideal-dp")
 """Those that can prove optima; the first one of a study is what baselines are measured by."""
 DEFAULT_TIME_LIMIT_S: Final = 30.0
@@ -256,8 +274,9 @@ class CompareSettings:
         What is asked of every problem, but for its devices; what it leaves open, a saved problem
         says itself.
     device_sets : tuple of NamedDevices
-        Empty derives equal and unequal devices from each model's size.
+        Empty derives equal, unequal and roomy devices from each model's size.
     planners : tuple of str
+        Empty asks our own, and every peer that answers within seconds.
     limits : SolveLimits
         Of each single answer.
     check_splits : bool
@@ -266,18 +285,15 @@ class CompareSettings:
 
     request: ProblemRequest = field(default_factory=ProblemRequest)
     device_sets: tuple[NamedDevices, ...] = ()
-    planners: tuple[str, ...] = DEFAULT_PLANNERS
+    planners: tuple[str, ...] = ()
     limits: SolveLimits = field(default_factory=lambda: SolveLimits(DEFAULT_TIME_LIMIT_S))
     check_splits: bool = True
 
     def __post_init__(self) -> None:
-        if not self.planners:
-            raise PartitionError(f"no solver is given; write one of {', '.join(SOLVERS)}")
+        from experiments.planners.registry import check_planner
+
         for name in self.planners:
-            if name not in SOLVERS:
-                raise PartitionError(
-                    f"solver {name!r} is unknown; write one of {', '.join(SOLVERS)}"
-                )
+            check_planner(name)
 
 
 def best_row(rows: Sequence[PlannerRow]) -> PlannerRow | None:

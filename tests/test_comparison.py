@@ -17,10 +17,15 @@ from experiments.devices import DeviceSet, parse_devices
 from experiments.instances import NamedDevices, derived_device_sets, one_device_bytes
 from experiments.interrupt import run_interruptibly
 from experiments.models import ZOO, ModelSpec
+from experiments.planners import registry
+from experiments.planners.registry import PLANNERS
 from experiments.problem_request import ProblemRequest
 from experiments.progress import ProgressLine
 from experiments.records import (
     EXACT_PLANNERS,
+    MODEL_PEERS,
+    OWN_PLANNERS,
+    PEERS,
     CaseKey,
     CompareSettings,
     PlannerRow,
@@ -43,7 +48,7 @@ from solver import (
 )
 
 LIMITS = SolveLimits(time_limit_s=20, workers=1)
-SETTINGS = CompareSettings(limits=LIMITS)
+SETTINGS = CompareSettings(planners=OWN_PLANNERS, limits=LIMITS)
 
 
 def chain_problem(sizes: tuple[int, ...] = (40, 30, 20, 10), **settings: Any) -> PartitionProblem:
@@ -74,8 +79,8 @@ def test_every_model_device_set_and_solver_is_a_row(tiny: Study) -> None:
     assert keys == [
         (model, devices, solver)
         for model in ("mlp", "tiny-branches")
-        for devices in ("equal", "unequal")
-        for solver in ("greedy", "chain", "auto")
+        for devices in ("equal", "unequal", "roomy")
+        for solver in OWN_PLANNERS
     ]
     assert all(record.reason == "" for record in tiny.models)
 
@@ -165,22 +170,52 @@ def test_a_model_that_fails_is_a_record_and_the_run_goes_on() -> None:
     assert "\n" not in odd.reason
     assert not fine.reason
     assert {row.case.model for row in found.rows} == {"mlp"}
-    assert len(found.rows) == 6
+    assert len(found.rows) == 9
 
 
-def test_a_solver_that_raises_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    def solve_or_fail(problem: PartitionProblem, limits: SolveLimits, *, solver: str) -> Any:
-        if solver == "chain":
-            raise ZeroDivisionError("oops")
-        return solve(problem, limits, solver=solver)
+def test_a_planner_that_raises_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> Any:
+        raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(comparison_module, "solve", solve_or_fail)
+    failing = dataclasses.replace(PLANNERS["chain"], plan=fail)
+    monkeypatch.setattr(registry, "PLANNERS", {**PLANNERS, "chain": failing})
     found = run_comparison([ZOO["mlp"]], SETTINGS)
     failed = [row for row in found.rows if row.status == "failed"]
     assert {row.planner for row in failed} == {"chain"}
     assert failed[0].reason == "ZeroDivisionError: oops"
     assert not failed[0].feasible
     assert sum(row.feasible for row in found.rows) >= 2
+
+
+def test_peers_are_asked_and_those_that_read_the_model_only_where_there_is_one(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "problem.json"
+    save_problem(chain_problem(), path)
+    found = run_comparison([ZOO["mlp"], path], CompareSettings(limits=LIMITS))
+    asked = {
+        model: {row.planner for row in found.rows if row.case.model == model}
+        for model in ("mlp", str(path))
+    }
+    assert asked[str(path)] == {*OWN_PLANNERS, *PEERS}
+    assert asked["mlp"] == {*OWN_PLANNERS, *PEERS, *MODEL_PEERS}
+    roomy = [row for row in found.rows if row.case[:2] == ("mlp", "roomy")]
+    best = best_row(roomy)
+    assert best is not None
+    assert (best.planner, best.status) == ("auto", "optimal")
+    assert {"pipedream", "torchgpipe-time", "uniform-layers", "torch-size-based"} <= {
+        row.planner for row in roomy if row.feasible
+    }
+
+
+def test_weights_alone_are_compared_where_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(comparison_module, "WEIGHTS_CASES", {"mlp": ("300kB,500kB",)})
+    found = run_comparison([ZOO["mlp"]], SETTINGS)
+    keys = [case.key for case in found.cases if case.key.memory_model == "weights"]
+    assert [key.objective for key in keys] == [("devices",), ("bottleneck",)]
+    assert all(key.device_set == "300kB,500kB" for key in keys)
+    for key in keys:
+        assert best_row(found.rows_of(key)) is not None
 
 
 def test_a_split_that_raises_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +307,7 @@ def test_what_is_asked_holds_for_every_case() -> None:
     found = run_comparison([ZOO["mlp"]], settings)
     (record,) = found.models
     assert record.reason == ""
-    assert [case.key.device_set for case in found.cases] == ["equal", "unequal"]
+    assert [case.key.device_set for case in found.cases] == ["equal", "unequal", "roomy"]
     for case in found.cases:
         problem = case.problem
         assert problem is not None
@@ -341,19 +376,20 @@ def test_derived_devices_bind_and_have_a_plan(memory_model: str) -> None:
         slack_permille=1150,
         memory_model=memory_model,
     )
-    assert [named.name for named in sets] == ["equal", "unequal"]
+    assert [named.name for named in sets] == ["equal", "unequal", "roomy"]
     need = one_device_bytes(problem)
-    for named in sets:
-        devices = named.devices.devices
+    equal, unequal, roomy = (named.devices.devices for named in sets)
+    assert [device.memory_bytes for device in roomy] == [need] * 4
+    for devices in (equal, unequal):
         capacities = [device.memory_bytes or 0 for device in devices]
         assert sum(capacities) >= need * 1.15
         assert max(capacities) < need, "one device must not hold the whole model"
         result = solve(problem.replace(devices=devices), LIMITS)
         assert result.plan is not None
-    equal, unequal = ([d.memory_bytes for d in named.devices.devices] for named in sets)
-    assert len(set(equal)) == 1
-    assert unequal == sorted(unequal, reverse=True)
-    assert len(set(unequal)) == 4
+    assert len({device.memory_bytes for device in equal}) == 1
+    shares = [device.memory_bytes or 0 for device in unequal]
+    assert shares == sorted(shares, reverse=True)
+    assert len(set(shares)) == 4
 
 
 def test_one_big_weight_gets_the_room_that_it_needs() -> None:
@@ -375,10 +411,8 @@ def test_memory_on_one_device_ignores_pins_and_cuts() -> None:
 
 
 def test_settings_name_an_unknown_solver() -> None:
-    with pytest.raises(PartitionError, match="'fast' is unknown; write one of auto, greedy, chain"):
+    with pytest.raises(PartitionError, match="planner 'fast' is unknown; did you mean auto"):
         CompareSettings(planners=("fast",))
-    with pytest.raises(PartitionError, match="no solver"):
-        CompareSettings(planners=())
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(
