@@ -9,7 +9,6 @@ tensors, and assertions and numbers none.
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,13 @@ from typing import Any, Final, Literal, get_args
 
 import torch
 from torch import fx
+from torch.fx.node import map_arg
 from torch.fx.passes.shape_prop import TensorMetadata
 from torch.utils._pytree import tree_leaves
 
-from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, check_captured
+from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.replay import hint
+from fx_bridge.sinking import attribute_at
 from solver import PartitionError
 
 TorchMode = Literal["size_based", "sparse_nn", "cost_aware", "kl_based", "aot_based"]
@@ -109,8 +110,7 @@ def torch_partition(
         raise PartitionError(f"mode {mode!r} is unknown; write one of {', '.join(TORCH_MODES)}")
     if mode == "aot_based" and ahead_of_time is None:
         raise PartitionError("aot_based carries out a partition; give one as ahead_of_time")
-    module = _sized_copy(captured)
-    operators = {node.name: node for node in module.graph.nodes if node.op in COMPUTE_OPS}
+    module, operators = _sized_copy(captured)
     times_ns = latency_ns or {}
     given = ahead_of_time or TorchPartition({}, {})
     config = PartitionerConfig(
@@ -140,13 +140,32 @@ def torch_partition(
     )
 
 
-def _sized_copy(captured: CapturedGraph) -> fx.GraphModule:
-    """Return a copy of the captured module with ``meta["tensor_meta"]`` for every value."""
-    module = fx.GraphModule(captured.module, copy.deepcopy(captured.graph))
-    for node in module.graph.nodes:
+def _sized_copy(captured: CapturedGraph) -> tuple[fx.GraphModule, dict[str, fx.Node]]:
+    """Return a copy whose values have ``meta["tensor_meta"]``, and its operators by their names."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    attributes: dict[str, Any] = {}
+    for node in captured.graph.nodes:
+        target = node.target
+        if node.op in ("get_attr", "call_module"):
+            target = _renamed(str(target))
+            attributes[target] = attribute_at(captured.module, str(node.target))
+        arguments = map_arg((node.args, node.kwargs), lambda read: copies[read])
+        copied = graph.create_node(node.op, target, *arguments, name=_renamed(node.name))
         if node.op != "output":
-            node.meta["tensor_meta"] = _metadata(node.meta.get("val"))
-    return module
+            copied.meta["tensor_meta"] = _metadata(node.meta.get("val"))
+        copies[node] = copied
+    operators = {node.name: copies[node] for node in captured.operators}
+    return fx.GraphModule(attributes, graph), operators
+
+
+def _renamed(name: str) -> str:
+    """Return another name for what is called as torch's partitions are.
+
+    It reads the numbers of partitions from the names of submod_0, submod_1 and so on. Exporters
+    call what runs without gradients the same.
+    """
+    return f"region_{name}" if name.startswith("submod_") else name
 
 
 def _metadata(value: Any) -> TensorMetadata:

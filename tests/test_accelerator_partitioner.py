@@ -112,6 +112,27 @@ def test_values_that_are_no_tensors_have_a_size(captured):
     assert found.devices_of == {0: (0,)}
 
 
+class Frozen(nn.Module):
+    """A region without gradients, which the exporter calls as torch calls its partitions."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        with torch.no_grad():
+            y = torch.sin(x)
+        return self.last(self.first(x) + y)
+
+
+def test_names_of_the_model_are_not_taken_for_partitions():
+    captured = capture(Frozen(), (torch.ones(1, 16),))
+    assert any(node.name.startswith("submod_") for node in captured.graph.nodes)
+    found = torch_partition(captured, "size_based", [1500, 1500, 1500])
+    assert dict(found.devices_of) == {0: (0,), 1: (1,)}
+    assert (found.partition_of["linear"], found.partition_of["linear_1"]) == (0, 1)
+
+
 def test_models_on_the_meta_device_have_sizes():
     with torch.device("meta"):
         model = nn.Sequential(nn.Linear(1000, 1000), nn.Linear(1000, 1000))
