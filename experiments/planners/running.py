@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from experiments.interrupt import run_interruptibly
 from experiments.models import describe_error
 from experiments.planners.registry import check_planner
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
+from experiments.planners.time_limit import call_within
 from experiments.records import CaseKey, PlannerRow
 from experiments.search_trace import SearchTrace
-from solver import SolveLimits, SolveResult, SolveStatus
+from solver import SOLVERS, SolveLimits, SolveResult, SolveStatus
 
 _TOLD: Final = 3
 """Violations that a row tells; plans of others may break a limit at every operator."""
@@ -45,8 +47,12 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
     spec: PlannerSpec | None = None
     try:
         spec = check_planner(planner)
-        plan, traced = spec.plan, replace(limits, on_progress=trace)
-        answer = run_interruptibly(lambda: plan(task, traced))
+        plan = partial(spec.plan, task, replace(limits, on_progress=trace))
+        if planner in SOLVERS:
+            answer = run_interruptibly(plan)
+        else:
+            # What others wrote has no limit of its own.
+            answer = call_within(limits.time_limit_s, plan)
     except (Exception, SystemExit) as error:
         return replace(
             row,

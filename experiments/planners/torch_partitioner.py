@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 from experiments.planners.answers import judged
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
-from experiments.planners.time_limit import call_within
 from solver import PartitionError, PartitionProblem, SolveLimits
 
 if TYPE_CHECKING:
@@ -25,7 +24,7 @@ def _plan(name: str, mode: TorchMode, task: PlanningTask, limits: SolveLimits) -
     problem = task.problem
     _, captured = task.model(name)
     started_s = time.perf_counter()
-    found = call_within(limits.time_limit_s, lambda: _ask(captured, problem, mode))
+    found = _ask(captured, problem, mode)
     device_of = {
         partition: problem.devices[devices[0]].name
         for partition, devices in found.devices_of.items()
