@@ -155,7 +155,7 @@ class Reader:
     Parameters
     ----------
     folder : Path
-        The current folder of the process; a link to the benchmarks is put there.
+        The current folder of the process; links to what commands name are put there.
     left_out : collection of str
         Commands that are not run, and first lines of blocks that nothing prints.
     """
@@ -166,7 +166,8 @@ class Reader:
 
     def read(self, path: Path) -> list[str]:
         """Run the blocks of a page, and return the commands that were left out."""
-        (self.folder / "benchmarks").symlink_to(ROOT / "benchmarks")
+        for name in ("benchmarks", "docs", "README.md"):
+            (self.folder / name).symlink_to(ROOT / name)
         left_out: list[str] = []
         for block in read_blocks(path):
             if saved := SAVED.match(block.text.partition("\n")[0]):

@@ -1,0 +1,70 @@
+"""Llama-3-70B on unequal devices: transformers' and accelerate's planners beside ours."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from experiments.comparison import operator_graph
+from experiments.devices import parse_devices
+from experiments.models import ZOO, build_model
+from experiments.paper_tables.bench import ANSWER, Bench
+from experiments.paper_tables.tables import PaperTable
+from experiments.planners.running import plan_row
+from experiments.planners.task import PlanningTask
+from experiments.records import CaseKey, PlannerRow
+from solver import PCIE, PartitionProblem, SolveResult, SolveStatus
+from solver.quantities import format_bytes, format_value
+
+_MODEL: Final = "llama3-70b"
+_DEVICES: Final = {"80+80+24+24 GB": "2x80GB,2x24GB", "80+60+40+20 GB": "80GB,60GB,40GB,20GB"}
+_PEERS: Final = {
+    "transformers `auto`": "transformers-auto",
+    "accelerate balanced": "accelerate-balanced",
+    "transformers `sequential`": "transformers-sequential",
+}
+
+
+def llama(bench: Bench) -> PaperTable:
+    """Plan Llama-3-70B, weights alone, by other planners and by ours."""
+    from fx_bridge.capture import capture
+
+    bench.progress.step(f"{_MODEL}: capturing")
+    loaded = build_model(ZOO[_MODEL])
+    captured = capture(loaded.module, loaded.args, loaded.kwargs)
+    graph = operator_graph(captured, (), "weights")
+    rows = []
+    for label, text in _DEVICES.items():
+        problem = PartitionProblem.from_digraph(
+            graph, parse_devices(text).devices, interconnect=PCIE, memory_model="weights"
+        )
+        task = PlanningTask(problem, loaded, captured)
+        cells = []
+        for title, planner in _PEERS.items():
+            key = CaseKey(_MODEL, text, problem.objective, problem.memory_model)
+            cells.append(_peer_text(plan_row(key, task, planner, ANSWER)))
+            bench.progress.done(f"{_MODEL} on {label}: {title}: {cells[-1]}")
+        fewest = bench.solve(problem.replace(objective="devices"), f"{_MODEL} on {label}, devices")
+        fastest = bench.solve(problem, f"{_MODEL} on {label}, bottleneck")
+        rows.append((label, *cells, f"{_fewest_text(fewest)}; {_fastest_text(fastest)}"))
+    return PaperTable(("devices", *_PEERS, "fxpartition"), tuple(rows))
+
+
+def _peer_text(row: PlannerRow) -> str:
+    if row.spilled_bytes:
+        return f"{format_bytes(row.spilled_bytes)} to disk"
+    if row.feasible:
+        return f"fits on {row.devices_used}"
+    return row.reason or row.status
+
+
+def _fewest_text(result: SolveResult) -> str:
+    proven = ", proven the fewest" if result.status is SolveStatus.OPTIMAL else ""
+    return f"fits on {result.objective}{proven}"
+
+
+def _fastest_text(result: SolveResult) -> str:
+    if result.evaluation is None:
+        return result.status.value
+    proven = ", proven" if result.status is SolveStatus.OPTIMAL else ""
+    value = format_value("bottleneck", result.objective)
+    return f"on {result.evaluation.devices_used}: bottleneck {value}{proven}"

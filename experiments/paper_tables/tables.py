@@ -1,0 +1,100 @@
+"""Tables as Markdown and back, and how two of them differ but for columns of the clock."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from solver import PartitionError
+from solver.quantities import printable
+
+_ROW: Final = re.compile(r"^\|(.*)\|$")
+
+
+@dataclass(frozen=True, slots=True)
+class PaperTable:
+    """Cells of text under a header.
+
+    Attributes
+    ----------
+    header : tuple of str
+    rows : tuple of tuple of str
+        Each as long as `header`.
+    clock_columns : frozenset of str
+        Columns of `header` that hold times of the clock: they differ from run to run.
+    """
+
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    clock_columns: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        assert all(len(row) == len(self.header) for row in self.rows)
+        assert self.clock_columns <= {*self.header}
+
+    def to_markdown(self) -> str:
+        """Return the table as Markdown, a line each row, with an end of line after the last."""
+        lines = [self.header, ("---",) * len(self.header), *self.rows]
+        return "".join(f"{_line(cells)}\n" for cells in lines)
+
+    def to_json(self) -> str:
+        """Return the table as JSON; :meth:`from_json` inverts it."""
+        data = {"header": self.header, "rows": self.rows, "clock": sorted(self.clock_columns)}
+        return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> PaperTable:
+        """Read what :meth:`to_json` wrote; PartitionError if it is something else."""
+        try:
+            data = json.loads(text)
+            rows = tuple(tuple(map(str, row)) for row in data["rows"])
+            return cls(tuple(map(str, data["header"])), rows, frozenset(data["clock"]))
+        except (ValueError, KeyError, TypeError, AssertionError):
+            raise PartitionError(
+                "a table of an earlier run is not as it was written; leave out --resume"
+            ) from None
+
+    def differences(self, text: str) -> list[str]:
+        """Return how the table that `text` shows differs from this one: one line each.
+
+        Columns of the clock may hold anything. An empty list says that there is no difference.
+        """
+        lines = [line for line in text.splitlines() if line.strip()]
+        shown = [_cells(line) for line in lines]
+        if len(shown) < 2 or any(cells is None for cells in shown):
+            return ["there is no table; write one with --update"]
+        header, _, *rows = (tuple(cells or ()) for cells in shown)
+        wanted = tuple(_escaped(cell) for cell in self.header)
+        if header != wanted:
+            return [f"its columns are {_line(header)}, not {_line(wanted)}"]
+        found = []
+        for number, (row, other) in enumerate(zip(rows, self.rows, strict=False), 1):
+            found += [
+                f"row {number} ({row[0]}), {name}: {cell!r} is shown, {_escaped(right)!r} is found"
+                for name, cell, right in zip(self.header, row, other, strict=False)
+                if name not in self.clock_columns and cell != _escaped(right)
+            ]
+        if len(rows) != len(self.rows):
+            found.append(f"{len(rows)} rows are shown, {len(self.rows)} are found")
+        return found
+
+
+def _line(cells: tuple[str, ...]) -> str:
+    if {*cells} == {"---"}:
+        return "|" + "---|" * len(cells)
+    return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
+
+
+def _escaped(cell: str) -> str:
+    """Return a cell in which nothing ends it or becomes HTML: names come from models."""
+    text = printable(cell).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return re.sub(r"(?<!\\)\|", r"\\|", text)
+
+
+def _cells(line: str) -> tuple[str, ...] | None:
+    inside = _ROW.match(line.strip())
+    if inside is None:
+        return None
+    return tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", inside[1]))
