@@ -1,4 +1,4 @@
-"""The answer of a search: found, saved, printed, and an exit code."""
+"""Answers of searches and studies: found, saved, printed, and an exit code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from experiments.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.interrupt import run_interruptibly
-from experiments.output import print_json, say, say_written
+from experiments.output import make_console, print_json, say, say_written
 from solver import (
     Diagnosis,
     PartitionProblem,
@@ -23,9 +23,11 @@ from solver import (
     summary,
 )
 from solver import solve as run_solver
+from solver.quantities import printable
 
 if TYPE_CHECKING:
     from experiments.progress import ProgressLine
+    from experiments.records import Study
 
 
 def solve_all(
@@ -81,6 +83,25 @@ def finish(
     if asked.objective is None:
         say(f"no plan found, and none ruled out: {asked.reason}")
         raise typer.Exit(EXIT_TIME_OUT)
+
+
+def finish_study(study: Study, out: str | None, as_json: bool) -> None:
+    """Write the report of a study into the folder `out`, if any, and print the study."""
+    from experiments.reports.headline import headline
+    from experiments.reports.study_json import study_to_json
+    from experiments.reports.terminal import study_table
+    from experiments.reports.writing import write_report
+
+    if out is not None:
+        for written in write_report(study, out):
+            say_written(written)
+    if as_json:
+        print_json(study_to_json(study))
+        return
+    console = make_console()
+    console.print(study_table(study, console.width))
+    for finding in headline(study):
+        console.print(printable(str(finding)), markup=False)
 
 
 def result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, Any]:

@@ -50,6 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:
         return _fail("standard output is closed; give the answer somewhere to go")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if not os.environ.get("COLUMNS", "1").strip("0"):
+        # Some shells say so where they know no width; nothing would be printed.
+        del os.environ["COLUMNS"]
     try:
         code = _run(argv)
         sys.stdout.flush()
@@ -83,6 +86,7 @@ def _run(argv: Sequence[str] | None) -> int:
     import typer
 
     from experiments.app import NAME, app
+    from experiments.usage import explain_usage
     from solver import PartitionError
 
     try:
@@ -111,15 +115,9 @@ def _run(argv: Sequence[str] | None) -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             print(message())
             return EXIT_BAD_INPUT
-        return _fail(_with_hint(error, message()))
+        words = sys.argv[1:] if argv is None else argv
+        return _fail(explain_usage(error, message(), words))
     return int(code or EXIT_DONE)
-
-
-def _with_hint(error: Exception, message: str) -> str:
-    """Return what is wrong with the words of a command line, and where to look them up."""
-    context = getattr(error, "ctx", None)
-    path = "fxpartition" if context is None else context.command_path
-    return f"{message.rstrip('.')}; see: {path} --help"
 
 
 def _forget_output() -> None:

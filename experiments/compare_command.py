@@ -7,6 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
+from experiments.answers import finish_study
 from experiments.completions import complete_models
 from experiments.exit_codes import EXIT_NOT_EQUAL
 from experiments.option_groups import with_option_groups
@@ -18,9 +19,7 @@ from experiments.options import (
     LimitOptions,
     PlannersOption,
 )
-from experiments.output import make_console, print_json, say_written
 from solver import PartitionError
-from solver.quantities import printable
 
 _DERIVED: Final = ComparedOptions()
 _QUICK: Final = LimitOptions(time_limit=30.0)
@@ -64,7 +63,7 @@ def compare(
     from experiments.instances import NamedDevices
     from experiments.models import DEFAULT_MODELS, resolve_model
     from experiments.records import CompareSettings
-    from experiments.reports.writing import prepare_folder, write_report
+    from experiments.reports.writing import prepare_folder
 
     named = dict.fromkeys(problem.devices or ())
     settings = CompareSettings(
@@ -79,23 +78,11 @@ def compare(
 
     from experiments.comparison import run_comparison
     from experiments.progress import ProgressLine
-    from experiments.reports.headline import headline
-    from experiments.reports.study_json import study_to_json
-    from experiments.reports.terminal import study_table
 
     with ProgressLine() as progress:
         study = run_comparison(sources, settings, progress)
-    if as_json:
-        print_json(study_to_json(study))
-    else:
-        console = make_console()
-        console.print(study_table(study, console.width))
-        for finding in headline(study):
-            console.print(printable(str(finding)), markup=False)
-    if out is not None:
-        for path in write_report(study, out):
-            say_written(path)
     if all(record.reason for record in study.models):
         raise PartitionError(f"no model could be compared: {study.models[0].reason}")
+    finish_study(study, out, as_json)
     if not all(check.equal for check in study.checks):
         raise typer.Exit(EXIT_NOT_EQUAL)

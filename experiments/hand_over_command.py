@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, get_args
 import typer
 
 from experiments.completions import complete_from
+from experiments.option_reading import check_given
 from experiments.options import OUTPUT_PANEL, JsonOption, ModelArgument, PlanArgument
 from experiments.output import check_writable, print_json
 from solver import PartitionError, load_plan
@@ -56,13 +57,16 @@ def hand_over(
 
     For example, for accelerate and transformers:
 
-        fxpartition plan gpt2 --devices 3x300MB --keep-whole 'transformer.h.*' --out plan.json
-        fxpartition hand-over plan.json gpt2 --to device-map --tied-first --out map.json
+        fxpartition plan gpt2 --devices 3x300MB --keep-whole 'transformer.h.*'
+            --out plan.json
+        fxpartition hand-over plan.json gpt2 --to device-map --out map.json
 
     A plan that cannot be said in modules is refused, and why.
     """
     from experiments.models import build_model, others_code, resolve_model
 
+    check_given(plan_file, "PLAN.json", "plan.json")
+    check_given(out, "--out", "map.json")
     check_choice(to, _FORMS, "--to")
     if tied_first and to != "device-map":
         raise PartitionError("--tied-first is about device maps; leave it out")

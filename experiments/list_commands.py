@@ -101,7 +101,15 @@ def list_planners(as_json: JsonOption = False) -> None:
             spec.name,
             spec.description,
             "yes" if spec.proves else "",
-            "a model" * spec.needs_model + f", fxpartition[{spec.extra}]" * bool(spec.extra),
+            ", ".join(
+                filter(
+                    None,
+                    (
+                        "a model" if spec.needs_model else "",
+                        f"fxpartition[{spec.extra}]" if spec.extra else "",
+                    ),
+                )
+            ),
         )
         for spec in PLANNERS.values()
     ]

@@ -36,6 +36,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
     from experiments.devices import parse_link
 
     check_choices(options)
+    check_given(options.profile, "--profile", "gpt2.profile.json")
     request = ProblemRequest(
         devices=_read_devices(options.devices),
         interconnect=None
@@ -100,6 +101,12 @@ def read_limits(options: LimitOptions) -> SolveLimits:
     except PartitionError as error:
         # The other options are called as what they set.
         raise PartitionError(f"--{error}") from None
+
+
+def check_given(value: str | None, name: str, example: str) -> None:
+    """Refuse the empty name of a file or folder, which stands for the current folder elsewhere."""
+    if value == "":
+        raise PartitionError(f"{name} is empty; write a name such as {example}")
 
 
 def read_solvers(entries: Sequence[str] | None, default: Sequence[str]) -> tuple[str, ...]:

@@ -27,6 +27,12 @@ PROBLEM_PANEL: Final = "Problem"
 SEARCH_PANEL: Final = "Search"
 OUTPUT_PANEL: Final = "Output"
 
+MOST_CHUNKS: Final = 1000
+MOST_DEVICES: Final = 1024
+MOST_MICROBATCHES: Final = 100_000
+MOST_SECONDS: Final = 10_000_000
+"""Of what no plan has so many of, and no run takes so long: a slip is refused, not tried."""
+
 OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw")
 
 SOLVER_DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
@@ -112,13 +118,20 @@ ChunksOption = Annotated[
     typer.Option(
         "--chunks",
         min=1,
+        max=MOST_CHUNKS,
         metavar="COUNT",
         help="Most stages of a device (interleaved pipeline stages).",
     ),
 ]
 MaxDevicesOption = Annotated[
     int | None,
-    typer.Option("--max-devices", min=1, metavar="COUNT", help="Most devices that a plan may use."),
+    typer.Option(
+        "--max-devices",
+        min=1,
+        max=MOST_DEVICES,
+        metavar="COUNT",
+        help="Most devices that a plan may use.",
+    ),
 ]
 KeepWholeOption = Annotated[
     list[str] | None,
@@ -161,6 +174,7 @@ MicrobatchesOption = Annotated[
     typer.Option(
         "--microbatches",
         min=1,
+        max=MOST_MICROBATCHES,
         metavar="COUNT",
         help="In a step of the pipeline; the example inputs are one.",
     ),
@@ -334,11 +348,16 @@ ProblemOutOption = Annotated[
 # -- processes ----------------------------------------------------------------------------
 
 ThreadsOption = Annotated[
-    int, typer.Option("--threads", min=1, metavar="COUNT", help="Of each process.")
+    int,
+    typer.Option("--threads", min=1, max=MOST_DEVICES, metavar="COUNT", help="Of each process."),
 ]
 ProcessLimitOption = Annotated[
     float,
     typer.Option(
-        "--process-limit", min=1, metavar="SECONDS", help="For all that the processes do."
+        "--process-limit",
+        min=1,
+        max=MOST_SECONDS,
+        metavar="SECONDS",
+        help="For all that the processes do.",
     ),
 ]

@@ -103,6 +103,29 @@ def captured_model(model: str) -> CapturedGraph:
         return capture(loaded.module, loaded.args, loaded.kwargs)
 
 
+def check_hand_made(captured: CapturedGraph, settings: RunSettings) -> None:
+    """Refuse whole modules, pins and cuts that this model cannot have, before it is measured.
+
+    Raises
+    ------
+    PartitionError
+        If nothing has such a name, or they contradict each other.
+    """
+    if not (settings.keep_whole or settings.pins or settings.cut_after):
+        return
+    from fx_bridge.digraph import to_digraph
+    from fx_bridge.hand_made import with_hand_made
+
+    devices = settings.devices or tuple(Device(f"cpu:{i}") for i in range(len(settings.shares)))
+    problem = PartitionProblem.from_digraph(
+        to_digraph(captured, keep_whole=settings.keep_whole),
+        devices,
+        chunks_per_device=settings.chunks_per_device,
+        max_devices=settings.max_devices,
+    )
+    with_hand_made(problem, captured, pins=settings.pins, cut_after=settings.cut_after)
+
+
 def measured_problem(
     captured: CapturedGraph, profile: Profile, settings: RunSettings
 ) -> PartitionProblem:

@@ -18,10 +18,11 @@ from experiments.options import (
 )
 from experiments.output import check_writable, print_json
 from experiments.problem_request import read_problem
-from solver import PartitionProblem, save_problem
+from solver import PartitionError, PartitionProblem, save_problem
 from solver.quantities import printable
 
 KINDS = ("layered", "series-parallel", "nasnet", "transformer", "mixture-of-experts")
+_SHAPED = {"width": "layered", "experts": "mixture-of-experts"}
 
 
 @with_option_groups
@@ -67,12 +68,13 @@ def generate(
         ),
     ] = 1000,
     width: Annotated[
-        int, typer.Option("--width", metavar="COUNT", help="Operators in a layer (layered).")
-    ] = 20,
+        int | None,
+        typer.Option("--width", metavar="COUNT", help="Operators in a layer (layered); 20."),
+    ] = None,
     experts: Annotated[
-        int,
-        typer.Option("--experts", metavar="COUNT", help="In a layer (mixture-of-experts)."),
-    ] = 256,
+        int | None,
+        typer.Option("--experts", metavar="COUNT", help="In a layer (mixture-of-experts); 256."),
+    ] = None,
     devices: Annotated[
         int, typer.Option("--devices", metavar="COUNT", help="How many devices.")
     ] = 8,
@@ -94,7 +96,7 @@ def generate(
 
     For example:
 
-        fxpartition generate layered --operators 1000 --width 20 --seed 1 --out graph.json
+        fxpartition generate layered --operators 1000 --seed 1 --out graph.json
         fxpartition solve graph.json --time-limit 30
 
     Kinds that repeat a block have as many whole ones as come nearest.
@@ -102,7 +104,12 @@ def generate(
     from experiments.generators import GeneratorSettings, generate_problem
 
     check_writable(out)
-    settings = GeneratorSettings(operators, width, experts, seed)
+    given = {"width": width, "experts": experts}
+    shape = {name: value for name, value in given.items() if value is not None}
+    for name in shape:
+        if kind in KINDS and kind != _SHAPED[name]:
+            raise PartitionError(f"--{name} is about {_SHAPED[name]} graphs; leave it out")
+    settings = GeneratorSettings(operators, seed=seed, **shape)
     made = generate_problem(kind, settings, devices, slack_percent=slack, unequal=unequal)
     _save(made, out, as_json)
 

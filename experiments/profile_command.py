@@ -7,6 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from experiments.options import (
+    MOST_DEVICES,
     OUTPUT_PANEL,
     JsonOption,
     ModelArgument,
@@ -26,7 +27,9 @@ def profile(
     ] = False,
     repeats: Annotated[
         int,
-        typer.Option("--repeats", min=1, metavar="COUNT", help="Runs of which medians are taken."),
+        typer.Option(
+            "--repeats", min=1, max=1000, metavar="COUNT", help="Runs of which medians are taken."
+        ),
     ] = 7,
     threads: ThreadsOption = 1,
     processes: Annotated[
@@ -34,6 +37,7 @@ def profile(
         typer.Option(
             "--processes",
             min=1,
+            max=MOST_DEVICES,
             metavar="COUNT",
             help="So many measure at once, as the stages of a pipeline share memory and caches.",
         ),

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
+from experiments.answers import finish_study
 from experiments.completions import complete_files
 from experiments.options import OUTPUT_PANEL, JsonOption
-from experiments.output import make_console, print_json, say_written
 from solver import PartitionError
-from solver.quantities import printable
 
 
 def report(
@@ -44,23 +43,12 @@ def report(
     report.md, all numbers as results.json, and the problems, plans and
     traces for Perfetto.
     """
-    from experiments.reports.headline import headline
-    from experiments.reports.study_json import read_study, study_to_json
-    from experiments.reports.terminal import study_table
-    from experiments.reports.writing import prepare_folder, write_report
+    from experiments.reports.study_json import read_study
+    from experiments.reports.writing import prepare_folder
 
     if out is not None:
         prepare_folder(out)
     study = read_study(results)
     if not study.cases and not study.models:
         raise PartitionError(f"{results} holds no answers; give results that do")
-    if as_json:
-        print_json(study_to_json(study))
-    else:
-        console = make_console()
-        console.print(study_table(study, console.width))
-        for finding in headline(study):
-            console.print(printable(str(finding)), markup=False)
-    if out is not None:
-        for written in write_report(study, out):
-            say_written(written)
+    finish_study(study, out, as_json)

@@ -20,7 +20,7 @@ from experiments.options import (
 )
 from experiments.output import make_console, print_json
 from experiments.problem_request import ProblemRequest, check_model_request
-from solver import PartitionError
+from solver import Device, PartitionError
 from solver.quantities import printable
 
 if TYPE_CHECKING:
@@ -39,7 +39,8 @@ def run(
     search: LimitOptions = _QUICK,
     solver: SolversOption = None,
     steps: Annotated[
-        int, typer.Option("--steps", min=1, metavar="COUNT", help="Steps that are timed.")
+        int,
+        typer.Option("--steps", min=1, max=100_000, metavar="COUNT", help="Steps that are timed."),
     ] = 9,
     threads: ThreadsOption = 1,
     process_limit: ProcessLimitOption = 600.0,
@@ -50,13 +51,14 @@ def run(
     For example, forward alone, and training:
 
         fxpartition run gpt2
-        fxpartition run gpt2 --memory-model training --microbatches 8 --devices 2x2GB
+        fxpartition run gpt2 --memory-model training --devices 2x4GB
 
+    The devices are processes of this machine, called cpu:0, cpu:1 and so on.
     Without --devices there are two, with three fifths and two fifths of the
     memory.
     """
     from experiments.pipeline_group import PipelineGroup
-    from experiments.plan_runs import captured_model, run_plans
+    from experiments.plan_runs import captured_model, check_hand_made, run_plans
     from experiments.profiling import ProfileSettings, measure_profile
     from experiments.progress import ProgressLine
     from experiments.run_tables import plan_table, row_json
@@ -82,6 +84,7 @@ def run(
         captured = captured_model(model)
         if profile is not None:
             profile.check(captured)
+        check_hand_made(captured, settings)
         progress.step(f"{model}: starting {count} processes")
         with PipelineGroup(count, threads=threads, time_limit_s=process_limit) as group:
             if profile is None:
@@ -117,8 +120,14 @@ def _settings(request: ProblemRequest) -> RunSettings:
             "leave it out"
         )
     assert request.schedule is not None and request.microbatches is not None
+    devices: tuple[Device, ...] | None = None
+    if request.devices is not None:
+        # Whatever they stand for, here they are processes on CPUs.
+        devices = tuple(
+            replace(device, name=f"cpu:{i}") for i, device in enumerate(request.devices.devices)
+        )
     return RunSettings(
-        devices=None if request.devices is None else request.devices.devices,
+        devices=devices,
         training=counted == "training",
         schedule="gpipe" if request.schedule == "gpipe" else "1f1b",
         microbatches=request.microbatches,

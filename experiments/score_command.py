@@ -12,7 +12,7 @@ from experiments.answers import result_json, solve_all
 from experiments.completions import complete_files, complete_from
 from experiments.exit_codes import EXIT_NO_PLAN
 from experiments.option_groups import with_option_groups
-from experiments.option_reading import read_limits, read_request
+from experiments.option_reading import check_given, read_limits, read_request
 from experiments.options import JsonOption, ModelArgument, ProblemOptions, SearchOptions
 from experiments.output import print_json
 from experiments.plan_files import FORMATS, ForeignPlan, check_format, read_foreign_plan
@@ -69,6 +69,7 @@ def score(
     """
     from experiments.progress import ProgressLine
 
+    check_given(plan_file, "PLAN.json", "plan.json")
     limits = read_limits(search)
     check_solver(search.solver)
     asked = check_format(form)

@@ -10,7 +10,7 @@ import typer
 from experiments.answers import finish, solve_all
 from experiments.completions import complete_files
 from experiments.option_groups import with_option_groups
-from experiments.option_reading import read_limits, read_request
+from experiments.option_reading import check_given, read_limits, read_request
 from experiments.options import JsonOption, PlanOutOption, ProblemOptions, SearchOptions
 from experiments.output import check_writable
 from experiments.problem_request import read_saved_problem
@@ -43,6 +43,7 @@ def solve(
     """
     from experiments.progress import ProgressLine
 
+    check_given(graph, "FILE.json", "problem.json")
     limits = read_limits(search)
     check_solver(search.solver)
     check_writable(out)

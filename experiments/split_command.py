@@ -10,6 +10,7 @@ import typer
 
 from experiments.completions import complete_files
 from experiments.exit_codes import EXIT_NOT_EQUAL
+from experiments.option_reading import check_given
 from experiments.options import OUTPUT_PANEL, JsonOption, ModelArgument
 from experiments.output import make_console, print_json, say
 from solver import PartitionError, PartitionPlan, load_plan
@@ -57,6 +58,8 @@ def split(
     """
     from experiments.models import build_model, others_code, resolve_model
 
+    check_given(plan_file, "--plan", "plan.json")
+    check_given(out, "--out", "stages")
     spec = resolve_model(model)
     if isinstance(spec, Path):
         raise PartitionError(f"{model} is a saved problem; split needs a model that can be built")

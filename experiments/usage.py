@@ -1,0 +1,61 @@
+"""What is wrong with the words of a command line, and what to write instead."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+_VALUE: Final = re.compile(r"Invalid value for '(-[\w-]+)'(?: / '-[\w-]+')*: (.*)", re.DOTALL)
+_UNKNOWN: Final = re.compile(r"No such option: (--[\w-]+)")
+
+
+def explain_usage(error: Exception, message: str, words: Sequence[str]) -> str:
+    """Return in one sentence what typer found wrong.
+
+    Parameters
+    ----------
+    error : Exception
+        Of typer or click.
+    message : str
+        What it says.
+    words : sequence of str
+        The command line, without the program.
+
+    Returns
+    -------
+    str
+        With the value that is wrong, or the commands that have the option, and where to look.
+    """
+    context: Any = getattr(error, "ctx", None)
+    path = "fxpartition" if context is None else context.command_path
+    told = message.strip().rstrip(".")
+    if value := _VALUE.fullmatch(told):
+        name, reason = value.groups()
+        told = f"{name} is {_given(name, words)!r}: {reason}"
+    elif context is not None and (unknown := _UNKNOWN.match(told)):
+        others = _commands_with(context, unknown[1])
+        if others:
+            told = f"{context.command.name} has no option {unknown[1]}, which is one of {others}"
+    return f"{told}; see: {path} --help"
+
+
+def _given(name: str, words: Sequence[str]) -> str:
+    """Return the last value of an option, as it was written."""
+    given = ""
+    for word, following in zip(words, (*words[1:], ""), strict=True):
+        if word == name:
+            given = following
+        elif word.startswith(f"{name}="):
+            given = word.removeprefix(f"{name}=")
+    return given
+
+
+def _commands_with(context: Any, option: str) -> str:
+    commands: Mapping[str, Any] = getattr(context.find_root().command, "commands", {})
+    having = [
+        name
+        for name, command in commands.items()
+        if any(option in parameter.opts for parameter in command.params)
+    ]
+    return ", ".join(having)
