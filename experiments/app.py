@@ -23,6 +23,7 @@ from experiments.run_command import run
 from experiments.score_command import score
 from experiments.solve_command import solve
 from experiments.split_command import split
+from experiments.sweep_command import sweep
 
 NAME: Final = "fxpartition"
 
@@ -72,6 +73,7 @@ _PANELS: Final[Mapping[str, Mapping[str, Callable[..., None]]]] = {
     "Use a plan": {"split": split, "hand-over": hand_over, "run": run},
     "Experiments": {
         "compare": compare,
+        "sweep": sweep,
         "report": report,
         "profile": profile,
         "export": export,

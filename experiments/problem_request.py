@@ -121,11 +121,25 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
     problem = load_instance(
         path, communication_scale=request.communication_scale, with_host=request.with_host
     )
+    try:
+        return change_problem(problem, request)
+    except PartitionError as error:
+        raise PartitionError(f"{path}: {error}") from None
+
+
+def change_problem(problem: PartitionProblem, request: ProblemRequest) -> PartitionProblem:
+    """Return a problem changed where the request says so.
+
+    Raises
+    ------
+    PartitionError
+        If it has links between its own devices, and other devices come without.
+    """
     given = request.devices
     interconnect = request.interconnect or (None if given is None else given.interconnect)
     if given is not None and interconnect is None and problem.interconnect.links:
         raise PartitionError(
-            f"{path} has links between its own devices; with other devices give --link too"
+            "it has links between its own devices; with other devices give a link too"
         )
     settings = settings_of(request, interconnect or problem.interconnect)
     if given is not None:

@@ -45,10 +45,12 @@ def report(
     """
     from experiments.reports.study_json import read_study
     from experiments.reports.writing import prepare_folder
+    from experiments.sweep.store import load_study
 
     if out is not None:
         prepare_folder(out)
-    study = read_study(results)
+    is_json = results.lower().endswith(".json")
+    study = read_study(results) if is_json else load_study(results)
     if not study.cases and not study.models:
         raise PartitionError(f"{results} holds no answers; give results that do")
     finish_study(study, out, as_json)

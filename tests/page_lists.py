@@ -46,5 +46,5 @@ ELSEWHERE: Final = {
 
 LEFT_OUT: Final = frozenset({*NIGHTLY, *ELSEWHERE})
 
-WITH_PROCESSES: Final = ("pipelines.md", "running.md")
+WITH_PROCESSES: Final = ("pipelines.md", "running.md", "sweeps.md")
 """Pages whose commands start processes."""

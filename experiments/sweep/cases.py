@@ -1,0 +1,205 @@
+"""The cases and cells of a sweep: what is asked of each, and the keys under which they are kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.planners.task import PlannerSpec
+from experiments.records import CaseKey
+from experiments.sweep.settings import DERIVED, OWN, DeviceChoice, SweepLimits, SweepSettings
+from experiments.sweep.sources import ModelSource
+
+
+def content_key(data: object) -> str:
+    """Return the SHA-256 of plain data in hexadecimal, whatever the order of its mappings."""
+    text = json.dumps(data, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRequest:
+    """What a sweep asks of the problem of one case.
+
+    Attributes
+    ----------
+    key : CaseKey
+    devices : DeviceChoice
+    link : str or None
+        None where the devices say what links they have, and for PCIe.
+    chunks, max_devices, microbatches : int or None
+    schedule : str or None
+        None leaves a saved problem its own.
+    """
+
+    key: CaseKey
+    devices: DeviceChoice
+    link: str | None = None
+    chunks: int | None = None
+    max_devices: int | None = None
+    schedule: str | None = None
+    microbatches: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is asked, as plain data; :meth:`from_json` inverts it."""
+        return {
+            "key": list(self.key),
+            "devices": {"name": self.devices.name, "written": self.devices.written},
+            "link": self.link,
+            "chunks": self.chunks,
+            "max_devices": self.max_devices,
+            "schedule": self.schedule,
+            "microbatches": self.microbatches,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CaseRequest:
+        """Return the request that a job carries."""
+        devices = DeviceChoice(**data["devices"])
+        return cls(**{**data, "key": case_key_from_json(data["key"]), "devices": devices})
+
+
+def case_key_from_json(data: Sequence[Any]) -> CaseKey:
+    """Return the key of a case; as plain data it is a list."""
+    model, device_set, objective, memory_model = data
+    return CaseKey(model, device_set, tuple(objective), memory_model)
+
+
+def case_requests(settings: SweepSettings, source: ModelSource) -> tuple[CaseRequest, ...]:
+    """Return the cases of one model, in the order of the settings."""
+    own = source.own
+    choices = settings.devices
+    if not choices:
+        names = DERIVED if own is None else (OWN,)
+        choices = tuple(DeviceChoice(name, name) for name in names)
+    objectives = settings.objectives
+    if not objectives and settings.schedule is not None:
+        objectives = (("step",),)
+    if not objectives:
+        objectives = (("bottleneck",),) if own is None else (own.objective,)
+    memory_models = settings.memory_models
+    if not memory_models:
+        memory_models = ("inference",) if own is None else (own.memory_model,)
+    return tuple(
+        CaseRequest(
+            CaseKey(source.name, name, objective, memory_model),
+            choice,
+            link,
+            settings.chunks,
+            settings.max_devices,
+            settings.schedule,
+            settings.microbatches,
+        )
+        for choice in choices
+        if choice.written != OWN or own is not None
+        for link, name in _links(settings, choice)
+        for objective in objectives
+        for memory_model in memory_models
+    )
+
+
+def _links(settings: SweepSettings, choice: DeviceChoice) -> Iterator[tuple[str | None, str]]:
+    """Return every link for these devices, and the name of the devices with it."""
+    given = choice.read()
+    if choice.written == OWN or (given is not None and given.interconnect is not None):
+        yield None, choice.name
+        return
+    if not settings.links:
+        yield None, choice.name
+    for link in settings.links:
+        # Where there is but one, it tells nothing apart.
+        yield link, choice.name if len(settings.links) == 1 else f"{choice.name}, {link}"
+
+
+def case_key(source: ModelSource, request: CaseRequest, versions: Mapping[str, str]) -> str:
+    """Return the key of a prepared problem: what was asked, and what made it."""
+    return content_key([source.identity(), request.to_json(), dict(versions)])
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One planner on one case with one seed.
+
+    Attributes
+    ----------
+    request : CaseRequest
+    digest : str
+        Of the exact problem.
+    planner : str
+    seed : int
+    source : ModelSource or None
+        Of a planner that reads the model.
+    key : str
+        Of problem, planner, seed, limits and versions: cells of equal keys have one answer.
+    """
+
+    request: CaseRequest
+    digest: str
+    planner: str
+    seed: int
+    source: ModelSource | None
+    key: str
+
+    @property
+    def case(self) -> CaseKey:
+        """The case that it belongs to."""
+        return self.request.key
+
+
+def cells_of(
+    settings: SweepSettings,
+    source: ModelSource,
+    request: CaseRequest,
+    digest: str,
+    specs: Mapping[str, PlannerSpec],
+    versions: Mapping[str, str],
+) -> Iterator[Cell]:
+    """Return the cells of a case, in the order of the settings."""
+    for planner in settings.planners:
+        spec = specs[planner]
+        # A planner that reads the model may answer otherwise for another of the same problem.
+        read = source if spec.needs_model else None
+        for seed in settings.seeds if spec.seeded else (0,):
+            asked = {
+                "problem": digest,
+                "planner": planner,
+                "seed": seed,
+                "limits": limits_json(settings.limits),
+                "versions": dict(versions),
+                "model": None if read is None else read.identity(),
+            }
+            yield Cell(request, digest, planner, seed, read, content_key(asked))
+
+
+def limits_json(limits: SweepLimits) -> dict[str, Any]:
+    """Return limits as plain data."""
+    return {
+        "time_limit_s": limits.time_limit_s,
+        "memory_bytes": limits.memory_bytes,
+        "workers": limits.workers,
+        "deterministic": limits.deterministic,
+        "kill_after_s": limits.kill_after_s,
+    }
+
+
+def settings_json(settings: SweepSettings) -> dict[str, Any]:
+    """Return what a sweep was asked, as plain data that says so and runs nothing."""
+    return {
+        "models": [source.identity() for source in settings.models],
+        "devices": [
+            {"name": choice.name, "written": choice.written} for choice in settings.devices
+        ],
+        "links": list(settings.links),
+        "objectives": [list(names) for names in settings.objectives],
+        "memory_models": list(settings.memory_models),
+        "planners": list(settings.planners),
+        "seeds": list(settings.seeds),
+        "chunks": settings.chunks,
+        "max_devices": settings.max_devices,
+        "schedule": settings.schedule,
+        "microbatches": settings.microbatches,
+        "limits": limits_json(settings.limits),
+    }

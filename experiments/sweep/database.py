@@ -1,0 +1,228 @@
+"""The SQLite file of a sweep: what is in it, how it is opened, and that one sweep writes to it.
+
+It has a rollback journal and not a write-ahead log: after every transaction the one file is
+everything, so that it can be copied, also from a sweep that was killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from solver import PartitionError
+from solver.serialization import check_folder_writable
+
+APPLICATION_ID: Final = 0x66787077
+"""``fxpw`` in ASCII: in the header, it says whose file it is."""
+SCHEMA_VERSION: Final = 1
+_MAGIC: Final = b"SQLite format 3\0"
+_WAIT_S: Final = 300.0
+"""How long a sweep waits for a report that reads, which takes seconds."""
+
+_SCHEMA: Final = f"""
+BEGIN;
+CREATE TABLE problems (digest TEXT PRIMARY KEY, problem BLOB NOT NULL) STRICT;
+CREATE TABLE models (key TEXT PRIMARY KEY, name TEXT NOT NULL, record BLOB) STRICT;
+CREATE TABLE cases (
+    key TEXT PRIMARY KEY,
+    model_key TEXT NOT NULL REFERENCES models (key),
+    model TEXT NOT NULL,
+    device_set TEXT NOT NULL,
+    objective TEXT NOT NULL,
+    memory_model TEXT NOT NULL,
+    digest TEXT REFERENCES problems (digest),
+    reason TEXT NOT NULL
+) STRICT;
+CREATE TABLE cells (
+    key TEXT PRIMARY KEY,
+    digest TEXT NOT NULL REFERENCES problems (digest),
+    planner TEXT NOT NULL,
+    seed INTEGER NOT NULL,
+    status TEXT NOT NULL,
+    objective_value INTEGER,
+    objective_bound INTEGER,
+    wall_time_s REAL NOT NULL,
+    answer BLOB NOT NULL
+) STRICT;
+CREATE TABLE sweeps (
+    id INTEGER PRIMARY KEY,
+    key TEXT NOT NULL UNIQUE,
+    settings TEXT NOT NULL,
+    environment TEXT NOT NULL,
+    wall_time_s REAL NOT NULL,
+    run INTEGER NOT NULL
+) STRICT;
+CREATE TABLE sweep_cases (
+    sweep INTEGER NOT NULL REFERENCES sweeps (id),
+    position INTEGER NOT NULL,
+    case_key TEXT NOT NULL REFERENCES cases (key),
+    PRIMARY KEY (sweep, position)
+) STRICT;
+CREATE TABLE sweep_cells (
+    sweep INTEGER NOT NULL REFERENCES sweeps (id),
+    position INTEGER NOT NULL,
+    case_key TEXT NOT NULL REFERENCES cases (key),
+    cell_key TEXT NOT NULL,
+    PRIMARY KEY (sweep, position)
+) STRICT;
+CREATE VIEW results AS
+    SELECT sweep, model, device_set, objective, memory_model, planner, seed, status,
+        objective_value, objective_bound, wall_time_s
+    FROM sweep_cells
+        JOIN cases ON cases.key = case_key
+        JOIN cells ON cells.key = cell_key
+    ORDER BY sweep, position;
+PRAGMA application_id = {APPLICATION_ID};
+PRAGMA user_version = {SCHEMA_VERSION};
+COMMIT;
+"""
+
+
+def connect(path: Path, *, create: bool) -> sqlite3.Connection:
+    """Open the file of a sweep; every statement outside of a transaction is one of its own.
+
+    Parameters
+    ----------
+    path : Path
+    create : bool
+        Make the file if there is none.
+
+    Raises
+    ------
+    PartitionError
+        In one line: there is no file, or it is no SQLite file, or another program's, or one of
+        a newer release.
+    """
+    is_new = check_file(path, create=create)
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
+        uri=True,
+        isolation_level=None,
+        timeout=_WAIT_S,
+    )
+    try:
+        with told(path):
+            for pragma in ("trusted_schema = OFF", "foreign_keys = ON", "synchronous = FULL"):
+                connection.execute(f"PRAGMA {pragma}")
+            if is_new or (create and _is_empty(connection)):
+                connection.executescript(_SCHEMA)
+            _check_schema(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+@contextlib.contextmanager
+def told(path: Path) -> Iterator[None]:
+    """Say in one line what SQLite finds wrong with a file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise PartitionError(f"{path}: {error}; free the file, or give another") from None
+
+
+@contextlib.contextmanager
+def transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Keep all that is written in the context, or nothing of it."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextlib.contextmanager
+def one_writer(path: Path) -> Iterator[None]:
+    """Refuse a second sweep on a file, while reports may read it.
+
+    The lock is on a file beside it, and ends with the process that holds it, however that ends.
+
+    Raises
+    ------
+    PartitionError
+        If another sweep is at it.
+    """
+    import fcntl
+
+    lock = path.with_name(f"{path.name}.lock")
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                stream = stack.enter_context(lock.open("a"))
+            except OSError as error:
+                raise PartitionError(f"cannot write {lock}: {error.strerror}") from None
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise PartitionError(
+                    f"another sweep is writing to {path}; wait for its end, or give another --out"
+                ) from None
+            # Whoever held it may have removed it after it was opened here.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(stream.fileno()), lock.stat()):
+                    break
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+
+
+def check_file(path: Path, *, create: bool) -> bool:
+    """Return whether there is no file yet; raise PartitionError if there is something else."""
+    wanted = "the --out file of a sweep"
+    if "\0" in str(path):
+        raise PartitionError(f"cannot read {path}: a null character; write another path")
+    try:
+        if path.is_dir():
+            raise PartitionError(f"{path} is a folder; give {wanted}")
+        if not path.exists():
+            if not create:
+                raise PartitionError(f"there is no file {path}; give {wanted}")
+            if not path.parent.is_dir():
+                raise PartitionError(
+                    f"there is no folder {path.parent}; create it or write another path"
+                )
+            check_folder_writable(path.parent)
+            return True
+        if not path.is_file():
+            raise PartitionError(f"{path} is not a file; give {wanted}")
+        with path.open("rb") as stream:
+            start = stream.read(len(_MAGIC))
+    except OSError as error:
+        raise PartitionError(f"cannot read {path}: {error.strerror}; give {wanted}") from None
+    if start not in (b"", _MAGIC):
+        raise PartitionError(f"{path} is not an SQLite file; give {wanted}")
+    if not start and not create:
+        raise PartitionError(f"{path} is empty; give {wanted}")
+    return not start
+
+
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    """Return whether a file of SQLite belongs to nobody and holds nothing."""
+    held = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    return not held and not _pragma(connection, "application_id")
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path) -> None:
+    if _pragma(connection, "application_id") != APPLICATION_ID:
+        raise PartitionError(
+            f"{path} is another program's SQLite file; give the --out file of a sweep"
+        )
+    version = _pragma(connection, "user_version")
+    if version != SCHEMA_VERSION:
+        raise PartitionError(
+            f"{path} has schema {version}, and this release reads {SCHEMA_VERSION}; read it with "
+            "the release that wrote it, or sweep to another file"
+        )
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    return int(connection.execute(f"PRAGMA {name}").fetchone()[0])

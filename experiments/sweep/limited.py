@@ -1,0 +1,189 @@
+"""Worker processes whose jobs have a limit of time and of memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import psutil  # type: ignore[import-untyped]
+
+from experiments.workers import WorkerProcess, exit_words
+from solver import GiB, PartitionError
+
+WORKER: Final = "experiments.sweep.worker"
+_WATCH_S: Final = 0.05
+_WAKE_LIMIT_S: Final = 120.0
+_KEPT_SHARE: Final = 8
+"""A worker is replaced when what it keeps exceeds this part of its limit: what a cell may use
+must not depend on which came before it."""
+
+
+class _EndedError(Exception):
+    """A job has no answer: its process ended, or was ended."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+class LimitedWorker:
+    """A process that answers one job after another; one that ends is replaced.
+
+    Parameters
+    ----------
+    module : str
+        What it runs; see :mod:`experiments.workers`.
+    closing : threading.Event
+        Once set, jobs end without an answer.
+    """
+
+    def __init__(self, module: str, closing: threading.Event) -> None:
+        self._module = module
+        self._closing = closing
+        self._process: WorkerProcess | None = None
+        self._has_model = False
+        self._resting_bytes = 0
+        self._most_bytes = 0
+
+    def run(self, job: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answer to a job.
+
+        Parameters
+        ----------
+        job : mapping
+            Its ``limits`` are ``seconds`` of the clock, and resident ``memory_bytes`` of the
+            process or null. Memory is looked at 20 times a second: what is allocated between two
+            looks may exceed the limit. One with a ``source`` builds a model; a process that has
+            built one takes no job without.
+
+        Returns
+        -------
+        dict
+            What the worker says. If it ended, or was ended, ``ended`` with ``status`` (``timed
+            out``, ``out of memory``, ``killed`` by a signal, ``failed``), ``reason``,
+            ``wall_time_s`` and ``peak_rss_bytes``.
+
+        Raises
+        ------
+        PartitionError
+            If no worker can be started.
+        """
+        limits = job["limits"]
+        if self._has_model and job["source"] is None:
+            self.stop()
+        try:
+            self._wake()
+        except _EndedError as ended:
+            self.stop()
+            raise PartitionError(f"no worker can be started: {ended}") from None
+        self._has_model = job["source"] is not None
+        started_s = time.monotonic()
+        try:
+            answer = self._ask(job, limits["seconds"], limits["memory_bytes"])
+        except _EndedError as ended:
+            self.stop()
+            words = {
+                "status": ended.status,
+                "reason": str(ended),
+                "wall_time_s": time.monotonic() - started_s,
+                "peak_rss_bytes": self._most_bytes or None,
+            }
+            return {"ended": words}
+        kept_bytes = self._rss_bytes() - self._resting_bytes
+        if kept_bytes > (limits["memory_bytes"] or 8 * GiB) // _KEPT_SHARE:
+            self.stop()
+        return answer
+
+    def stop(self) -> None:
+        """End the process, if there is one; the next job starts another."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.close()
+            self._process = None
+
+    def _wake(self) -> None:
+        """Start a process that has loaded what it needs: that is no job's time."""
+        if self._process is None:
+            self._process = WorkerProcess(self._module)
+            answer = self._ask({"do": "wake"}, _WAKE_LIMIT_S, None)
+            if "error" in answer:
+                raise _EndedError("failed", answer["error"])
+            self._resting_bytes = self._rss_bytes()
+
+    def _ask(
+        self, job: Mapping[str, Any], seconds: float, memory_bytes: int | None
+    ) -> dict[str, Any]:
+        """Return the answer to a job, or raise _EndedError."""
+        assert self._process is not None
+        deadline_s = time.monotonic() + seconds
+        self._most_bytes = 0
+        self._process.send(job)
+        while True:
+            with contextlib.suppress(queue.Empty):
+                answer = self._process.answer(_WATCH_S)
+                if answer is None:
+                    raise self._ending()
+                return answer
+            self._most_bytes = max(self._most_bytes, self._rss_bytes())
+            if self._closing.is_set():
+                raise _EndedError("killed", "the sweep was interrupted")
+            if memory_bytes is not None and self._most_bytes > memory_bytes:
+                limit = f"{memory_bytes / GiB:.4g} GiB"
+                raise _EndedError("out of memory", f"its process needs more than {limit}")
+            if time.monotonic() > deadline_s:
+                raise _EndedError("timed out", f"no answer after {seconds:g} s")
+
+    def _ending(self) -> _EndedError:
+        """Return how the process ended by itself."""
+        assert self._process is not None
+        code = self._process.exit_code()
+        words = self._process.last_words()
+        status = "killed" if code < 0 else "failed"
+        ending = f"its process ended with {exit_words(code)}"
+        return _EndedError(status, f"{ending}: {words}" if words else ending)
+
+    def _rss_bytes(self) -> int:
+        """Return the resident memory of the process; 0 of one that has ended."""
+        assert self._process is not None
+        with contextlib.suppress(psutil.Error):
+            return int(psutil.Process(self._process.pid).memory_info().rss)
+        return 0
+
+
+class WorkerPool:
+    """One worker for every thread that runs jobs.
+
+    Parameters
+    ----------
+    module : str
+        What the workers run.
+    """
+
+    def __init__(self, module: str = WORKER) -> None:
+        self._module = module
+        self._closing = threading.Event()
+        self._own = threading.local()
+        self._workers: list[LimitedWorker] = []
+
+    def run(self, job_text: str) -> str:
+        """Return the answer to a job, both as JSON, from the worker of this thread."""
+        worker: LimitedWorker | None = getattr(self._own, "worker", None)
+        if worker is None:
+            worker = LimitedWorker(self._module, self._closing)
+            self._own.worker = worker
+            self._workers.append(worker)
+        return json.dumps(worker.run(json.loads(job_text)))
+
+    def interrupt(self) -> None:
+        """Let every job end without an answer."""
+        self._closing.set()
+
+    def stop(self) -> None:
+        """End all processes; no thread may be running a job."""
+        for worker in self._workers:
+            worker.stop()

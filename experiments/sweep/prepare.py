@@ -1,0 +1,174 @@
+"""The problems of one model: built and captured once, whatever is asked of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Final
+
+from experiments.comparison import operator_graph
+from experiments.devices import DeviceSet, parse_link
+from experiments.instances import derived_device_sets, one_device_bytes
+from experiments.models import (
+    LoadedModel,
+    ModelSpec,
+    build_model,
+    others_code,
+    resolve_model,
+)
+from experiments.problem_request import (
+    ProblemRequest,
+    change_problem,
+    problem_of_graph,
+    settings_of,
+)
+from experiments.records import ModelRecord
+from experiments.sweep.cases import CaseRequest
+from experiments.sweep.settings import OWN
+from experiments.sweep.sources import ModelSource
+from solver import (
+    PCIE,
+    Device,
+    Interconnect,
+    PartitionProblem,
+    problem_to_digraph,
+)
+
+_EQUAL: Final = 4
+_SLACK_PERMILLE: Final = 1150
+"""Of devices derived for a problem from a file, which says nothing of either."""
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from fx_bridge.capture import CapturedGraph
+
+
+class PreparedModel:
+    """A model of a sweep, built and captured when that is first needed.
+
+    Parameters
+    ----------
+    source : ModelSource
+        An import string runs code; it comes from the command line alone.
+    """
+
+    def __init__(self, source: ModelSource) -> None:
+        self.source = source
+        self._graphs: dict[str, nx.DiGraph] = {}
+        self._derived: dict[str, dict[str, DeviceSet]] = {}
+        self._seconds: dict[str, float] = {}
+
+    @cached_property
+    def _spec(self) -> ModelSpec:
+        spec = resolve_model(self.source.name)
+        assert isinstance(spec, ModelSpec)
+        return spec
+
+    @cached_property
+    def loaded(self) -> LoadedModel:
+        """The module with its example inputs."""
+        started_s = time.perf_counter()
+        loaded = build_model(self._spec)
+        self._seconds["build_s"] = time.perf_counter() - started_s
+        return loaded
+
+    @cached_property
+    def captured(self) -> CapturedGraph:
+        """The module's graph."""
+        from fx_bridge.capture import capture
+
+        loaded = self.loaded
+        started_s = time.perf_counter()
+        with others_code(f"model {self.source.name!r}"):
+            captured = capture(loaded.module, loaded.args, loaded.kwargs)
+        self._seconds["capture_s"] = time.perf_counter() - started_s
+        return captured
+
+    def problem(self, request: CaseRequest) -> PartitionProblem:
+        """Return the problem of a case.
+
+        Raises
+        ------
+        PartitionError
+            If the model cannot be built or captured, or the devices do not suit it.
+        """
+        if self.source.own is None:
+            return self.problem_on(self._devices(request), request)
+        # Its own devices stay where no others are given.
+        others = None if request.devices.written == OWN else self._devices(request)
+        return change_problem(self.source.own, replace(_asked(request), devices=others))
+
+    def problem_on(self, devices: DeviceSet, request: CaseRequest) -> PartitionProblem:
+        """Return the problem of a model on devices that are known."""
+        graph = self._graph(devices, request.key.memory_model)
+        return problem_of_graph(graph, self.captured, devices, _asked(request))
+
+    def record(self, first: PartitionProblem, request: CaseRequest) -> ModelRecord:
+        """Return what was measured of the model; `first` is the problem of its first case."""
+        figures: dict[str, Any] = {
+            "operators": len(first.operators),
+            "weight_bytes": sum(weight.size_bytes for weight in first.weights.values()),
+            "one_device_bytes": one_device_bytes(first),
+        }
+        graph = problem_to_digraph(first)
+        figures |= {"nodes": graph.number_of_nodes(), "edges": graph.number_of_edges()}
+        if self.source.own is not None:
+            words = {"file": "saved problem", "generator": "generated graph"}
+            return ModelRecord(self.source.name, description=words[self.source.kind], **figures)
+        return ModelRecord(
+            self.source.name,
+            description=self._spec.description,
+            has_weights=self.loaded.has_weights,
+            captured_by=self.captured.how,
+            **(figures | self._seconds),
+        )
+
+    def _graph(self, devices: DeviceSet, memory_model: str) -> nx.DiGraph:
+        """Return the operator graph, timed for the classes of these devices and no others.
+
+        So a problem does not depend on which other devices a sweep has.
+        """
+        training = "training" if memory_model == "training" else "inference"
+        key = repr((training, sorted(devices.spec_of.items())))
+        if key not in self._graphs:
+            captured = self.captured
+            started_s = time.perf_counter()
+            self._graphs[key] = operator_graph(captured, [devices], training)
+            self._seconds.setdefault("graph_s", time.perf_counter() - started_s)
+        return self._graphs[key]
+
+    def _devices(self, request: CaseRequest) -> DeviceSet:
+        given = request.devices.read()
+        if given is not None:
+            return given
+        asked = _asked(request)
+        settings = settings_of(asked, asked.interconnect or PCIE)
+        # The capacities are those for which a plan exists, whatever it is to be good at.
+        key = repr({**settings, "objective": None})
+        if key not in self._derived:
+            own = self.source.own
+            if own is not None:
+                graph, count, slack_permille = problem_to_digraph(own), _EQUAL, _SLACK_PERMILLE
+            else:
+                graph = self._graph(DeviceSet((Device("any"),)), request.key.memory_model)
+                count, slack_permille = self._spec.equal_devices, self._spec.slack_permille
+            sets = derived_device_sets(
+                graph, equal_devices=count, slack_permille=slack_permille, **settings
+            )
+            self._derived[key] = {named.name: named.devices for named in sets}
+        return self._derived[key][str(request.devices.written)]
+
+
+def _asked(request: CaseRequest) -> ProblemRequest:
+    """Return what is asked of a problem, but for its devices."""
+    return ProblemRequest(
+        interconnect=None if request.link is None else Interconnect(parse_link(request.link)),
+        objective=request.key.objective,
+        memory_model=request.key.memory_model,
+        chunks_per_device=request.chunks,
+        max_devices=request.max_devices,
+        schedule=request.schedule,
+        microbatches=request.microbatches,
+    )

@@ -1,0 +1,102 @@
+"""What a person sees while a sweep runs: a bar with the time that is left, or plain lines."""
+
+from __future__ import annotations
+
+import sys
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
+
+from experiments.records import PlannerRow
+from solver.quantities import format_gap, format_seconds, format_value, printable
+
+
+class SweepProgress:
+    """A bar on stderr on a terminal, and above it a line for every cell; else the lines alone."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._bar: Progress | None = None
+        self._task: TaskID | None = None
+        self._total = 0
+        self._done = 0
+
+    def __enter__(self) -> SweepProgress:
+        if self._console.is_terminal:
+            self._bar = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TimeElapsedColumn(),
+                TextColumn("left:"),
+                # Cells differ in time: the average of many says more than the last few.
+                TimeRemainingColumn(elapsed_when_finished=False),
+                console=self._console,
+                transient=True,
+                speed_estimate_period=3600,
+            )
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def prepare(self, models: int) -> None:
+        """Say that problems of so many models are made now."""
+        self._start("preparing", models, 0)
+
+    def prepared(self, model: str) -> None:
+        """Say that the problems of a model are made."""
+        self._advance(f"{model}: prepared")
+
+    def begin(self, cells: int, missing: int) -> None:
+        """Say how many cells there are, and how many of them are to be done."""
+        self._start("cells", cells, cells - missing)
+        self._say(f"{cells} cells, {cells - missing} of them done before")
+
+    def done(self, row: PlannerRow) -> None:
+        """Say what became of a cell."""
+        case = row.case
+        words = f"{case.model} on {case.device_set} devices, {','.join(case.objective)}, "
+        words += f"{case.memory_model}: {row.label} {row.status}"
+        if row.objective is not None:
+            words += f", {format_value(case.objective[0], row.objective[0])}"
+            words += f", gap {format_gap(row.gap)}"
+        self._advance(f"{words}, {format_seconds(row.wall_time_s)}")
+
+    def _start(self, what: str, total: int, completed: int) -> None:
+        self._total, self._done = total, completed
+        if self._bar is not None:
+            if self._task is not None:
+                self._bar.remove_task(self._task)
+            self._task = self._bar.add_task(what, total=total, completed=completed)
+
+    def _advance(self, text: str) -> None:
+        self._done += 1
+        if self._bar is not None and self._task is not None:
+            self._bar.advance(self._task)
+        self._say(f"[{self._done}/{self._total}] {text}")
+
+    def _say(self, text: str) -> None:
+        text = printable(text)
+        if self._bar is None:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            self._bar.console.print(Text(text))

@@ -1,0 +1,210 @@
+"""What a sweep's models are: each of them as data that a job can carry to another machine."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from experiments.generators import GENERATORS, GeneratorSettings, generate_problem
+from experiments.models import ZOO
+from experiments.published_workloads import PREFIX, workload_path
+from experiments.toml_files import table_fields
+from experiments.workloads import instance_from_json
+from solver import PartitionError, PartitionProblem
+from solver.serialization import read_json
+
+_EXAMPLE: Final = 'write a zoo name such as "gpt2", a saved "problem.json", or a generator'
+_GENERATOR: Final = ("operators", "width", "experts", "seed")
+_GENERATOR_FIELDS: Final = ("generate", "name", *_GENERATOR, "devices", "unequal", "slack")
+_FILE_FIELDS: Final = ("file", "name", "communication_scale", "no_host")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model of a sweep.
+
+    Attributes
+    ----------
+    name : str
+        Under which reports show it.
+    kind : {"zoo", "code", "file", "generator"}
+        `code` is an import string or a ``*.pt2`` file, from the command line alone.
+    settings : mapping
+        Of a file or a generator; plain data.
+    text : str
+        Content of a file, as JSON.
+    own : PartitionProblem or None
+        The problem that a file or a generator is, with devices of its own.
+    """
+
+    name: str
+    kind: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    text: str = field(default="", repr=False)
+    own: PartitionProblem | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it is somebody's code, which may be another at any time."""
+        return self.kind == "code"
+
+    def identity(self) -> dict[str, Any]:
+        """Return what distinguishes this model from others, as plain data."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "settings": dict(self.settings),
+            "text_digest": hashlib.sha256(self.text.encode("utf-8")).hexdigest(),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the model as plain data; :meth:`from_json` inverts it."""
+        return {
+            "name": self.name,
+            "kind": self.kind,
+            "settings": dict(self.settings),
+            "text": self.text,
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ModelSource:
+        """Return the model that a job carries."""
+        source = cls(data["name"], data["kind"], data["settings"], data["text"])
+        if source.kind == "file":
+            return _file_source(source.name, source.settings, source.text)
+        if source.kind == "generator":
+            return _generator_source(source.name, source.settings)
+        return source
+
+
+def read_model(value: object, where: str, folder: Path) -> ModelSource:
+    """Read one entry of ``models``.
+
+    Parameters
+    ----------
+    value : object
+        As TOML holds it.
+    where : str
+        What messages begin with.
+    folder : Path
+        Where relative paths begin.
+
+    Raises
+    ------
+    PartitionError
+        In one line; import strings and ``*.pt2`` files run code, and are refused.
+    """
+    if isinstance(value, dict):
+        if "generate" in value:
+            return _read_generator(value, where)
+        return _read_file(value, where, folder)
+    if not isinstance(value, str) or not value:
+        raise PartitionError(f"{where} is {value!r}; {_EXAMPLE}")
+    if value in ZOO:
+        return ModelSource(value, "zoo")
+    if _is_file(value):
+        return _read_file({"file": value}, where, folder)
+    if value.lower().endswith(".pt2") or ":" in value:
+        raise PartitionError(
+            f"{where}: {value!r} runs code, which no file may name; give it on the command line: "
+            f"--model {value}"
+        )
+    close = difflib.get_close_matches(value.lower(), ZOO, n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"the zoo has {', '.join(ZOO)}"
+    raise PartitionError(f"{where}: model {value!r} is unknown; {hint}")
+
+
+def command_line_model(text: str) -> ModelSource:
+    """Return the model that the option ``--model`` names, whatever it is."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise PartitionError(f"--model {text!r} is not UTF-8; give it another name") from None
+    if text in ZOO:
+        return ModelSource(text, "zoo")
+    if _is_file(text):
+        return _read_file({"file": text}, f"--model {text!r}", Path())
+    if not text.lower().endswith(".pt2") and ":" not in text:
+        from experiments.models import resolve_model
+
+        # It says what comes close.
+        resolve_model(text)
+    return ModelSource(text, "code")
+
+
+def _is_file(text: str) -> bool:
+    return text.startswith(PREFIX) or text.lower().endswith((".json", ".json.gz"))
+
+
+def _read_file(table: dict[str, Any], where: str, folder: Path) -> ModelSource:
+    fields = table_fields(table, _FILE_FIELDS, where)
+    path = fields.get("file")
+    if not isinstance(path, str) or not path:
+        raise PartitionError(f'{where}: file is {path!r}; write for example "problem.json"')
+    no_host = fields.get("no_host", False)
+    if not isinstance(no_host, bool):
+        raise PartitionError(f"{where}: no_host is {no_host!r}; write true or false")
+    settings = {
+        "communication_scale": fields.get("communication_scale"),
+        "with_host": not no_host,
+    }
+    try:
+        data = read_json(workload_path(path) if path.startswith(PREFIX) else folder / path)
+    except PartitionError as error:
+        raise PartitionError(f"{where}: {error}") from None
+    try:
+        return _file_source(_name(fields, path, where), settings, json.dumps(data))
+    except PartitionError as error:
+        raise PartitionError(f"{where}: {path}: {error}") from None
+
+
+def _file_source(name: str, settings: Mapping[str, Any], text: str) -> ModelSource:
+    own = instance_from_json(json.loads(text), **settings)
+    return ModelSource(name, "file", settings, text, own)
+
+
+def _read_generator(table: dict[str, Any], where: str) -> ModelSource:
+    fields = table_fields(table, _GENERATOR_FIELDS, where)
+    kind = fields["generate"]
+    if not isinstance(kind, str) or kind not in GENERATORS:
+        raise PartitionError(f"{where}: generate is {kind!r}; write one of {', '.join(GENERATORS)}")
+    for name, kinds, wanted in (
+        ("devices", int, "a whole number"),
+        ("slack", (int, float), "a number of per cent, such as 15"),
+        ("unequal", bool, "true or false"),
+    ):
+        value = fields.get(name)
+        if value is not None and (
+            not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool)
+        ):
+            raise PartitionError(f"{where}: {name} is {value!r}; write {wanted}")
+    settings = {name: value for name, value in fields.items() if name != "name"}
+    given = [f"{name}={settings[name]}" for name in _GENERATOR_FIELDS[1:] if name in settings]
+    try:
+        return _generator_source(_name(fields, " ".join([kind, *given]), where), settings)
+    except PartitionError as error:
+        raise PartitionError(f"{where}: {error}") from None
+
+
+def _generator_source(name: str, settings: Mapping[str, Any]) -> ModelSource:
+    drawn = {key: settings[key] for key in _GENERATOR if key in settings}
+    own = generate_problem(
+        settings["generate"],
+        GeneratorSettings(**drawn),
+        settings.get("devices", 8),
+        slack_percent=settings.get("slack", 15.0),
+        unequal=settings.get("unequal", False),
+    )
+    return ModelSource(name, "generator", settings, own=own)
+
+
+def _name(fields: Mapping[str, Any], default: str, where: str) -> str:
+    name = fields.get("name", default)
+    if not isinstance(name, str) or not name:
+        raise PartitionError(f"{where}: name is {name!r}; write a text that is not empty")
+    return name

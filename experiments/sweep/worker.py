@@ -1,0 +1,141 @@
+"""A worker of sweeps: makes problems, and answers cells, in a process that may be ended.
+
+Run as ``python -m experiments.sweep.worker``; see :mod:`experiments.workers`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from experiments.devices import DeviceSet
+from experiments.models import describe_error
+from experiments.planners.registry import PLANNERS
+from experiments.planners.running import plan_row
+from experiments.planners.task import PlanningTask
+from experiments.records import CaseKey, PlannerRow
+from experiments.sweep.cases import CaseRequest
+from experiments.sweep.packing import from_text, pack, to_text, unpack
+from experiments.sweep.prepare import PreparedModel
+from experiments.sweep.rows import row_to_json
+from experiments.sweep.sources import ModelSource
+from experiments.sweep.versions import difference, versions
+from experiments.workers import serve
+from solver import (
+    SOLVERS,
+    Device,
+    Operator,
+    PartitionError,
+    PartitionProblem,
+    SolveLimits,
+    solve,
+)
+from solver.serialization import problem_digest, problem_from_json, problem_to_json
+
+PlanRow = Callable[[CaseKey, PlanningTask, str, SolveLimits], PlannerRow]
+
+
+class JobHandler:
+    """Answers jobs: plain data in, plain data out.
+
+    Parameters
+    ----------
+    plan : callable
+        Runs a planner, as :func:`experiments.planners.running.plan_row` does.
+    """
+
+    def __init__(self, plan: PlanRow = plan_row) -> None:
+        self._plan = plan
+        self._model: PreparedModel | None = None
+
+    def __call__(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Answer a job."""
+        if job["do"] == "wake":
+            _load_solvers()
+            return {}
+        unlike = difference(job["versions"], versions())
+        if unlike:
+            # Its answers would be kept under versions that did not make them.
+            return {"refused": f"a worker has {unlike}; install the same everywhere"}
+        return self._prepare(job) if job["do"] == "prepare" else self._answer(job)
+
+    def _prepare(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Make the problems of one model; one that cannot be made is a reason."""
+        model = self._model_of(job)
+        cases: list[dict[str, Any]] = []
+        record = None
+        for data in job["cases"]:
+            request = CaseRequest.from_json(data)
+            try:
+                problem = model.problem(request)
+                if record is None:
+                    record = asdict(model.record(problem, request))
+            except Exception as error:
+                # A model is other people's code; its next case may be different.
+                cases.append({"reason": describe_error(error)})
+                continue
+            packed = to_text(pack(problem_to_json(problem)))
+            cases.append({"digest": problem_digest(problem), "problem": packed})
+        return {"cases": cases, "record": record}
+
+    def _answer(self, job: dict[str, Any]) -> dict[str, Any]:
+        """Run a planner on one problem."""
+        request = CaseRequest.from_json(job["request"])
+        problem = problem_from_json(unpack(from_text(job["problem"]), "the problem"))
+        loaded = captured = None
+        planner = job["planner"]
+        spec = PLANNERS.get(planner)
+        if spec is not None and spec.needs_model:
+            model = self._model_of(job)
+            if model.source.own is None:
+                given = request.devices.read()
+                specs = () if given is None else given.specs
+                devices = DeviceSet(problem.devices, problem.interconnect, specs)
+                made = problem_digest(model.problem_on(devices, request))
+                if made != job["digest"]:
+                    raise PartitionError(
+                        f"model {model.source.name!r} makes another problem here ({made[:12]}) "
+                        f"than it did ({job['digest'][:12]}); prepare it again in a new file"
+                    )
+                loaded, captured = model.loaded, model.captured
+        task = PlanningTask(problem, loaded, captured)
+        forget_peak()
+        row = self._plan(request.key, task, planner, SolveLimits(**job["solve"]))
+        return {"row": row_to_json(replace(row, peak_rss_bytes=peak_since_bytes()))}
+
+    def _model_of(self, job: dict[str, Any]) -> PreparedModel:
+        """Return the model of a job; the last one is kept for the next cell."""
+        source = ModelSource.from_json(job["source"])
+        if self._model is None or self._model.source.identity() != source.identity():
+            self._model = None  # its weights go before others come
+            self._model = PreparedModel(source)
+        return self._model
+
+
+def _load_solvers() -> None:
+    """Load what a first call loads: that is the time of no cell."""
+    problem = PartitionProblem((Operator("warm", 1),), (Device("up"),))
+    for name in SOLVERS:
+        solve(problem, SolveLimits(workers=1), solver=name)
+
+
+def forget_peak() -> None:
+    """Begin anew with the largest resident memory of this process, where the system can."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def peak_since_bytes() -> int | None:
+    """Return the largest resident memory since `forget_peak`; None where it is not known."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/self/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+if __name__ == "__main__":
+    serve(JobHandler())

@@ -1,0 +1,142 @@
+import contextlib
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from experiments.sweep.database import (
+    APPLICATION_ID,
+    SCHEMA_VERSION,
+    check_file,
+    connect,
+    one_writer,
+    told,
+    transaction,
+)
+from solver import PartitionError
+
+
+def pragma(database, name):
+    return database.execute(f"PRAGMA {name}").fetchone()[0]
+
+
+def raises(path, says):
+    @contextlib.contextmanager
+    def check():
+        with pytest.raises(PartitionError) as caught:
+            yield
+        message = str(caught.value)
+        assert says in message
+        assert str(path) in message
+        assert "\n" not in message
+
+    return check()
+
+
+def test_a_new_file_says_whose_it_is_and_is_all_that_there_is(tmp_path):
+    path = tmp_path / "50% of #1?.sqlite"
+    with contextlib.closing(connect(path, create=True)) as database:
+        assert pragma(database, "application_id") == APPLICATION_ID
+        assert pragma(database, "user_version") == SCHEMA_VERSION
+        assert pragma(database, "journal_mode") == "delete"
+        assert pragma(database, "foreign_keys") == 1
+        assert pragma(database, "trusted_schema") == 0
+        assert database.execute("SELECT * FROM results").fetchall() == []
+    with contextlib.closing(connect(path, create=False)):
+        assert [each.name for each in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_another_kind_of_file_is_one_line_and_stays_as_it_is(tmp_path, create):
+    text = tmp_path / "a.txt"
+    text.write_text("SQLite is nice")
+    with raises(text, "is not an SQLite file"):
+        connect(text, create=create)
+    assert text.read_text() == "SQLite is nice"
+
+    other = tmp_path / "other.sqlite"
+    with contextlib.closing(sqlite3.connect(other)) as database:
+        database.executescript("CREATE TABLE cells (x); PRAGMA user_version = 1;")
+    before = other.read_bytes()
+    with raises(other, "is another program's SQLite file"):
+        connect(other, create=create)
+    assert other.read_bytes() == before
+
+    newer = tmp_path / "newer.sqlite"
+    connect(newer, create=True).close()
+    with contextlib.closing(sqlite3.connect(newer)) as database:
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    with raises(newer, f"has schema {SCHEMA_VERSION + 1}, and this release reads"):
+        connect(newer, create=create)
+
+    with raises(tmp_path, "is a folder"):
+        connect(tmp_path, create=create)
+    damaged = tmp_path / "damaged.sqlite"
+    damaged.write_bytes(newer.read_bytes()[:100] + b"x" * 2000)
+    with raises(damaged, "damaged.sqlite: "):
+        connect(damaged, create=create)
+
+
+def test_a_missing_or_empty_file_is_made_only_where_asked(tmp_path):
+    missing, empty = tmp_path / "missing.sqlite", tmp_path / "empty.sqlite"
+    empty.touch()
+    with raises(missing, "there is no file"):
+        connect(missing, create=False)
+    with raises(empty, "is empty"):
+        connect(empty, create=False)
+    assert not missing.exists()
+    with raises(tmp_path / "no", "there is no folder"):
+        check_file(tmp_path / "no" / "a.sqlite", create=True)
+    with raises("a\0b", "cannot read"):
+        check_file(tmp_path / "a\0b", create=True)
+    for path in (missing, empty):
+        with contextlib.closing(connect(path, create=True)) as database:
+            assert pragma(database, "application_id") == APPLICATION_ID
+
+
+def test_a_transaction_is_all_or_nothing(tmp_path):
+    with contextlib.closing(connect(tmp_path / "a.sqlite", create=True)) as database:
+        add = "INSERT INTO problems VALUES (?, ?)"
+        with transaction(database):
+            database.execute(add, ("a", b"1"))
+        with pytest.raises(KeyboardInterrupt), transaction(database):
+            database.execute(add, ("b", b"2"))
+            raise KeyboardInterrupt
+        assert database.execute("SELECT digest FROM problems").fetchall() == [("a",)]
+
+
+def test_what_sqlite_says_is_one_line(tmp_path):
+    path = tmp_path / "a.sqlite"
+    with (
+        contextlib.closing(connect(path, create=True)) as database,
+        raises(path, "no such table: cels"),
+        told(path),
+    ):
+        database.execute("SELECT * FROM cels")
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from experiments.sweep.database import one_writer
+with one_writer(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_writer_is_refused_until_the_first_is_gone_however_it_went(tmp_path):
+    path = tmp_path / "a.sqlite"
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with raises(path, "another sweep is writing to"), one_writer(path):
+            pass
+        holder.kill()
+    with one_writer(path):
+        assert (tmp_path / "a.sqlite.lock").exists()
+        with raises(path, "another sweep is writing to"), one_writer(path):
+            pass
+    assert list(tmp_path.iterdir()) == []

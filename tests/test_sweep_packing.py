@@ -1,0 +1,31 @@
+import zlib
+
+import pytest
+
+from experiments.sweep import packing
+from experiments.sweep.packing import from_text, pack, to_text, unpack
+from solver import PartitionError
+
+DATA = {"<script>": ["../../x", "a\n\x00\ud800\u2028", 1.5, None, 10**15]}
+
+
+def test_data_survive_packing_and_sending():
+    packed = pack(DATA)
+    assert unpack(packed, "x") == DATA
+    assert from_text(to_text(packed)) == packed
+    assert to_text(packed).isascii()
+    assert len(pack("a" * 100_000)) < 1000
+
+
+@pytest.mark.parametrize("packed", [b"", b"nonsense", pack(DATA)[:-5], zlib.compress(b"{"), 3])
+def test_damage_is_one_line(packed):
+    with pytest.raises(PartitionError, match=r"^the problem cannot be unpacked \(") as caught:
+        unpack(packed, "the problem")
+    assert "\n" not in str(caught.value)
+
+
+def test_what_unpacks_to_more_than_memory_is_refused(monkeypatch):
+    monkeypatch.setattr(packing, "_MOST_BYTES", 1000)
+    assert unpack(pack("a" * 500), "x") == "a" * 500
+    with pytest.raises(PartitionError, match="too long"):
+        unpack(pack("a" * 2000), "x")

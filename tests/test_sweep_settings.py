@@ -1,0 +1,203 @@
+import pytest
+
+from experiments.sweep.settings import DeviceChoice, SweepLimits, SweepSettings, read_sweep
+from experiments.sweep.sources import ModelSource
+from solver import Device, GiB, MiB, Operator, PartitionError, PartitionProblem, save_problem
+
+
+@pytest.fixture
+def folder(tmp_path):
+    problem = PartitionProblem((Operator("a", 3),), (Device("x"),), objective=("latency",))
+    save_problem(problem, tmp_path / "saved.json")
+    (tmp_path / "mine.toml").write_text(
+        '[[devices]]\ncount = 2\nmemory = "3MiB"\n[interconnect]\nbandwidth = "1GB/s"\n'
+    )
+    return tmp_path
+
+
+def read(folder, text, models=()):
+    path = folder / "sweep.toml"
+    path.write_text(text, encoding="utf-8")
+    return read_sweep(path, models)
+
+
+FULL = """
+models = ["mlp", "saved.json", {file = "saved.json", name = "<script>"},
+          {generate = "layered", operators = 20, width = 4, seed = 2, devices = 3, unequal = true},
+          {file = "published:layer.gnmt_inference", communication_scale = 1000, no_host = true}]
+devices = ["equal", "own", "2x1MiB", "mine.toml", {name = "../../x", devices = [{memory = "1GiB"}]}]
+links = ["25GB/s,10us", "unlimited"]
+objectives = ["bottleneck", "latency,transfer"]
+memory_models = ["inference", "training"]
+planners = ["greedy", "auto"]
+seeds = [0, 7]
+chunks = 2
+max_devices = 3
+schedule = "1f1b"
+microbatches = 8
+
+[limits]
+time_limit_s = 2.5
+memory_limit = "500MiB"
+workers = 2
+deterministic = true
+kill_after_s = 99
+prepare_limit_s = 300
+"""
+
+
+def test_everything_that_can_be_asked_for(folder):
+    settings = read(folder, FULL)
+    assert [(source.name, source.kind) for source in settings.models] == [
+        ("mlp", "zoo"),
+        ("saved.json", "file"),
+        ("<script>", "file"),
+        ("layered operators=20 width=4 seed=2 devices=3 unequal=True", "generator"),
+        ("published:layer.gnmt_inference", "file"),
+    ]
+    assert settings.models[1].own.objective == ("latency",)
+    assert len(settings.models[3].own.devices) == 3
+    assert not any(device.is_host for device in settings.models[4].own.devices)
+    assert [choice.name for choice in settings.devices] == [
+        "equal",
+        "own",
+        "2x1MiB",
+        "mine.toml",
+        "../../x",
+    ]
+    assert settings.devices[0].read() is None
+    assert [d.memory_bytes for d in settings.devices[2].read().devices] == [MiB, MiB]
+    assert [d.memory_bytes for d in settings.devices[3].read().devices] == [3 * MiB] * 2
+    assert settings.devices[4].read().devices[0].memory_bytes == GiB
+    assert settings.objectives == (("bottleneck",), ("latency", "transfer"))
+    assert settings.limits == SweepLimits(2.5, 500 * MiB, 2, True, 99, 300)
+    assert (settings.chunks, settings.max_devices) == (2, 3)
+    assert (settings.schedule, settings.microbatches) == ("1f1b", 8)
+    assert settings.seeds == (0, 7)
+
+
+def test_what_is_left_out_has_defaults(folder):
+    settings = read(folder, 'models = ["mlp"]')
+    assert settings.planners == ("greedy", "chain", "auto")
+    assert settings.seeds == (0,)
+    assert settings.devices == settings.links == settings.objectives == ()
+    assert settings.limits == SweepLimits(30, 8 * GiB, None, False, 75, 600)
+    assert read(folder, 'models = ["mlp"]\n[limits]\nmemory_limit = "unlimited"').limits == (
+        SweepLimits(memory_bytes=None)
+    )
+
+
+def test_work_that_is_counted_and_not_timed_may_take_longer(folder):
+    text = 'models = ["mlp"]\n[limits]\ntime_limit_s = 10\n'
+    assert read(folder, text).limits.kill_after_s == 35
+    assert read(folder, text + "deterministic = true\n").limits.kill_after_s == 115
+
+
+def test_models_of_the_command_line_come_last(folder):
+    code = ModelSource("pkg:make", "code")
+    assert read(folder, 'models = ["mlp"]', [code]).models[1] is code
+    assert read(folder, "", [code]).models == (code,)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("modles = []", "field 'modles' is unknown; did you mean models?"),
+        ("qqq = 1", "field 'qqq' is unknown; the fields are models, devices,"),
+        ("", 'models is missing; write for example models = ["gpt2"]'),
+        ('models = "mlp"', "models is 'mlp'; write a list, such as ['mlp']"),
+        ("models = []", "models is empty; write an entry"),
+        ("models = [3]", "models[0] is 3; write a zoo name"),
+        ('models = ["gpt3"]', "models[0]: model 'gpt3' is unknown; did you mean gpt2"),
+        ('models = ["mlp", "mlp"]', "models: 'mlp' is given twice"),
+        (
+            'models = ["os:system"]',
+            "models[0]: 'os:system' runs code, which no file may name; give it on the command "
+            "line: --model os:system",
+        ),
+        ('models = ["a.pt2"]', "models[0]: 'a.pt2' runs code"),
+        ('models = ["no.json"]', "no.json"),
+        ('models = [{file = "no.txt"}]', "models[0]: cannot read"),
+        ("models = [{file = 3}]", "models[0]: file is 3"),
+        (
+            'models = [{file = "saved.json", nme = "x"}]',
+            "'nme' is unknown; did you mean name",
+        ),
+        ('models = [{file = "saved.json", name = ""}]', "models[0]: name is ''"),
+        ('models = [{file = "saved.json", no_host = 1}]', "models[0]: no_host is 1"),
+        ('models = [{file = "saved.json", no_host = true}]', "models[0]: saved.json: this is a"),
+        (
+            'models = [{file = "published:layer.gnmt"}]',
+            "workload 'layer.gnmt' is unknown",
+        ),
+        (
+            'models = [{generate = "layerd"}]',
+            "models[0]: generate is 'layerd'; write one of",
+        ),
+        ('models = [{generate = "layered", operators = 0}]', "models[0]: operators is 0; write"),
+        ('models = [{generate = "layered", devices = true}]', "models[0]: devices is True; write"),
+        ('models = [{generate = "layered", slack = "x"}]', "models[0]: slack is 'x'; write"),
+        ('models = [{generate = "layered", opertors = 9}]', "did you mean operators?"),
+        ('models = ["mlp"]\ndevices = ["4xGiB"]', "devices[0]: devices '4xGiB': "),
+        ('models = ["mlp"]\ndevices = ["equall"]', "or equal, unequal, roomy, own"),
+        ('models = ["mlp"]\ndevices = [4]', 'devices[0] is 4; write "equal"'),
+        ('models = ["mlp"]\ndevices = ["no.toml"]', "no.toml"),
+        ('models = ["mlp"]\ndevices = [{devices = []}]', "devices[0]: name is None"),
+        ('models = ["mlp"]\ndevices = [{name = "x", devices = []}]', "the device list is empty"),
+        ('models = ["mlp"]\ndevices = [{name = "x", device = []}]', "did you mean devices?"),
+        ('models = ["mlp"]\ndevices = ["equal", "equal"]', "devices: 'equal' is given twice"),
+        ('models = ["mlp"]\ndevices = ["own", "equal"]', "devices: 'own' is for models that bring"),
+        ('models = ["mlp", "saved.json"]\ndevices = ["own"]', "model 'mlp' brings none of its own"),
+        ('models = ["mlp"]\nlinks = ["25GB"]', "links[0]: link '25GB': '25GB' is not a bandwidth"),
+        ('models = ["mlp"]\nlinks = [25]', 'links[0] is 25; write for example "25GB/s,10us"'),
+        ('models = ["mlp"]\nobjectives = ["speed"]', "objectives[0]: "),
+        ('models = ["mlp"]\nobjectives = [["latency"]]', "objectives[0] is ['latency']; write"),
+        (
+            'models = ["mlp"]\nmemory_models = ["traning"]',
+            "memory_models[0] is 'traning'; write",
+        ),
+        ('models = ["mlp"]\nplanners = ["greedi"]', "planners[0]: planner 'greedi' is unknown"),
+        ('models = ["mlp"]\nplanners = [1]', "planners[0] is 1; write the name of a planner"),
+        ('models = ["mlp"]\nseeds = [-1]', "seeds[0]: seed is -1; write a whole number"),
+        ('models = ["mlp"]\nseeds = ["a"]', "seeds[0]: seed is 'a'"),
+        ('models = ["mlp"]\nseeds = 3', "seeds is 3; write a list, such as [3]"),
+        ('models = ["mlp"]\nseeds = [1, 1]', "seeds: 1 is given twice"),
+        ('models = ["mlp"]\nchunks = 0', "chunks is 0; write at least 1"),
+        ('models = ["mlp"]\nmax_devices = 1.5', "max_devices is 1.5; write a whole number"),
+        ('models = ["mlp"]\nmicrobatches = true', "microbatches is True; write a whole number"),
+        ('models = ["mlp"]\nschedule = "zb"', "schedule is 'zb'; write one of gpipe, 1f1b"),
+        ('models = ["mlp"]\nlimits = 3', "limits: expected fields time_limit_s,"),
+        ('models = ["mlp"]\n[limits]\ntime_limit = 3', "did you mean time_limit_s?"),
+        ('models = ["mlp"]\n[limits]\ntime_limit_s = 0', "limits: time_limit_s is 0; write a pos"),
+        ('models = ["mlp"]\n[limits]\ntime_limit_s = nan', "limits: time_limit_s is nan; write"),
+        ('models = ["mlp"]\n[limits]\nkill_after_s = inf', "limits: kill_after_s is inf; write"),
+        ('models = ["mlp"]\n[limits]\nkill_after_s = 3', "limits: kill_after_s is 3, less than"),
+        ('models = ["mlp"]\n[limits]\nprepare_limit_s = "1"', "limits: prepare_limit_s is '1'"),
+        ('models = ["mlp"]\n[limits]\nmemory_limit = 8', "limits: memory_limit is 8; write for"),
+        (
+            'models = ["mlp"]\n[limits]\nmemory_limit = "8"',
+            "limits: memory_limit: memory '8'",
+        ),
+        ('models = ["mlp"]\n[limits]\nworkers = 0', "limits: workers is 0; write a whole number"),
+        (
+            'models = ["mlp"]\n[limits]\ndeterministic = "no"',
+            "limits: deterministic is 'no'",
+        ),
+        ("models = [", "not valid TOML"),
+    ],
+)
+def test_a_wrong_key_is_named_in_one_line_with_the_file(folder, text, says):
+    with pytest.raises(PartitionError) as caught:
+        read(folder, text)
+    message = str(caught.value)
+    assert says in message
+    assert message.startswith(str(folder / "sweep.toml"))
+    assert "\n" not in message
+
+
+def test_settings_are_checked_without_a_file_too():
+    with pytest.raises(PartitionError, match="models is missing"):
+        SweepSettings(())
+    choice = DeviceChoice("equal", "equal")
+    with pytest.raises(PartitionError, match="devices: 'equal' is given twice"):
+        SweepSettings((ModelSource("mlp", "zoo"),), (choice, choice))
