@@ -62,3 +62,13 @@ def test_a_name_stands_once_above_its_rows() -> None:
     assert sum("second" in line for line in lines) == 1
     assert sum("unequal" in line for line in lines) == 2
     assert sum("greedy" in line for line in lines[3:]) == 4
+
+
+@pytest.mark.parametrize("width", range(90, 170))
+def test_nothing_is_folded_that_need_not_be(width: int) -> None:
+    case = key("model", "500KiB,300KiB,200KiB")
+    rows = [row(planner, 12_345_678, case=case) for planner in ("greedy", "chain", "auto")]
+    lines = shown(study(*rows), width).splitlines()
+    assert sum("12.35 ms" in line for line in lines) == 3
+    # A blank line, the header, its rule, three rows, a blank line.
+    assert len(lines) == 7

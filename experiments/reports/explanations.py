@@ -71,7 +71,8 @@ LIMITS: Final = (
     "Memory counts tensors. What an allocator loses to fragments, and what a runtime needs for "
     "itself, must be left free in the capacity.",
     "Capacities of devices called equal and unequal follow from the model: in total a fixed slack "
-    "above what the model needs on one device, more only where no contiguous cut fits in that.",
+    "above what the model needs on one device, more only where no contiguous cut fits in that. "
+    "Each roomy device holds the whole model.",
     "Searches share the machine's cores and stop at a limit of time, so wall times, and plans that "
     "are not proven, may differ in another run; proven objectives do not.",
     "Peers plan by other terms (whole modules, weights alone). What they answer is judged by our "

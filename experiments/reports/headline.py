@@ -1,46 +1,27 @@
-"""What a study shows, in plain sentences and one table: the first things that a reader sees."""
+"""What a study shows, in plain sentences: the first that a reader sees."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from experiments.records import EXACT_PLANNERS, CaseKey, PlannerRow, Study
+from experiments.reports.comparisons import format_ratio
 from experiments.reports.statistics import (
     BEST_OTHER,
-    Outcomes,
+    BOUNDING_PLANNERS,
     Proofs,
     Versus,
     by_objective,
     compare_planners,
-    outcomes_of,
     proofs_of,
     reference_planner,
 )
-from experiments.reports.table import Table
-from solver.quantities import MISSING, format_gap, format_seconds
+from solver.quantities import format_gap, format_seconds
 
 _LISTED: Final = 6
 _IN_FULL: Final = (BEST_OTHER, "chain", "greedy")
-"""What an exact solver must beat: of these all ties are named, of others they are counted."""
-_HEADER: Final = (
-    "planner",
-    "answers",
-    "feasible",
-    "no plan",
-    "spills",
-    "fails",
-    "exact better",
-    "equal",
-    "exact worse",
-    "only exact",
-    "mean ratio",
-    "least",
-    "most",
-    "median time",
-)
+"""What an exact solver must beat: of these all is said; peers are told of together."""
 
 
 class Finding(NamedTuple):
@@ -83,92 +64,6 @@ def headline(study: Study) -> tuple[Finding, ...]:
     return (*found, *(Finding("", sentence) for sentence in sentences))
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """All planners beside the exact solver, for the cases of one objective."""
-
-    title: str
-    compared: tuple[Versus, ...]
-    table: Table
-
-
-def comparisons(study: Study) -> tuple[Comparison, ...]:
-    """Return the comparison with the exact solver, one for each objective."""
-    found: list[Comparison] = []
-    groups = by_objective(study.rows)
-    for objective, rows in groups.items():
-        reference = reference_planner(rows)
-        if reference is None:
-            continue
-        compared = compare_planners(rows, reference)
-        if not compared:
-            continue
-        title = f"Planners beside the exact solver, {reference}"
-        if len(groups) > 1:
-            title += f", objective {', '.join(objective)}"
-        table = Table(
-            header=_HEADER,
-            rows=(
-                _exact_cells([row for row in rows if row.planner == reference]),
-                *(_versus_cells(versus) for versus in compared),
-            ),
-            text_columns=frozenset(("planner",)),
-            marked=frozenset(
-                index for index, each in enumerate(compared, 1) if each.planner == BEST_OTHER
-            ),
-            caption=title,
-        )
-        found.append(Comparison(title, compared, table))
-    return tuple(found)
-
-
-def _exact_cells(rows: Sequence[PlannerRow]) -> tuple[str, ...]:
-    median_s = statistics.median(row.wall_time_s for row in rows)
-    return (
-        rows[0].planner,
-        *_outcome_cells(outcomes_of(rows)),
-        *[MISSING] * 7,
-        format_seconds(median_s),
-    )
-
-
-def _versus_cells(versus: Versus) -> tuple[str, ...]:
-    return (
-        versus.planner,
-        *_outcome_cells(versus.outcomes),
-        str(len(versus.wins)),
-        str(len(versus.ties)),
-        str(len(versus.losses)),
-        str(len(versus.only_reference)),
-        format_ratio(versus.geometric_mean),
-        format_ratio(None if versus.least is None else versus.least[0]),
-        format_ratio(None if versus.largest is None else versus.largest[0]),
-        # The best of several is known only when all have answered.
-        MISSING if versus.planner == BEST_OTHER else format_seconds(versus.median_s),
-    )
-
-
-def _outcome_cells(outcomes: Outcomes) -> tuple[str, ...]:
-    return (
-        str(outcomes.answers),
-        str(outcomes.feasible),
-        str(outcomes.no_plan + outcomes.proven_none),
-        str(outcomes.spills),
-        str(outcomes.failures),
-    )
-
-
-def format_ratio(ratio: float | None) -> str:
-    """Return a ratio with three decimals; one that is not 1 never reads as 1."""
-    if ratio is None:
-        return MISSING
-    if ratio == 1:
-        return "1"
-    if round(ratio, 3) == 1:
-        return "1.000+" if ratio > 1 else "1.000-"
-    return f"{ratio:.3f}"
-
-
 def _objective_findings(rows: Sequence[PlannerRow]) -> list[Finding]:
     reference = reference_planner(rows)
     if reference is None:
@@ -179,26 +74,45 @@ def _objective_findings(rows: Sequence[PlannerRow]) -> list[Finding]:
         return [Finding("", text)]
     found = [Finding("", text) for text in _proof_sentences(proofs_of(rows, reference))]
     compared = compare_planners(rows, reference)
-    # What it is worth at all comes first; who is no match is told in one breath, at last.
-    beaten = [each for each in compared if _is_no_match(each)]
-    told = [each for each in compared if each not in beaten]
-    for versus in sorted(told, key=lambda each: each.planner != BEST_OTHER):
+    # What it is worth at all comes first.
+    in_full = [each for each in compared if each.planner in (*_IN_FULL, *BOUNDING_PLANNERS)]
+    for versus in sorted(in_full, key=lambda each: each.planner != BEST_OTHER):
         found.append(Finding(_capital(versus.planner), _versus_text(versus)))
-    if beaten:
-        alike: dict[str, list[str]] = {}
-        for each in beaten:
+    return found + _peer_findings([each for each in compared if each not in in_full])
+
+
+def _peer_findings(peers: Sequence[Versus]) -> list[Finding]:
+    """Return what is to be said of all peers together, and of each that is ever ahead."""
+    found: list[Finding] = []
+    ratios = [(each.geometric_mean, each) for each in peers if each.geometric_mean is not None]
+    if ratios:
+        told = ", ".join(
+            f"{each.planner} {format_ratio(mean)} ({len(each.ratios)})"
+            for mean, each in sorted(ratios, key=lambda pair: pair[0])
+        )
+        text = (
+            "objectives in multiples of the exact solver's, geometric means over the cases where "
+            f"both have plans (how many those are): {told}."
+        )
+        found.append(Finding("Peers", text))
+    if ties := [each for each in peers if each.ties]:
+        told = ", ".join(f"{each.planner} in {len(each.ties)}" for each in ties)
+        found.append(Finding("Peers as good as the exact solver", f"{told}."))
+    for each in peers:
+        if each.losses or each.only_planner:
+            found.append(Finding(each.planner, " ".join(_defeats(each))))
+    alike: dict[str, list[str]] = {}
+    for each in peers:
+        if _is_no_match(each):
             alike.setdefault(_troubles(each), []).append(each.planner)
+    if alike:
         text = "; ".join(f"{', '.join(names)} ({trouble})" for trouble, names in alike.items())
         found.append(Finding("No feasible plan where the exact solver has one", f"{text}."))
     return found
 
 
 def _is_no_match(versus: Versus) -> bool:
-    return (
-        versus.planner not in _IN_FULL
-        and versus.outcomes.feasible == 0
-        and bool(versus.only_reference)
-    )
+    return versus.outcomes.feasible == 0 and bool(versus.only_reference)
 
 
 def _proof_sentences(proofs: Proofs) -> list[str]:
@@ -215,9 +129,9 @@ def _proof_sentences(proofs: Proofs) -> list[str]:
     if proofs.open:
         text = f"In {len(proofs.open)} it has a plan without a proof"
         if (worst := proofs.largest_gap) is not None:
-            median = "" if len(proofs.open) == 1 else f"median {format_gap(proofs.median_gap)}, "
-            text += f": gap {median}"
-            text += "" if not median else "largest "
+            text += ": gap " if len(proofs.open) == 1 else ": median gap "
+            if len(proofs.open) > 1:
+                text += f"{format_gap(proofs.median_gap)}, largest "
             text += f"{format_gap(worst.gap)} ({case_name(worst.case)})"
         sentences.append(f"{text}.")
     if proofs.infeasible:
@@ -234,28 +148,41 @@ def _proof_sentences(proofs: Proofs) -> list[str]:
 
 
 def _versus_text(versus: Versus) -> str:
-    has = "the others have" if versus.planner == BEST_OTHER else f"{versus.planner} has"
-    over = "all the others" if versus.planner == BEST_OTHER else versus.planner
     sentences = [f"{_compared(versus)}."]
-    if versus.planner in _IN_FULL:
-        if versus.only_reference:
-            sentences.append(
-                f"Only the exact solver has a plan, and {has} none, in "
-                f"{_listed(versus.only_reference)}."
-            )
-        if versus.ties:
-            sentences.append(
-                f"The exact solver buys nothing over {over}, but for the proof, in "
-                f"{len(versus.ties)}: {_listed(versus.ties)}."
-            )
+    if versus.only_reference:
+        sentences.append(
+            f"Only the exact solver has a plan, and {_has(versus)} none, in "
+            f"{_listed(versus.only_reference)}."
+        )
+    if versus.ties:
+        sentences.append(
+            f"The exact solver buys nothing over {_over(versus)}, but for the proof, in "
+            f"{len(versus.ties)}: {_listed(versus.ties)}."
+        )
+    return " ".join([*sentences, *_defeats(versus)])
+
+
+def _defeats(versus: Versus) -> list[str]:
+    """Return where the exact solver is worse than another planner."""
+    sentences: list[str] = []
     if versus.losses:
-        sentences.append(f"The exact solver is WORSE than {over} in {_listed(versus.losses)}.")
+        sentences.append(
+            f"The exact solver is WORSE than {_over(versus)} in {_listed(versus.losses)}."
+        )
     if versus.only_planner:
         sentences.append(
-            f"{_capital(has)} a plan, and the exact solver has NONE, in "
+            f"{_capital(_has(versus))} a plan, and the exact solver has NONE, in "
             f"{_listed(versus.only_planner)}."
         )
-    return " ".join(sentences)
+    return sentences
+
+
+def _has(versus: Versus) -> str:
+    return "the others have" if versus.planner == BEST_OTHER else f"{versus.planner} has"
+
+
+def _over(versus: Versus) -> str:
+    return "all the others" if versus.planner == BEST_OTHER else versus.planner
 
 
 def _compared(versus: Versus) -> str:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from experiments.records import PlannerRow
+from experiments.reports.comparisons import Comparison
 from experiments.reports.details import PlanDetails
 from experiments.reports.explanations import HOW_TO_READ, LIMITS
 from experiments.reports.figures import Figure, plan_figures, trace_figure
-from experiments.reports.headline import Comparison
 from experiments.reports.page import Page
 from experiments.reports.plan_tables import alive_table, arc_table, device_table, stage_table
 from experiments.reports.ratio_figure import ratio_figure
@@ -68,8 +68,8 @@ def _comparison_figures(comparison: Comparison) -> tuple[Figure, ...]:
         return ()
     caption = (
         "For each planner its objective divided by the exact solver's: a dot for every case where "
-        "both have plans, a bar for the geometric mean. To the right of 1 the exact solver is "
-        "better."
+        "both have plans, with the number of those that do not fit into a stack, a bar for the "
+        "geometric mean. To the right of 1 the exact solver is better."
     )
     return (Figure("ratios", "Objectives in multiples of the exact solver's", caption, svg),)
 

@@ -8,7 +8,8 @@ from typing import Final
 from experiments.planners.registry import PLANNERS
 from experiments.records import CaseKey, ModelRecord, Study
 from experiments.reports.case_section import Answer, CaseSection, make_case_section
-from experiments.reports.headline import Comparison, Finding, comparisons, headline
+from experiments.reports.comparisons import Comparison, comparisons
+from experiments.reports.headline import Finding, headline
 from experiments.reports.names import ReportFiles
 from experiments.reports.rows import overview_table
 from experiments.reports.table import Table

@@ -6,16 +6,28 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from experiments.reports.headline import format_ratio
+from experiments.reports.comparisons import format_ratio
 from experiments.reports.statistics import Versus
-from experiments.reports.svg import BLUE, GRID, INK, MUTED, SKY, VERMILLION, WIDTH, Drawing, mixed
+from experiments.reports.svg import (
+    BLUE,
+    GRID,
+    INK,
+    MUTED,
+    PAPER,
+    SKY,
+    VERMILLION,
+    WIDTH,
+    Drawing,
+    mixed,
+)
 
 _LEFT: Final = 170
 _RIGHT: Final = 190
 _TOP: Final = 46
-_ROW: Final = 40
+_ROW: Final = 42
 _RADIUS: Final = 4.5
-_MOST_STACKED: Final = 3
+_APART: Final = 6
+_MOST_STACKED: Final = 5
 _MOST_TICKS: Final = 9
 _STEPS: Final = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5)
 """Between marks of the axis where ratios are close; else they are 1, 2, 5 times powers of ten."""
@@ -110,20 +122,13 @@ def _draw_row(drawing: Drawing, versus: Versus, y: float, place: Callable[[float
         shown = stack[:_MOST_STACKED]
         for level, ratio in enumerate(shown):
             # Above and below the line in turn.
-            shift = (level + 1) // 2 * (-1 if level % 2 else 1) * 2 * _RADIUS
-            drawing.circle(
-                place(ratio),
-                y + shift,
-                _RADIUS,
-                mixed(SKY, 0.2),
-                BLUE,
-            )
+            shift = (level + 1) // 2 * (-1 if level % 2 else 1) * _APART
+            drawing.circle(place(ratio), y + shift, _RADIUS, mixed(SKY, 0.2), BLUE)
         if len(stack) > len(shown):
-            drawing.text(
-                place(stack[0]) + 2 * _RADIUS, y - _RADIUS - 2, f"{len(stack)} cases", size=10
-            )
+            top = y - len(shown) // 2 * _APART - _RADIUS - 1
+            drawing.text(place(stack[0]), top, str(len(stack)), size=9, anchor="middle", halo=PAPER)
     x = place(mean)
-    drawing.line(x, y - _ROW / 2 + 5, x, y + _ROW / 2 - 5, INK, width=3)
+    drawing.line(x, y - _ROW / 2 + 6, x, y + _ROW / 2 - 6, INK, width=3)
     drawing.text(WIDTH - _RIGHT + 14, y + 4, f"mean {format_ratio(mean)}", size=12, bold=True)
     counts = f"{len(versus.wins)} / {len(versus.ties)} / {len(versus.losses)}"
     drawing.text(WIDTH - 8, y + 4, counts, anchor="end")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -189,11 +190,9 @@ def format_change(old: int, new: int) -> str:
         return "0 %"
     if old == 0:
         return "from 0"
-    part = (new - old) / old
-    sign = "-" if part < 0 else "+"
-    digits = 1 if abs(part) >= 0.001 else 3
-    text = f"{abs(part) * 100:.{digits}f}"
-    return f"{sign}{text} %" if float(text) else f"{sign}< 0.001 %"
+    percent = abs(new - old) * 100 / old
+    digits = 1 if percent >= 0.1 else -math.floor(math.log10(percent))
+    return f"{'-' if new < old else '+'}{percent:.{digits}f} %"
 
 
 def _proof(row: PlannerRow, answers: Iterable[PlannerRow]) -> str:

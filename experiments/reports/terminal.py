@@ -70,7 +70,7 @@ def study_table(study: Study, width: int | None = None) -> Table:
 def _width(answers: Answers) -> int:
     """Return how many columns of a terminal a table takes when nothing is folded."""
     rows = (answers.header, *answers.rows)
-    return sum(_PADDING + max(map(cell_len, column)) for column in zip(*rows, strict=True))
+    return 1 + sum(_PADDING + max(map(cell_len, column)) for column in zip(*rows, strict=True))
 
 
 def _cell(text: str) -> Text:
