@@ -13,7 +13,15 @@ from experiments.planners.registry import PLANNERS
 from experiments.progress import ProgressLine
 from experiments.published_workloads import OPTIMA_MS
 from experiments.records import Case, CaseKey, PlannerRow
-from solver import Device, Operator, PartitionProblem, SolveLimits, SolveStatus, solve
+from solver import (
+    Device,
+    Operator,
+    PartitionPlan,
+    PartitionProblem,
+    SolveLimits,
+    SolveStatus,
+    solve,
+)
 
 TABLE = PaperTable(("a | b", "clock"), (("<x>", "1"), ("y\x1b[0m|", "2")), frozenset({"clock"}))
 
@@ -104,6 +112,10 @@ def test_the_zoo_is_answered_by_every_planner_that_is_asked(monkeypatch):
 # -- cells --------------------------------------------------------------------------------------
 
 
+PLAN = PartitionPlan({"a": "x", "b": "y"}, ("x", "y"))
+AGAIN = PartitionPlan({"a": "x", "b": "y", "c": "x"}, ("x", "y"), {"c": 1})
+
+
 def answer(planner, value, status="feasible", device_set="equal", **named):
     key = CaseKey("model", device_set, ("bottleneck",), "inference")
     feasible = value is not None and status in ("feasible", "optimal")
@@ -148,7 +160,8 @@ def test_the_peers_of_llama_are_planners():
     ("row", "text"),
     [
         (answer("p", None, "spills", spilled_bytes=20_930_000_000), "20.93 GB to disk"),
-        (answer("p", 5, devices_used=2), "fits on 2"),
+        (answer("p", 5, devices_used=2, plan=PLAN), "fits on 2"),
+        (answer("p", 5, devices_used=2, plan=AGAIN), "fits on 2, data passes them 2 times"),
         (answer("p", None, "failed", reason="ImportError: no"), "ImportError: no"),
     ],
 )
