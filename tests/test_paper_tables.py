@@ -171,7 +171,7 @@ def test_what_a_peer_answers_is_said_in_a_cell(row, text):
 
 def test_our_answers_say_what_is_proven():
     result = solve(tiny(), SolveLimits(workers=1))
-    assert llama._fastest_text(result) == "on 2: bottleneck 42 ns, proven"
+    assert llama._fastest_text(tiny(), result) == "on 2: bottleneck 42 ns, proven"
     fewest = solve(tiny().replace(objective="devices"), SolveLimits(workers=1))
     assert llama._fewest_text(fewest) == "fits on 1, proven the fewest"
     assert llama._fewest_text(replace(fewest, status=SolveStatus.FEASIBLE)) == "fits on 1"
@@ -186,7 +186,12 @@ def test_published_optima_are_compared_with_those_of_the_authors(monkeypatch):
     [row] = table.rows
     assert row[:3] == ("bert24 inference, layers", "32", "17.789906")
     assert (row[4], row[5], row[7]) == ("ideal-dp", "20.591125", "ideal-dp")
-    assert table.clock_columns == {"seconds", "x 1000: seconds"}
+    assert table.clock_columns == {
+        "seconds",
+        "by",
+        "x 1000: seconds",
+        "x 1000: by",
+    }
     monkeypatch.setattr(published, "OPTIMA_MS", {"layer.bert24_inference": 17.7})
     table = published.published(Bench(ProgressLine(quiet=True)))
     assert table.rows[0][2] == "17.789906, published 17.700000"

@@ -48,7 +48,7 @@ def llama(bench: Bench) -> PaperTable:
             bench.progress.done(f"{_MODEL} on {label}: {title}: {cells[-1]}")
         fewest = bench.solve(problem.replace(objective="devices"), f"{_MODEL} on {label}, devices")
         fastest = bench.solve(problem, f"{_MODEL} on {label}, bottleneck")
-        rows.append((label, *cells, f"{_fewest_text(fewest)}; {_fastest_text(fastest)}"))
+        rows.append((label, *cells, f"{_fewest_text(fewest)}; {_fastest_text(problem, fastest)}"))
     return PaperTable(("devices", *_PEERS, "fxpartition"), tuple(rows))
 
 
@@ -67,9 +67,9 @@ def _fewest_text(result: SolveResult) -> str:
     return f"fits on {result.objective}{proven}"
 
 
-def _fastest_text(result: SolveResult) -> str:
-    if result.evaluation is None:
+def _fastest_text(problem: PartitionProblem, result: SolveResult) -> str:
+    if result.objective is None:
         return result.status.value
     proven = ", proven" if result.status is SolveStatus.OPTIMAL else ""
     value = format_value("bottleneck", result.objective)
-    return f"on {result.evaluation.devices_used}: bottleneck {value}{proven}"
+    return f"on {len(problem.devices)}: bottleneck {value}{proven}"

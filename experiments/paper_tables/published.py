@@ -14,6 +14,9 @@ from solver import PartitionProblem, SolveResult, SolveStatus
 from solver.quantities import MISSING
 
 SECONDS: Final = "seconds"
+BY: Final = "by"
+"""The method that proves an optimum: which one is first, the clock decides on a busy machine."""
+CLOCK: Final = frozenset({SECONDS, BY})
 
 # Seconds that the authors' exact program took on two cores of a 2.8 GHz server; "> 600" was ended.
 _AUTHORS_S: Final = {
@@ -58,11 +61,9 @@ def published(bench: Bench) -> PaperTable:
                 optimum += _beside_published(result, optimum_ms)
             cells += [optimum, f"{result.wall_time_s:.2f}", result.solver]
         rows.append((label, str(len(problem.operators)), *cells, _AUTHORS_S[name]))
-    scaled = ("x 1000: optimum (ms)", f"x 1000: {SECONDS}", "x 1000: by")
-    header = ("workload", "operators", "optimum (ms)", SECONDS, "by", *scaled)
-    return PaperTable(
-        (*header, "authors' exact DP (s)"), tuple(rows), frozenset({SECONDS, scaled[1]})
-    )
+    scaled = ("x 1000: optimum (ms)", f"x 1000: {SECONDS}", f"x 1000: {BY}")
+    header = ("workload", "operators", "optimum (ms)", SECONDS, BY, *scaled)
+    return PaperTable((*header, "authors' exact DP (s)"), tuple(rows), CLOCK | {*scaled[1:]})
 
 
 def interleaved(bench: Bench) -> PaperTable:
@@ -85,8 +86,8 @@ def interleaved(bench: Bench) -> PaperTable:
                 several.solver,
             )
         )
-    header = ("workload", "V = 1 (ms)", "V", "optimum (ms)", SECONDS, "by")
-    return PaperTable(header, tuple(rows), frozenset({SECONDS}))
+    header = ("workload", "V = 1 (ms)", "V", "optimum (ms)", SECONDS, BY)
+    return PaperTable(header, tuple(rows), CLOCK)
 
 
 def nasnet(bench: Bench) -> PaperTable:
@@ -102,7 +103,7 @@ def nasnet(bench: Bench) -> PaperTable:
     rows = tuple(
         _row(name, problem, bench.solve(problem, name)) for name, problem in problems.items()
     )
-    return PaperTable(_HEADER, rows, frozenset({SECONDS}))
+    return PaperTable(_HEADER, rows, CLOCK)
 
 
 def huge(bench: Bench) -> PaperTable:
@@ -111,10 +112,10 @@ def huge(bench: Bench) -> PaperTable:
     problem = generate_problem("mixture-of-experts", settings, 32, slack_percent=15)
     result = bench.solve(problem, "mixture of experts", first=ALONE, otherwise=None)
     row = _row("mixture of experts", problem, result)
-    return PaperTable(_HEADER, (row,), frozenset({SECONDS}))
+    return PaperTable(_HEADER, (row,), CLOCK)
 
 
-_HEADER: Final = ("graph", "operators", "devices", "bottleneck (ms)", "gap", SECONDS, "by")
+_HEADER: Final = ("graph", "operators", "devices", "bottleneck (ms)", "gap", SECONDS, BY)
 
 
 def _row(name: str, problem: PartitionProblem, result: SolveResult) -> tuple[str, ...]:

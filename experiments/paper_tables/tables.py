@@ -1,4 +1,4 @@
-"""Tables as Markdown and back, and how two of them differ but for columns of the clock."""
+"""Tables as Markdown and back, and how two differ but for columns that the clock decides."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class PaperTable:
     rows : tuple of tuple of str
         Each as long as `header`.
     clock_columns : frozenset of str
-        Columns of `header` that hold times of the clock: they differ from run to run.
+        Columns of `header` that the clock decides: they differ from run to run.
     """
 
     header: tuple[str, ...]
@@ -59,7 +59,7 @@ class PaperTable:
     def differences(self, text: str) -> list[str]:
         """Return how the table that `text` shows differs from this one: one line each.
 
-        Columns of the clock may hold anything. An empty list says that there is no difference.
+        Columns that the clock decides may hold anything. An empty list says that both are alike.
         """
         lines = [line for line in text.splitlines() if line.strip()]
         shown = [_cells(line) for line in lines]
