@@ -13,8 +13,15 @@ from types import MappingProxyType
 from typing import Final
 
 from experiments.nasnet import nasnet
-from experiments.synthetic import Draws, GraphBuilder, OperatorKind, SyntheticGraph, with_devices
-from solver import KiB, MiB, PartitionError, PartitionProblem
+from experiments.synthetic import (
+    NVLINK,
+    Draws,
+    GraphBuilder,
+    OperatorKind,
+    SyntheticGraph,
+    with_devices,
+)
+from solver import Interconnect, KiB, MiB, PartitionError, PartitionProblem
 
 _BF16: Final = 2
 _FLOPS_PER_NS: Final = 495_000
@@ -138,6 +145,7 @@ class _Shapes:
 
 
 _DENSE: Final = _Shapes(2048, 8192, 64, 1024, 28672, 128256)
+_BALANCED: Final = _Shapes(4096, 4096, 32, 1024, 14336, 32000)
 _SPARSE: Final = _Shapes(2048, 7168, 128, 1536, 2048, 129280)
 
 
@@ -263,6 +271,37 @@ def mixture_of_experts(settings: GeneratorSettings) -> SyntheticGraph:
     return SyntheticGraph(tuple(decoder.builder.operators))
 
 
+def balanced_experts(settings: GeneratorSettings) -> SyntheticGraph:
+    """Return a mixture of experts that all take as many tokens, in the shapes of Mixtral-8x7B.
+
+    So it is where the capacity of experts is fixed. Those of a layer are identical chains of
+    four operators (gate and up are one product), and one operator adds them all. Devices are
+    joined by NVLink.
+    """
+    decoder = _Decoder(_BALANCED)
+    s = _BALANCED
+    chosen = min(2, settings.experts)
+    rows = max(1, s.tokens * chosen // settings.experts)
+    stream = decoder.embedding()
+    for _ in range(_blocks(settings.operators, 3, 14 + 4 * settings.experts)):
+        stream = decoder.attention(stream)
+        normed = decoder.norm("experts.norm", stream)
+        router = decoder.product("router", (normed,), s.tokens, s.hidden, settings.experts)
+        choice = decoder.elementwise("router.choice", (router,), s.tokens, chosen)
+        downs: list[str] = []
+        for expert in range(settings.experts):
+            label = f"expert{expert}"
+            tokens = decoder.elementwise(f"{label}.gather", (normed, choice), rows, s.hidden)
+            both = decoder.product(
+                f"{label}.gate_up", (tokens,), rows, s.hidden, 2 * s.feed_forward
+            )
+            gated = decoder.elementwise(f"{label}.gated", (both,), rows, s.feed_forward)
+            downs.append(decoder.product(f"{label}.down", (gated,), rows, s.feed_forward, s.hidden))
+        stream = decoder.elementwise("experts.sum", (stream, *downs), s.tokens, s.hidden)
+    decoder.head(stream)
+    return SyntheticGraph(tuple(decoder.builder.operators), Interconnect(NVLINK))
+
+
 def _nasnet(settings: GeneratorSettings) -> SyntheticGraph:
     return nasnet(settings.operators, settings.seed)
 
@@ -276,6 +315,7 @@ GENERATORS: Final[Mapping[str, Generator]] = MappingProxyType(
         "nasnet": _nasnet,
         "transformer": transformer,
         "mixture-of-experts": mixture_of_experts,
+        "balanced-experts": balanced_experts,
     }
 )
 

@@ -21,8 +21,15 @@ from experiments.problem_request import read_problem
 from solver import PartitionError, PartitionProblem, save_problem
 from solver.quantities import printable
 
-KINDS = ("layered", "series-parallel", "nasnet", "transformer", "mixture-of-experts")
-_SHAPED = {"width": "layered", "experts": "mixture-of-experts"}
+KINDS = (
+    "layered",
+    "series-parallel",
+    "nasnet",
+    "transformer",
+    "mixture-of-experts",
+    "balanced-experts",
+)
+_SHAPED = {"width": ("layered",), "experts": ("mixture-of-experts", "balanced-experts")}
 
 
 @with_option_groups
@@ -73,7 +80,7 @@ def generate(
     ] = None,
     experts: Annotated[
         int | None,
-        typer.Option("--experts", metavar="COUNT", help="In a layer (mixture-of-experts); 256."),
+        typer.Option("--experts", metavar="COUNT", help="In a layer (experts); 256."),
     ] = None,
     devices: Annotated[
         int, typer.Option("--devices", metavar="COUNT", help="How many devices.")
@@ -107,8 +114,9 @@ def generate(
     given = {"width": width, "experts": experts}
     shape = {name: value for name, value in given.items() if value is not None}
     for name in shape:
-        if kind in KINDS and kind != _SHAPED[name]:
-            raise PartitionError(f"--{name} is about {_SHAPED[name]} graphs; leave it out")
+        if kind in KINDS and kind not in _SHAPED[name]:
+            shaped = " and ".join(_SHAPED[name])
+            raise PartitionError(f"--{name} is about {shaped} graphs; leave it out")
     settings = GeneratorSettings(operators, seed=seed, **shape)
     made = generate_problem(kind, settings, devices, slack_percent=slack, unequal=unequal)
     _save(made, out, as_json)

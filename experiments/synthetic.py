@@ -48,7 +48,7 @@ From the dense bfloat16 rates and memory bandwidths of the data sheets: H100 989
 
 _MAX_DEVICES: Final = 1024
 _NODE_SIZE: Final = 4
-_NVLINK: Final = Link(300_000_000_000, 5_000)
+NVLINK: Final = Link(300_000_000_000, 5_000)
 _NETWORK: Final = Link(25_000_000_000, 10_000)
 
 
@@ -254,7 +254,7 @@ def _clustered(names: Sequence[str], given: Interconnect) -> Interconnect:
     if given.charging == "host_staged":
         return given
     links = {
-        (source, target): _NVLINK
+        (source, target): NVLINK
         for i, source in enumerate(names)
         for j, target in enumerate(names)
         if i != j and i // _NODE_SIZE == j // _NODE_SIZE

@@ -15,7 +15,7 @@ from solver.errors import PartitionError
 from solver.evaluate import evaluate
 from solver.hardware import STAGING_HOST, Device, Interconnect, Link
 from solver.plan import PartitionPlan
-from solver.problem import GraphInput, Operator, PartitionProblem, Weight
+from solver.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
 from solver.reduce import condense
 from solver.training import Backward
 
@@ -413,3 +413,32 @@ def test_some_best_plan_survives_between_cuts():
 @pytest.mark.parametrize("block", NIGHTLY_BLOCKS)
 def test_some_best_plan_survives_in_more_problems(block):
     check_block(block, Counter())
+
+
+def test_of_two_operators_in_series_those_are_merged_that_no_chain_needs_apart():
+    """The rules are tight: a pair that they leave is cut by the only best plan of some chain."""
+    rng = random.Random(5)
+    merged = 0
+    for _ in range(300):
+        first_ns, second_ns = rng.randint(1, 6), rng.randint(1, 6)
+        into, between, out = (rng.randint(1, 12) for _ in range(3))
+        # Each device is as busy as the other if the pair is cut, and no plan needs less.
+        load_ns = 1_000
+        operators = (
+            Operator("before", load_ns - first_ns - between, value_bytes=into),
+            Operator("first", first_ns, ("before",), value_bytes=between),
+            Operator("second", second_ns, ("first",), value_bytes=out),
+            Operator("behind", load_ns - second_ns - between, ("second",)),
+        )
+        problem = PartitionProblem(
+            operators=operators,
+            devices=(Device("a"), Device("b")),
+            interconnect=Interconnect(Link(1_000_000_000)),
+            objective=("bottleneck",),
+        )
+        unit_of = simplify(condense(problem)).units.unit_of_operator()
+        together = problem.replace(colocation=(ColocationGroup(("first", "second")),))
+        needed_apart = brute_force(to_instance(together))[0] > brute_force(to_instance(problem))[0]
+        assert (unit_of[1] == unit_of[2]) is not needed_apart
+        merged += not needed_apart
+    assert 60 <= merged <= 240

@@ -41,6 +41,7 @@ DIGESTS = {
     "nasnet": "d1826188142744be",
     "transformer": "48638a3c30993c4b",
     "mixture-of-experts": "34fd64ce58300662",
+    "balanced-experts": "5caed5e87448838a",
 }
 
 
