@@ -125,6 +125,16 @@ def test_without_an_exact_solver_nothing_is_claimed() -> None:
     assert headline(study()) == ()
 
 
+def test_answers_of_several_seeds_are_not_called_cases() -> None:
+    rows = [row(name, 5, seed=seed) for name in ("chain", "auto") for seed in (0, 1)]
+    training = key("n")._replace(memory_model="training")
+    rows += [row("chain", 9, case=training), row("auto", 9, case=training)]
+    text = said(study(*rows))
+    assert "proves its plan optimal in 0 of 3 answers" in text
+    assert "of 3 answers where both have plans" in text
+    assert "in 3: m on equal devices (2 seeds), n on equal devices in training." in text
+
+
 def test_gaps_are_told_by_the_median_and_the_largest() -> None:
     rows = [row("auto", 10, bound=bound, case=key(str(bound))) for bound in (9, 8, 5)]
     assert "In 3 it has a plan without a proof: median gap 20.00 %, largest 50.00 % (5 on" in said(

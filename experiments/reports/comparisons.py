@@ -40,9 +40,17 @@ _HEADER: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """All planners beside the exact solver, for the cases of one objective."""
+    """All planners beside the exact solver, for the cases of one objective.
 
-    title: str
+    Attributes
+    ----------
+    objective : str
+        Empty where all cases have the same.
+    compared : tuple of Versus
+    table : Table
+    """
+
+    objective: str
     compared: tuple[Versus, ...]
     table: Table
 
@@ -58,9 +66,7 @@ def comparisons(study: Study) -> tuple[Comparison, ...]:
         compared = compare_planners(rows, reference)
         if not compared:
             continue
-        title = f"Planners beside the exact solver, {reference}"
-        if len(groups) > 1:
-            title += f", objective {', '.join(objective)}"
+        words = f"objective {', '.join(objective)}" if len(groups) > 1 else ""
         table = Table(
             header=_HEADER,
             rows=(
@@ -71,9 +77,11 @@ def comparisons(study: Study) -> tuple[Comparison, ...]:
             marked=frozenset(
                 index for index, each in enumerate(compared, 1) if each.planner == BEST_OTHER
             ),
-            caption=title,
+            caption=", ".join(
+                part for part in ("Planners beside the exact solver", reference, words) if part
+            ),
         )
-        found.append(Comparison(title, compared, table))
+        found.append(Comparison(words, compared, table))
     return tuple(found)
 
 

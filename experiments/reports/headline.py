@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 from experiments.records import EXACT_PLANNERS, CaseKey, PlannerRow, Study
@@ -91,8 +92,8 @@ def _peer_findings(peers: Sequence[Versus]) -> list[Finding]:
             for mean, each in sorted(ratios, key=lambda pair: pair[0])
         )
         text = (
-            "objectives in multiples of the exact solver's, geometric means over the cases where "
-            f"both have plans (how many those are): {told}."
+            "objectives in multiples of the exact solver's, geometric means where both have "
+            f"plans (how often that is): {told}."
         )
         found.append(Finding("Peers", text))
     if ties := [each for each in peers if each.ties]:
@@ -116,9 +117,11 @@ def _is_no_match(versus: Versus) -> bool:
 
 
 def _proof_sentences(proofs: Proofs) -> list[str]:
-    name, answers = proofs.reference, proofs.answers
-    text = f"The exact solver ({name}) proves its plan optimal in {len(proofs.optimal)} of "
-    text += _counted(answers, "case")
+    rows = (*proofs.optimal, *proofs.infeasible, *proofs.open, *proofs.undecided)
+    text = (
+        f"The exact solver ({proofs.reference}) proves its plan optimal in {len(proofs.optimal)} "
+        f"of {_counted(proofs.answers, _noun(row.case for row in rows))}"
+    )
     if (longest := proofs.longest_proof) is not None:
         slowest = f"{format_seconds(longest.wall_time_s)} ({case_name(longest.case)})"
         text += "; the proof took " if len(proofs.optimal) == 1 else "; the median proof took "
@@ -186,10 +189,11 @@ def _over(versus: Versus) -> str:
 
 
 def _compared(versus: Versus) -> str:
+    noun = _noun((*versus.wins, *versus.ties, *versus.losses))
     if versus.compared:
         parts = [
             f"the exact solver is better in {len(versus.wins)}, equal in {len(versus.ties)}, worse "
-            f"in {len(versus.losses)} of {_counted(versus.compared, 'case')} where both have plans"
+            f"in {len(versus.losses)} of {_counted(versus.compared, noun)} where both have plans"
         ]
     else:
         parts = ["in no case do both have a plan"]
@@ -202,9 +206,7 @@ def _compared(versus: Versus) -> str:
                 told += f", {format_ratio(most[0])} times at most ({case_name(most[1])})"
         parts.append(told)
     if versus.without_ratio:
-        parts.append(
-            f"{_counted(versus.without_ratio, 'case')} with a value of zero not in the mean"
-        )
+        parts.append(f"{_counted(versus.without_ratio, noun)} with a value of zero not in the mean")
     if (troubles := _troubles(versus)) and versus.planner != BEST_OTHER:
         parts.append(f"it {troubles} of {_counted(versus.outcomes.answers, 'answer')}")
     return "; ".join(parts)
@@ -254,11 +256,9 @@ def _listed_rows(rows: Sequence[PlannerRow]) -> str:
 
 def _listed(keys: Sequence[CaseKey]) -> str:
     """Name some cases, each once, and count the others."""
-    counts: dict[CaseKey, int] = {}
-    for key in keys:
-        counts[key] = counts.get(key, 0) + 1
     named = [
-        case_name(key) + (f" ({count} seeds)" if count > 1 else "") for key, count in counts.items()
+        case_name(key) + (f" ({count} seeds)" if count > 1 else "")
+        for key, count in Counter(keys).items()
     ]
     more = len(named) - _LISTED
     return ", ".join(named[:_LISTED]) + (f" and {more} more" if more > 0 else "")
@@ -266,8 +266,14 @@ def _listed(keys: Sequence[CaseKey]) -> str:
 
 def case_name(key: CaseKey, *, with_model: bool = True) -> str:
     """Return how sentences name a case."""
-    memory = "" if key.memory_model == "inference" else f" ({key.memory_model} memory)"
+    memory = {"training": " in training", "weights": " by weights alone"}.get(key.memory_model, "")
     return f"{key.model} " * with_model + f"on {key.device_set} devices{memory}"
+
+
+def _noun(keys: Iterable[CaseKey]) -> str:
+    """Return what is counted: with several seeds a case has several answers."""
+    counts = Counter(keys)
+    return "case" if max(counts.values(), default=1) == 1 else "answer"
 
 
 def _counted(number: int, noun: str) -> str:

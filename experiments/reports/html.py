@@ -71,7 +71,10 @@ def _comparison_figures(comparison: Comparison) -> tuple[Figure, ...]:
         "both have plans, with the number of those that do not fit into a stack, a bar for the "
         "geometric mean. To the right of 1 the exact solver is better."
     )
-    return (Figure("ratios", "Objectives in multiples of the exact solver's", caption, svg),)
+    title = "Objectives in multiples of the exact solver's"
+    if comparison.objective:
+        title += f", {comparison.objective}"
+    return (Figure("ratios", title, caption, svg),)
 
 
 def _search_figure(row: PlannerRow) -> Figure:
