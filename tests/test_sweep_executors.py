@@ -75,6 +75,16 @@ def test_an_address_where_no_scheduler_is_is_one_line(address, says):
     assert "\n" not in message
 
 
+def test_a_scheduler_without_workers_is_one_line():
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=None) as empty,
+        pytest.raises(PartitionError, match="has no workers; start some: dask worker tcp://"),
+        cluster_runner(empty.scheduler_address),
+    ):
+        pass
+
+
 def test_a_cluster_answers_every_cell_once_though_a_worker_is_killed(cluster, tmp_path):
     path = tmp_path / "results.sqlite"
     asked = settings("slow", seeds=tuple(range(12)))

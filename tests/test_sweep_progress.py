@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from experiments.records import CaseKey, PlannerRow
@@ -20,6 +22,7 @@ def show():
         progress.prepared("m")
         progress.begin(5, 2)
         progress.done(ROW)
+        progress.done(replace(ROW, status="timed out", objective=None, reason="no answer\n<b>"))
 
 
 def test_lines_are_plain_where_there_is_no_terminal(capsys, monkeypatch):
@@ -32,6 +35,8 @@ def test_lines_are_plain_where_there_is_no_terminal(capsys, monkeypatch):
         "5 cells, 3 of them done before",
         "[4/5] [bold]<script> on ../../\\x1b[31mx devices, bottleneck,transfer, inference: "
         "auto (cp-sat) optimal, 1.5 us, gap 0 %, 0.25 s",
+        "[5/5] [bold]<script> on ../../\\x1b[31mx devices, bottleneck,transfer, inference: "
+        "auto (cp-sat) timed out, 0.25 s: no answer\\n<b>",
     ]
 
 

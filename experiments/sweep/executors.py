@@ -71,7 +71,7 @@ def cluster_runner(address: str, module: str = WORKER) -> Iterator[JobRunner]:
     Raises
     ------
     PartitionError
-        If `distributed` is not installed, or no scheduler answers at `address`.
+        If `distributed` is not installed, no scheduler answers at `address`, or it has no workers.
     """
     try:
         # Its functions have types in part only.
@@ -89,7 +89,16 @@ def cluster_runner(address: str, module: str = WORKER) -> Iterator[JobRunner]:
         raise PartitionError(f"no Dask scheduler answers at {address!r}: {error}") from None
 
     def threads() -> int:
-        return sum(client.nthreads().values())
+        # Of a scheduler that is gone, `check` tells.
+        with contextlib.suppress(OSError):
+            return sum(client.nthreads().values())
+        return 0
+
+    if not threads():
+        client.close()
+        raise PartitionError(
+            f"the Dask scheduler at {address!r} has no workers; start some: dask worker {address}"
+        )
 
     def check() -> None:
         if client.status != "running":

@@ -18,6 +18,7 @@ from rich.progress import (
 from rich.text import Text
 
 from experiments.records import PlannerRow
+from experiments.sweep.store import FAILURES
 from solver.quantities import format_gap, format_seconds, format_value, printable
 
 
@@ -79,7 +80,8 @@ class SweepProgress:
         if row.objective is not None:
             words += f", {format_value(case.objective[0], row.objective[0])}"
             words += f", gap {format_gap(row.gap)}"
-        self._advance(f"{words}, {format_seconds(row.wall_time_s)}")
+        words += f", {format_seconds(row.wall_time_s)}"
+        self._advance(f"{words}: {row.reason}" if row.status in FAILURES else words)
 
     def _start(self, what: str, total: int, completed: int) -> None:
         self._total, self._done = total, completed

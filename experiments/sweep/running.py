@@ -132,12 +132,12 @@ class Sweep:
         number = self._store.begin(
             content_key([settings, self._versions]),
             settings,
-            environment(),
+            [*environment(), ("sources", self._versions["sources"])],
             [case.key for case in prepared.values()],
             [(prepared[cell.case].key, cell.key) for cell in cells],
         )
         self._progress.begin(len(once), len(missing))
-        self._answer(number, missing)
+        self._answer(number, missing, started_s)
         statuses = Counter(str(self._store.status(key)) for key in once)
         return SweepSummary(
             cases=len(prepared),
@@ -238,9 +238,8 @@ class Sweep:
     def _again(self, status: str | None) -> bool:
         return self._retry_failed and status in FAILURES
 
-    def _answer(self, number: int, cells: Sequence[Cell]) -> None:
-        """Do cells, and keep each when it is done."""
-        last_s = time.monotonic()
+    def _answer(self, number: int, cells: Sequence[Cell], last_s: float) -> None:
+        """Do cells, and keep each when it is done; the sweep has taken time since `last_s`."""
         jobs = ((cell, self._cell_job(cell)) for cell in cells)
         for cell, answer in _answers(self._runner, jobs):
             row = _row(cell, answer)

@@ -54,7 +54,6 @@ class JobHandler:
     def __call__(self, job: dict[str, Any]) -> dict[str, Any]:
         """Answer a job."""
         if job["do"] == "wake":
-            _load_solvers()
             return {}
         unlike = difference(job["versions"], versions())
         if unlike:
@@ -138,4 +137,5 @@ def peak_since_bytes() -> int | None:
 
 
 if __name__ == "__main__":
+    _load_solvers()
     serve(JobHandler())
