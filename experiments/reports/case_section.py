@@ -27,7 +27,8 @@ class PlanView:
     ----------
     row : PlannerRow
     details : PlanDetails or None
-        None where another planner has the same plan, which `same_as` names.
+        None where another planner has the same plan, which `same_as` names, or the plan is one of
+        too many.
     same_as : str
     file : str or None
         Where the plan is.
@@ -89,6 +90,7 @@ def make_case_section(
     problem_file: str | None,
     trace_file: str | None,
     names_objective: bool,
+    details_others: bool,
 ) -> CaseSection:
     """Return what is shown of one case.
 
@@ -103,9 +105,11 @@ def make_case_section(
         Relative to the report.
     names_objective : bool
         Whether the heading names the objective: other cases have another one.
+    details_others : bool
+        Whether other plans than the best are shown in detail.
     """
     rows = [row for row, _ in answers]
-    best, others = _plan_views(case, answers)
+    best, others = _plan_views(case, answers, details_others=details_others)
     objective = f", {', '.join(case.key.objective)}" if names_objective else ""
     return CaseSection(
         anchor=anchor,
@@ -128,9 +132,9 @@ def make_case_section(
 
 
 def _plan_views(
-    case: Case, answers: Sequence[Answer]
+    case: Case, answers: Sequence[Answer], *, details_others: bool
 ) -> tuple[PlanView | None, tuple[PlanView, ...]]:
-    """Return the best plan's view and the others', each plan with its details once."""
+    """Return the best plan's view and the others', each plan with its details at most once."""
     if case.problem is None:
         return None, ()
     best = best_row([row for row, _ in answers])
@@ -144,9 +148,10 @@ def _plan_views(
         if same is not None:
             views.append(PlanView(row, None, same.row.label, file))
             continue
-        view = PlanView(row, plan_details(case.problem, row.plan), file=file)
-        shown.append(view)
-        views.append(view)
+        wanted = details_others or row is best
+        details = plan_details(case.problem, row.plan) if wanted else None
+        shown.append(PlanView(row, details, file=file))
+        views.append(shown[-1])
     if views and views[0].row is best:
         return views[0], tuple(views[1:])
     return None, tuple(views)
