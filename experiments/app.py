@@ -5,11 +5,13 @@ torch and OR-Tools load only in the commands that need them.
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 from collections.abc import Callable, Mapping
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+import typer.main
 
 from experiments.compare_command import compare
 from experiments.exit_codes import EXIT_CODES
@@ -84,3 +86,9 @@ _PANELS: Final[Mapping[str, Mapping[str, Callable[..., None]]]] = {
 for _panel, _commands in _PANELS.items():
     for _name, _command in _commands.items():
         app.command(name=_name, rich_help_panel=_panel)(_command)
+
+
+@functools.cache
+def make_command() -> Callable[..., Any]:
+    """Return what reads and runs a command line, made once in a process."""
+    return typer.main.get_command(app)

@@ -85,7 +85,7 @@ def _run(argv: Sequence[str] | None) -> int:
     # A person who presses Ctrl-C while this loads gets one line, too.
     import typer
 
-    from experiments.app import NAME, app
+    from experiments.app import NAME, make_command
     from experiments.usage import explain_usage
     from solver import PartitionError
 
@@ -94,7 +94,7 @@ def _run(argv: Sequence[str] | None) -> int:
             # Warnings of torch about its own insides are noise to a person at the command line.
             warnings.simplefilter("ignore")
             given = None if argv is None else list(argv)
-            code = app(args=given, prog_name=NAME, standalone_mode=False)
+            code = make_command()(args=given, prog_name=NAME, standalone_mode=False)
     except PartitionError as error:
         return _fail(str(error))
     except typer.Abort:

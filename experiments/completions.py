@@ -61,11 +61,19 @@ def complete_files(*suffixes: str) -> Callable[[str], list[str]]:
 
 
 def complete_models(incomplete: str) -> list[Completion]:
-    """Return the models of the zoo, saved problems and exported programs."""
+    """Return the models of the zoo, saved problems, exported programs and published workloads."""
     from experiments.models import ZOO
 
     named = [(name, spec.description) for name, spec in ZOO.items() if name.startswith(incomplete)]
-    return [*named, *((path, "") for path in files(incomplete, (".json", ".pt2")))]
+    found = files(incomplete, (".json", ".pt2"))
+    # They are many, and few people want one: offered once it is begun.
+    published = _published(incomplete) if incomplete else []
+    return [*named, *((path, "") for path in found), *published]
+
+
+def complete_problems(incomplete: str) -> list[Completion]:
+    """Return saved problems and published workloads."""
+    return [*((path, "") for path in files(incomplete, (".json",))), *_published(incomplete)]
 
 
 def complete_planners(incomplete: str) -> list[Completion]:
@@ -101,6 +109,13 @@ def complete_described(words: Mapping[str, str]) -> Callable[[str], list[Complet
         return [(name, what) for name, what in words.items() if name.startswith(incomplete)]
 
     return complete
+
+
+def _published(incomplete: str) -> list[Completion]:
+    from experiments.published_workloads import PREFIX, published_names
+
+    names = [f"{PREFIX}{name}" for name in published_names()]
+    return [(name, "a published workload") for name in names if name.startswith(incomplete)]
 
 
 def files(incomplete: str, suffixes: Sequence[str]) -> list[str]:

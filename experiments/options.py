@@ -54,7 +54,7 @@ ModelArgument = Annotated[
         metavar="MODEL",
         help="A zoo name (see: fxpartition models), an import string package.module:factory "
         "whose factory returns (module, args) or (module, args, kwargs), a model.pt2 of "
-        "torch.export.save, or a saved problem.json.",
+        "torch.export.save, a saved problem.json, or published:NAME.",
         autocompletion=complete_models,
     ),
 ]

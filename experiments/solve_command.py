@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from experiments.answers import finish, solve_all
-from experiments.completions import complete_files
+from experiments.completions import complete_problems
 from experiments.option_groups import with_option_groups
 from experiments.option_reading import check_given, read_limits, read_request
 from experiments.options import JsonOption, PlanOutOption, ProblemOptions, SearchOptions
@@ -23,8 +23,9 @@ def solve(
         str,
         typer.Argument(
             metavar="FILE.json",
-            help="A saved problem, or a workload in the format of msr-fiddle/dnn-partitioning.",
-            autocompletion=complete_files(".json"),
+            help="A saved problem, a workload in the format of msr-fiddle/dnn-partitioning, or "
+            "published:NAME, one that comes with the package.",
+            autocompletion=complete_problems,
         ),
     ],
     problem: ProblemOptions,

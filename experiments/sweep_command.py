@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from experiments.completions import complete_files, complete_models
-from experiments.options import OUTPUT_PANEL, JsonOption
-from experiments.output import print_json, say, say_written
+from experiments.options import MOST_DEVICES, OUTPUT_PANEL, JsonOption
+from experiments.output import check_writable, print_json, say, say_written
 from solver import PartitionError
 from solver.quantities import format_seconds
 
@@ -40,6 +40,7 @@ def sweep(
         typer.Option(
             "--jobs",
             min=1,
+            max=MOST_DEVICES,
             metavar="COUNT",
             help="Cells at a time; if left out, as many as there are cores for.",
         ),
@@ -82,8 +83,7 @@ def sweep(
 
     if cluster is not None and jobs is not None:
         raise PartitionError("--jobs is for this machine; leave it out with --cluster")
-    if not out:
-        raise PartitionError("--out is empty; write the name of a file, such as results.sqlite")
+    check_writable(out)
     settings = read_sweep(Path(file), [command_line_model(text) for text in model or ()])
 
     from experiments.sweep.executors import cluster_runner, local_runner

@@ -11,11 +11,13 @@ from experiments.completions import (
     complete_devices,
     complete_from,
     complete_models,
+    complete_problems,
     files,
 )
 from experiments.models import ZOO
 from experiments.options import OPTIMIZERS, SOLVER_DESCRIPTIONS
 from experiments.problem_commands import KINDS
+from experiments.published_workloads import published_names
 from fx_bridge.specs import DEVICE_SPECS
 from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
 
@@ -61,6 +63,9 @@ def test_models_are_zoo_names_and_files(folder):
     assert offered == {"gpt2": ZOO["gpt2"].description, "gpt.json": ""}
     assert {"mlp", "model.pt2"} <= set(dict(complete_models("m")))
     assert set(ZOO) <= set(dict(complete_models("")))
+    names = {f"published:{name}" for name in published_names()}
+    assert set(dict(complete_models("publ"))) == names
+    assert set(dict(complete_problems(""))) == names | set(files("", (".json",)))
 
 
 def test_devices_are_files_and_classes_behind_a_memory(folder):

@@ -180,17 +180,6 @@ def test_every_plan_is_drawn_once() -> None:
     assert len(page.all("svg")) == len(before.all("svg"))
 
 
-def test_of_very_many_plans_only_the_best_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = Parsed(html(solved_study()))
-    monkeypatch.setattr("experiments.reports.page.MOST_DETAILED", 2)
-    less = Parsed(html(solved_study()))
-    assert "shows only the best ones in detail" in less.words
-    assert "shows only the best ones in detail" not in whole.words
-    drawn = [attributes["class"] for attributes in less.all("figure")]
-    assert drawn == ["ratios", "quotient", "memory", "alive", "load", "pipeline", "search"]
-    assert len(whole.all("figure")) > len(drawn)
-
-
 @pytest.mark.parametrize("cases", [20])
 def test_many_cases_are_one_page(cases: int) -> None:
     made = [solved_study(model=f"model {index}") for index in range(cases)]

@@ -124,9 +124,6 @@ WRONG = [
     (("cases", 0, "problem"), "problems/a\n.json", "cases[0]: problem is"),
     (("cases", 0, "digest"), "0" * 64, "is not the problem of these results"),
     (("extra",), 1, "'extra' is unknown"),
-    (("rows", 2, "objective"), [1], "rows[2]: objective is (1,), but its plan's is (3000,)"),
-    (("rows", 2, "plan"), "plans/1-m-a-greedy.json", "rows[2]: objective is (3000,), but its plan"),
-    (("rows", 3, "case"), None, "rows[3]: case is not an object"),
 ]
 
 
@@ -147,21 +144,6 @@ def test_what_is_wrong_is_named_in_one_line(
     assert says in str(caught.value)
     assert "results.json" in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_case_is_there_once_and_a_plan_is_of_its_problem(tmp_path: Path) -> None:
-    write_report(solved_study(), tmp_path)
-    file = tmp_path / "results.json"
-    data = json.loads(file.read_text())
-    file.write_text(json.dumps({**data, "cases": data["cases"] * 2}))
-    with pytest.raises(PartitionError, match=r"cases\[1\]: its key is that of an earlier case"):
-        read_study(file)
-    write_report(solved_study(("x", "y", "z")), tmp_path / "other")
-    plan = (tmp_path / "other" / "plans" / "1-m-x-chain.json").read_text()
-    (tmp_path / "plans" / "1-m-a-chain.json").write_text(plan)
-    file.write_text(json.dumps(data))
-    with pytest.raises(PartitionError, match=r"rows\[1\]: plan: "):
-        read_study(file)
 
 
 def test_a_missing_field_is_named(tmp_path: Path) -> None:

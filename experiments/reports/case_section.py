@@ -27,8 +27,7 @@ class PlanView:
     ----------
     row : PlannerRow
     details : PlanDetails or None
-        None where another planner has the same plan, which `same_as` names, or the plan is one of
-        too many.
+        None where another planner has the same plan, which `same_as` names.
     same_as : str
     file : str or None
         Where the plan is.
@@ -90,7 +89,6 @@ def make_case_section(
     problem_file: str | None,
     trace_file: str | None,
     names_objective: bool,
-    details_others: bool,
 ) -> CaseSection:
     """Return what is shown of one case.
 
@@ -105,11 +103,9 @@ def make_case_section(
         Relative to the report.
     names_objective : bool
         Whether the heading names the objective: other cases have another one.
-    details_others : bool
-        Whether other plans than the best are shown in detail.
     """
     rows = [row for row, _ in answers]
-    best, others = _plan_views(case, answers, details_others=details_others)
+    best, others = _plan_views(case, answers)
     objective = f", {', '.join(case.key.objective)}" if names_objective else ""
     return CaseSection(
         anchor=anchor,
@@ -132,9 +128,9 @@ def make_case_section(
 
 
 def _plan_views(
-    case: Case, answers: Sequence[Answer], *, details_others: bool
+    case: Case, answers: Sequence[Answer]
 ) -> tuple[PlanView | None, tuple[PlanView, ...]]:
-    """Return the best plan's view and the others', each plan with its details at most once."""
+    """Return the best plan's view and the others', each plan with its details once."""
     if case.problem is None:
         return None, ()
     best = best_row([row for row, _ in answers])
@@ -148,10 +144,9 @@ def _plan_views(
         if same is not None:
             views.append(PlanView(row, None, same.row.label, file))
             continue
-        wanted = details_others or row is best
-        details = plan_details(case.problem, row.plan) if wanted else None
-        shown.append(PlanView(row, details, file=file))
-        views.append(shown[-1])
+        view = PlanView(row, plan_details(case.problem, row.plan), file=file)
+        shown.append(view)
+        views.append(view)
     if views and views[0].row is best:
         return views[0], tuple(views[1:])
     return None, tuple(views)

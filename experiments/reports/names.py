@@ -49,15 +49,15 @@ def name_files(study: Study) -> ReportFiles:
     Names begin with the number of the case, so that no two cases share one.
     """
     width = len(str(len(study.cases)))
-    stems = [
-        f"{number:0{width}}-{slug(case.key.model)}-{slug(case.key.device_set)}"
+    stem_of = {
+        case.key: f"{number:0{width}}-{slug(case.key.model)}-{slug(case.key.device_set)}"
         for number, case in enumerate(study.cases, start=1)
-    ]
-    stem_of = {case.key: stem for case, stem in zip(study.cases, stems, strict=True)}
+    }
     best_of = {key: best_row(rows) for key, rows in rows_by_case(study.rows).items()}
     problems: list[str | None] = []
     traces: list[str | None] = []
-    for case, stem in zip(study.cases, stems, strict=True):
+    for case in study.cases:
+        stem = stem_of[case.key]
         row = best_of.get(case.key)
         has_trace = case.problem is not None and row is not None and row.plan is not None
         problems.append(None if case.problem is None else f"problems/{stem}.json")

@@ -16,9 +16,6 @@ from experiments.reports.table import Table
 from solver.quantities import MISSING, format_bytes, format_seconds
 
 TITLE: Final = "How plans compare"
-MOST_DETAILED: Final = 500
-"""With more plans than this only the best of each case is shown in detail: a page of 30 MB is
-about what a browser opens at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +59,6 @@ def make_page(study: Study, files: ReportFiles) -> Page:
     records = {record.model: record for record in study.models}
     names = dict.fromkeys((*records, *(case.key.model for case in study.cases)))
     numbers = {name: number for number, name in enumerate(names, start=1)}
-    plans = sum(row.plan is not None for row in study.rows)
     several = len({case.key.objective for case in study.cases}) > 1
     sections: dict[str, list[CaseSection]] = {name: [] for name in names}
     anchors: list[str] = []
@@ -80,7 +76,6 @@ def make_page(study: Study, files: ReportFiles) -> Page:
                 problem_file=problem_file,
                 trace_file=trace_file,
                 names_objective=several,
-                details_others=plans <= MOST_DETAILED,
             )
         )
     return Page(
