@@ -20,10 +20,11 @@ from experiments.options import (
 )
 from experiments.output import make_console, print_json
 from experiments.problem_request import ProblemRequest, check_model_request
-from solver import Device, PartitionError
+from solver import PartitionError
 from solver.quantities import printable
 
 if TYPE_CHECKING:
+    from experiments.devices import DeviceSet
     from experiments.plan_runs import RunSettings
     from experiments.prediction import PlanRow
 
@@ -66,7 +67,7 @@ def run(
     request = read_request(problem)
     check_model_request(model, request)
     settings = replace(
-        _settings(request),
+        settings_of_run(request),
         steps=steps,
         solvers=read_solvers(solver, _SOLVERS),
         limits=read_limits(search),
@@ -104,7 +105,21 @@ def run(
             console.print(printable(f"{row.name} has the plan of {row.same_as}"), markup=False)
 
 
-def _settings(request: ProblemRequest) -> RunSettings:
+def _processes(given: DeviceSet) -> DeviceSet:
+    """Return devices under the names of processes on CPUs, whatever they stand for."""
+    name_of = {device.name: f"cpu:{index}" for index, device in enumerate(given.devices)}
+    interconnect = given.interconnect
+    if interconnect is not None:
+        links = {
+            (name_of.get(source, source), name_of.get(target, target)): link
+            for (source, target), link in interconnect.links.items()
+        }
+        interconnect = replace(interconnect, links=links)
+    devices = tuple(replace(device, name=name_of[device.name]) for device in given.devices)
+    return replace(given, devices=devices, interconnect=interconnect)
+
+
+def settings_of_run(request: ProblemRequest) -> RunSettings:
     """Return what the options say of the plans that run."""
     from experiments.plan_runs import RunSettings
 
@@ -120,20 +135,17 @@ def _settings(request: ProblemRequest) -> RunSettings:
             "leave it out"
         )
     assert request.schedule is not None and request.microbatches is not None
-    devices: tuple[Device, ...] | None = None
+    devices = interconnect = None
     if request.devices is not None:
-        # Whatever they stand for, here they are processes on CPUs.
-        devices = tuple(
-            replace(device, name=f"cpu:{i}") for i, device in enumerate(request.devices.devices)
-        )
+        processes = _processes(request.devices)
+        devices, interconnect = processes.devices, processes.interconnect
     return RunSettings(
         devices=devices,
         training=counted == "training",
         schedule="gpipe" if request.schedule == "gpipe" else "1f1b",
         microbatches=request.microbatches,
         objective=request.objective or ("step",),
-        interconnect=request.interconnect
-        or (None if request.devices is None else request.devices.interconnect),
+        interconnect=request.interconnect or interconnect,
         chunks_per_device=request.chunks_per_device or 1,
         max_devices=request.max_devices,
         keep_whole=request.keep_whole,
