@@ -30,7 +30,7 @@ def compare(
     models: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[MODEL]...",
+            metavar="MODEL",
             help="As for plan; without any, the default set.",
             autocompletion=complete_models,
         ),

@@ -283,6 +283,7 @@ SolversOption = Annotated[
         help=f"Some of {', '.join(SOLVERS)}, with commas or repeated; greedy, chain and auto if "
         "left out.",
         autocompletion=complete_described(SOLVER_DESCRIPTIONS),
+        rich_help_panel=SEARCH_PANEL,
     ),
 ]
 
@@ -295,6 +296,7 @@ PlannersOption = Annotated[
         help="Some of those that fxpartition planners lists, with commas or repeated; if left "
         "out, greedy, chain, auto and every peer that answers within seconds.",
         autocompletion=complete_planners,
+        rich_help_panel=SEARCH_PANEL,
     ),
 ]
 

@@ -43,7 +43,7 @@ def test_the_page_names_every_command_and_option():
                 options |= members if anchor in cells[2] else set()
             told[words[0].split()[0]] = options
             arguments = [
-                each.metavar
+                f"[{each.metavar}]..." if each.nargs == -1 else each.metavar
                 for each in GROUP.commands[words[0].split()[0]].params
                 if each.param_type_name == "argument"
             ]
