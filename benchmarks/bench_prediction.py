@@ -22,11 +22,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import prediction_models
 
-from experiments.pipeline_group import PipelineGroup
-from experiments.plan_runs import RunSettings, captured_model, run_plans
-from experiments.prediction import accuracy
-from experiments.profiling import ProfileSettings, measure_profile
-from experiments.run_tables import accuracy_lines, plan_table, row_json
+from experiments.pipelines.pipeline_group import PipelineGroup
+from experiments.pipelines.plan_runs import RunSettings, captured_model, run_plans
+from experiments.pipelines.prediction import accuracy
+from experiments.pipelines.profiling import ProfileSettings, measure_profile
+from experiments.pipelines.run_tables import accuracy_lines, plan_table, row_json
 from solver.serialization import write_text_atomically
 
 MODELS = ("gpt2", "bert", "vit", "resnet", "mixer", "experts", "unequal")

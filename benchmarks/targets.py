@@ -9,11 +9,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.generators import GeneratorSettings, generate, generate_problem
-from experiments.instances import UNEQUAL_SHARES, devices_by_shares, load_workload
-from experiments.models import DEFAULT_MODELS
-from experiments.published_workloads import OPTIMA_MS, PREFIX
-from experiments.synthetic import with_devices
+from experiments.problems.generators import GeneratorSettings, generate, generate_problem
+from experiments.problems.instances import UNEQUAL_SHARES, devices_by_shares, load_workload
+from experiments.problems.published_workloads import OPTIMA_MS, PREFIX
+from experiments.problems.synthetic import with_devices
+from experiments.zoo.models import DEFAULT_MODELS
 from solver import PCIE, PartitionProblem, load_problem
 
 ROOT = Path(__file__).parents[1]

@@ -85,8 +85,8 @@ def _run(argv: Sequence[str] | None) -> int:
     # A person who presses Ctrl-C while this loads gets one line, too.
     import typer
 
-    from experiments.app import NAME, make_command
-    from experiments.usage import explain_usage
+    from experiments.commands.app import NAME, make_command
+    from experiments.commands.usage import explain_usage
     from solver import PartitionError
 
     try:

@@ -17,18 +17,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from experiments.devices import DeviceSet, parse_devices
-from experiments.instances import derived_device_sets, one_device_bytes
-from experiments.models import (
-    LoadedModel,
-    ModelSpec,
-    build_model,
-    describe_error,
-    others_code,
-)
 from experiments.planners.running import plan_row
 from experiments.planners.task import PlanningTask
-from experiments.problem_request import (
+from experiments.problems.devices import DeviceSet, parse_devices
+from experiments.problems.instances import derived_device_sets, one_device_bytes
+from experiments.problems.problem_request import (
     ProblemRequest,
     check_model_request,
     measured_or_pcie,
@@ -50,6 +43,13 @@ from experiments.records import (
     PlannerRow,
     Study,
     best_row,
+)
+from experiments.zoo.models import (
+    LoadedModel,
+    ModelSpec,
+    build_model,
+    describe_error,
+    others_code,
 )
 from solver import (
     DEFAULT_DEVICE_CLASS,
@@ -211,8 +211,8 @@ def operator_graph(
 
     `costs` are arguments of :func:`fx_bridge.to_digraph` that say what was measured instead.
     """
+    from fx_bridge.costing.specs import DEVICE_SPECS
     from fx_bridge.digraph import to_digraph
-    from fx_bridge.specs import DEVICE_SPECS
 
     specs = {name: spec for devices in device_sets for name, spec in devices.spec_of.items()}
     specs.setdefault(DEFAULT_DEVICE_CLASS, DEVICE_SPECS[DEFAULT_DEVICE_CLASS])

@@ -26,11 +26,11 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from experiments.configurations import CONFIGURATIONS
-from experiments.coverage_worker import CoverageRow, WorkerLimits, run_isolated
-from experiments.meta_models import Configuration
-from experiments.output import check_writable, make_console
+from experiments.commands.output import check_writable, make_console
 from experiments.progress import ProgressLine
+from experiments.zoo.configurations import CONFIGURATIONS
+from experiments.zoo.coverage_worker import CoverageRow, WorkerLimits, run_isolated
+from experiments.zoo.meta_models import Configuration
 from solver import PartitionError
 from solver.quantities import MISSING, format_bytes, format_seconds, printable
 from solver.serialization import read_json, write_text_atomically

@@ -100,8 +100,8 @@ def _recognised(path: str, data: object, captured: CapturedGraph | None) -> Plan
     if any(isinstance(value, int) for value in data.values()):
         return "device-map"
 
-    from fx_bridge.accelerate_run import tensor_names
-    from fx_bridge.module_paths import module_paths
+    from fx_bridge.modules.accelerate_run import tensor_names
+    from fx_bridge.modules.module_paths import module_paths
 
     nodes = {node.name for node in captured.graph.nodes}
     modules = {"", *module_paths(captured), *tensor_names(captured)}
@@ -118,7 +118,7 @@ def _recognised(path: str, data: object, captured: CapturedGraph | None) -> Plan
 def _from_device_map(
     captured: CapturedGraph, problem: PartitionProblem, data: Mapping[str, Any]
 ) -> ForeignPlan:
-    from fx_bridge.foreign_plans import device_map_run, plan_in_rounds
+    from fx_bridge.modules.foreign_plans import device_map_run, plan_in_rounds
 
     run = device_map_run(captured, problem.devices, data)
     notes: list[str] = []
@@ -136,7 +136,7 @@ def _from_device_map(
 def _from_split_spec(
     captured: CapturedGraph, problem: PartitionProblem, data: Mapping[str, Any]
 ) -> ForeignPlan:
-    from fx_bridge.foreign_plans import plan_from_split_spec
+    from fx_bridge.modules.foreign_plans import plan_from_split_spec
 
     return ForeignPlan("split-spec", plan_from_split_spec(captured, problem.devices, data))
 
@@ -144,7 +144,7 @@ def _from_split_spec(
 def _from_tags(
     captured: CapturedGraph, problem: PartitionProblem, data: Mapping[str, Any]
 ) -> ForeignPlan:
-    from fx_bridge.tags import plan_from_tags
+    from fx_bridge.splits.tags import plan_from_tags
 
     plan = plan_from_tags(captured, data)
     devices = [device.name for device in problem.devices]

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from experiments.instances import NamedDevices
-from experiments.problem_request import ProblemRequest
+from experiments.problems.instances import NamedDevices
+from experiments.problems.problem_request import ProblemRequest
 from solver import (
     PartitionPlan,
     PartitionProblem,

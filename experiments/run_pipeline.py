@@ -22,16 +22,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from experiments.commands.options import JsonOption, ModelArgument
 from experiments.exit_codes import EXIT_BAD_INPUT, EXIT_NOT_EQUAL
-from experiments.options import JsonOption, ModelArgument
-from experiments.pipeline_job import Job, JobOptions, prepare
+from experiments.pipelines.pipeline_job import Job, JobOptions, prepare
 from solver import PartitionError
 from solver.quantities import aligned, format_bytes, format_ns, printable
 
 if TYPE_CHECKING:
-    from experiments.agreement import Agreement
-    from experiments.pipeline_run import RankReport
-    from experiments.rank_watch import RankWatch
+    from experiments.pipelines.agreement import Agreement
+    from experiments.pipelines.pipeline_run import RankReport
+    from experiments.pipelines.rank_watch import RankWatch
 
 app = typer.Typer(
     add_completion=False,
@@ -138,8 +138,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options is None and problem is None:
         return 0  # --help was printed
 
-    from experiments.agreement import Agreement, Launch, RefusedError
-    from experiments.rank_watch import RankWatch
+    from experiments.pipelines.agreement import Agreement, Launch, RefusedError
+    from experiments.pipelines.rank_watch import RankWatch
 
     timeout = datetime.timedelta(seconds=600.0 if options is None else options.timeout_s)
     try:
@@ -205,8 +205,8 @@ def _run(
     import torch
     import torch.distributed as dist
 
-    from experiments.agreement import first_line
-    from experiments.pipeline_run import RankReport, run_steps
+    from experiments.pipelines.agreement import first_line
+    from experiments.pipelines.pipeline_run import RankReport, run_steps
 
     rank = agreement.launch.rank
     if job.note and rank == 0:

@@ -1,9 +1,10 @@
 """Which dimension of every value is the batch, what is the same for all samples, what mixes them.
 
 Found by running the graph on fake tensors at a batch size that divides no other size in it:
-rules follow the samples through every operator (:mod:`fx_bridge.batch_run`), and the sizes that
-come out must be those that the rules expect. The graph at that size comes from
-:func:`fx_bridge.rescale.rescale`: from symbolic sizes, or from a second trace of the model.
+rules follow the samples through every operator (:mod:`fx_bridge.batching.batch_run`), and the
+sizes that come out must be those that the rules expect. The graph at that size comes from
+:func:`fx_bridge.batching.rescale.rescale`: from symbolic sizes, or from a second trace of the
+model.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from fx_bridge.batch_inputs import BatchInputs, batch_inputs
-from fx_bridge.batch_run import BatchRun
-from fx_bridge.batch_state import BatchDim
-from fx_bridge.batch_values import place
+from fx_bridge.batching.batch_inputs import BatchInputs, batch_inputs
+from fx_bridge.batching.batch_run import BatchRun
+from fx_bridge.batching.batch_state import BatchDim
+from fx_bridge.batching.batch_values import place
+from fx_bridge.batching.rescale import sized
 from fx_bridge.capture import CapturedGraph
-from fx_bridge.messages import quiet
-from fx_bridge.replay import hint
-from fx_bridge.rescale import sized
+from fx_bridge.capturing.messages import quiet
+from fx_bridge.replaying.replay import hint
 from solver import PartitionError
 
 __all__ = ["BatchDim", "BatchTable", "batch_dimensions", "check_microbatchable"]

@@ -18,9 +18,9 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
 
-from fx_bridge.dynamic_batch import Exported, batch_size_of, export_dynamic
-from fx_bridge.exporting import export, load_program, unlift
-from fx_bridge.inputs import (
+from fx_bridge.capturing.dynamic_batch import Exported, batch_size_of, export_dynamic
+from fx_bridge.capturing.exporting import export, load_program, unlift
+from fx_bridge.capturing.inputs import (
     check_call,
     check_initialised,
     check_scripts,
@@ -28,13 +28,13 @@ from fx_bridge.inputs import (
     flat_inputs,
     on_device_of,
 )
-from fx_bridge.messages import describe, failure, first_line, quiet, remedy
-from fx_bridge.state import unchanged
-from fx_bridge.tracing import complete, trace
+from fx_bridge.capturing.messages import describe, failure, first_line, quiet, remedy
+from fx_bridge.capturing.state import unchanged
+from fx_bridge.capturing.tracing import complete, trace
 from solver import PartitionError
 
 if TYPE_CHECKING:
-    from fx_bridge.storage import StorageTable
+    from fx_bridge.replaying.storage import StorageTable
 
 Capture = Literal[
     "export", "export-strict", "symbolic_trace", "graph_module", "exported_program", "dynamo"
@@ -66,8 +66,8 @@ class CapturedGraph:
         The example inputs, empty for a model that came with its values. Symbolic sizes stand
         for the sizes of these.
     source : torch.nn.Module or None
-        The model, where a module was captured: :mod:`fx_bridge.rescale` captures it at another
-        batch size to see what depends on the batch.
+        The model, where a module was captured: :mod:`fx_bridge.batching.rescale` captures it at
+        another batch size to see what depends on the batch.
     """
 
     module: fx.GraphModule
@@ -89,7 +89,7 @@ class CapturedGraph:
     @cached_property
     def storage_table(self) -> StorageTable:
         """Where every value lives; found out when it is first asked for."""
-        from fx_bridge.storage import storage_table
+        from fx_bridge.replaying.storage import storage_table
 
         return storage_table(self)
 

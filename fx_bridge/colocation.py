@@ -19,9 +19,9 @@ from torch import fx, nn
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 from fx_bridge.capture import CapturedGraph, check_captured
-from fx_bridge.keep_whole import whole_modules
-from fx_bridge.sinking import attribute_at
-from fx_bridge.storage import Storage, StorageTable
+from fx_bridge.modules.keep_whole import whole_modules
+from fx_bridge.replaying.storage import Storage, StorageTable
+from fx_bridge.splits.sinking import attribute_at
 from solver import ColocationGroup
 from solver.checks import check_choice
 
@@ -51,11 +51,11 @@ def colocation_groups(
         Parameters will be updated: all readers of a parameter share a device, tied ones too,
         for copies on two devices would diverge after one step of the optimiser.
     keep_whole : sequence of str
-        Modules, each of which stays on one device: see :mod:`fx_bridge.keep_whole`.
+        Modules, each of which stays on one device: see :mod:`fx_bridge.modules.keep_whole`.
     tied_weights : {"colocate", "sum"}
         In training; with ``"sum"`` readers of a parameter may be anywhere, for pipelines add up
-        the gradients of the copies (:mod:`fx_bridge.tied_weights`). Parameters that share memory
-        without being one stay together.
+        the gradients of the copies (:mod:`fx_bridge.pipelining.tied_weights`). Parameters that
+        share memory without being one stay together.
 
     Returns
     -------

@@ -16,9 +16,9 @@ from torch._ops import OpOverload
 from torch.utils.flop_counter import FlopCounterMode
 
 from fx_bridge.capture import CapturedGraph, check_captured
-from fx_bridge.replay import Replay, tensors_in
-from fx_bridge.specs import DEVICE_SPECS, DeviceSpec, check_specs
-from fx_bridge.storage import StorageTable
+from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec, check_specs
+from fx_bridge.replaying.replay import Replay, tensors_in
+from fx_bridge.replaying.storage import StorageTable
 
 # Only rows that are asked for are read, and as many bytes are read as come out.
 _GATHERS: Final = frozenset(
@@ -256,14 +256,14 @@ def measured_latency_ns(
     -------
     dict of str to int
         Nanoseconds by operator name, which add up to what the whole graph takes;
-        :func:`fx_bridge.timing.measure_operators` tells forward and backward apart.
+        :func:`fx_bridge.costing.timing.measure_operators` tells forward and backward apart.
 
     Raises
     ------
     PartitionError
         If weights or inputs have no data, or `repeats` is not positive.
     """
-    from fx_bridge.timing import measure_operators
+    from fx_bridge.costing.timing import measure_operators
 
     times = measure_operators(captured, args, kwargs, repeats=repeats, training=training)
     return times.calibrated().total_ns

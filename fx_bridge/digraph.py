@@ -14,9 +14,10 @@ import networkx as nx
 import torch
 from torch import fx
 
-from fx_bridge.backward import backward_passes
 from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.colocation import TiedReaders, colocation_groups
+from fx_bridge.costing.backward import backward_passes
+from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costs import (
     dtype_name,
     node_flops,
@@ -24,10 +25,9 @@ from fx_bridge.costs import (
     roofline_latency_ns,
 )
 from fx_bridge.memory import forward_workspaces
-from fx_bridge.optimizer_state import Optimizer, check_optimizer
-from fx_bridge.replay import hint
-from fx_bridge.specs import DEVICE_SPECS, DeviceSpec
-from fx_bridge.storage import StorageTable, WeightStorage
+from fx_bridge.profiling.optimizer_state import Optimizer, check_optimizer
+from fx_bridge.replaying.replay import hint
+from fx_bridge.replaying.storage import StorageTable, WeightStorage
 from solver import ColocationGroup, PartitionError
 from solver.training import Backward
 
@@ -64,13 +64,13 @@ def to_digraph(
         ``measured_latency_ns(training=True)`` gives it.
     backward_latency_ns : mapping of str to int, or to mapping of str to int, optional
         That of the backward pass of every operator apart, as
-        :func:`fx_bridge.timing.measure_operators` gives it; without training of no account.
+        :func:`fx_bridge.costing.timing.measure_operators` gives it; without training of no account.
     workspace_bytes, backward_workspace_bytes : mapping of str to int, optional
-        Measured workspaces by operator (:func:`fx_bridge.workspaces.measure_workspaces`), which
-        count where they are larger than those that fake tensors show.
+        Measured workspaces by operator (:func:`fx_bridge.costing.workspaces.measure_workspaces`),
+        which count where they are larger than those that fake tensors show.
     training : bool
         Add what the memory model ``training`` needs: gradients, optimiser state, and the backward
-        pass of every operator (:mod:`fx_bridge.backward`).
+        pass of every operator (:mod:`fx_bridge.costing.backward`).
     optimizer : {"sgd", "momentum", "adam", "adamw"}
         Moments per parameter: none, one, two, two.
     master_weights : bool
@@ -79,7 +79,7 @@ def to_digraph(
         Add the groups of :func:`fx_bridge.colocation.colocation_groups`.
     keep_whole : sequence of str
         Modules, each of which stays on one device: names, or patterns such as ``"layers.*"``
-        (:mod:`fx_bridge.keep_whole`).
+        (:mod:`fx_bridge.modules.keep_whole`).
     tied_weights : {"colocate", "sum"}
         In training, whether all readers of a parameter share a device, or each of their devices
         holds a copy with a gradient and optimiser state of its own.

@@ -11,11 +11,11 @@ import torch
 from torch import fx, nn
 from torch._dynamo.source import is_from_unspecialized_param_buffer_source
 
-from fx_bridge.backward import needs_gradients
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph
+from fx_bridge.capturing.tracing import complete
+from fx_bridge.capturing.weight_inputs import inputs_to_weights, is_weight
+from fx_bridge.costing.backward import needs_gradients
 from fx_bridge.partition import PartitionResult, check_options, partition_module
-from fx_bridge.tracing import complete
-from fx_bridge.weight_inputs import inputs_to_weights, is_weight
 from solver import Device, PartitionError
 
 Compiled = Callable[..., Any]

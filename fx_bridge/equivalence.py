@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from fx_bridge.differences import (
+from fx_bridge.capturing.inputs import checked_inputs
+from fx_bridge.comparing.differences import (
     Comparison,
     compare_gradients,
     compare_sharing,
     compare_state,
 )
-from fx_bridge.inputs import checked_inputs
-from fx_bridge.observation import observe, original_name, saying
+from fx_bridge.comparing.observation import observe, original_name, saying
 from solver import PartitionError
 
 

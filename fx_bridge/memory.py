@@ -16,10 +16,10 @@ from torch import fx
 from torch.utils._pytree import tree_map_only
 
 from fx_bridge.capture import CapturedGraph, capture, check_captured
-from fx_bridge.memory_ledger import Allocation, Kind, Phase
-from fx_bridge.memory_run import Loss, MemoryRun, NothingToTrainError, Runner, Training
-from fx_bridge.optimizer_state import OptimizerFactory, check_optimizer_or_factory
-from fx_bridge.replay import tensors_in
+from fx_bridge.profiling.memory_ledger import Allocation, Kind, Phase
+from fx_bridge.profiling.memory_run import Loss, MemoryRun, NothingToTrainError, Runner, Training
+from fx_bridge.profiling.optimizer_state import OptimizerFactory, check_optimizer_or_factory
+from fx_bridge.replaying.replay import tensors_in
 from solver import PartitionError
 
 _SHOWN: Final = 10

@@ -16,12 +16,12 @@ from torch.export import ExportedProgram
 
 from fx_bridge.capture import CapturedGraph, capture
 from fx_bridge.colocation import TiedReaders
+from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec, check_specs
 from fx_bridge.digraph import to_digraph
-from fx_bridge.hand_made import Pin, check_hand_made, with_hand_made
-from fx_bridge.keep_whole import check_keep_whole
-from fx_bridge.optimizer_state import Optimizer, check_optimizer
+from fx_bridge.modules.hand_made import Pin, check_hand_made, with_hand_made
+from fx_bridge.modules.keep_whole import check_keep_whole
 from fx_bridge.placement import PlacedModel, TiedWeights, place
-from fx_bridge.specs import DEVICE_SPECS, DeviceSpec, check_specs
+from fx_bridge.profiling.optimizer_state import Optimizer, check_optimizer
 from fx_bridge.splitting import split_by_plan
 from solver import (
     PCIE,
@@ -198,13 +198,13 @@ def partition_module(
         Most devices to use.
     keep_whole : sequence of str
         Modules, each of which stays on one device: names, patterns such as ``"layers.*"``, or
-        several modules together, such as ``"wte+lm_head"`` (:mod:`fx_bridge.keep_whole`).
+        several modules together, such as ``"wte+lm_head"`` (:mod:`fx_bridge.modules.keep_whole`).
     pins : mapping of str to str, sequence of str, or int, optional
         Module, at any depth, or operator to the device that runs it, the devices that may, or the
         number of its stage.
     cut_after : sequence of str
         Modules or operators after which a stage ends; the solver completes the rest
-        (:mod:`fx_bridge.hand_made`).
+        (:mod:`fx_bridge.modules.hand_made`).
     schedule : {"gpipe", "1f1b"}, optional
         Plan a pipeline that runs by this schedule, as :func:`fx_bridge.build_pipeline_stage`
         does: values are relayed from stage to stage, and every hop counts

@@ -16,20 +16,20 @@ from torch import fx, nn
 
 from fx_bridge.capture import CapturedGraph
 from fx_bridge.colocation import TiedReaders
-from fx_bridge.manifest import check_manifest, check_plan, load_manifest
+from fx_bridge.files.manifest import check_manifest, check_plan, load_manifest
+from fx_bridge.files.rank_weights import load_rank_weights
+from fx_bridge.files.stage_tensors import slots_of
 from fx_bridge.partition import PartitionResult
-from fx_bridge.passing import passed_values
-from fx_bridge.pipeline_rank import Loss, PipelineRank, PipelineSettings
-from fx_bridge.placed_weights import PlacedWeights, tensors_within
-from fx_bridge.placement_checks import home_of
-from fx_bridge.rank_weights import load_rank_weights
-from fx_bridge.split_reader import stage_graph
-from fx_bridge.stage_copies import copied_stage
-from fx_bridge.stage_module import StageModule, StepData
-from fx_bridge.stage_tensors import slots_of
+from fx_bridge.pipelining.passing import passed_values
+from fx_bridge.pipelining.pipeline_rank import Loss, PipelineRank, PipelineSettings
+from fx_bridge.pipelining.stage_module import StageModule, StepData
+from fx_bridge.pipelining.tied_weights import GradientSum
+from fx_bridge.pipelining.unsplit import captured_of
+from fx_bridge.placing.placed_weights import PlacedWeights, tensors_within
+from fx_bridge.placing.placement_checks import home_of
+from fx_bridge.placing.stage_copies import copied_stage
+from fx_bridge.splits.split_reader import stage_graph
 from fx_bridge.stages import PipelinePosition, SharedWeight, StageInterfaces, stage_interfaces
-from fx_bridge.tied_weights import GradientSum
-from fx_bridge.unsplit import captured_of
 from solver import PartitionError, PartitionPlan
 from solver.checks import check_choice, check_positive
 from solver.training import SCHEDULES, Schedule, interleaved_rounds
@@ -69,8 +69,8 @@ def build_pipeline_stage(
         Where this rank computes; when left out, the device that the plan names, and the CPU if
         torch knows no device of such a name.
     weights : path, optional
-        Folder of :func:`fx_bridge.stage_files.save_stages`, from which the tensors of this rank
-        alone are loaded. Without, the split's own are used, or copies on `device`.
+        Folder of :func:`fx_bridge.files.stage_files.save_stages`, from which the tensors of this
+        rank alone are loaded. Without, the split's own are used, or copies on `device`.
     loss_fn : callable, optional
         Takes the outputs of the model and the target of a microbatch, on the last rank, and
         returns a tensor of one element. Without, the pipeline runs forward only.

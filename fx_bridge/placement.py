@@ -10,11 +10,10 @@ from typing import Any, Literal, get_args
 import torch
 from torch import fx, nn
 
-from fx_bridge.manifest import position_of
-from fx_bridge.name_map import NameMap, shared_tensors
-from fx_bridge.placed_graph import Places, placed_graph
-from fx_bridge.placed_weights import PlacedWeights, tensors_within
-from fx_bridge.placement_checks import (
+from fx_bridge.files.manifest import position_of
+from fx_bridge.placing.placed_graph import Places, placed_graph
+from fx_bridge.placing.placed_weights import PlacedWeights, tensors_within
+from fx_bridge.placing.placement_checks import (
     check_files,
     check_values,
     checked_output_device,
@@ -22,8 +21,9 @@ from fx_bridge.placement_checks import (
     home_of,
     stage_devices,
 )
-from fx_bridge.sinking import attribute_at
-from fx_bridge.stage_copies import adopt_copies, copied_stage
+from fx_bridge.placing.stage_copies import adopt_copies, copied_stage
+from fx_bridge.splits.name_map import NameMap, shared_tensors
+from fx_bridge.splits.sinking import attribute_at
 from solver import PartitionError, PartitionPlan
 
 TiedWeights = Literal["sum", "copy"]
@@ -147,8 +147,8 @@ def place(
         Also copy weights that are on their device already. By default these are shared with
         the split and the model, as the split shares its weights with the model.
     weights : path, optional
-        A folder that :func:`fx_bridge.stage_files.save_stages` wrote: each stage gets the values
-        of its file, read straight to its device. The model may be on the meta device then.
+        A folder that :func:`fx_bridge.files.stage_files.save_stages` wrote: each stage gets the
+        values of its file, read straight to its device. The model may be on the meta device then.
 
     Returns
     -------

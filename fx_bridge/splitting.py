@@ -1,8 +1,8 @@
 """From a plan to a module of stages that computes exactly what the captured module computes.
 
 :func:`split_by_plan` runs one of torch's two splitters on a scratch graph
-(:mod:`fx_bridge.scratch`) on which their traps cannot occur. The result then gets back names,
-parameters, metadata, flags and the calling convention of the captured module.
+(:mod:`fx_bridge.splits.scratch`) on which their traps cannot occur. The result then gets back
+names, parameters, metadata, flags and the calling convention of the captured module.
 """
 
 from __future__ import annotations
@@ -14,10 +14,17 @@ from typing import Any, get_args
 from torch import fx, nn
 
 from fx_bridge.capture import CapturedGraph, check_captured
-from fx_bridge.name_map import name_map, shared_tensors
-from fx_bridge.plan_checks import check_splittable
-from fx_bridge.scratch import ORIGIN, Backend, Scratch, final_value, run_backend, scratch_graph
-from fx_bridge.sinking import adopt, paths_read_by, stage_results
+from fx_bridge.splits.name_map import name_map, shared_tensors
+from fx_bridge.splits.plan_checks import check_splittable
+from fx_bridge.splits.scratch import (
+    ORIGIN,
+    Backend,
+    Scratch,
+    final_value,
+    run_backend,
+    scratch_graph,
+)
+from fx_bridge.splits.sinking import adopt, paths_read_by, stage_results
 from solver import PartitionError, PartitionPlan
 
 
@@ -53,8 +60,8 @@ def split_by_plan(
         ``meta["shared_tensors"]`` holds, for every tensor that several children own, a tuple of
         its names, such as ``("submod_0.wte.weight", "submod_2.lm_head.weight")``;
         ``meta["name_map"]`` where every node, parameter, buffer and submodule of the captured
-        module is (:class:`fx_bridge.name_map.NameMap`); ``meta["written_inputs"]`` the names of
-        the graph inputs that a stage writes in place; ``meta["plan"]`` the plan.
+        module is (:class:`fx_bridge.splits.name_map.NameMap`); ``meta["written_inputs"]`` the
+        names of the graph inputs that a stage writes in place; ``meta["plan"]`` the plan.
 
     Raises
     ------

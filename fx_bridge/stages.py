@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
-from fx_bridge.stage_graph import StageGraph, StageValue, StageWeight
+from fx_bridge.splits.stage_graph import StageGraph, StageValue, StageWeight
 from solver import PartitionError, PartitionPlan
 
 
@@ -157,7 +157,8 @@ def stage_interfaces(
     Examples
     --------
     >>> import torch
-    >>> from fx_bridge import capture, split_by_plan, stage_graph
+    >>> from fx_bridge import capture, split_by_plan
+    >>> from fx_bridge.splits import stage_graph
     >>> class Skip(torch.nn.Module):
     ...     def forward(self, x):
     ...         return x.sin().cos() * x.sin()

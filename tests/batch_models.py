@@ -5,7 +5,7 @@ import os
 import torch
 from torch import nn
 
-from experiments.branches import TwoTowers
+from experiments.zoo.branches import TwoTowers
 
 BATCH = 4
 

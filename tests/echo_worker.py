@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 
-from experiments.workers import serve
+from experiments.pipelines.workers import serve
 from solver import PartitionError
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from fx_bridge.pipeline import build_pipeline_stage
-from fx_bridge.pipeline_rank import PipelineRank
+from fx_bridge.pipelining.pipeline_rank import PipelineRank
 from fx_bridge.splitting import split_by_plan
 
 STEPS = 2

@@ -15,12 +15,12 @@ from random_plans import random_plan
 from separated import separated
 
 from fx_bridge.capture import capture
+from fx_bridge.capturing.tracing import trace
 from fx_bridge.colocation import colocation_groups
+from fx_bridge.comparing.observation import original_name
 from fx_bridge.digraph import to_digraph
 from fx_bridge.equivalence import check_equivalence
-from fx_bridge.observation import original_name
 from fx_bridge.splitting import split_by_plan
-from fx_bridge.tracing import trace
 from solver import (
     Device,
     PartitionError,

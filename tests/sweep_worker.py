@@ -5,11 +5,11 @@ import signal
 import sys
 import time
 
+from experiments.pipelines.workers import serve
 from experiments.planners.running import plan_row
 from experiments.planners.task import PlannerSpec
 from experiments.records import PlannerRow
 from experiments.sweep.worker import JobHandler
-from experiments.workers import serve
 
 
 def plan(key, task, planner, limits):

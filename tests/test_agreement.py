@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from experiments.agreement import Agreement, Launch, RefusedError, first_line
+from experiments.pipelines.agreement import Agreement, Launch, RefusedError, first_line
 from solver import PartitionError
 
 TIMEOUT = datetime.timedelta(seconds=20)

@@ -5,8 +5,8 @@ import json
 import pytest
 import typer
 
-from experiments import answers
-from experiments.answers import finish, finish_study, result_json
+from experiments.commands import answers
+from experiments.commands.answers import finish, finish_study, result_json
 from experiments.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.records import Study
 from solver import (

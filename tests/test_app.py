@@ -12,8 +12,8 @@ from documents import ROOT
 from rich.text import Text
 from typer.testing import CliRunner
 
-from experiments.app import app
 from experiments.cli import main
+from experiments.commands.app import app
 from experiments.exit_codes import EXIT_BAD_INPUT, EXIT_CODES
 
 GROUP = typer.main.get_command(app)

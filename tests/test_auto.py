@@ -8,8 +8,8 @@ from random_problems import random_problem, to_instance
 
 import solver.auto
 import solver.ideal_dp
-from experiments.generators import GeneratorSettings, generate_problem
-from experiments.instances import load_workload
+from experiments.problems.generators import GeneratorSettings, generate_problem
+from experiments.problems.instances import load_workload
 from solver import SolveLimits, solve
 from solver.result import SolveResult, SolveStatus
 

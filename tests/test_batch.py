@@ -7,7 +7,7 @@ from batch_models import NAMES, build
 from torch import fx, nn
 
 from fx_bridge.batch import batch_dimensions, check_microbatchable
-from fx_bridge.batch_state import BatchDim, batch, reshaped
+from fx_bridge.batching.batch_state import BatchDim, batch, reshaped
 from fx_bridge.capture import capture
 from solver import PartitionError
 

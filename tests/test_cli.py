@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments import workloads
-from experiments.app import app
 from experiments.cli import main
+from experiments.commands.app import app
 from experiments.exit_codes import EXIT_NOT_EQUAL
+from experiments.problems import workloads
 from solver import (
     PCIE,
     SOLVERS,

@@ -6,7 +6,7 @@ import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
-from experiments.generators import GeneratorSettings, generate_problem
+from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import ColocationGroup, PartitionPlan
 from solver.articulation import articulation_units
 from solver.clusters import contract

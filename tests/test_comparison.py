@@ -13,13 +13,12 @@ import torch
 
 from experiments import comparison as comparison_module
 from experiments.comparison import run_comparison
-from experiments.devices import DeviceSet, parse_devices
-from experiments.instances import NamedDevices, derived_device_sets, one_device_bytes
 from experiments.interrupt import run_interruptibly
-from experiments.models import ZOO, ModelSpec
 from experiments.planners import registry
 from experiments.planners.registry import PLANNERS
-from experiments.problem_request import ProblemRequest
+from experiments.problems.devices import DeviceSet, parse_devices
+from experiments.problems.instances import NamedDevices, derived_device_sets, one_device_bytes
+from experiments.problems.problem_request import ProblemRequest
 from experiments.progress import ProgressLine
 from experiments.records import (
     EXACT_PLANNERS,
@@ -32,6 +31,7 @@ from experiments.records import (
     Study,
     best_row,
 )
+from experiments.zoo.models import ZOO, ModelSpec
 from solver import (
     Device,
     Interconnect,

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from experiments.completions import (
+from experiments.commands.completions import (
     DEVICE_CLASSES,
     complete_devices,
     complete_from,
@@ -14,11 +14,11 @@ from experiments.completions import (
     complete_problems,
     files,
 )
-from experiments.models import ZOO
-from experiments.options import OPTIMIZERS, SOLVER_DESCRIPTIONS
-from experiments.problem_commands import KINDS
-from experiments.published_workloads import published_names
-from fx_bridge.specs import DEVICE_SPECS
+from experiments.commands.options import OPTIMIZERS, SOLVER_DESCRIPTIONS
+from experiments.commands.problem_commands import KINDS
+from experiments.problems.published_workloads import published_names
+from experiments.zoo.models import ZOO
+from fx_bridge.costing.specs import DEVICE_SPECS
 from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
 
 
@@ -80,8 +80,8 @@ def test_devices_are_files_and_classes_behind_a_memory(folder):
 def test_what_is_offered_is_what_is_known():
     from typing import get_args
 
-    from experiments.generators import GENERATORS
-    from fx_bridge.optimizer_state import Optimizer
+    from experiments.problems.generators import GENERATORS
+    from fx_bridge.profiling.optimizer_state import Optimizer
 
     assert tuple(SOLVER_DESCRIPTIONS) == tuple(SOLVERS)
     assert get_args(Optimizer) == OPTIMIZERS

@@ -13,7 +13,7 @@ from fx_bridge.costs import (
     node_moved_bytes,
     roofline_latency_ns,
 )
-from fx_bridge.storage import storage_table
+from fx_bridge.replaying.storage import storage_table
 from solver import PartitionError
 
 

@@ -7,9 +7,9 @@ import time
 import pytest
 
 from experiments import coverage
-from experiments.configurations import ALL_CONFIGURATIONS, CONFIGURATIONS
-from experiments.coverage_worker import CoverageRow, Measurement, WorkerLimits, run_isolated
-from experiments.meta_models import TEXT, Configuration, from_torch, from_transformers, tensors
+from experiments.zoo.configurations import ALL_CONFIGURATIONS, CONFIGURATIONS
+from experiments.zoo.coverage_worker import CoverageRow, Measurement, WorkerLimits, run_isolated
+from experiments.zoo.meta_models import TEXT, Configuration, from_torch, from_transformers, tensors
 from solver import PartitionError
 
 # torch loads in functions alone: the processes that import this file should start fast.

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.devices import DeviceSet, parse_devices, parse_link, parse_memory
+from experiments.problems.devices import DeviceSet, parse_devices, parse_link, parse_memory
 from solver import Device, GiB, Link, PartitionError
 
 

@@ -6,9 +6,9 @@ import torch
 from torch import fx, nn
 
 from fx_bridge.capture import capture, placeholder_values
+from fx_bridge.costing.specs import DeviceSpec
 from fx_bridge.digraph import to_digraph
-from fx_bridge.replay import tensors_in
-from fx_bridge.specs import DeviceSpec
+from fx_bridge.replaying.replay import tensors_in
 from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
 
 

@@ -8,9 +8,14 @@ import networkx as nx
 import pytest
 
 from experiments.cli import main
-from experiments.generators import GENERATORS, GeneratorSettings, generate, generate_problem
-from experiments.instances import one_device_bytes
-from experiments.synthetic import SLOWDOWN_PERMILLE, Draws, with_devices
+from experiments.problems.generators import (
+    GENERATORS,
+    GeneratorSettings,
+    generate,
+    generate_problem,
+)
+from experiments.problems.instances import one_device_bytes
+from experiments.problems.synthetic import SLOWDOWN_PERMILLE, Draws, with_devices
 from solver import Device, PartitionError, SolveLimits, load_problem, solve
 
 SMALL = GeneratorSettings(operators=300, width=7, experts=4, seed=3)

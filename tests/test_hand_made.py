@@ -1,16 +1,15 @@
 import itertools
-from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from experiments.models import build_model, resolve_model
+from experiments.zoo.models import build_model, resolve_model
 from fx_bridge.capture import capture
 from fx_bridge.digraph import to_digraph
 from fx_bridge.equivalence import check_equivalence
-from fx_bridge.hand_made import with_hand_made
-from fx_bridge.module_paths import operators_of
+from fx_bridge.modules.hand_made import with_hand_made
+from fx_bridge.modules.module_paths import operators_of
 from fx_bridge.partition import partition_module
 from solver import Device, PartitionError, SolveLimits, SolveStatus, problem_from_digraph
 
@@ -251,13 +250,3 @@ def test_gpt2_small_is_completed_to_an_optimal_plan():
     assert blocks[8] == {2}
     assert devices_of(result, "lm_head") == {"cuda:1"}
     assert check_equivalence(loaded.module, result.split(), loaded.args, loaded.kwargs).equal
-
-
-def test_the_page_s_example_runs_and_says_what_it_prints(capsys):
-    page = Path(__file__).parents[1] / "docs" / "cuts.md"
-    example = page.read_text(encoding="utf-8").split("From a shell")[0]
-    code = "\n".join(line[4:] for line in example.splitlines() if line.startswith("    "))
-    exec(compile(code, str(page), "exec"), {})
-    printed = capsys.readouterr().out.splitlines()
-    assert printed == ["optimal", "['1.layers.1.linear2.weight', '1.layers.1.linear2.bias']"]
-    assert all(f"# {line}" in example for line in printed)

@@ -7,7 +7,7 @@ import torch
 
 from experiments.cli import main
 from experiments.exit_codes import EXIT_BAD_INPUT
-from fx_bridge.stage_programs import load_stage_programs, run_stage_programs
+from fx_bridge.files.stage_programs import load_stage_programs, run_stage_programs
 from solver import PartitionPlan, load_plan, save_plan
 
 
@@ -39,7 +39,7 @@ def test_programs_compute_what_the_model_does(plan, tmp_path, capsys):
     out = str(tmp_path / "programs")
     assert main(["hand-over", plan, "mlp", "--to", "programs", "--out", out]) == 0
     assert f"wrote {out}: 2 programs" in capsys.readouterr().out
-    from experiments.models import build_model, resolve_model
+    from experiments.zoo.models import build_model, resolve_model
 
     loaded = build_model(resolve_model("mlp"))
     (name,) = load_stage_programs(out).inputs

@@ -6,8 +6,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx_bridge.capture import capture
-from fx_bridge.kernel_sizes import SizedFakeTensorMode
-from fx_bridge.storage import saved_storages
+from fx_bridge.replaying.kernel_sizes import SizedFakeTensorMode
+from fx_bridge.replaying.storage import saved_storages
 
 
 class Sizes(TorchDispatchMode):

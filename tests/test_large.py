@@ -4,7 +4,7 @@ import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
-from experiments.generators import GeneratorSettings, generate_problem
+from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver.evaluate import evaluate
 from solver.large import solve_large
 from solver.result import SolveLimits, SolveStatus

@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from experiments.link_timing import SIZES, fit_link
+from experiments.pipelines.link_timing import SIZES, fit_link
 from solver import Link, PartitionError
 
 

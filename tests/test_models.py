@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments import models
-from experiments.models import (
+from experiments.zoo import models
+from experiments.zoo.models import (
     DEFAULT_MODELS,
     ZOO,
     LoadedModel,

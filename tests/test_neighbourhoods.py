@@ -2,7 +2,7 @@
 
 from random_problems import hand_made_problem, random_problem
 
-from experiments.generators import GeneratorSettings, generate_problem
+from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem
 from solver.evaluate import evaluate
 from solver.neighbourhoods import improve_by_neighbourhoods

@@ -13,8 +13,8 @@ from fx_bridge.capture import capture
 from fx_bridge.colocation import inseparable_groups
 from fx_bridge.digraph import to_digraph
 from fx_bridge.equivalence import check_equivalence
-from fx_bridge.non_tensors import move_non_tensors
-from fx_bridge.split_reader import stage_graph
+from fx_bridge.splits.non_tensors import move_non_tensors
+from fx_bridge.splits.split_reader import stage_graph
 from fx_bridge.splitting import split_by_plan
 from solver import Device, PartitionError, evaluate, problem_from_digraph
 

@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from experiments.option_groups import with_option_groups
+from experiments.commands.option_groups import with_option_groups
 
 Named = Annotated[str | None, typer.Option("--name", help="Whose.")]
 Counted = Annotated[int, typer.Option("--count", min=1)]

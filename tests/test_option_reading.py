@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.option_reading import (
+from experiments.commands.option_reading import (
     check_given,
     read_limits,
     read_objective,
@@ -11,8 +11,8 @@ from experiments.option_reading import (
     read_request,
     read_solvers,
 )
-from experiments.options import LimitOptions, ProblemOptions
-from experiments.problem_request import ProblemRequest
+from experiments.commands.options import LimitOptions, ProblemOptions
+from experiments.problems.problem_request import ProblemRequest
 from solver import Device, Interconnect, Link, PartitionError, SolveLimits
 
 

@@ -4,15 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.models import ZOO
 from experiments.paper_tables import bench as benches
 from experiments.paper_tables import figures, llama, published, zoo
 from experiments.paper_tables.bench import Bench, ZooCase
 from experiments.paper_tables.tables import PaperTable
 from experiments.planners.registry import PLANNERS
+from experiments.problems.published_workloads import OPTIMA_MS
 from experiments.progress import ProgressLine
-from experiments.published_workloads import OPTIMA_MS
 from experiments.records import Case, CaseKey, PlannerRow
+from experiments.zoo.models import ZOO
 from solver import (
     Device,
     Operator,

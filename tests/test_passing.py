@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from fx_bridge.capture import capture
-from fx_bridge.passing import passed_values
+from fx_bridge.pipelining.passing import passed_values
 from solver import PartitionError
 
 

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.agreement import Launch
 from experiments.cli import main
-from experiments.models import ZOO, build_model
-from experiments.pipeline_job import JobOptions, prepare
+from experiments.pipelines.agreement import Launch
+from experiments.pipelines.pipeline_job import JobOptions, prepare
+from experiments.zoo.models import ZOO, build_model
 from fx_bridge.capture import capture
-from fx_bridge.stage_tensors import slots_of
+from fx_bridge.files.stage_tensors import slots_of
 from solver import PartitionError, PartitionPlan, save_plan
 
 
@@ -115,7 +115,7 @@ def test_a_plan_for_other_files_or_another_model_is_named(saved, tmp_path):
 def test_other_sizes_of_the_same_model_are_named(saved, tmp_path, monkeypatch):
     (tmp_path / "wider_models.py").write_text(
         "import torch\n"
-        "from experiments.models import ZOO\n"
+        "from experiments.zoo.models import ZOO\n"
         "def wider():\n"
         "    model, args = ZOO['mlp'].factory()\n"
         "    model[8] = torch.nn.Linear(64, 11)\n"
@@ -182,8 +182,8 @@ def test_numbers_that_are_no_batch_are_the_same_for_all(tmp_path):
         def forward(self, x, scale):
             return x * scale
 
-    from experiments.pipeline_job import _batch
-    from fx_bridge.microbatches import pipeline_specs
+    from experiments.pipelines.pipeline_job import _batch
+    from fx_bridge.batching.microbatches import pipeline_specs
 
     captured = capture(Scaled(), (torch.arange(6.0).reshape(2, 3), torch.tensor(2.0)))
     inputs, (args, _) = _batch(captured, pipeline_specs(captured, 2), 2)

@@ -6,7 +6,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from experiments.pipeline_run import RankReport, _distance, _relative_tolerance, model_loss
+from experiments.pipelines.pipeline_run import (
+    RankReport,
+    _distance,
+    _relative_tolerance,
+    model_loss,
+)
 from solver import PartitionError
 
 

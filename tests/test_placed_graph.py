@@ -18,9 +18,9 @@ from torch.utils import _pytree as pytree
 from fx_bridge.capture import capture
 from fx_bridge.colocation import colocation_groups
 from fx_bridge.placement import place
-from fx_bridge.split_reader import stage_graph
+from fx_bridge.placing.transfers import call_with_weights, move, receive, send_to_host
+from fx_bridge.splits.split_reader import stage_graph
 from fx_bridge.splitting import split_by_plan
-from fx_bridge.transfers import call_with_weights, move, receive, send_to_host
 
 DEVICES = ("cuda:0", "cuda:1", "cpu", "cuda:2")
 # FakeTensorMode takes another kernel where autograd would need the device.
@@ -90,7 +90,7 @@ def test_the_code_shows_what_travels():
     model, args, kwargs = build("skips")
     split = split_at(model, args, kwargs, 0.2, 0.5)
     with fake_devices:
-        lines = placed_on(split).code.replace("fx_bridge_transfers_", "").split("\n")
+        lines = placed_on(split).code.replace("fx_bridge_placing_transfers_", "").split("\n")
     text = [line.partition(";")[0].strip() for line in lines if " = " in line]
     assert "x_on_cuda_0 = move(x, device(type='cuda', index=0))" in text
     sent = next(at for at, line in enumerate(text) if line.startswith("linear_sent = send_to_host"))

@@ -3,10 +3,16 @@ import json
 import pytest
 
 from experiments.cli import main
-from experiments.pipeline_group import PipelineGroup
-from experiments.plan_runs import RunSettings, captured_model, is_same, measured_problem, run_plans
-from experiments.profiling import Profile, ProfileSettings, measure_profile
-from fx_bridge.graph_digest import graph_digest
+from experiments.pipelines.pipeline_group import PipelineGroup
+from experiments.pipelines.plan_runs import (
+    RunSettings,
+    captured_model,
+    is_same,
+    measured_problem,
+    run_plans,
+)
+from experiments.pipelines.profiling import Profile, ProfileSettings, measure_profile
+from fx_bridge.capturing.graph_digest import graph_digest
 from solver import Device, Link, PartitionError, PartitionPlan
 
 MODEL = "run_models:chain"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.app import app
+from experiments.commands.app import app
 from experiments.planners.registry import PLANNERS, check_planner
 from solver import SOLVERS, PartitionError
 

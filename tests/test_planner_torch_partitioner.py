@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.models import LoadedModel
 from experiments.planners import torch_partitioner
 from experiments.planners.running import plan_row
 from experiments.planners.task import PlanningTask
 from experiments.planners.torch_partitioner import TORCH_PLANNERS
 from experiments.records import CaseKey
-from fx_bridge.accelerator_partitioner import TORCH_MODES, TorchPartition, torch_partition
+from experiments.zoo.models import LoadedModel
 from fx_bridge.capture import capture
 from fx_bridge.digraph import to_digraph
+from fx_bridge.modules.accelerator_partitioner import TORCH_MODES, TorchPartition, torch_partition
 from solver import Device, PartitionError, SolveLimits, problem_from_digraph
 
 BYTES = [2600, 2700, 2900]

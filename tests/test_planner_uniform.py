@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.models import LoadedModel
 from experiments.planners.task import PlanningTask
 from experiments.planners.uniform import UNIFORM_PLANNERS, repeated_layers
+from experiments.zoo.models import LoadedModel
 from fx_bridge.capture import capture
 from fx_bridge.digraph import to_digraph
-from fx_bridge.module_paths import operators_of
+from fx_bridge.modules.module_paths import operators_of
 from solver import Device, PartitionError, SolveLimits, problem_from_digraph
 
 PLAN = UNIFORM_PLANNERS[0].plan

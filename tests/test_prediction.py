@@ -3,9 +3,9 @@ import math
 
 import pytest
 
-from experiments.pipeline_group import MeasuredPlan
-from experiments.prediction import PlanPrediction, PlanRow, accuracy, in_order, predict
-from experiments.run_tables import accuracy_lines, plan_table, row_json
+from experiments.pipelines.pipeline_group import MeasuredPlan
+from experiments.pipelines.prediction import PlanPrediction, PlanRow, accuracy, in_order, predict
+from experiments.pipelines.run_tables import accuracy_lines, plan_table, row_json
 from solver import (
     Device,
     GraphInput,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.devices import DeviceSet, parse_devices
-from experiments.problem_request import ProblemRequest, read_problem, read_saved_problem
+from experiments.problems.devices import DeviceSet, parse_devices
+from experiments.problems.problem_request import ProblemRequest, read_problem, read_saved_problem
 from solver import (
     PCIE,
     Device,

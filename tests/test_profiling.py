@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.profiling import Profile, ProfileSettings
+from experiments.pipelines.profiling import Profile, ProfileSettings
 from fx_bridge.capture import capture
+from fx_bridge.capturing.graph_digest import graph_digest
 from fx_bridge.digraph import to_digraph
-from fx_bridge.graph_digest import graph_digest
 from solver import Link, PartitionError
 
 MODEL = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))

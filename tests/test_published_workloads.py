@@ -8,8 +8,8 @@ import pytest
 
 import experiments
 from experiments.cli import main
-from experiments.published_workloads import OPTIMA_MS, published_names, workload_path
-from experiments.workloads import load_instance, load_workload
+from experiments.problems.published_workloads import OPTIMA_MS, published_names, workload_path
+from experiments.problems.workloads import load_instance, load_workload
 from solver import PartitionError
 
 # Operators and edges as the papers' repositories have them.
@@ -45,7 +45,7 @@ def test_a_workload_has_its_nodes_and_edges_and_makes_a_problem(name):
 
 
 def test_the_files_say_whose_they_are():
-    folder = Path(experiments.__file__).parent / "published"
+    folder = Path(experiments.__file__).parent / "problems" / "published"
     readme = (folder / "README.md").read_text(encoding="utf-8")
     licences = sorted(path.name for path in folder.glob("LICENSE*"))
     assert len(licences) == 2

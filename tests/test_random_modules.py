@@ -15,8 +15,8 @@ from random_modules import ClassSource, Program, random_module, random_program, 
 from torch import nn
 
 from fx_bridge.capture import capture
+from fx_bridge.capturing.tracing import trace
 from fx_bridge.equivalence import check_equivalence
-from fx_bridge.tracing import trace
 from solver import PartitionError
 
 

@@ -3,10 +3,10 @@ from torch import nn
 from torch.nn import functional
 
 from fx_bridge.capture import capture
-from fx_bridge.rank_weights import load_model_weights, load_rank_weights
+from fx_bridge.files.rank_weights import load_model_weights, load_rank_weights
+from fx_bridge.files.stage_files import save_stages
+from fx_bridge.files.stage_tensors import slots_of
 from fx_bridge.splitting import split_by_plan
-from fx_bridge.stage_files import save_stages
-from fx_bridge.stage_tensors import slots_of
 from solver import PartitionPlan
 
 

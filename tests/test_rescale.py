@@ -5,12 +5,12 @@ from batch_models import build
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from experiments.models import ZOO, build_model
-from fx_bridge.batch_inputs import batch_inputs
+from experiments.zoo.models import ZOO, build_model
+from fx_bridge.batching.batch_inputs import batch_inputs
+from fx_bridge.batching.rescale import rescale
 from fx_bridge.capture import capture
 from fx_bridge.digraph import to_digraph
 from fx_bridge.partition import partition_module
-from fx_bridge.rescale import rescale
 from fx_bridge.splitting import split_by_plan
 from solver import Device, PartitionError, evaluate, problem_from_digraph, solve
 

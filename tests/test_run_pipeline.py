@@ -12,11 +12,11 @@ from random_plans import random_plan
 from torchrun import environment, errors, is_running, run, start, workers
 
 from experiments.cli import main
-from experiments.models import ZOO, build_model
 from experiments.run_pipeline import main as run_pipeline
+from experiments.zoo.models import ZOO, build_model
 from fx_bridge.capture import capture
 from fx_bridge.colocation import colocation_groups
-from fx_bridge.stage_files import load_inputs
+from fx_bridge.files.stage_files import load_inputs
 from solver import PartitionPlan, save_plan
 
 pytestmark = pytest.mark.skipif(

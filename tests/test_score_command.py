@@ -9,9 +9,9 @@ from experiments.cli import main
 from experiments.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
 from experiments.plan_files import FORMATS
 from fx_bridge.capture import capture
+from fx_bridge.costing.specs import DEVICE_SPECS
 from fx_bridge.digraph import to_digraph
-from fx_bridge.foreign_plans import plan_from_device_map
-from fx_bridge.specs import DEVICE_SPECS
+from fx_bridge.modules.foreign_plans import plan_from_device_map
 from solver import (
     PCIE,
     Device,
@@ -149,7 +149,7 @@ def test_a_later_objective_may_be_what_is_worse(captured, tmp_path, capsys):
 def test_without_a_proof_the_gap_is_between_two_numbers(captured, write, monkeypatch, capsys):
     import dataclasses
 
-    from experiments import score_command
+    from experiments.commands import score_command
     from solver import SolveStatus
 
     solve_all = score_command.solve_all

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from experiments.cli import main
-from fx_bridge.manifest import load_manifest
-from fx_bridge.stage_files import load_inputs, load_stage_weights
+from fx_bridge.files.manifest import load_manifest
+from fx_bridge.files.stage_files import load_inputs, load_stage_weights
 from solver import load_plan
 
 PAIR = """
@@ -64,7 +64,7 @@ def test_split_writes_stages_that_load(in_folder, capsys):
     args, kwargs = load_inputs("new/stages")
     assert args[0].shape == (8, 64) and not kwargs
 
-    from experiments.models import ZOO, build_model
+    from experiments.zoo.models import ZOO, build_model
     from fx_bridge.capture import capture
     from fx_bridge.splitting import split_by_plan
 

@@ -14,7 +14,7 @@ from torch import fx, nn
 from fx_bridge.capture import CapturedGraph, capture
 from fx_bridge.colocation import colocation_groups
 from fx_bridge.equivalence import check_equivalence
-from fx_bridge.split_reader import stage_graph
+from fx_bridge.splits.split_reader import stage_graph
 from fx_bridge.splitting import split_by_plan
 from solver import PartitionError, PartitionPlan
 

@@ -10,9 +10,9 @@ from split_checks import BACKENDS, check_random_plans
 from torch import nn
 
 from fx_bridge.capture import capture
+from fx_bridge.capturing.faithful_trace import faithful_trace
 from fx_bridge.colocation import colocation_groups
 from fx_bridge.equivalence import check_equivalence
-from fx_bridge.faithful_trace import faithful_trace
 from fx_bridge.splitting import split_by_plan
 from solver import PartitionError, PartitionPlan
 

@@ -16,9 +16,9 @@ from torch import fx, nn
 from fx_bridge.capture import capture
 from fx_bridge.colocation import colocation_groups
 from fx_bridge.digraph import to_digraph
-from fx_bridge.split_reader import stage_graph
+from fx_bridge.splits.split_reader import stage_graph
+from fx_bridge.splits.stage_graph import StageGraph
 from fx_bridge.splitting import split_by_plan
-from fx_bridge.stage_graph import StageGraph
 from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
 
 

@@ -14,13 +14,13 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.capture import capture
 from fx_bridge.colocation import colocation_groups
-from fx_bridge.splitting import split_by_plan
-from fx_bridge.stage_programs import (
+from fx_bridge.files.stage_programs import (
     load_stage_program,
     load_stage_programs,
     run_stage_programs,
     save_stage_programs,
 )
+from fx_bridge.splitting import split_by_plan
 from solver import PartitionError, PartitionPlan
 
 pytestmark = pytest.mark.filterwarnings("ignore")

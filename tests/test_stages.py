@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 from fx_bridge.capture import capture, placeholder_values
 from fx_bridge.colocation import colocation_groups
 from fx_bridge.equivalence import check_equivalence
-from fx_bridge.split_reader import stage_graph
+from fx_bridge.splits.split_reader import stage_graph
 from fx_bridge.splitting import split_by_plan
 from fx_bridge.stages import stage_interfaces
 from solver import PartitionError, PartitionPlan

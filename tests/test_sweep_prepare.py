@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.devices import parse_devices
-from experiments.instances import UNEQUAL_SHARES
-from experiments.problem_request import ProblemRequest, read_problem
+from experiments.problems.devices import parse_devices
+from experiments.problems.instances import UNEQUAL_SHARES
+from experiments.problems.problem_request import ProblemRequest, read_problem
 from experiments.sweep.cases import case_requests
 from experiments.sweep.prepare import PreparedModel
 from experiments.sweep.settings import DeviceChoice, SweepSettings
@@ -94,7 +94,7 @@ def test_a_problem_is_made_again_from_its_own_devices(mlp):
     for request in requests(MLP, "equal", FAST, memory_models=("inference", "training")):
         problem = mlp.problem(request)
         given = request.devices.read()
-        from experiments.devices import DeviceSet
+        from experiments.problems.devices import DeviceSet
 
         specs = () if given is None else given.specs
         again = DeviceSet(problem.devices, problem.interconnect, specs)

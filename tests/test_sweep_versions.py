@@ -20,7 +20,14 @@ def test_an_answer_depends_on_libraries_and_sources():
 
 
 def test_the_digest_changes_with_every_source_but_for_what_shows_answers(tmp_path, monkeypatch):
-    for folder in ("solver", "fx_bridge", "experiments/sweep", "experiments/reports"):
+    for folder in (
+        "solver",
+        "fx_bridge",
+        "experiments/sweep",
+        "experiments/reports",
+        "experiments/zoo",
+        "experiments/commands",
+    ):
         (tmp_path / folder).mkdir(parents=True)
     monkeypatch.setattr(module, "_ROOT", tmp_path)
     digests = [module._source_digest()]
@@ -29,13 +36,17 @@ def test_the_digest_changes_with_every_source_but_for_what_shows_answers(tmp_pat
         ("solver/a.py", "1"),
         ("solver/b.py", "1"),
         ("fx_bridge/b.py", "1"),
-        ("experiments/models.py", "1"),
+        ("experiments/zoo/models.py", "1"),
         ("experiments/sweep/worker.py", "1"),
     ):
         (tmp_path / name).write_text(content)
         digests.append(module._source_digest())
     assert len(set(digests)) == len(digests)
-    for name in ("experiments/reports/html.py", "experiments/list_commands.py", "solver/a.txt"):
+    for name in (
+        "experiments/reports/html.py",
+        "experiments/commands/list_commands.py",
+        "solver/a.txt",
+    ):
         (tmp_path / name).write_text("1")
         assert module._source_digest() == digests[-1]
 

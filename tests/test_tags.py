@@ -14,8 +14,8 @@ from torch.fx.passes.split_utils import split_by_tags as torch_split_by_tags
 from fx_bridge.capture import CapturedGraph, capture
 from fx_bridge.colocation import colocation_groups
 from fx_bridge.equivalence import check_equivalence
+from fx_bridge.splits.tags import plan_from_tags, split_by_tags
 from fx_bridge.splitting import split_by_plan
-from fx_bridge.tags import plan_from_tags, split_by_tags
 from solver import PartitionError, PartitionPlan
 
 

@@ -8,10 +8,10 @@ import pytest
 import typer.main
 from documents import ROOT
 
-from experiments.app import app
 from experiments.cli import main
+from experiments.commands.app import app
+from experiments.commands.options import LimitOptions, ProblemOptions
 from experiments.exit_codes import EXIT_CODES
-from experiments.options import LimitOptions, ProblemOptions
 
 GROUP = typer.main.get_command(app)
 PAGE = (ROOT / "docs" / "terminal.md").read_text(encoding="utf-8")

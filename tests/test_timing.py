@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge import timing
 from fx_bridge.capture import capture
+from fx_bridge.costing import timing
+from fx_bridge.costing.timing import OperatorTimes, measure_operators
 from fx_bridge.costs import measured_latency_ns
-from fx_bridge.timing import OperatorTimes, measure_operators
 from solver import PartitionError
 
 

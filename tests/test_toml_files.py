@@ -1,6 +1,6 @@
 import pytest
 
-from experiments.toml_files import read_toml, table_fields
+from experiments.problems.toml_files import read_toml, table_fields
 from solver import PartitionError
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge.transfers import (
+from fx_bridge.placing.transfers import (
     Sent,
     call_with_weights,
     check_untrained,

@@ -11,9 +11,9 @@ from fx_bridge.batch import batch_dimensions
 from fx_bridge.capture import capture
 from fx_bridge.colocation import colocation_groups
 from fx_bridge.equivalence import check_equivalence
-from fx_bridge.split_reader import stage_graph
+from fx_bridge.pipelining.unsplit import captured_of
+from fx_bridge.splits.split_reader import stage_graph
 from fx_bridge.splitting import split_by_plan
-from fx_bridge.unsplit import captured_of
 from solver import PartitionError
 
 

@@ -4,7 +4,7 @@ import pytest
 import typer
 import typer.main
 
-from experiments.usage import explain_usage
+from experiments.commands.usage import explain_usage
 
 app = typer.Typer()
 

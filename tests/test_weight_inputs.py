@@ -4,7 +4,7 @@ from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fx_bridge.capture import capture
-from fx_bridge.weight_inputs import inputs_to_weights, is_weight
+from fx_bridge.capturing.weight_inputs import inputs_to_weights, is_weight
 from solver import PartitionError
 
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.models import ZOO, ModelSpec, build_model
-from experiments.weightless import build_weightless, give_memory
+from experiments.pipelines.weightless import build_weightless, give_memory
+from experiments.zoo.models import ZOO, ModelSpec, build_model
 from fx_bridge.capture import capture
-from fx_bridge.graph_digest import first_difference, graph_lines
+from fx_bridge.capturing.graph_digest import first_difference, graph_lines
 from solver import PartitionError
 
 

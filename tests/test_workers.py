@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.workers import WorkerGroup, WorkerProcess, exit_words
+from experiments.pipelines.workers import WorkerGroup, WorkerProcess, exit_words
 from solver import PartitionError
 
 
@@ -77,7 +77,7 @@ def test_a_worker_that_is_late_is_named():
 def test_workers_and_what_they_started_end_when_their_parent_is_killed():
     code = """
 import sys, time
-from experiments.workers import WorkerGroup
+from experiments.pipelines.workers import WorkerGroup
 with WorkerGroup("echo_worker", 2, time_limit_s=60) as group:
     answers = group.ask([{"do": "echo", "word": ""}] * 2)
     answers += group.ask([{"do": "spawn"}] * 2)

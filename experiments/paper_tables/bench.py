@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from experiments.comparison import operator_graph, with_progress
-from experiments.instances import derived_device_sets
 from experiments.interrupt import run_interruptibly
-from experiments.models import DEFAULT_MODELS, ZOO, build_model
+from experiments.problems.instances import derived_device_sets
 from experiments.progress import ProgressLine
 from experiments.records import OWN_PLANNERS, Case, CaseKey, PlannerRow
+from experiments.zoo.models import DEFAULT_MODELS, ZOO, build_model
 from solver import PCIE, SOLVERS, PartitionProblem, SolveLimits, SolveResult, SolveStatus, solve
 from solver.quantities import format_gap, format_seconds
 

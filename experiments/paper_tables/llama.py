@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from experiments.comparison import operator_graph
-from experiments.devices import parse_devices
-from experiments.models import ZOO, build_model
 from experiments.paper_tables.bench import ANSWER, Bench
 from experiments.paper_tables.tables import PaperTable
 from experiments.planners.running import plan_row
 from experiments.planners.task import PlanningTask
+from experiments.problems.devices import parse_devices
 from experiments.records import CaseKey, PlannerRow
+from experiments.zoo.models import ZOO, build_model
 from solver import PCIE, PartitionProblem, SolveResult, SolveStatus
 from solver.quantities import format_bytes, format_value
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from experiments.generators import GeneratorSettings, generate, generate_problem
 from experiments.paper_tables.bench import ALONE, Bench
 from experiments.paper_tables.tables import PaperTable
-from experiments.published_workloads import OPTIMA_MS, PREFIX
-from experiments.synthetic import with_devices
-from experiments.workloads import load_workload
+from experiments.problems.generators import GeneratorSettings, generate, generate_problem
+from experiments.problems.published_workloads import OPTIMA_MS, PREFIX
+from experiments.problems.synthetic import with_devices
+from experiments.problems.workloads import load_workload
 from solver import PartitionProblem, SolveResult, SolveStatus
 from solver.quantities import MISSING
 

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Final
 
 from experiments.interrupt import run_interruptibly
-from experiments.models import describe_error
 from experiments.planners.registry import check_planner
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
 from experiments.planners.time_limit import call_within
 from experiments.records import CaseKey, PlannerRow
 from experiments.search_trace import SearchTrace
+from experiments.zoo.models import describe_error
 from solver import SOLVERS, SolveLimits, SolveResult, SolveStatus
 
 _TOLD: Final = 3

@@ -38,7 +38,7 @@ def repeated_layers(module: torch.nn.Module, captured: CapturedGraph) -> list[tu
     """
     from torch import nn
 
-    from fx_bridge.module_paths import module_operators
+    from fx_bridge.modules.module_paths import module_operators
 
     operators = module_operators(captured)
     found: list[tuple[str, ...]] = []

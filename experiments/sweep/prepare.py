@@ -8,16 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.comparison import operator_graph
-from experiments.devices import DeviceSet, parse_link
-from experiments.instances import derived_device_sets, one_device_bytes
-from experiments.models import (
-    LoadedModel,
-    ModelSpec,
-    build_model,
-    others_code,
-    resolve_model,
-)
-from experiments.problem_request import (
+from experiments.problems.devices import DeviceSet, parse_link
+from experiments.problems.instances import derived_device_sets, one_device_bytes
+from experiments.problems.problem_request import (
     ProblemRequest,
     change_problem,
     problem_of_graph,
@@ -27,6 +20,13 @@ from experiments.records import ModelRecord
 from experiments.sweep.cases import CaseRequest
 from experiments.sweep.settings import OWN
 from experiments.sweep.sources import ModelSource
+from experiments.zoo.models import (
+    LoadedModel,
+    ModelSpec,
+    build_model,
+    others_code,
+    resolve_model,
+)
 from solver import (
     PCIE,
     Device,

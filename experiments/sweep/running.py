@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
 from experiments.comparison import environment
-from experiments.models import describe_error
 from experiments.planners.registry import PLANNERS
 from experiments.planners.task import PlannerSpec
 from experiments.records import CaseKey, PlannerRow
@@ -32,6 +31,7 @@ from experiments.sweep.settings import SweepSettings
 from experiments.sweep.sources import ModelSource
 from experiments.sweep.store import FAILURES, PreparedCase, SweepStore
 from experiments.sweep.versions import versions
+from experiments.zoo.models import describe_error
 from solver import PartitionError
 
 T = TypeVar("T")

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from experiments.devices import (
+from experiments.commands.option_reading import read_objective
+from experiments.planners.registry import check_planner
+from experiments.problems.devices import (
     DEVICE_SECTIONS,
     DeviceSet,
     device_table,
@@ -16,11 +18,9 @@ from experiments.devices import (
     parse_link,
     parse_memory,
 )
-from experiments.option_reading import read_objective
-from experiments.planners.registry import check_planner
+from experiments.problems.toml_files import read_toml, table_fields
 from experiments.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
 from experiments.sweep.sources import ModelSource, read_model
-from experiments.toml_files import read_toml, table_fields
 from solver import MEMORY_MODELS, GiB, PartitionError, SolveLimits
 from solver.checks import check_choice, check_positive
 from solver.serialization import read_json
@@ -29,7 +29,8 @@ from solver.training import SCHEDULES
 T = TypeVar("T")
 
 DERIVED: Final = ("equal", "unequal", "roomy")
-"""Devices as :func:`experiments.instances.derived_device_sets` derives them from a model."""
+"""Devices as :func:`experiments.problems.instances.derived_device_sets` derives them from a
+model."""
 OWN: Final = "own"
 """The devices that a saved problem, a workload or a generated graph brings."""
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from experiments.generators import GENERATORS, GeneratorSettings, generate_problem
-from experiments.models import ZOO
-from experiments.published_workloads import PREFIX, workload_path
-from experiments.toml_files import table_fields
-from experiments.workloads import instance_from_json
+from experiments.problems.generators import GENERATORS, GeneratorSettings, generate_problem
+from experiments.problems.published_workloads import PREFIX, workload_path
+from experiments.problems.toml_files import table_fields
+from experiments.problems.workloads import instance_from_json
+from experiments.zoo.models import ZOO
 from solver import PartitionError, PartitionProblem
 from solver.serialization import read_json
 
@@ -130,7 +130,7 @@ def command_line_model(text: str) -> ModelSource:
     if _is_file(text):
         return _read_file({"file": text}, f"--model {text!r}", Path())
     if not text.lower().endswith(".pt2") and ":" not in text:
-        from experiments.models import resolve_model
+        from experiments.zoo.models import resolve_model
 
         # It says what comes close.
         resolve_model(text)

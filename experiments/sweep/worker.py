@@ -1,6 +1,6 @@
 """A worker of sweeps: makes problems, and answers cells, in a process that may be ended.
 
-Run as ``python -m experiments.sweep.worker``; see :mod:`experiments.workers`.
+Run as ``python -m experiments.sweep.worker``; see :mod:`experiments.pipelines.workers`.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.devices import DeviceSet
-from experiments.models import describe_error
+from experiments.pipelines.workers import serve
 from experiments.planners.registry import PLANNERS
 from experiments.planners.running import plan_row
 from experiments.planners.task import PlanningTask
+from experiments.problems.devices import DeviceSet
 from experiments.records import CaseKey, PlannerRow
 from experiments.sweep.cases import CaseRequest
 from experiments.sweep.packing import from_text, pack, to_text, unpack
@@ -23,7 +23,7 @@ from experiments.sweep.prepare import PreparedModel
 from experiments.sweep.rows import row_to_json
 from experiments.sweep.sources import ModelSource
 from experiments.sweep.versions import difference, versions
-from experiments.workers import serve
+from experiments.zoo.models import describe_error
 from solver import (
     SOLVERS,
     Device,

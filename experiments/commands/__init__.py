@@ -1,0 +1,1 @@
+"""The commands of ``fxpartition``: their options, what they print, how they end."""

@@ -1,0 +1,162 @@
+"""Answers of searches and studies: found, saved, printed, and an exit code."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from experiments.commands.output import make_console, print_json, say, say_written
+from experiments.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
+from experiments.interrupt import run_interruptibly
+from solver import (
+    Diagnosis,
+    PartitionProblem,
+    SolveLimits,
+    SolveResult,
+    SolveStatus,
+    diagnose,
+    save_plan,
+    summary,
+)
+from solver import solve as run_solver
+from solver.quantities import printable
+
+if TYPE_CHECKING:
+    from experiments.progress import ProgressLine
+    from experiments.records import Study
+
+
+def solve_all(
+    problem: PartitionProblem,
+    solvers: Iterable[str],
+    limits: SolveLimits,
+    model: str,
+    progress: ProgressLine,
+) -> list[SolveResult]:
+    """Solve a problem by each of `solvers` in turn."""
+    results: list[SolveResult] = []
+    shown = replace(limits, on_progress=progress.search)
+    for name in solvers:
+        progress.step(f"{model}: {name}")
+        search = functools.partial(run_solver, problem, shown, solver=name)
+        results.append(run_interruptibly(search))
+    return results
+
+
+def finish(
+    problem: PartitionProblem,
+    results: list[SolveResult],
+    limits: SolveLimits,
+    out: str | None,
+    as_json: bool,
+) -> None:
+    """Save the plan of the last answer, which was asked for; print all; exit by its status.
+
+    When no plan exists it says why, which may take as long as `limits` allow once more.
+    """
+    asked = results[-1]
+    # Whoever reads what is printed may stop reading; the file is written by then.
+    if out is not None and asked.objective is not None and asked.plan is not None:
+        save_plan(asked.plan, out)
+        say_written(out)
+    explain = functools.partial(
+        run_interruptibly, functools.partial(diagnose, problem, limits, result=asked)
+    )
+    if as_json:
+        answer = result_json(problem, asked)
+        if asked.status is SolveStatus.INFEASIBLE:
+            answer["diagnosis"] = _diagnosis_json(explain())
+        if len(results) > 1:
+            answer["baseline"] = result_json(problem, results[0])
+        print_json(answer)
+    else:
+        print(summary(problem, results))
+    if asked.status is SolveStatus.INFEASIBLE:
+        say(f"no plan exists: {asked.reason}")
+        if not as_json:
+            say(explain().text)
+        raise typer.Exit(EXIT_NO_PLAN)
+    if asked.objective is None:
+        say(f"no plan found, and none ruled out: {asked.reason}")
+        raise typer.Exit(EXIT_TIME_OUT)
+
+
+def finish_study(study: Study, out: str | None, as_json: bool) -> None:
+    """Write the report of a study into the folder `out`, if any, and print the study."""
+    from experiments.reports.headline import headline
+    from experiments.reports.study_json import study_to_json
+    from experiments.reports.terminal import study_table
+    from experiments.reports.writing import write_report
+
+    if out is not None:
+        for written in write_report(study, out):
+            say_written(written)
+    if as_json:
+        print_json(study_to_json(study))
+        return
+    console = make_console()
+    console.print(study_table(study, console.width))
+    for finding in headline(study):
+        console.print(printable(str(finding)), markup=False)
+
+
+def result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, Any]:
+    """Return an answer as plain data."""
+    plan = None if result.objective is None else result.plan
+    evaluation = result.evaluation
+    return {
+        "status": result.status.value,
+        "solver": result.solver,
+        "objective": result.objective,
+        "objective_bound": result.objective_bound,
+        "gap": result.gap,
+        "objectives": dict(zip(problem.objective, result.objective_values or (), strict=False)),
+        "wall_time_s": result.wall_time_s,
+        "reason": result.reason,
+        "device_order": [] if plan is None else list(plan.device_order),
+        "chunks": None if plan is None else dict(plan.chunks),
+        "assignment": None if plan is None else dict(plan.assignment),
+        "devices": [
+            {
+                "name": usage.device,
+                "operators": len(usage.operators),
+                "capacity_bytes": usage.capacity_bytes,
+                "memory_bytes": usage.memory_bytes,
+                "compute_ns": usage.compute_ns,
+                "send_ns": usage.send_ns,
+                "receive_ns": usage.receive_ns,
+                "load_ns": usage.load_ns,
+            }
+            for usage in (() if evaluation is None else evaluation.usage)
+        ],
+    }
+
+
+def _diagnosis_json(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {
+        "text": diagnosis.text,
+        "status": diagnosis.status.value,
+        "conflict": [
+            {"kind": type(limit).__name__, **asdict(limit)} for limit in diagnosis.conflict
+        ],
+        "is_minimal": diagnosis.is_minimal,
+        "shortfalls": [
+            {**asdict(shortfall), "missing_bytes": shortfall.missing_bytes}
+            for shortfall in diagnosis.shortfalls
+        ],
+        "remedies": [
+            {
+                "kind": type(remedy.change).__name__,
+                **asdict(remedy.change),
+                "is_least": remedy.change.is_least,
+                "text": remedy.change.text,
+            }
+            for remedy in diagnosis.remedies
+        ],
+        "time_ran_out": diagnosis.time_ran_out,
+        "wall_time_s": diagnosis.wall_time_s,
+    }

@@ -1,0 +1,156 @@
+"""What a person wrote as options, as values; whatever says nothing is refused in one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from experiments.commands.options import OPTIMIZERS, LimitOptions, ProblemOptions
+from experiments.problems.problem_request import ProblemRequest
+from solver import (
+    MEMORY_MODELS,
+    OBJECTIVES,
+    Interconnect,
+    PartitionError,
+    SolveLimits,
+    check_solver,
+)
+from solver.checks import check_choice
+from solver.training import SCHEDULES
+
+if TYPE_CHECKING:
+    from experiments.problems.devices import DeviceSet
+    from fx_bridge.modules.hand_made import Pin
+
+
+def read_request(options: ProblemOptions) -> ProblemRequest:
+    """Read the options of a problem, before any model is built.
+
+    Raises
+    ------
+    PartitionError
+        If one of them says nothing that can be understood.
+    """
+    from experiments.problems.devices import parse_link
+
+    check_choices(options)
+    check_given(options.profile, "--profile", "gpt2.profile.json")
+    request = ProblemRequest(
+        devices=_read_devices(options.devices),
+        interconnect=None
+        if options.link is None
+        else Interconnect(default=parse_link(options.link)),
+        objective=read_objective(options.objective),
+        memory_model=options.memory_model,
+        chunks_per_device=options.chunks,
+        max_devices=options.max_devices,
+        keep_whole=tuple(options.keep_whole or ()),
+        pins=read_pins(options.pin),
+        cut_after=tuple(options.cut_after or ()),
+        schedule=options.schedule,
+        microbatches=options.microbatches,
+        optimizer=options.optimizer,
+        communication_scale=options.communication_scale,
+        with_host=not options.no_host,
+    )
+    if options.profile is None:
+        return request
+
+    from experiments.pipelines.profiling import Profile
+
+    return replace(request, profile=Profile.load(options.profile))
+
+
+def check_choices(options: ProblemOptions) -> None:
+    """Refuse names that are none of those that an option takes."""
+    for value, allowed, name in (
+        (options.memory_model, MEMORY_MODELS, "--memory-model"),
+        (options.schedule, SCHEDULES, "--schedule"),
+        (options.optimizer, OPTIMIZERS, "--optimizer"),
+    ):
+        if value is not None:
+            check_choice(value, allowed, name)
+
+
+def read_objective(text: str | None) -> tuple[str, ...] | None:
+    """Return the objectives that `text` names with commas between them, or None."""
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in OBJECTIVES:
+            raise PartitionError(
+                f"--objective: {name!r} is unknown; write one or more of {', '.join(OBJECTIVES)}"
+            )
+        if names.count(name) > 1:
+            raise PartitionError(f"--objective {text!r} names {name} twice; name each once")
+    return names
+
+
+def read_limits(options: LimitOptions) -> SolveLimits:
+    """Return the limits of a search; from a command it always ends, so that JSON can say when."""
+    if not options.time_limit > 0 or math.isinf(options.time_limit):
+        raise PartitionError(
+            f"--time-limit is {options.time_limit:g}; write a positive number of seconds, such as "
+            "60"
+        )
+    try:
+        return SolveLimits(options.time_limit, options.workers, options.seed, options.deterministic)
+    except PartitionError as error:
+        # The other options are called as what they set.
+        raise PartitionError(f"--{error}") from None
+
+
+def check_given(value: str | None, name: str, example: str) -> None:
+    """Refuse the empty name of a file or folder, which stands for the current folder elsewhere."""
+    if value == "":
+        raise PartitionError(f"{name} is empty; write a name such as {example}")
+
+
+def read_solvers(entries: Sequence[str] | None, default: Sequence[str]) -> tuple[str, ...]:
+    """Return the solvers that the options --solver name, each once."""
+    given = [name.strip() for entry in entries or default for name in entry.split(",")]
+    for name in given:
+        check_solver(name)
+    return tuple(dict.fromkeys(given))
+
+
+def read_planners(entries: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the planners that the options --planner name, each once."""
+    from experiments.planners.registry import check_planner
+
+    given = [name.strip() for entry in entries or () for name in entry.split(",")]
+    for name in given:
+        check_planner(name)
+    return tuple(dict.fromkeys(given))
+
+
+def read_pins(entries: Sequence[str] | None) -> dict[str, Pin]:
+    """Return what the options --pin say: names to stages or to devices."""
+    pins: dict[str, Pin] = {}
+    for entry in entries or ():
+        name, _, where = entry.rpartition("=")
+        if not name or not where:
+            raise PartitionError(
+                f"--pin {entry!r}: write a module or operator, '=', and a device or stage, "
+                "such as lm_head=gpu3 or lm_head=3"
+            )
+        if name in pins:
+            raise PartitionError(f"--pin {name!r} is given twice; give it once")
+        pins[name] = int(where) if where.isdecimal() else tuple(where.split(","))
+    return pins
+
+
+def _read_devices(entries: Sequence[str] | None) -> DeviceSet | None:
+    from experiments.problems.devices import parse_devices
+
+    if not entries:
+        return None
+    if len(entries) > 1:
+        raise PartitionError(
+            f"--devices is given {len(entries)} times; a plan is for one set: write its devices "
+            "with commas between them, such as 80GB,24GB"
+        )
+    return parse_devices(entries[0])

@@ -1,0 +1,365 @@
+"""The options of the command line, one type each: the same are named the same everywhere.
+
+Those that many commands take come in groups (:mod:`experiments.commands.option_groups`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, ClassVar, Final
+
+import typer
+
+from experiments.commands.completions import (
+    complete_described,
+    complete_devices,
+    complete_files,
+    complete_from,
+    complete_models,
+    complete_planners,
+)
+from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
+from solver.training import SCHEDULES
+
+PROBLEM_PANEL: Final = "Problem"
+SEARCH_PANEL: Final = "Search"
+OUTPUT_PANEL: Final = "Output"
+
+MOST_CHUNKS: Final = 1000
+MOST_DEVICES: Final = 1024
+MOST_MICROBATCHES: Final = 100_000
+MOST_SECONDS: Final = 10_000_000
+"""Of what no plan has so many of, and no run takes so long: a slip is refused, not tried."""
+
+OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw")
+
+SOLVER_DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "auto": "picks one that proves, and the answer names it",
+        "greedy": "the size-based heuristic, the baseline",
+        "chain": "the best cut of a fixed order",
+        "ideal-dp": "exact, for graphs with few ideals",
+        "coarse": "a plan and a bound of graphs of more than 20,000 operators",
+        "cp-sat": "exact, by constraint programming",
+    }
+)
+
+# -- what is planned ----------------------------------------------------------------------
+
+ModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help="A zoo name (see: fxpartition models), an import string package.module:factory "
+        "whose factory returns (module, args) or (module, args, kwargs), a model.pt2 of "
+        "torch.export.save, a saved problem.json, or published:NAME.",
+        autocompletion=complete_models,
+    ),
+]
+PlanArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="PLAN.json",
+        help="A plan that plan or solve wrote.",
+        autocompletion=complete_files(".json"),
+    ),
+]
+DevicesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--devices",
+        metavar="DEVICES",
+        help="Such as 4x24GiB, or 80GB,24GB, or 2x80GiB@a100-80gb, or a .toml file.",
+        autocompletion=complete_devices,
+    ),
+]
+DeviceSetsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--devices",
+        metavar="DEVICES",
+        help="As for plan; repeated, several sets. Derived from each model's size if left out.",
+        autocompletion=complete_devices,
+    ),
+]
+LinkOption = Annotated[
+    str | None,
+    typer.Option(
+        "--link",
+        metavar="LINK",
+        help="Between any two devices, such as 25GB/s,10us or unlimited; "
+        "without it PCIe: 25GB/s,10us.",
+        autocompletion=complete_from(("25GB/s,10us", "unlimited")),
+    ),
+]
+ObjectiveOption = Annotated[
+    str | None,
+    typer.Option(
+        "--objective",
+        metavar="NAMES",
+        help=f"One or more, in order of weight, of {', '.join(OBJECTIVES)}; bottleneck if left "
+        "out, and step with a schedule.",
+        autocompletion=complete_from(OBJECTIVES, several=True),
+    ),
+]
+MemoryOption = Annotated[
+    str | None,
+    typer.Option(
+        "--memory-model",
+        metavar="NAME",
+        help=f"One of {', '.join(MEMORY_MODELS)}; inference if left out.",
+        autocompletion=complete_from(MEMORY_MODELS),
+    ),
+]
+ChunksOption = Annotated[
+    int | None,
+    typer.Option(
+        "--chunks",
+        min=1,
+        max=MOST_CHUNKS,
+        metavar="COUNT",
+        help="Most stages of a device (interleaved pipeline stages).",
+    ),
+]
+MaxDevicesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--max-devices",
+        min=1,
+        max=MOST_DEVICES,
+        metavar="COUNT",
+        help="Most devices that a plan may use.",
+    ),
+]
+KeepWholeOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--keep-whole",
+        metavar="MODULE",
+        help="A module that stays on one device, or a pattern such as 'model.layers.*'; several "
+        "on one device as 'wte+lm_head'. May be repeated.",
+    ),
+]
+PinOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pin",
+        metavar="NAME=WHERE",
+        help="Where a module, at any depth, or an operator runs: a device, several with commas "
+        "between them, or the number of a stage, from 0. May be repeated.",
+    ),
+]
+CutAfterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--cut-after",
+        metavar="NAME",
+        help="A module, at any depth, or an operator after which a stage ends. May be repeated.",
+    ),
+]
+ScheduleOption = Annotated[
+    str | None,
+    typer.Option(
+        "--schedule",
+        metavar="NAME",
+        help=f"Plan a pipeline that runs by {' or '.join(SCHEDULES)}: values are passed from stage "
+        "to stage, and the objective is step if none is given.",
+        autocompletion=complete_from(SCHEDULES),
+    ),
+]
+MicrobatchesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--microbatches",
+        min=1,
+        max=MOST_MICROBATCHES,
+        metavar="COUNT",
+        help="In a step of the pipeline; the example inputs are one.",
+    ),
+]
+OptimizerOption = Annotated[
+    str | None,
+    typer.Option(
+        "--optimizer",
+        metavar="NAME",
+        help=f"Of training, whose state needs memory: one of {', '.join(OPTIMIZERS)}; adamw if "
+        "left out.",
+        autocompletion=complete_from(OPTIMIZERS),
+    ),
+]
+ProfileOption = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="FILE",
+        help="Measured times, as fxpartition profile wrote them.",
+        autocompletion=complete_files(".json"),
+    ),
+]
+CommunicationScaleOption = Annotated[
+    float | None,
+    typer.Option(
+        "--communication-scale",
+        metavar="FACTOR",
+        help="Of a published workload's communication costs; 1000 where they are in seconds.",
+    ),
+]
+NoHostOption = Annotated[
+    bool,
+    typer.Option("--no-host", help="Leave a published workload's CPUs out: accelerators only."),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemOptions:
+    """What is planned, for which devices, and what is best."""
+
+    PANEL: ClassVar[str] = PROBLEM_PANEL
+
+    devices: DevicesOption = None
+    link: LinkOption = None
+    objective: ObjectiveOption = None
+    memory_model: MemoryOption = None
+    chunks: ChunksOption = None
+    max_devices: MaxDevicesOption = None
+    keep_whole: KeepWholeOption = None
+    pin: PinOption = None
+    cut_after: CutAfterOption = None
+    schedule: ScheduleOption = None
+    microbatches: MicrobatchesOption = None
+    optimizer: OptimizerOption = None
+    profile: ProfileOption = None
+    communication_scale: CommunicationScaleOption = None
+    no_host: NoHostOption = False
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedOptions(ProblemOptions):
+    """What is compared, on any number of device sets."""
+
+    devices: DeviceSetsOption = None
+
+
+# -- how it is searched -------------------------------------------------------------------
+
+LimitOption = Annotated[
+    float, typer.Option("--time-limit", metavar="SECONDS", help="For each search.")
+]
+WorkersOption = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="COUNT",
+        help="Search threads; one per core, but at least three, if left out.",
+    ),
+]
+SeedOption = Annotated[
+    int, typer.Option("--seed", metavar="NUMBER", help="Of every random choice.")
+]
+DeterministicOption = Annotated[
+    bool,
+    typer.Option(
+        "--deterministic",
+        help="The same plan in every run on any number of workers; the time limit then counts "
+        "seconds of work, which may take longer.",
+    ),
+]
+SolverOption = Annotated[
+    str,
+    typer.Option(
+        "--solver",
+        metavar="NAME",
+        help=f"One of {', '.join(SOLVERS)}; auto picks one that proves, and the answer names it.",
+        autocompletion=complete_described(SOLVER_DESCRIPTIONS),
+    ),
+]
+SolversOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--solver",
+        metavar="NAME",
+        help=f"Some of {', '.join(SOLVERS)}, with commas or repeated; greedy, chain and auto if "
+        "left out.",
+        autocompletion=complete_described(SOLVER_DESCRIPTIONS),
+        rich_help_panel=SEARCH_PANEL,
+    ),
+]
+
+
+PlannersOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--planner",
+        metavar="NAME",
+        help="Some of those that fxpartition planners lists, with commas or repeated; if left "
+        "out, greedy, chain, auto and every peer that answers within seconds.",
+        autocompletion=complete_planners,
+        rich_help_panel=SEARCH_PANEL,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LimitOptions:
+    """How long and by what each plan is searched for."""
+
+    PANEL: ClassVar[str] = SEARCH_PANEL
+
+    time_limit: LimitOption = 60.0
+    workers: WorkersOption = None
+    seed: SeedOption = 0
+    deterministic: DeterministicOption = False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOptions(LimitOptions):
+    """How a plan is searched for."""
+
+    solver: SolverOption = "auto"
+
+
+# -- what comes out -----------------------------------------------------------------------
+
+JsonOption = Annotated[
+    bool,
+    typer.Option("--json", help="Print JSON for programs.", rich_help_panel=OUTPUT_PANEL),
+]
+PlanOutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FILE",
+        help="Save the plan, for split, score and hand-over.",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
+]
+ProblemOutOption = Annotated[
+    str,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FILE",
+        help="Save the problem, for solve.",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
+]
+
+# -- processes ----------------------------------------------------------------------------
+
+ThreadsOption = Annotated[
+    int,
+    typer.Option("--threads", min=1, max=MOST_DEVICES, metavar="COUNT", help="Of each process."),
+]
+ProcessLimitOption = Annotated[
+    float,
+    typer.Option(
+        "--process-limit",
+        min=1,
+        max=MOST_SECONDS,
+        metavar="SECONDS",
+        help="For all that the processes do.",
+    ),
+]

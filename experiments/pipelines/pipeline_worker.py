@@ -1,0 +1,127 @@
+"""One process of a pipeline on this machine: measures operators, runs stages, times them.
+
+Started by :mod:`experiments.pipelines.pipeline_group`, which says what the jobs are; one process
+answers many, and keeps the models that it has captured.
+"""
+
+from __future__ import annotations
+
+import gc
+import platform
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed
+
+from experiments.pipelines.link_timing import ping_pong
+from experiments.pipelines.workers import serve
+from experiments.zoo.models import build_model, resolve_model
+from fx_bridge.capture import CapturedGraph, capture
+from fx_bridge.capturing.graph_digest import graph_digest
+from fx_bridge.costing.timing import measure_operators
+from fx_bridge.costing.workspaces import measure_workspaces
+from solver import PartitionError
+from solver.serialization import plan_from_json
+
+
+class Worker:
+    """The state of a process between jobs."""
+
+    def __init__(self) -> None:
+        self._rank = 0
+        self._captured: dict[str, CapturedGraph] = {}
+        self._groups: dict[int, distributed.ProcessGroup] = {}
+
+    def handle(self, job: dict[str, Any]) -> Mapping[str, Any]:
+        """Do one job."""
+        jobs: dict[str, Callable[..., dict[str, Any]]] = {
+            "join": self.join,
+            "link": self.link,
+            "measure": self.measure,
+            "run": self.run,
+        }
+        return jobs[job.pop("task")](**job)
+
+    def join(self, *, rank: int, world: int, store: str, threads: int) -> dict[str, Any]:
+        """Join the process group."""
+        torch.set_num_threads(threads)
+        self._rank = rank
+        distributed.init_process_group(
+            "gloo", init_method=Path(store).as_uri(), rank=rank, world_size=world
+        )
+        # Every process takes part in the making of every group.
+        for count in range(1, world + 1):
+            self._groups[count] = distributed.new_group(list(range(count)))
+        return {
+            "machine": {
+                "host": platform.node(),
+                "system": platform.platform(),
+                "capability": torch.backends.cpu.get_cpu_capability(),
+                "torch": str(torch.__version__),
+            }
+        }
+
+    def link(self) -> dict[str, Any]:
+        """Measure the link between ranks 0 and 1."""
+        return {"samples": ping_pong(self._rank) if self._rank < 2 else []}
+
+    def measure(
+        self, *, model: str, training: bool, repeats: int, processes: int
+    ) -> dict[str, Any]:
+        """Measure the operators of a model, at the same time as the other first `processes`."""
+        if self._rank >= processes:
+            return {}
+        captured = self._model(model)
+        together = self._groups[processes]
+        times = measure_operators(
+            captured,
+            repeats=repeats,
+            training=training,
+            before_run=lambda: distributed.barrier(together),
+        )
+        workspaces = measure_workspaces(captured, training=training)
+        return {
+            "graph_digest": graph_digest(captured),
+            "workspace_bytes": dict(workspaces.forward_bytes),
+            "backward_workspace_bytes": dict(workspaces.backward_bytes),
+            "forward_ns": dict(times.forward_ns),
+            "backward_ns": dict(times.backward_ns),
+            "forward_permille": times.forward_permille,
+            "backward_permille": times.backward_permille,
+        }
+
+    def run(self, *, model: str, plans: list[dict[str, Any]], **settings: Any) -> dict[str, Any]:
+        """Run plans of a model in turn, as :mod:`experiments.pipelines.plan_steps` says."""
+        from experiments.pipelines.plan_steps import run_in_turn
+
+        found = run_in_turn(
+            self._model(model),
+            list(map(plan_from_json, plans)),
+            self._rank,
+            self._groups,
+            **settings,
+        )
+        return {"plans": found}
+
+    def _model(self, name: str) -> CapturedGraph:
+        if name not in self._captured:
+            # One at a time: the next model may need the memory.
+            self._captured.clear()
+            gc.collect()
+            spec = resolve_model(name)
+            if isinstance(spec, Path):
+                raise PartitionError(f"{name} is a saved problem; name a model to be built")
+            loaded = build_model(spec)
+            self._captured[name] = capture(loaded.module, loaded.args, loaded.kwargs)
+        return self._captured[name]
+
+
+def main() -> None:
+    """Serve until the parent ends."""
+    serve(Worker().handle)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""Solve a measured model by several solvers, run their plans as pipelines, compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments.pipelines.pipeline_group import PipelineGroup
+from experiments.pipelines.prediction import PlanRow, predict
+from experiments.pipelines.profiling import Profile
+from experiments.problems.instances import devices_by_shares
+from experiments.zoo.models import build_model, others_code, resolve_model
+from solver import (
+    Device,
+    Interconnect,
+    PartitionError,
+    PartitionPlan,
+    PartitionProblem,
+    SolveLimits,
+    check_solver,
+    solve,
+)
+from solver.checks import check_positive
+from solver.training import Schedule
+
+if TYPE_CHECKING:
+    from fx_bridge.capture import CapturedGraph
+    from fx_bridge.modules.hand_made import Pin
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    """What is run, and how.
+
+    Parameters
+    ----------
+    devices : tuple of Device, optional
+        One process each; without, as many as `shares` has numbers, with memory in their
+        proportions and `slack_permille` thousandths of what the model needs on one device.
+    shares : tuple of int
+    slack_permille : int
+    training : bool
+    schedule : {"gpipe", "1f1b"}
+    microbatches, steps : int
+        Steps are what is timed, after two that are not.
+    solvers : tuple of str
+    objective : tuple of str
+    limits : SolveLimits
+        Of each solver.
+    interconnect : Interconnect, optional
+        Instead of the measured link.
+    chunks_per_device : int
+    max_devices : int, optional
+    keep_whole : tuple of str
+    pins : mapping of str to str, sequence of str, or int
+    cut_after : tuple of str
+        See :func:`fx_bridge.to_digraph` and :func:`fx_bridge.modules.hand_made.with_hand_made`.
+    """
+
+    devices: tuple[Device, ...] | None = None
+    shares: tuple[int, ...] = (3, 2)
+    slack_permille: int = 1650
+    training: bool = False
+    schedule: Schedule = "1f1b"
+    microbatches: int = 4
+    steps: int = 9
+    solvers: tuple[str, ...] = ("greedy", "chain", "auto")
+    objective: tuple[str, ...] = ("step",)
+    limits: SolveLimits = field(default_factory=lambda: SolveLimits(time_limit_s=30.0))
+    interconnect: Interconnect | None = None
+    chunks_per_device: int = 1
+    max_devices: int | None = None
+    keep_whole: tuple[str, ...] = ()
+    pins: Mapping[str, Pin] = field(default_factory=dict)
+    cut_after: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_positive(self.microbatches, "microbatches")
+        check_positive(self.steps, "steps")
+        if not self.solvers:
+            raise PartitionError("there are no plans to run; name solvers, such as greedy,auto")
+        for name in self.solvers:
+            check_solver(name)
+
+
+def captured_model(model: str) -> CapturedGraph:
+    """Build the model that `model` names, and capture it.
+
+    Raises
+    ------
+    PartitionError
+        If it names a saved problem, or cannot be built or captured.
+    """
+    from fx_bridge.capture import capture
+
+    spec = resolve_model(model)
+    if isinstance(spec, Path):
+        raise PartitionError(f"{model} is a saved problem; name a model that can be built")
+    loaded = build_model(spec)
+    with others_code(f"model {model!r}"):
+        return capture(loaded.module, loaded.args, loaded.kwargs)
+
+
+def check_hand_made(captured: CapturedGraph, settings: RunSettings) -> None:
+    """Refuse whole modules, pins and cuts that this model cannot have, before it is measured.
+
+    Raises
+    ------
+    PartitionError
+        If nothing has such a name, or they contradict each other.
+    """
+    if not (settings.keep_whole or settings.pins or settings.cut_after):
+        return
+    from fx_bridge.digraph import to_digraph
+    from fx_bridge.modules.hand_made import with_hand_made
+
+    devices = settings.devices or tuple(Device(f"cpu:{i}") for i in range(len(settings.shares)))
+    problem = PartitionProblem.from_digraph(
+        to_digraph(captured, keep_whole=settings.keep_whole),
+        devices,
+        chunks_per_device=settings.chunks_per_device,
+        max_devices=settings.max_devices,
+    )
+    with_hand_made(problem, captured, pins=settings.pins, cut_after=settings.cut_after)
+
+
+def measured_problem(
+    captured: CapturedGraph, profile: Profile, settings: RunSettings
+) -> PartitionProblem:
+    """Return the problem of a model with what was measured of it.
+
+    Raises
+    ------
+    PartitionError
+        If the profile is one of another graph, or has no backward passes and is to train.
+    """
+    from fx_bridge.digraph import to_digraph
+    from fx_bridge.modules.hand_made import with_hand_made
+
+    profile.check(captured)
+    graph = to_digraph(
+        captured,
+        training=settings.training,
+        keep_whole=settings.keep_whole,
+        **profile.costs(settings.training),
+    )
+    interconnect = settings.interconnect or profile.interconnect
+    described: dict[str, Any] = {
+        "memory_model": "training" if settings.training else "inference",
+        "schedule": settings.schedule,
+        "microbatches": settings.microbatches,
+        "interconnect": replace(interconnect, charging="relayed"),
+        "objective": settings.objective,
+        "chunks_per_device": settings.chunks_per_device,
+        "max_devices": settings.max_devices,
+    }
+    devices = settings.devices
+    if devices is None:
+        probe = PartitionProblem.from_digraph(graph, (Device("probe"),), **described)
+        derived = devices_by_shares(probe, settings.shares, settings.slack_permille)
+        devices = tuple(replace(d, name=f"cpu:{i}") for i, d in enumerate(derived))
+    problem = PartitionProblem.from_digraph(graph, devices, **described)
+    return with_hand_made(problem, captured, pins=settings.pins, cut_after=settings.cut_after)
+
+
+def run_plans(
+    model: str,
+    captured: CapturedGraph,
+    profile: Profile,
+    settings: RunSettings,
+    group: PipelineGroup,
+    step: Callable[[str], None] = lambda _: None,
+    done: Callable[[str], None] = lambda _: None,
+    label: str | None = None,
+) -> list[PlanRow]:
+    """Make plans, run them, and return one row for each.
+
+    Parameters
+    ----------
+    model : str
+        As the processes of `group` name it.
+    captured : CapturedGraph
+        Of this model.
+    profile : Profile
+    settings : RunSettings
+    group : PipelineGroup
+        Of at least as many processes as there are devices.
+    step, done : callable
+        Hear what is being done, and what came of a solver without a plan.
+    label : str, optional
+        Of the rows; `model` if left out.
+
+    Returns
+    -------
+    list of PlanRow
+        In the order of the solvers; those without a feasible plan are left out.
+
+    Raises
+    ------
+    PartitionError
+        If no solver has a plan, or a process fails.
+    """
+    label = label or model
+    step(f"{label}: operator graph")
+    problem = measured_problem(captured, profile, settings)
+    if len(problem.devices) > group.count:
+        raise PartitionError(
+            f"there are {len(problem.devices)} devices, but {group.count} processes; start as many"
+        )
+    plans: dict[str, PartitionPlan] = {}
+    for name in settings.solvers:
+        step(f"{label}: {name}")
+        result = solve(problem, settings.limits, solver=name)
+        if result.plan is None or result.objective is None:
+            done(f"{label}: {name} has no plan ({result.reason})")
+        else:
+            plans[name] = result.plan
+    if not plans:
+        raise PartitionError(
+            f"no plan of {label} fits; give devices with more memory, or fewer microbatches"
+        )
+    first_with: dict[str, str] = {}
+    for name, plan in plans.items():
+        first_with[name] = next(other for other in plans if is_same(plans[other], plan))
+    distinct = [name for name, first in first_with.items() if first == name]
+    step(f"{label}: running {', '.join(distinct)}")
+    measured = dict(
+        zip(
+            distinct,
+            group.run(
+                model,
+                [plans[name] for name in distinct],
+                training=settings.training,
+                schedule=settings.schedule,
+                microbatches=settings.microbatches,
+                steps=settings.steps,
+            ),
+            strict=True,
+        )
+    )
+    return [
+        PlanRow(
+            model=label,
+            name=name,
+            same_as=None if first_with[name] == name else first_with[name],
+            microbatches=settings.microbatches,
+            devices=plan.device_order,
+            predicted=predict(problem, plan),
+            measured=measured[first_with[name]],
+        )
+        for name, plan in plans.items()
+    ]
+
+
+def is_same(plan: PartitionPlan, other: PartitionPlan) -> bool:
+    """Whether two plans run the same stages in the same order, on whatever devices."""
+
+    def stages(each: PartitionPlan) -> Sequence[frozenset[str]]:
+        found: dict[object, set[str]] = {stage: set() for stage in each.stages}
+        for operator in each.assignment:
+            found[each.stage_of(operator)].add(operator)
+        return [frozenset(found[stage]) for stage in each.stages]
+
+    return len(plan.device_order) == len(other.device_order) and stages(plan) == stages(other)

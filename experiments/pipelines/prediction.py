@@ -1,0 +1,206 @@
+"""Predictions beside measurements: what plans were to take and hold, and what they did."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from experiments.pipelines.pipeline_group import MeasuredPlan
+from solver import PartitionPlan, PartitionProblem, evaluate
+from solver.relays import positions_of, relay_hops
+from solver.schedules import action_tables
+from solver.timeline import simulate
+
+_EQUAL: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPrediction:
+    """What a plan is to take and to hold.
+
+    Attributes
+    ----------
+    step_ns : int
+        One step of all microbatches.
+    microbatch_ns : int
+        The time between two microbatches once the pipeline is full: the most that a rank
+        computes and receives for one.
+    peak_bytes : tuple of int
+        By rank.
+    """
+
+    step_ns: int
+    microbatch_ns: int
+    peak_bytes: tuple[int, ...]
+
+
+def predict(problem: PartitionProblem, plan: PartitionPlan) -> PlanPrediction:
+    """Return what the problem's times and sizes say of a plan that runs as a pipeline.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+        With the measured times, the measured link, and the schedule.
+    plan : PartitionPlan
+
+    Notes
+    -----
+    Processes on one machine receive when they need a value, and gloo moves it only then, while the
+    sender goes on: the time of a hop is that of the receiver. At the end of a step of several
+    microbatches the last rank puts their outputs together, and holds them twice for a moment;
+    in training what was kept for backward passes is gone by then.
+    """
+    hops = relay_hops(problem, plan)
+    position = positions_of(problem, plan)
+    forward = np.zeros(hops.position_count, dtype=np.int64)
+    backward = np.zeros(hops.position_count, dtype=np.int64)
+    for index, op in enumerate(problem.operators):
+        device_class = problem.device_of[plan.assignment[op.name]].device_class
+        forward[position[index]] += op.latency_on(device_class)
+        if problem.is_training:
+            backward[position[index]] += op.backward.latency_on(device_class)
+    np.add.at(forward, hops.target, hops.forward_ns)
+    np.add.at(backward, hops.source, hops.gradient_ns)
+    tables = action_tables(
+        problem.schedule,
+        problem.microbatches,
+        devices=hops.device_count,
+        chunks=hops.position_count // hops.device_count,
+        backward=problem.is_training,
+    )
+    timeline = simulate(tables, forward.tolist(), backward.tolist())
+    load_ns = (forward + backward).reshape(-1, hops.device_count).sum(axis=0)
+    usage = {entry.device: entry for entry in evaluate(problem, plan).usage}
+    peak_bytes = [usage[device].memory_bytes for device in plan.device_order]
+    if problem.microbatches > 1 and not problem.is_training:
+        last = usage[plan.device_order[-1]]
+        returned_bytes = sum(op.value_bytes for op in problem.operators if op.is_output)
+        merging_bytes = 2 * problem.microbatches * returned_bytes
+        held_bytes = last.weights_bytes + last.received_bytes + merging_bytes
+        peak_bytes[-1] = max(peak_bytes[-1], held_bytes)
+    return PlanPrediction(
+        step_ns=timeline.step_ns,
+        microbatch_ns=int(load_ns.max()),
+        peak_bytes=tuple(peak_bytes),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """One plan of one model.
+
+    Attributes
+    ----------
+    model : str
+    name : str
+        Of the solver that made it.
+    same_as : str or None
+        Name of an earlier row with the very same plan.
+    microbatches : int
+    devices : tuple of str
+        By rank.
+    predicted : PlanPrediction
+    measured : MeasuredPlan
+    """
+
+    model: str
+    name: str
+    same_as: str | None
+    microbatches: int
+    devices: tuple[str, ...]
+    predicted: PlanPrediction
+    measured: MeasuredPlan
+
+    @property
+    def step_ns(self) -> int:
+        """The median of the measured steps."""
+        return round(statistics.median(self.measured.steps_ns))
+
+    @property
+    def spread(self) -> float:
+        """How far apart measured steps are: the middle half of them, as a share of the median."""
+        if len(self.measured.steps_ns) < 2:
+            return 0.0
+        low, _, high = statistics.quantiles(self.measured.steps_ns, n=4, method="inclusive")
+        return (high - low) / self.step_ns
+
+    @property
+    def time_error(self) -> float:
+        """By how much the prediction of a step is too high, as a share of what was measured."""
+        return self.predicted.step_ns / self.step_ns - 1
+
+    @property
+    def memory_errors(self) -> tuple[float, ...]:
+        """The same of the peaks, by rank; empty if memory was not measured."""
+        return tuple(
+            predicted / max(measured, 1) - 1
+            for predicted, measured in zip(
+                self.predicted.peak_bytes, self.measured.peak_bytes, strict=False
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """How good predictions were.
+
+    Attributes
+    ----------
+    time_error, memory_error : float
+        Medians of the absolute errors, over plans and over ranks of plans; NaN without any.
+    ordered : tuple of str
+        Models whose plans are measured in the predicted order.
+    unordered : tuple of str
+        The others.
+    slower : tuple of str
+        Models of which the last plan is measured slower than the first, beyond noise.
+    """
+
+    time_error: float
+    memory_error: float
+    ordered: tuple[str, ...]
+    unordered: tuple[str, ...]
+    slower: tuple[str, ...]
+
+
+def accuracy(rows: Sequence[PlanRow]) -> Accuracy:
+    """Return how good the predictions of `rows` were.
+
+    Two plans are in order if the one that is predicted to be faster is measured to be faster, or
+    they are measured to be equal within noise: the medians differ by less than the larger spread.
+    """
+    models = {row.model: [r for r in rows if r.model == row.model] for row in rows}
+    distinct = [row for row in rows if row.same_as is None]
+    errors = [abs(row.time_error) for row in distinct]
+    memory = [abs(error) for row in distinct for error in row.memory_errors]
+    ordered = tuple(name for name, found in models.items() if in_order(found))
+    return Accuracy(
+        time_error=statistics.median(errors) if errors else math.nan,
+        memory_error=statistics.median(memory) if memory else math.nan,
+        ordered=ordered,
+        unordered=tuple(name for name in models if name not in ordered),
+        slower=tuple(name for name, found in models.items() if _is_slower(found[-1], found[0])),
+    )
+
+
+def in_order(rows: Iterable[PlanRow]) -> bool:
+    """Whether every two different plans of a model are measured in the predicted order.
+
+    Plans that are predicted to be equal, to one part in a hundred, have none.
+    """
+    distinct = [row for row in rows if row.same_as is None]
+    return not any(
+        fast.predicted.step_ns * (1 + _EQUAL) < slow.predicted.step_ns and _is_slower(fast, slow)
+        for fast in distinct
+        for slow in distinct
+    )
+
+
+def _is_slower(row: PlanRow, other: PlanRow) -> bool:
+    noise = max(row.spread * row.step_ns, other.spread * other.step_ns)
+    return row.step_ns - other.step_ns > noise

@@ -1,0 +1,95 @@
+"""Predicted and measured figures of plans as tables and as plain data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from solver.quantities import MISSING, format_bytes, format_ns, printable
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from experiments.pipelines.prediction import Accuracy, PlanRow
+
+_COLUMNS = (
+    "model",
+    "plan",
+    "step predicted",
+    "measured",
+    "error",
+    "spread",
+    "microbatch predicted",
+    "measured",
+    "peak predicted",
+    "measured",
+    "error",
+)
+
+
+def plan_table(rows: Iterable[PlanRow]) -> Table:
+    """Return a table with a row for each plan; memory is by rank, one below the other."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for index, name in enumerate(_COLUMNS):
+        table.add_column(Text(name), justify="left" if index < 2 else "right")
+    model = None
+    for row in rows:
+        if model not in (None, row.model):
+            table.add_section()
+        table.add_row(
+            *(
+                Text("\n".join(map(printable, cell.split("\n"))))
+                for cell in _cells(row, row.model != model)
+            )
+        )
+        model = row.model
+    return table
+
+
+def _cells(row: PlanRow, with_model: bool) -> tuple[str, ...]:
+    name = row.name if row.same_as is None else f"{row.name} = {row.same_as}"
+    predicted, measured = row.predicted, row.measured
+    return (
+        row.model if with_model else "",
+        name,
+        format_ns(predicted.step_ns),
+        format_ns(row.step_ns),
+        f"{row.time_error:+.1%}",
+        f"{row.spread:.1%}",
+        format_ns(predicted.step_ns // row.microbatches),
+        format_ns(row.step_ns // row.microbatches),
+        "\n".join(map(format_bytes, predicted.peak_bytes)),
+        "\n".join(map(format_bytes, measured.peak_bytes)) or MISSING,
+        "\n".join(f"{error:+.1%}" for error in row.memory_errors) or MISSING,
+    )
+
+
+def accuracy_lines(found: Accuracy) -> Sequence[str]:
+    """Return what is to be said of all predictions together."""
+    count = len(found.ordered) + len(found.unordered)
+    lines = [
+        f"median absolute error of the time of a step: {found.time_error:.1%}",
+        f"median absolute error of the peak memory of a rank: {found.memory_error:.1%}",
+        f"plans measured in the predicted order: {len(found.ordered)} of {count} models",
+    ]
+    if found.unordered:
+        lines.append(f"not in order: {', '.join(found.unordered)}")
+    if found.slower:
+        lines.append(f"the last plan is slower than the first: {', '.join(found.slower)}")
+    return lines
+
+
+def row_json(row: PlanRow) -> dict[str, Any]:
+    """Return a row as plain data, every measured step included."""
+    errors = {
+        "step_ns": row.step_ns,
+        "spread": row.spread,
+        "time_error": row.time_error,
+        "memory_errors": list(row.memory_errors),
+    }
+    return {**dataclasses.asdict(row), **errors}

@@ -1,0 +1,1 @@
+"""Problems to plan: devices, published workloads, generated graphs."""

@@ -1,0 +1,132 @@
+"""Device sets derived from a model's own size, so that memory binds and a plan exists.
+
+The yardstick is the memory of the whole model on one device under the memory model at hand:
+weights, inputs and the largest live set of activations. A device set with shares ``s_i``
+(adding up to 1) gets capacities ``s_i * yardstick * scale``. `scale` is the slack asked for,
+1.15 for instance, unless that is too little for any contiguous cut: one big embedding, or
+activations held at both ends of a cut, may need more. It is then 2 % above the least
+scale at which the chain solver finds a contiguous cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from experiments.problems.devices import DeviceSet
+from experiments.problems.workloads import load_workload
+from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits, evaluate, solve
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+__all__ = [
+    "UNEQUAL_SHARES",
+    "NamedDevices",
+    "derived_device_sets",
+    "devices_by_shares",
+    "load_workload",
+    "one_device_bytes",
+]
+
+UNEQUAL_SHARES: Final = (400, 300, 200, 100)
+"""Shares of the unequal devices, per mille."""
+
+_MARGIN_PERMILLE: Final = 1020
+_PROBE: Final = 4
+_PROBE_LIMIT_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class NamedDevices:
+    """A device set under the name that reports use."""
+
+    name: str
+    devices: DeviceSet
+
+
+def one_device_bytes(problem: PartitionProblem) -> int:
+    """Return the memory that the whole model needs on one device."""
+    device = Device("all", None, problem.devices[0].device_class)
+    whole = problem.replace(
+        devices=(device,),
+        operators=tuple(_unpinned(op) for op in problem.operators),
+        cuts=(),
+        objective=("peak_memory",),
+    )
+    plan = PartitionPlan(dict.fromkeys(whole.index_of, device.name), (device.name,))
+    return evaluate(whole, plan).usage[0].memory_bytes
+
+
+def _unpinned(op: Operator) -> Operator:
+    if op.allowed_devices is None and op.stage is None:
+        return op
+    return replace(op, allowed_devices=None, stage=None)
+
+
+def derived_device_sets(
+    graph: nx.DiGraph, *, equal_devices: int, slack_permille: int, **settings: Any
+) -> tuple[NamedDevices, ...]:
+    """Return sets of equal, of unequal and of roomy devices for an operator graph.
+
+    Each of the roomy devices holds the whole model: there planners differ by times alone.
+
+    Parameters
+    ----------
+    graph : networkx.DiGraph
+    equal_devices : int
+        Size of the sets of equal and of roomy devices; the unequal set has the shares
+        `UNEQUAL_SHARES`.
+    slack_permille : int
+        Total capacity wanted, per thousand of what the model needs on one device.
+    **settings
+        Of the problem, such as ``memory_model``.
+    """
+    probe = PartitionProblem.from_digraph(graph, (Device("probe"),), **settings)
+    equal = (1,) * equal_devices
+    need_bytes = max(1, one_device_bytes(probe))
+    sets = {
+        "equal": devices_by_shares(probe, equal, slack_permille),
+        "unequal": devices_by_shares(probe, UNEQUAL_SHARES, slack_permille),
+        "roomy": _devices(equal, need_bytes, 1000 * equal_devices),
+    }
+    return tuple(NamedDevices(name, DeviceSet(devices)) for name, devices in sets.items())
+
+
+def devices_by_shares(
+    problem: PartitionProblem, shares: Sequence[int], slack_permille: int
+) -> tuple[Device, ...]:
+    """Return devices with capacities in the proportions `shares`, on which a plan exists.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+        Its own devices do not matter.
+    shares : sequence of int
+    slack_permille : int
+        Total capacity wanted, per thousand of what the model needs on one device.
+    """
+    need_bytes = max(1, one_device_bytes(problem))
+    scale = max(slack_permille, _least_scale_permille(problem, shares, need_bytes))
+    return _devices(shares, need_bytes, scale)
+
+
+def _devices(shares: Sequence[int], need_bytes: int, scale_permille: int) -> tuple[Device, ...]:
+    total = sum(shares)
+    return tuple(
+        Device(f"cuda:{i}", -(-need_bytes * share * scale_permille // (total * 1000)))
+        for i, share in enumerate(shares)
+    )
+
+
+def _least_scale_permille(probe: PartitionProblem, shares: Sequence[int], need_bytes: int) -> int:
+    """Return the least scale for which a contiguous cut exists, with a margin, or 0."""
+    generous = probe.replace(
+        devices=_devices(shares, need_bytes, _PROBE * 1000), objective=("peak_memory",)
+    )
+    result = solve(generous, SolveLimits(time_limit_s=_PROBE_LIMIT_S, workers=1), solver="chain")
+    if result.objective is None:
+        return 0
+    # Per mille of a capacity of _PROBE times the share; rounded up by the evaluator.
+    return -(-result.objective * _PROBE * _MARGIN_PERMILLE // 1000)

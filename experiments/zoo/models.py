@@ -1,0 +1,417 @@
+"""Which models can be named: a zoo of real architectures, import strings, files.
+
+The zoo is built from configurations with random weights: nothing is downloaded, and a plan
+depends on shapes alone. torch and transformers load only when a model is built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import functools
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from experiments.problems.published_workloads import PREFIX, workload_path
+from experiments.zoo.meta_models import library
+from solver import PartitionError
+
+if TYPE_CHECKING:
+    import torch
+
+_HF_HINT: Final = 'pip install "fxpartition[hf]"'
+_SEED: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A module in evaluation mode with the example inputs that it is captured with."""
+
+    name: str
+    module: torch.nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether its parameters hold numbers, so that it can be run and not only planned."""
+        return not any(
+            tensor.is_meta for tensor in (*self.module.parameters(), *self.module.buffers())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model that can be built by name.
+
+    Attributes
+    ----------
+    name : str
+    description : str
+        One line.
+    factory : callable
+        Returns (module, args) or (module, args, kwargs).
+    has_weights : bool
+        False for a model on the meta device: it can be planned and split, not run.
+    extra : str or None
+        The extra of this distribution that it needs.
+    equal_devices : int
+        Devices in the set of equal devices that a comparison derives for it.
+    slack_permille : int
+        Memory that a comparison gives it, per thousand of what it needs.
+    """
+
+    name: str
+    description: str
+    factory: Callable[[], Any]
+    has_weights: bool = True
+    extra: str | None = None
+    equal_devices: int = 4
+    slack_permille: int = 1150
+
+
+@contextlib.contextmanager
+def others_code(what: str) -> Iterator[None]:
+    """Run code of a model: its prints go to stderr, and it cannot end the program.
+
+    Standard output is for answers alone, which another program may read.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            yield
+        except SystemExit as error:
+            raise PartitionError(
+                f"{what} calls sys.exit({error.code!r}); let it return or raise instead"
+            ) from error
+
+
+def build_model(spec: ModelSpec) -> LoadedModel:
+    """Build the model of `spec` in evaluation mode, with the same random weights every time.
+
+    Raises
+    ------
+    PartitionError
+        If a library is missing, the factory raises, or it returns something else.
+    """
+    import torch
+
+    # The caller's random state stays as it was.
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            with others_code(f"the factory of model {spec.name!r}"):
+                return _checked(spec.name, spec.factory())
+    except PartitionError:
+        raise
+    except ImportError as error:
+        if spec.extra is not None:
+            raise PartitionError(
+                f"model {spec.name!r} needs the extra {spec.extra!r} ({error}); "
+                f"install it: {_HF_HINT}"
+            ) from None
+        raise PartitionError(f"model {spec.name!r} cannot be built: {error}") from error
+    except Exception as error:
+        # A factory is the user's own code: whatever it raises is bad input here.
+        raise PartitionError(
+            f"model {spec.name!r} cannot be built: {type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, or nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an exception as one line; one of our own speaks for itself."""
+    text = first_line(error)
+    if isinstance(error, PartitionError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _checked(name: str, made: object) -> LoadedModel:
+    import torch
+
+    want = "return (module, args) or (module, args, kwargs)"
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise PartitionError(
+            f"model {name!r}: the factory returned a {type(made).__name__}; {want}"
+        )
+    module, args, kwargs = (*made, {})[:3]
+    if not isinstance(module, torch.nn.Module):
+        raise PartitionError(
+            f"model {name!r}: the factory's first value is a {type(module).__name__}, "
+            f"not a torch.nn.Module; {want}"
+        )
+    if not isinstance(args, (tuple, list)):
+        raise PartitionError(
+            f"model {name!r}: the factory's args are a {type(args).__name__}, not a tuple; {want}"
+        )
+    if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
+        raise PartitionError(f"model {name!r}: the factory's kwargs are not a dict; {want}")
+    module.eval()
+    return LoadedModel(name, module, tuple(args), dict(kwargs))
+
+
+def resolve_model(text: str) -> ModelSpec | Path:
+    """Return what `text` names: a specification, or the path of a saved problem.
+
+    Parameters
+    ----------
+    text : str
+        A zoo name, an import string ``package.module:factory``, a ``*.pt2`` file of
+        ``torch.export.save``, a ``*.json`` file, or ``published:NAME``, a workload that comes
+        with the package. An import string runs that module's code, and a ``*.pt2`` file is
+        unpickled.
+
+    Raises
+    ------
+    PartitionError
+        For anything else, naming what comes close.
+    """
+    if text in ZOO:
+        return ZOO[text]
+    if text.lower().endswith(".json"):
+        path = Path(text)
+        if "\0" in text or not path.is_file():
+            raise PartitionError(f"there is no file {text}; write the path of a saved problem")
+        return path
+    if text.lower().endswith(".pt2"):
+        return ModelSpec(text, "from a file of torch.export.save", functools.partial(_saved, text))
+    if text.startswith(PREFIX):
+        workload_path(text)
+        return Path(text)
+    if ":" in text:
+        return _import_spec(text)
+    close = difflib.get_close_matches(text.lower(), ZOO, n=2, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"the zoo has {', '.join(ZOO)}"
+    raise PartitionError(
+        f"model {text!r} is unknown; {hint} "
+        "(or write an import string such as package.module:factory, an exported model.pt2, or a "
+        "saved problem.json)"
+    )
+
+
+def _import_spec(text: str) -> ModelSpec:
+    module_name, _, attribute = text.partition(":")
+    if not attribute or not all(part.isidentifier() for part in module_name.split(".")):
+        raise PartitionError(
+            f"model {text!r} is not an import string; write package.module:factory"
+        )
+    # A console script does not have the working directory on its path; python -m does.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        with others_code(f"module {module_name}"):
+            target: Any = importlib.import_module(module_name)
+    except PartitionError:
+        raise
+    except Exception as error:
+        raise PartitionError(
+            f"model {text!r}: cannot import {module_name}: "
+            f"{type(error).__name__}: {first_line(error)}"
+        ) from error
+    for part in attribute.split("."):
+        try:
+            target = getattr(target, part)
+        except Exception:  # whatever a model's own __getattr__ raises
+            names = [name for name in dir(target) if not name.startswith("_")]
+            close = difflib.get_close_matches(part, names, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else ""
+            raise PartitionError(
+                f"model {text!r}: {module_name} has no {attribute!r}{hint}"
+            ) from None
+    if not callable(target):
+        raise PartitionError(
+            f"model {text!r}: {attribute} is a {type(target).__name__}; "
+            "name a function that returns (module, args)"
+        )
+    return ModelSpec(name=text, description="from an import string", factory=target)
+
+
+# -- factories ----------------------------------------------------------------------------
+
+
+def _saved(path: str) -> Any:
+    from fx_bridge.capture import capture
+
+    captured = capture(path)
+    # A program's own module refuses to be set to evaluation, a copy of its graph does not.
+    return capture(captured.module).module, captured.args, captured.kwargs
+
+
+def _tokens(count: int, vocabulary: int) -> torch.Tensor:
+    import torch
+
+    return torch.randint(0, vocabulary, (1, count))
+
+
+def _gpt2(**changes: Any) -> Callable[[], Any]:
+    def build() -> Any:
+        hf = library("transformers")
+
+        config = hf.GPT2Config(use_cache=False, **changes)
+        return hf.GPT2LMHeadModel(config), (), {"input_ids": _tokens(128, config.vocab_size)}
+
+    return build
+
+
+def _bert() -> Any:
+    hf = library("transformers")
+
+    config = hf.BertConfig()
+    return hf.BertModel(config), (), {"input_ids": _tokens(128, config.vocab_size)}
+
+
+def _t5() -> Any:
+    hf = library("transformers")
+
+    # The published t5-base: the configuration's own defaults are t5-small.
+    config = hf.T5Config(d_model=768, d_ff=3072, num_layers=12, num_heads=12, use_cache=False)
+    inputs = {
+        "input_ids": _tokens(128, config.vocab_size),
+        "decoder_input_ids": _tokens(64, config.vocab_size),
+    }
+    return hf.T5ForConditionalGeneration(config), (), inputs
+
+
+def _resnet() -> Any:
+    import torch
+
+    hf = library("transformers")
+
+    model = hf.ResNetForImageClassification(hf.ResNetConfig(num_labels=1000))
+    return model, (), {"pixel_values": torch.randn(1, 3, 224, 224)}
+
+
+def _vit() -> Any:
+    import torch
+
+    hf = library("transformers")
+
+    model = hf.ViTForImageClassification(hf.ViTConfig(num_labels=1000))
+    return model, (), {"pixel_values": torch.randn(1, 3, 224, 224)}
+
+
+def _llama3_70b() -> Any:
+    import torch
+
+    hf = library("transformers")
+
+    # Meta-Llama-3-70B's published configuration.
+    config = hf.LlamaConfig(
+        vocab_size=128256,
+        hidden_size=8192,
+        intermediate_size=28672,
+        num_hidden_layers=80,
+        num_attention_heads=64,
+        num_key_value_heads=8,
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-5,
+        use_cache=False,
+    )
+    config.rope_parameters = {"rope_type": "default", "rope_theta": 500000.0}
+    with torch.device("meta"):
+        model = hf.LlamaForCausalLM(config).to(torch.bfloat16)
+        tokens = torch.zeros((1, 128), dtype=torch.long)
+    return model, (), {"input_ids": tokens}
+
+
+def _deepseek_v3() -> Any:
+    import torch
+
+    hf = library("transformers")
+
+    # The configuration's own defaults are those of the published DeepSeek-V3: 61 layers, of
+    # which the last 58 have 256 experts; 671B parameters.
+    config = hf.DeepseekV3Config(use_cache=False)
+    with torch.device("meta"):
+        model = hf.DeepseekV3ForCausalLM(config).to(torch.bfloat16)
+        tokens = torch.zeros((1, 128), dtype=torch.long)
+    return model, (), {"input_ids": tokens}
+
+
+def _branches() -> Any:
+    from experiments.zoo.branches import TwoTowers
+
+    return TwoTowers.with_inputs(channels=96, width=2048, depth=6, image_size=64)
+
+
+def _tiny_branches() -> Any:
+    from experiments.zoo.branches import TwoTowers
+
+    return TwoTowers.with_inputs(channels=8, width=32, depth=2, image_size=8)
+
+
+def _mlp() -> Any:
+    import torch
+    from torch import nn
+
+    layers: list[nn.Module] = []
+    for size, following in ((64, 256), (256, 256), (256, 128), (128, 64)):
+        layers += [nn.Linear(size, following), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(64, 10)), (torch.randn(8, 64),)
+
+
+ZOO: Final[Mapping[str, ModelSpec]] = MappingProxyType(
+    {
+        spec.name: spec
+        for spec in (
+            ModelSpec("gpt2", "GPT-2 small, 128 tokens", _gpt2(), extra="hf"),
+            ModelSpec("bert-base", "BERT base encoder, 128 tokens", _bert, extra="hf"),
+            ModelSpec("t5-base", "T5 base, 128 tokens in, 64 out", _t5, extra="hf"),
+            ModelSpec("resnet-50", "ResNet-50, one 224 x 224 image", _resnet, extra="hf"),
+            ModelSpec("vit-b16", "ViT-B/16, one 224 x 224 image", _vit, extra="hf"),
+            ModelSpec("branches", "two unequal towers of branching blocks, fused", _branches),
+            ModelSpec(
+                "llama3-70b",
+                "Llama-3-70B, all 80 layers, bf16, 128 tokens, on the meta device",
+                _llama3_70b,
+                has_weights=False,
+                extra="hf",
+                equal_devices=8,
+                slack_permille=1100,
+            ),
+            ModelSpec(
+                "deepseek-v3",
+                "DeepSeek-V3, all 61 layers, bf16, 128 tokens, on the meta device",
+                _deepseek_v3,
+                has_weights=False,
+                extra="hf",
+                equal_devices=16,
+            ),
+            ModelSpec("mlp", "five linear layers, for trying things out", _mlp),
+            ModelSpec("tiny-branches", "branches, small", _tiny_branches),
+            ModelSpec(
+                "tiny-gpt2",
+                "GPT-2 with two narrow layers, for trying things out",
+                _gpt2(
+                    n_layer=2,
+                    n_embd=64,
+                    n_head=4,
+                    vocab_size=1000,
+                    bos_token_id=None,
+                    eos_token_id=None,
+                ),
+                extra="hf",
+            ),
+        )
+    }
+)
+
+DEFAULT_MODELS: Final = (
+    "gpt2",
+    "bert-base",
+    "t5-base",
+    "resnet-50",
+    "vit-b16",
+    "branches",
+    "llama3-70b",
+)
+"""The models that a comparison takes when none is named."""

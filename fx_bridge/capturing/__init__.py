@@ -1,0 +1,1 @@
+"""How models of any kind become graphs in which every value is known."""

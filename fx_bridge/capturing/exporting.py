@@ -1,0 +1,124 @@
+"""Graphs from torch.export: of a module, of a program that someone else exported, of a file."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import ExportedProgram
+
+from fx_bridge.capturing.messages import first_line, quiet
+from fx_bridge.capturing.tracing import copy_training
+from fx_bridge.capturing.transforms import fuse_transforms, has_transform
+from solver import PartitionError
+
+
+def export(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any = None,
+    *,
+    strict: bool,
+) -> fx.GraphModule:
+    """Export `model` and return a graph that reads its parameters by ``get_attr``."""
+    program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+    module = unlift(program)
+    for node in module.graph.find_nodes(op="get_attr"):
+        if isinstance(operator.attrgetter(str(node.target))(module), FakeTensor):
+            # As of x.data: strict export takes it for a constant, of which there is no value.
+            raise RuntimeError(f"a value was lost: {node.target!r} depends on no input any more")
+    copy_training(model, module)
+    return module
+
+
+def unlift(program: ExportedProgram) -> fx.GraphModule:
+    """Return the graph of a program with its parameters as attributes."""
+    if has_transform(program.graph) and not _has_effects(program.graph):
+        # Functionalising runs a vmap, and leaves batched operators; others it cannot run.
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            # torch's own deprecations, met while it copies the structure of the inputs.
+            warnings.simplefilter("ignore", FutureWarning)
+            program = program.run_decompositions({})
+    # A guards function would be a call_module node that cannot be pickled.
+    module = program.module(check_guards=False)
+    assert isinstance(module, fx.GraphModule)
+    if has_transform(module.graph):
+        fuse_transforms(module)
+    return module
+
+
+def _has_effects(graph: fx.Graph) -> bool:
+    """Whether functionalising `graph` would change what it does besides its values.
+
+    It drops random operators that nobody reads and regions of another grad mode, and moves
+    writes to the end, where backward may need what was there before.
+    """
+    for node in graph.nodes:
+        if isinstance(node.target, HigherOrderOperator):
+            return True
+        if isinstance(node.target, OpOverload) and (
+            node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags
+        ):
+            return True
+    return False
+
+
+def load_program(path: str | os.PathLike[str]) -> ExportedProgram:
+    """Read a program that ``torch.export.save`` wrote.
+
+    Raises
+    ------
+    PartitionError
+        If there is no such file, or it holds something else or cannot be read.
+    """
+    file = Path(path)
+    if "\0" in str(file) or not file.exists():
+        raise PartitionError(
+            f"there is no file {str(file)!r}; give the path of a .pt2 file that "
+            "torch.export.save(program, path) wrote"
+        )
+    if file.is_dir():
+        raise PartitionError(f"{str(file)!r} is a folder; give the path of a .pt2 file")
+    try:
+        with quiet():
+            program = torch.export.load(str(file))
+    except Exception as error:
+        raise PartitionError(f"cannot read {str(file)!r}: {_reason(file, error)}") from error
+    return program
+
+
+def _reason(file: Path, error: Exception) -> str:
+    """Say why a file is no program: torch.export.load itself only logs it."""
+    if isinstance(error, PermissionError):
+        return "permission denied; make it readable"
+    from torch.export.pt2_archive._package import is_pt2_package, load_pt2
+
+    resave = "save it again with torch.export.save(torch.export.export(model, args), path)"
+    other = f"it is no exported program (a checkpoint holds weights without a model); {resave}"
+    try:
+        if not is_pt2_package(str(file)):
+            return other
+    except Exception:
+        return other
+    try:
+        with quiet():
+            load_pt2(str(file))
+    except Exception as cause:
+        missing = re.search(r"failed to resolve (?:torch\.ops\.)?(\S+) to an operator", str(cause))
+        if missing:
+            return (
+                f"it calls the operator {missing[1]}, which is not registered here; "
+                "import the library that defines it first"
+            )
+        return f"the file is damaged ({type(cause).__name__}: {first_line(cause)}); {resave}"
+    return f"it holds no exported program, perhaps compiled code alone; {resave}"

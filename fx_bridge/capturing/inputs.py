@@ -1,0 +1,160 @@
+"""Example inputs: whether they can be a call's, where they go, and in what order they arrive."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn.parameter import is_lazy
+from torch.utils import _pytree as pytree
+
+from fx_bridge.capturing.messages import describe
+from solver import PartitionError
+
+
+def checked_inputs(args: object, kwargs: object) -> dict[str, Any]:
+    """Return the keyword inputs; raise PartitionError unless both can be inputs of a call."""
+    if isinstance(args, (torch.Tensor, str)) or not isinstance(args, Sequence):
+        raise PartitionError(
+            f"args is a {type(args).__name__}; give a tuple of inputs, such as (tokens,)"
+        )
+    if kwargs is None:
+        return {}
+    if not isinstance(kwargs, Mapping):
+        raise PartitionError(
+            f"kwargs is a {type(kwargs).__name__}; give a dict of inputs, such as {{'mask': mask}}"
+        )
+    for name in kwargs:
+        if not isinstance(name, str):
+            raise PartitionError(f"kwargs has the key {name!r}; write names, such as 'mask'")
+    return dict(kwargs)
+
+
+def check_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise PartitionError unless `model` takes as many inputs, under such names."""
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise PartitionError(
+            f"the example inputs do not fit {describe(model)}: {error}; pass args and kwargs "
+            "as the model is called"
+        ) from None
+
+
+def check_initialised(model: nn.Module) -> None:
+    """Raise PartitionError if a parameter waits for the first call to get its shape."""
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if is_lazy(tensor):
+            raise PartitionError(
+                f"{name!r} of {describe(model)} has no shape yet (a lazy module); call the model "
+                "once on the example inputs first"
+            )
+
+
+def check_scripts(model: nn.Module) -> None:
+    """Raise PartitionError if a part of `model` is TorchScript, whose weights cannot be seen."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            part = f"its submodule {name!r}" if name else "it"
+            raise PartitionError(
+                f"cannot capture {describe(model)}: {part} is TorchScript; give the Python module"
+            )
+        for attribute, value in vars(module).items():
+            if isinstance(value, torch.ScriptObject):
+                path = f"{name}.{attribute}".lstrip(".")
+                raise PartitionError(
+                    f"cannot capture {describe(model)}: {path!r} is a TorchScript object, "
+                    "such as packed weights, whose bytes cannot be seen; keep weights as "
+                    "parameters or buffers, as torchao does"
+                )
+
+
+def on_device_of(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Move example inputs to the meta device for a model that is wholly there."""
+    tensors = itertools.chain(module.parameters(), module.buffers())
+    if {tensor.device.type for tensor in tensors} != {"meta"}:
+        return args, kwargs
+    args, kwargs = pytree.tree_map_only(
+        torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs)
+    )
+    return args, kwargs
+
+
+def flat_inputs(graph: fx.Graph, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the value of every placeholder of `graph` for a call of its module."""
+    info = getattr(graph._codegen, "pytree_info", None)
+    spec = getattr(info, "in_spec", None)
+    if spec is not None:
+        return _leaves(spec, args, kwargs)
+    parameters = _parameters(graph)
+    try:
+        bound = inspect.Signature(parameters).bind(*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise PartitionError(
+            f"the inputs do not fit the graph: {error}; its placeholders are "
+            f"{', '.join(p.name for p in parameters) or 'none'}"
+        ) from None
+    bound.apply_defaults()
+    values: list[Any] = []
+    for parameter in parameters:
+        value = bound.arguments[parameter.name]
+        # The interpreter collects all that is left for a *args placeholder.
+        values.extend(value if parameter.kind is parameter.VAR_POSITIONAL else [value])
+    return tuple(values)
+
+
+def _leaves(
+    spec: pytree.TreeSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    # make_fx knows positional inputs only, torch.export both.
+    both = spec.num_children == 2 and spec.child(1).type is dict and spec.child(0).type is tuple
+    if kwargs and both:
+        # Flattened in the order of the example's keywords, not of this call's.
+        names = spec.child(1).context
+        kwargs = {name: kwargs[name] for name in names if name in kwargs} | kwargs
+    leaves, given = pytree.tree_flatten((args, kwargs))
+    if given != spec and not kwargs:
+        leaves, given = pytree.tree_flatten(args)
+    if given != spec:
+        given = pytree.tree_structure((args, kwargs))
+        raise PartitionError(
+            f"the inputs have the structure {_one_line(given)} but the captured graph takes "
+            f"{_one_line(spec)}; pass inputs shaped like the example"
+        )
+    return tuple(leaves)
+
+
+def _one_line(spec: pytree.TreeSpec) -> str:
+    return " ".join(str(spec).split())
+
+
+def _parameters(graph: fx.Graph) -> list[inspect.Parameter]:
+    """Return the signature that the placeholders of `graph` make."""
+    parameters: list[inspect.Parameter] = []
+    for node in graph.nodes:
+        if node.op != "placeholder":
+            continue
+        name = str(node.target)
+        kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        if name.startswith("*"):
+            stars = len(name) - len(name.lstrip("*"))
+            kind = inspect.Parameter.VAR_POSITIONAL if stars == 1 else inspect.Parameter.VAR_KEYWORD
+        elif any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+            kind = inspect.Parameter.KEYWORD_ONLY
+        default = node.args[0] if node.args else inspect.Parameter.empty
+        parameters.append(inspect.Parameter(name.lstrip("*"), kind, default=default))
+    return parameters
+
+
+def needs_inputs(graph: fx.Graph) -> bool:
+    """Whether `graph` has a placeholder without a default."""
+    return any(
+        node.op == "placeholder" and not node.args and not str(node.target).startswith("*")
+        for node in graph.nodes
+    )

@@ -1,0 +1,130 @@
+"""What to say, in one line, of a model that cannot be captured: where it stopped, and why."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import sysconfig
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import torch
+from torch import nn
+from torch._ops import OpOverload
+
+_TORCH_DIRECTORY: Final = str(Path(torch.__file__).parent)
+_HERE: Final = str(Path(__file__).parents[1])
+_STANDARD_LIBRARY: Final = sysconfig.get_path("stdlib")
+
+
+def describe(model: object) -> str:
+    """Return the name of a class, or of the class of an instance."""
+    return model.__name__ if isinstance(model, type) else type(model).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message that is not empty, cut to 200 characters."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
+
+
+def failure(error: BaseException, model: nn.Module) -> str:
+    """Return where and why running `model` failed: module, last line that is not torch's, error."""
+    place = source_place(((f, n) for f, n in traceback.walk_tb(error.__traceback__)), model)
+    return f"{place} ({type(error).__name__}: {first_line(error)})".lstrip()
+
+
+def remedy(error: BaseException, model: nn.Module) -> str:
+    """Return what to try after `error` stopped the capture of `model`."""
+    text = str(error)
+    if "DataDependent" in type(error).__name__:
+        return (
+            "rewrite that line so that it does not depend on the values of tensors, or give an "
+            "ExportedProgram or a GraphModule"
+        )
+    if "which is not a known type" in text:
+        # Most often a transformers model that returns its cache.
+        return (
+            "let the model return only tensors in tuples, lists and dicts (a transformers model: "
+            "use_cache=False), or register that type with torch.utils._pytree"
+        )
+    if "Unsupported input type" in text:
+        return (
+            "pass tensors in tuples, lists and dicts, or register that type with "
+            "torch.utils._pytree"
+        )
+    if "no fake impl registered" in text:
+        return "register one with torch.library.register_fake"
+    devices = {tensor.device.type for tensor in model.state_dict().values()}
+    if len(devices) > 1:
+        # As torch.FloatTensor(...) makes them, which heeds no default device.
+        return (
+            f"its weights are on {' and '.join(sorted(devices))}: put all of them on one device, "
+            "such as model.to('meta')"
+        )
+    return "check that the model runs on these inputs, or give an ExportedProgram of it"
+
+
+def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> str:
+    """Return the innermost submodule of `model` and source line that is not torch's.
+
+    Parameters
+    ----------
+    frames : iterable of (frame, line number)
+        Outermost first.
+    model : torch.nn.Module
+
+    Returns
+    -------
+    str
+        Such as ``"in module 'head' at model.py:12, 'return x.view(3, -1)'"``; empty when nothing
+        is known.
+    """
+    names = {id(module): name for name, module in model.named_modules() if name}
+    module = place = ""
+    for frame, line in frames:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, nn.Module) and id(owner) in names:
+            module = f"in module {names[id(owner)]!r}"
+        code = frame.f_code
+        if _is_foreign(code.co_filename):
+            continue
+        summary = traceback.FrameSummary(code.co_filename, line, code.co_name)
+        if summary.line:
+            place = f"at {code.co_filename}:{line}, {summary.line!r}"
+    return " ".join(part for part in (module, place) if part)
+
+
+def _is_foreign(file: str) -> bool:
+    """Whether a source file is torch's, Python's or this package's, or no file."""
+    if file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file:
+        return True
+    return file.startswith((_TORCH_DIRECTORY, _HERE, "<eval_with_key>", "<frozen"))
+
+
+def operator_name(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """Return the outermost ATen operator that `frames` dispatch, such as ``"aten.view"``."""
+    for frame, _ in frames:
+        function = frame.f_locals.get("func")
+        if isinstance(function, OpOverload):
+            return str(function.overloadpacket)
+    return ""
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep torch from logging and printing what a failed attempt raises anyway."""
+    before = logging.root.manager.disable
+    # Torch sets up its handlers late, so there is none yet to put a filter on.
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            # Where warnings are errors, one of torch's would pass for a failure.
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

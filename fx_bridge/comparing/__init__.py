@@ -1,0 +1,1 @@
+"""What calls of two modules leave behind, and where that differs."""

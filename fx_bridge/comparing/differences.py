@@ -1,0 +1,188 @@
+"""Differences between two calls: of values, structure, effects and gradients."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from fx_bridge.comparing.observation import Observation
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Collects differences, one sentence for each."""
+
+    differences: list[str] = field(default_factory=list)
+    max_abs_error: float = 0.0
+    values_compared: bool = True
+
+    def trees(self, what: str, expected: Any, found: Any, suffix: str = "") -> None:
+        """Compare containers and their leaves."""
+        expected_leaves, expected_spec = pytree.tree_flatten_with_path(expected)
+        found_leaves, found_spec = pytree.tree_flatten_with_path(found)
+        if expected_spec != found_spec:
+            self.max_abs_error = math.inf
+            self.differences.append(
+                f"the {what} has the structure {found_spec} instead of {expected_spec}"
+            )
+            return
+        for (path, a), (_, b) in zip(expected_leaves, found_leaves, strict=True):
+            self.leaves(f"{what}{pytree.keystr(path)} {suffix}".rstrip(), a, b)
+
+    def leaves(self, where: str, expected: Any, found: Any) -> None:
+        """Compare two tensors, or two values of any other type."""
+        if isinstance(expected, torch.Tensor) and isinstance(found, torch.Tensor):
+            self.tensors(where, expected, found)
+        elif type(expected) is not type(found):
+            self.differences.append(
+                f"{where} is a {type(found).__name__} instead of a {type(expected).__name__}"
+            )
+        elif not (expected is found or expected == found or expected != expected):
+            self.differences.append(f"{where} is {found!r} instead of {expected!r}")
+
+    def tensors(
+        self, where: str, expected: torch.Tensor, found: torch.Tensor, atol: float | None = None
+    ) -> None:
+        """Compare two tensors, to the bit without `atol`; any NaN equals any other."""
+        for attribute in ("dtype", "shape", "layout"):
+            a, b = getattr(expected, attribute), getattr(found, attribute)
+            if a != b:
+                if attribute == "shape":
+                    a, b = tuple(a), tuple(b)
+                self.max_abs_error = math.inf
+                self.differences.append(f"{where} has {attribute} {b} instead of {a}")
+                return
+        if expected.is_meta or found.is_meta:
+            self.values_compared = False
+            if expected.is_meta != found.is_meta:
+                self.differences.append(f"one of the two {where} is on the meta device")
+            return
+        a, b = expected.detach().to_dense().cpu(), found.detach().to_dense().cpu()
+        same = a == b
+        if a.is_floating_point() or a.is_complex():
+            if atol is None:
+                same &= _signs(a) == _signs(b)
+            same |= a.isnan() & b.isnan()
+        if bool(same.all()):
+            return
+        wide = torch.complex128 if a.is_complex() else torch.float64
+        error = (a.to(wide) - b.to(wide)).abs()[~same].max().item()
+        error = math.inf if math.isnan(error) else error
+        self.max_abs_error = max(self.max_abs_error, error)
+        if atol is not None and error <= atol:
+            return
+        by = f"by at most {error:.3g}" if error else "by the sign of zero"
+        self.differences.append(
+            f"{where} differs in {int((~same).sum()):,} of {same.numel():,} elements, {by}"
+        )
+
+
+def _signs(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sign bits, by which 0.0 and -0.0 differ; of complex numbers, as one number."""
+    if not tensor.is_complex():
+        return tensor.signbit()
+    return torch.view_as_real(tensor.resolve_conj()).signbit().long() @ torch.tensor([1, 2])
+
+
+def compare_state(comparison: Comparison, reference: Observation, found: Observation) -> None:
+    """Compare parameters, buffers and other tensors after the call, by original name."""
+    for name, held in reference.state.items():
+        for copy_ in found.state.get(name, ()):
+            if copy_ is not held[0]:
+                comparison.tensors(f"{name!r} after the call", held[0], copy_)
+    for names in reference.written:
+        # A split holds only what it uses, and under one of several names.
+        if names.isdisjoint(found.state):
+            comparison.differences.append(
+                f"{min(names)!r} is written by the model, but the split does not hold it"
+            )
+
+
+def compare_sharing(comparison: Comparison, reference: Observation, found: Observation) -> None:
+    """Compare which outputs share memory with each other, with inputs and with weights."""
+    known = [set(reference.state), set(found.state)]
+
+    def common(groups: set[frozenset[str]]) -> set[frozenset[str]]:
+        kept = (
+            frozenset(n for n in group if n[:5] in ("input", "outpu") or all(n in k for k in known))
+            for group in groups
+        )
+        return {group for group in kept if len(group) > 1}
+
+    expected, actual = common(reference.shared), common(found.shared)
+    for groups, verb in ((expected - actual, "share"), (actual - expected, "do not share")):
+        for group in sorted(map(sorted, groups)):
+            comparison.differences.append(
+                f"{' and '.join(group)} {verb} memory in the model, and not so in the split"
+            )
+
+
+def compare_gradients(
+    comparison: Comparison,
+    reference: Observation,
+    found: Observation,
+    classes: list[tuple[str, ...]],
+    gradient_rtol: float | None,
+) -> None:
+    """Compare gradients by the `classes` of names of one parameter, and those of inputs."""
+    if len(reference.differentiable) == len(found.differentiable):
+        for index, pair in enumerate(
+            zip(reference.differentiable, found.differentiable, strict=True)
+        ):
+            if pair[0] != pair[1]:
+                one, other = ("model", "split") if pair[0] else ("split", "model")
+                comparison.differences.append(
+                    f"tensor {index} of the output requires a gradient in the {one} but not in "
+                    f"the {other}"
+                )
+    gradients: list[tuple[str, torch.Tensor | None, torch.Tensor | None]] = []
+    for names in classes:
+        where = f"the gradient of parameter {' = '.join(repr(name) for name in names)}"
+        gradients.append((where, _total(reference, names), _total(found, names)))
+    pairs = zip(reference.input_gradients, found.input_gradients, strict=True)
+    gradients.extend(
+        (f"the gradient of differentiable input {index}", a, b)
+        for index, (a, b) in enumerate(pairs)
+    )
+    # Some gradients are zero but for rounding, such as that of a bias before a softmax, so the
+    # scale is common to all.
+    scale = max((_largest(expected) for _, expected, _ in gradients), default=0.0)
+    for where, expected, actual in gradients:
+        _compare_optional(comparison, where, expected, actual, scale, gradient_rtol)
+
+
+def _largest(tensor: torch.Tensor | None) -> float:
+    if tensor is None or tensor.is_meta or not tensor.numel():
+        return 0.0
+    return float(tensor.to_dense().nan_to_num(0.0, 0.0, 0.0).abs().max())
+
+
+def _compare_optional(
+    comparison: Comparison,
+    where: str,
+    expected: torch.Tensor | None,
+    found: torch.Tensor | None,
+    scale: float,
+    rtol: float | None,
+) -> None:
+    # No gradient and a gradient of zeros are the same to every optimiser that has no momentum,
+    # but not to others.
+    if (expected is None) != (found is None):
+        missing, present = ("split", "model") if found is None else ("model", "split")
+        comparison.differences.append(f"{where} exists in the {present} but not in the {missing}")
+    elif expected is not None and found is not None:
+        rtol = 16 * torch.finfo(expected.dtype).eps if rtol is None else rtol
+        comparison.tensors(where, expected, found, rtol * scale)
+
+
+def _total(observation: Observation, names: tuple[str, ...]) -> torch.Tensor | None:
+    """Sum the gradients of all distinct parameters with one of `names`."""
+    parameters: dict[int, torch.Tensor | None] = {}
+    for name in names:
+        parameters.update(observation.gradients.get(name, {}))
+    gradients = [gradient for gradient in parameters.values() if gradient is not None]
+    return sum(gradients[1:], gradients[0]) if gradients else None

@@ -1,0 +1,277 @@
+"""What one call of a module leaves behind: outputs, effects, gradients; then all as before."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from fx_bridge.capturing.messages import first_line
+from fx_bridge.replaying.writes import memory_of
+from solver import PartitionError
+
+
+@dataclass(slots=True)
+class Observation:
+    """All that a call of a module leaves behind."""
+
+    outputs: Any
+    inputs: Any
+    """Positional and keyword inputs as they are after the call."""
+    state: dict[str, list[torch.Tensor]]
+    """Parameters, buffers and other tensors after the call, by original name; one entry for
+    each stage that holds it."""
+    written: list[set[str]]
+    """Of each tensor that the call wrote or made: all of its names."""
+    shared: set[frozenset[str]]
+    """The groups of outputs, inputs and names of `state` that share memory."""
+    differentiable: list[bool]
+    """Of every tensor among the outputs: whether it requires a gradient."""
+    random_state: list[torch.Tensor]
+    gradients: dict[str, dict[int, torch.Tensor | None]] = field(default_factory=dict)
+    """By original name, then by the identity of the parameter."""
+    input_gradients: list[torch.Tensor | None] = field(default_factory=list)
+    """Of every input that required a gradient before the call."""
+
+
+@contextlib.contextmanager
+def saying(failure: str, remedy: str) -> Iterator[None]:
+    """Say in one line what a module raises that is called on inputs it was not made for."""
+    try:
+        yield
+    except PartitionError:
+        raise
+    except Exception as error:
+        raise PartitionError(
+            f"{failure} ({type(error).__name__}: {first_line(error)}); {remedy}"
+        ) from error
+
+
+def observe(
+    what: str,
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    gradients: bool,
+    seed: int,
+) -> Observation:
+    """Call `module` on clones of the inputs, and restore it.
+
+    Parameters
+    ----------
+    what : str
+        What the module is called in messages.
+    module : torch.nn.Module
+    args, kwargs : tuple, mapping
+    gradients : bool
+        Also run backward from all differentiable outputs, with random cotangents.
+    seed : int
+        Of all random numbers.
+
+    Returns
+    -------
+    Observation
+
+    Raises
+    ------
+    PartitionError
+        If a weight has no values yet, or `gradients` are asked for and there are none.
+    """
+    for name, tensor in _tensors(module):
+        if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
+            raise PartitionError(
+                f"the {what} has no values for {name!r} yet; call it once on example inputs"
+            )
+    with _unchanged(module) as before:
+        for parameter in module.parameters():
+            parameter.grad = None
+        inputs = _cloned((args, dict(kwargs)))
+        leaves = [
+            leaf
+            for leaf in pytree.tree_leaves(inputs)
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        ]
+        torch.manual_seed(seed)
+        with torch.enable_grad() if gradients else contextlib.nullcontext():
+            outputs = module(*inputs[0], **inputs[1])
+        random_state = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+        state: dict[str, list[torch.Tensor]] = {}
+        written: dict[int, set[str]] = {}
+        for name, tensor in _tensors(module):
+            known = before.get(id(tensor))
+            kept = known is not None and same_bits(tensor, known)
+            if not kept:
+                written.setdefault(id(tensor), set()).add(name)
+            # What was not written needs no copy: it will not be restored.
+            state.setdefault(name, []).append(tensor.detach() if kept else tensor.detach().clone())
+        observation = Observation(
+            # Outputs may be parameters or buffers, which are about to be restored.
+            outputs=_detached(outputs),
+            inputs=_detached(inputs),
+            state=state,
+            written=list(written.values()),
+            shared=_sharing(module, inputs, outputs),
+            differentiable=[
+                leaf.requires_grad
+                for leaf in pytree.tree_leaves(outputs)
+                if isinstance(leaf, torch.Tensor)
+            ],
+            random_state=random_state,
+        )
+        if gradients:
+            remedy = "call check_equivalence without gradients"
+            if what == "split":
+                # As when torch.export writes buffers at the end that backward needs as they were.
+                remedy += ", or compare with the captured module, which is split as it is"
+            with saying(f"the backward pass of the {what} fails", remedy):
+                _backward(outputs, seed)
+            for name, parameter in module.named_parameters(remove_duplicate=False):
+                held_by = observation.gradients.setdefault(original_name(module, name), {})
+                held_by[id(parameter)] = parameter.grad
+            observation.input_gradients = [leaf.grad if leaf.is_leaf else None for leaf in leaves]
+    return observation
+
+
+def _backward(outputs: Any, seed: int) -> None:
+    roots = [
+        leaf
+        for leaf in pytree.tree_leaves(outputs)
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+    ]
+    if not roots:
+        raise PartitionError(
+            "no output depends on a parameter that requires a gradient; "
+            "call check_equivalence without gradients"
+        )
+    # A sum would hide what is constant under it, such as the rows of a softmax.
+    generator = torch.Generator().manual_seed(seed)
+    cotangents = [
+        torch.empty_like(root)
+        if root.is_meta
+        else torch.randn(root.shape, generator=generator, dtype=torch.float64).to(root)
+        for root in roots
+    ]
+    torch.autograd.backward(roots, cotangents)
+
+
+def _detached(tree: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), tree)
+
+
+def _cloned(tree: Any) -> Any:
+    """Clone all tensors of a tree of inputs, one that occurs twice once.
+
+    Tensors that share memory do so afterwards.
+    """
+    leaves = {id(t): t for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor)}
+    storages = [memory_of(tensor) for tensor in leaves.values()]
+    clones: dict[int, torch.Tensor] = {}
+    memo: dict[int, Any] = {}
+
+    def clone(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            # A cache object that is no pytree would otherwise be filled twice.
+            return copy.deepcopy(leaf)
+        if id(leaf) not in clones:
+            whole = storages.count(memory_of(leaf)) > 1
+            made = copy.deepcopy(leaf.detach(), memo) if whole else leaf.detach().clone()
+            clones[id(leaf)] = made.requires_grad_(leaf.requires_grad)
+        return clones[id(leaf)]
+
+    return pytree.tree_map(clone, tree)
+
+
+def _sharing(module: nn.Module, inputs: Any, outputs: Any) -> set[frozenset[str]]:
+    """Return which outputs share memory with what else."""
+    names: dict[object, set[str]] = {}
+    found: set[object] = set()
+    for what, tree in (("input", inputs), ("output", outputs)):
+        for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
+            if isinstance(leaf, torch.Tensor):
+                names.setdefault(memory_of(leaf), set()).add(what + pytree.keystr(path))
+                if what == "output":
+                    found.add(memory_of(leaf))
+    for name, tensor in _tensors(module):
+        names.setdefault(memory_of(tensor), set()).add(name)
+    return {frozenset(names[memory]) for memory in found if len(names[memory]) > 1}
+
+
+@contextlib.contextmanager
+def _unchanged(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
+    """Restore parameters, buffers, other tensors, gradients and the random state on exit.
+
+    Yields the values of the tensors, by identity.
+    """
+    tensors: dict[int, tuple[torch.Tensor, torch.Tensor | None, bool]] = {}
+    values: dict[int, torch.Tensor] = {}
+    slots: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for part in module.modules():
+        attributes = {k: v for k, v in part.__dict__.items() if isinstance(v, torch.Tensor)}
+        for table in (part._parameters, part._buffers, attributes):
+            for tensor in table.values():
+                if tensor is not None and id(tensor) not in tensors:
+                    gradient = tensor.grad if tensor.is_leaf else None
+                    tensors[id(tensor)] = tensor, gradient, tensor.requires_grad
+                    values[id(tensor)] = tensor.detach().clone()
+        slots.append((part._parameters, dict(part._parameters)))
+        slots.append((part._buffers, dict(part._buffers)))
+        slots.append((part.__dict__, attributes))
+    devices = range(torch.cuda.device_count())
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield values
+        finally:
+            for table, entries in slots:
+                table.update(entries)
+            with torch.no_grad():
+                for key, (tensor, gradient, was_differentiable) in tensors.items():
+                    if tensor.requires_grad and not was_differentiable and not tensor._is_view():
+                        # Written with a value that has a gradient: no leaf any more.
+                        tensor.detach_()
+                    if not same_bits(tensor, values[key]):
+                        tensor.copy_(values[key])
+                    if tensor.is_leaf:
+                        tensor.grad = gradient
+
+
+def original_name(module: nn.Module, name: str) -> str:
+    """Return `name` without the stage that holds it, or the stages of stages."""
+    stage, _, rest = name.partition(".")
+    if stage not in getattr(module, "meta", {}).get("stages", {}):
+        return name
+    return original_name(module.get_submodule(stage), rest)
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield parameters, buffers and plain tensors of a module, by original name.
+
+    Plain tensors that live in the memory of one of the others are left out.
+    """
+    registered = {memory_of(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    for prefix, part in module.named_modules(remove_duplicate=False):
+        for table in (part._parameters, part._buffers, part.__dict__):
+            for name, tensor in table.items():
+                if not isinstance(tensor, torch.Tensor) or (
+                    table is part.__dict__ and memory_of(tensor) in registered
+                ):
+                    continue
+                yield original_name(module, f"{prefix}.{name}" if prefix else name), tensor
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two strided tensors hold the same bytes; on the meta device, the same shape."""
+    if a.is_meta or b.is_meta:
+        return a.shape == b.shape
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != torch.strided:
+        return False
+    return torch.equal(
+        a.detach().contiguous().view(-1).view(torch.uint8),
+        b.detach().contiguous().view(-1).view(torch.uint8),
+    )

@@ -1,0 +1,1 @@
+"""What operators cost, counted or measured: times, workspaces, backward passes."""

@@ -1,0 +1,1 @@
+"""Folders of stages: tensors, inputs, programs, and a manifest that checks them."""

@@ -1,0 +1,1 @@
+"""Plans by the names of modules: as others write them, and for them."""

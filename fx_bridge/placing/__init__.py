@@ -1,0 +1,1 @@
+"""Stages on devices of one process, with the transfers between them."""

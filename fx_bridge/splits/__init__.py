@@ -1,0 +1,1 @@
+"""What a split is made by, checked against, and read as."""
