@@ -19,7 +19,7 @@ from solver.evaluate import evaluate
 from solver.greedy import solve_greedy
 from solver.linear_bounds import PositionBound
 from solver.local_search import improve
-from solver.neighbourhoods import improve_by_neighbourhoods
+from solver.neighbourhoods import MOST_WORK_S, improve_by_neighbourhoods
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 from solver.reduce import UnitGraph, condense
@@ -65,7 +65,8 @@ class _LargeSearch:
         self.limits = limits
         self.started_s = time.perf_counter()
         self.deadline_s = float("inf")
-        if limits.time_limit_s is not None:
+        # A clock must decide nothing in a deterministic run: there searches have limits of work.
+        if limits.time_limit_s is not None and not limits.deterministic:
             self.deadline_s = self.started_s + limits.time_limit_s * (1 - _MARGIN)
         self.bound: int | None = None
         self.best: _Found | None = None
@@ -127,11 +128,18 @@ class _LargeSearch:
                 coarse,
                 self.best.plan,
                 deadline_s=self.deadline_s,
-                workers=self.limits.worker_count,
+                max_solves=self._most_solves(),
+                workers=1 if self.limits.deterministic else self.limits.worker_count,
                 seed=self.limits.seed,
                 target=self.bound,
             )
             self._offer(plan)
+
+    def _most_solves(self) -> int | None:
+        """Return how many sub-solves a deterministic run may make; None is no limit."""
+        if self.limits.time_limit_s is None or not self.limits.deterministic:
+            return None
+        return max(1, int(self.limits.time_limit_s / MOST_WORK_S))
 
     def _offer(self, plan: PartitionPlan | None) -> None:
         if plan is None:

@@ -26,7 +26,7 @@ from solver.stage_model import StageModel
 
 _FREE_UNITS = 240
 """Free units of a neighbourhood on each side of a boundary, at first."""
-_SOLVE_TIME = 3.0
+MOST_WORK_S = 3.0
 """Deterministic time of one search, in CP-SAT's units: about seconds on one core."""
 _WIDTHS = (2, 3)
 """Stages in a neighbourhood."""
@@ -230,7 +230,7 @@ class _Search:
         parameters.keep_all_feasible_solutions_in_presolve = True
         parameters.max_presolve_iterations = 1
         parameters.new_linear_propagation = False
-        parameters.max_deterministic_time = _SOLVE_TIME * self.workers
+        parameters.max_deterministic_time = MOST_WORK_S * self.workers
         remaining_s = self.deadline_s - time.perf_counter()
         if remaining_s < float("inf"):
             parameters.max_time_in_seconds = max(remaining_s, 0.01)

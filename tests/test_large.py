@@ -1,5 +1,8 @@
 """The solver for large graphs."""
 
+import itertools
+import time
+
 import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
@@ -71,3 +74,18 @@ def test_unequal_devices_and_chunks_get_plans(unequal):
         result = solve_large(problem.replace(chunks_per_device=chunks), LIMITS)
         assert result.status is SolveStatus.FEASIBLE
         assert result.objective_bound <= result.objective
+
+
+def test_a_deterministic_run_looks_at_no_clock(monkeypatch):
+    """Tests that workers and a slow machine change nothing of the plan."""
+    problem = generate_problem("layered", GeneratorSettings(operators=1200, width=8, seed=3), 4)
+    plans = []
+    for workers in (1, 3):
+        limits = SolveLimits(time_limit_s=3, workers=workers, deterministic=True)
+        plans.append(solve_large(problem, limits).plan)
+    clock = itertools.count(step=1000.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    limits = SolveLimits(time_limit_s=3, workers=1, deterministic=True)
+    plans.append(solve_large(problem, limits).plan)
+    assert plans[0] is not None
+    assert plans[0] == plans[1] == plans[2]
