@@ -8,8 +8,8 @@ import pytest
 from rich.console import Console
 from studies import key, row, study
 
-from experiments.records import ModelRecord, Study
-from experiments.reports.terminal import study_table
+from experiments.records import Case, ModelRecord, Study
+from experiments.reports.terminal import study_table, study_tables
 
 
 def shown(found: Study, width: int) -> str:
@@ -72,3 +72,29 @@ def test_nothing_is_folded_that_need_not_be(width: int) -> None:
     assert sum("12.35 ms" in line for line in lines) == 3
     # A blank line, the header, its rule, three rows, a blank line.
     assert len(lines) == 7
+
+
+def test_many_planners_are_told_by_case_and_by_planner() -> None:
+    """Tests that an answer of one of many has no line of its own, and narrow terminals fit."""
+    planners = ["greedy", "chain", "auto", *(f"peer-{i}" for i in range(5))]
+    cases = [key("first", "equal"), key("second", "equal")]
+    rows = [
+        row(planner, 10 if planner == "auto" else 20, case=case, bound=10)
+        for case in cases
+        for planner in planners
+    ]
+    few = study(*(each for each in rows if not each.planner.startswith("peer")))
+    assert len(study_tables(few, 160)) == 1
+    many = study(*rows, cases=tuple(Case(case) for case in cases))
+    by_case, by_planner = study_tables(many, 160)
+    assert by_case.row_count == len(cases)
+    # With the best of all that prove nothing.
+    assert by_planner.row_count == len(planners) + 1
+    for width in (80, 120, 160):
+        stream = io.StringIO()
+        for table in study_tables(many, width):
+            Console(file=stream, width=width).print(table)
+        text = stream.getvalue()
+        # The narrowest folds names.
+        assert width == 80 or all(name in text for name in ("first", "second", *planners))
+        assert max(len(line) for line in text.splitlines()) <= width

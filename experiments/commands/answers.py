@@ -89,7 +89,7 @@ def finish_study(study: Study, out: str | None, as_json: bool) -> None:
     """Write the report of a study into the folder `out`, if any, and print the study."""
     from experiments.reports.headline import headline
     from experiments.reports.study_json import study_to_json
-    from experiments.reports.terminal import study_table
+    from experiments.reports.terminal import study_tables
     from experiments.reports.writing import write_report
 
     if out is not None:
@@ -99,7 +99,8 @@ def finish_study(study: Study, out: str | None, as_json: bool) -> None:
         print_json(study_to_json(study))
         return
     console = make_console()
-    console.print(study_table(study, console.width))
+    for table in study_tables(study, console.width):
+        console.print(table)
     for finding in headline(study):
         console.print(printable(str(finding)), markup=False)
 
