@@ -303,6 +303,8 @@ def test_a_packed_file_is_unpacked(tmp_path):
         (gzip.compress(b"\xff\xfe"), ("not UTF-8",)),
         (gzip.compress(b" " * 1001), ("unpacks to more than 1000 bytes",)),
     ],
+    # A packed file begins with the time of packing, which no two processes share.
+    ids=["not packed", "cut off", "broken", "no text", "too large"],
 )
 def test_what_cannot_be_unpacked_is_named(content, parts, tmp_path, monkeypatch):
     monkeypatch.setattr(serialization, "_MOST_UNPACKED_BYTES", 1000)
