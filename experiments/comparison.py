@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from experiments.planners.running import plan_row
 from experiments.planners.task import PlanningTask
-from experiments.problems.devices import DeviceSet, parse_devices
+from experiments.problems.devices import parse_devices
 from experiments.problems.instances import derived_device_sets, one_device_bytes
 from experiments.problems.problem_request import (
     ProblemRequest,
@@ -52,9 +52,7 @@ from experiments.zoo.models import (
     others_code,
 )
 from solver import (
-    DEFAULT_DEVICE_CLASS,
     PartitionProblem,
-    SolveLimits,
     problem_to_digraph,
 )
 from solver.quantities import format_gap, format_seconds, format_value
@@ -199,29 +197,6 @@ def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: Progres
     return _Found(record, cases, rows, checks)
 
 
-def operator_graph(
-    captured: CapturedGraph,
-    device_sets: Sequence[DeviceSet],
-    memory_model: str,
-    *,
-    keep_whole: Sequence[str] = (),
-    costs: Mapping[str, Any] | None = None,
-) -> nx.DiGraph:
-    """Return the operator graph of a captured model, timed for every class of the devices.
-
-    `costs` are arguments of :func:`fx_bridge.to_digraph` that say what was measured instead.
-    """
-    from fx_bridge.costing.specs import DEVICE_SPECS
-    from fx_bridge.digraph import to_digraph
-
-    specs = {name: spec for devices in device_sets for name, spec in devices.spec_of.items()}
-    specs.setdefault(DEFAULT_DEVICE_CLASS, DEVICE_SPECS[DEFAULT_DEVICE_CLASS])
-    training = memory_model == "training"
-    return to_digraph(
-        captured, specs=specs, training=training, keep_whole=keep_whole, **(costs or {})
-    )
-
-
 def _cases(model: str, problems: Mapping[str, PartitionProblem]) -> tuple[Case, ...]:
     """Return the cases of a model, one for each problem, which are named by their devices."""
     return tuple(
@@ -264,15 +239,10 @@ def _ask_all(
         task = PlanningTask(case.problem, *(model or ()))
         for planner in planners:
             progress.step(f"{case.key.model} on {case.key.device_set} devices: {planner}")
-            row = plan_row(case.key, task, planner, with_progress(settings.limits, progress))
+            row = plan_row(case.key, task, planner, progress.watched(settings.limits))
             progress.done(_row_line(row))
             rows.append(row)
     return tuple(rows)
-
-
-def with_progress(limits: SolveLimits, progress: ProgressLine) -> SolveLimits:
-    """Return `limits` reporting to `progress`."""
-    return replace(limits, on_progress=progress.search)
 
 
 def _row_line(row: PlannerRow) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from dataclasses import replace
 from types import TracebackType
 from typing import Final
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from solver import Progress
+from solver import Progress, SolveLimits
 from solver.quantities import format_gap, format_value, printable
 
 _REFRESH_S: Final = 0.1
@@ -72,6 +73,10 @@ class ProgressLine:
                 overflow="ellipsis",
             )
         )
+
+    def watched(self, limits: SolveLimits) -> SolveLimits:
+        """Return `limits` of a search that is shown here."""
+        return replace(limits, on_progress=self.search)
 
     def done(self, text: str) -> None:
         """Report a finished step."""

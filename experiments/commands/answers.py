@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -39,7 +39,7 @@ def solve_all(
 ) -> list[SolveResult]:
     """Solve a problem by each of `solvers` in turn."""
     results: list[SolveResult] = []
-    shown = replace(limits, on_progress=progress.search)
+    shown = progress.watched(limits)
     for name in solvers:
         progress.step(f"{model}: {name}")
         search = functools.partial(run_solver, problem, shown, solver=name)

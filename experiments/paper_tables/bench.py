@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from experiments.comparison import operator_graph, with_progress
 from experiments.interrupt import run_interruptibly
 from experiments.problems.instances import derived_device_sets
+from experiments.problems.problem_request import ProblemRequest, requested_graph
 from experiments.progress import ProgressLine
 from experiments.records import OWN_PLANNERS, Case, CaseKey, PlannerRow
 from experiments.zoo.models import DEFAULT_MODELS, ZOO, build_model
@@ -97,7 +97,7 @@ class Bench:
         return result
 
     def _solve(self, problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
-        told = with_progress(limits, self.progress)
+        told = self.progress.watched(limits)
         return run_interruptibly(lambda: solve(problem, told))
 
     def zoo(self) -> tuple[ZooCase, ...]:
@@ -116,7 +116,7 @@ class Bench:
         spec = ZOO[name]
         loaded = build_model(spec)
         captured = capture(loaded.module, loaded.args, loaded.kwargs)
-        graph = operator_graph(captured, (), "inference")
+        graph = requested_graph(captured, (), ProblemRequest())
         sets = derived_device_sets(
             graph, equal_devices=spec.equal_devices, slack_permille=spec.slack_permille
         )
@@ -137,10 +137,10 @@ class Bench:
         name = f"{key.model} on {key.device_set} devices: {planner}"
         self.progress.step(name)
         searches = planner in SOLVERS
-        limits = with_progress(PROOF if searches else ANSWER, self.progress)
+        limits = self.progress.watched(PROOF if searches else ANSWER)
         row = plan_row(key, task, planner, limits)
         if searches and row.bound is not None and row.status == SolveStatus.FEASIBLE.value:
-            limits = with_progress(WORK, self.progress)
+            limits = self.progress.watched(WORK)
             row = plan_row(key, task, planner, limits)
         self.progress.done(f"{name}: {row.status}, {format_seconds(row.wall_time_s)}")
         # Plans are kept, what a search went through is not.

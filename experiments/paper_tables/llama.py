@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from experiments.comparison import operator_graph
 from experiments.paper_tables.bench import ANSWER, Bench
 from experiments.paper_tables.tables import PaperTable
 from experiments.planners.running import plan_row
 from experiments.planners.task import PlanningTask
 from experiments.problems.devices import parse_devices
+from experiments.problems.problem_request import ProblemRequest, requested_graph
 from experiments.records import CaseKey, PlannerRow
 from experiments.zoo.models import ZOO, build_model
 from solver import PCIE, PartitionProblem, SolveResult, SolveStatus
@@ -32,7 +32,7 @@ def llama(bench: Bench) -> PaperTable:
     bench.progress.step(f"{_MODEL}: capturing")
     loaded = build_model(ZOO[_MODEL])
     captured = capture(loaded.module, loaded.args, loaded.kwargs)
-    graph = operator_graph(captured, (), "weights")
+    graph = requested_graph(captured, (), ProblemRequest(memory_model="weights"))
     rows = []
     for label, text in _DEVICES.items():
         problem = PartitionProblem.from_digraph(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from solver import (
+    DEFAULT_DEVICE_CLASS,
     PCIE,
     Interconnect,
     PartitionError,
@@ -173,18 +174,24 @@ def _read_model(
 def requested_graph(
     captured: CapturedGraph, device_sets: Sequence[DeviceSet], request: ProblemRequest
 ) -> nx.DiGraph:
-    """Return the operator graph of a model with the costs that are asked for."""
-    from experiments.comparison import operator_graph
+    """Return the operator graph of a model with the costs that are asked for.
 
-    memory_model = request.memory_model or "inference"
+    It is timed for every class of the devices, and for the one of devices that name none.
+    """
+    from fx_bridge.costing.specs import DEVICE_SPECS
+    from fx_bridge.digraph import to_digraph
+
+    specs = {name: spec for devices in device_sets for name, spec in devices.spec_of.items()}
+    specs.setdefault(DEFAULT_DEVICE_CLASS, DEVICE_SPECS[DEFAULT_DEVICE_CLASS])
+    training = request.memory_model == "training"
     costs: dict[str, Any] = {}
     if request.optimizer is not None:
         costs["optimizer"] = request.optimizer
     if request.profile is not None:
         request.profile.check(captured)
-        costs.update(request.profile.costs(memory_model == "training"))
-    return operator_graph(
-        captured, device_sets, memory_model, keep_whole=request.keep_whole, costs=costs
+        costs.update(request.profile.costs(training))
+    return to_digraph(
+        captured, specs=specs, training=training, keep_whole=request.keep_whole, **costs
     )
 
 

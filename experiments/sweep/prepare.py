@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
-from experiments.comparison import operator_graph
 from experiments.problems.devices import DeviceSet, parse_link
 from experiments.problems.instances import derived_device_sets, one_device_bytes
 from experiments.problems.problem_request import (
     ProblemRequest,
     change_problem,
     problem_of_graph,
+    requested_graph,
     settings_of,
 )
 from experiments.records import ModelRecord
@@ -135,7 +135,9 @@ class PreparedModel:
         if key not in self._graphs:
             captured = self.captured
             started_s = time.perf_counter()
-            self._graphs[key] = operator_graph(captured, [devices], training)
+            self._graphs[key] = requested_graph(
+                captured, [devices], ProblemRequest(memory_model=training)
+            )
             self._seconds.setdefault("graph_s", time.perf_counter() - started_s)
         return self._graphs[key]
 
