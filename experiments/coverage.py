@@ -26,7 +26,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from experiments.commands.output import check_writable, make_console
+from experiments.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
+from experiments.output import check_writable, make_console
 from experiments.progress import ProgressLine
 from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.coverage_worker import CoverageRow, WorkerLimits, run_isolated
@@ -39,8 +40,6 @@ SCHEMA: Final = "fxpartition.coverage"
 SCHEMA_VERSION: Final = 1
 _LONGEST: Final = 400
 _PACKAGES: Final = re.compile(r"[^\s']*/(?:site|dist)-packages/")
-EXIT_BAD_INPUT: Final = 2
-EXIT_INTERRUPTED: Final = 130
 
 _COLUMNS: Final = (
     "model",

@@ -36,15 +36,21 @@ def loaded_by(script):
 
 
 def imported_by(file):
-    """The top-level packages that any import statement of a file names, wherever it stands."""
+    """The modules that any import statement of a file names, wherever it stands."""
     names = set()
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"), str(file))):
         if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            # A relative import stays in its package.
-            names.add(node.module.split(".")[0] if node.module and not node.level else "")
+            # What is imported may be a module itself. A relative import stays in its package.
+            module = node.module if node.module and not node.level else ""
+            names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
     return names
+
+
+def packages_imported_by(file):
+    """The top-level packages of those modules."""
+    return {name.split(".")[0] for name in imported_by(file)}
 
 
 def test_import_solver_loads_neither_torch_nor_ortools():
@@ -97,15 +103,26 @@ def test_no_statement_imports_against_the_direction(package, forbidden):
     files = sorted((ROOT / package).rglob("*.py"))
     assert files
     wrong = {
-        str(file.relative_to(ROOT)): sorted(imported_by(file) & forbidden)
+        str(file.relative_to(ROOT)): sorted(packages_imported_by(file) & forbidden)
         for file in files
-        if imported_by(file) & forbidden
+        if packages_imported_by(file) & forbidden
     }
     assert wrong == {}
+
+
+def test_entry_points_alone_import_commands():
+    room = "experiments.commands"
+    importing = {
+        file.relative_to(ROOT).as_posix()
+        for file in (ROOT / "experiments").rglob("*.py")
+        if file.parent != ROOT / "experiments" / "commands"
+        and any(name == room or name.startswith(f"{room}.") for name in imported_by(file))
+    }
+    assert importing == {"experiments/cli.py", "experiments/run_pipeline.py"}
 
 
 def test_the_oracle_imports_nothing_that_it_checks():
     parts = {"oracle", "step_oracle", "pipeline_simulator"}
     for part in parts:
-        imported = imported_by(Path(__file__).with_name(f"{part}.py"))
+        imported = packages_imported_by(Path(__file__).with_name(f"{part}.py"))
         assert imported <= set(sys.stdlib_module_names) | parts

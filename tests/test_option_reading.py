@@ -5,7 +5,6 @@ import pytest
 from experiments.commands.option_reading import (
     check_given,
     read_limits,
-    read_objective,
     read_pins,
     read_planners,
     read_request,
@@ -106,11 +105,7 @@ def test_names_may_be_repeated_or_have_commas():
             read()
 
 
-def test_objectives_and_pins():
-    assert read_objective(None) is None
-    assert read_objective("latency") == ("latency",)
-    with pytest.raises(PartitionError, match="names latency twice; name each once"):
-        read_objective("latency,devices,latency")
+def test_pins():
     # A module's name may have an equals sign, a device's may not.
     assert read_pins(["a=b=gpu", "c=2"]) == {"a=b": ("gpu",), "c": 2}
     with pytest.raises(PartitionError, match="--pin 'a' is given twice; give it once"):

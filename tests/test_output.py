@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from experiments.commands.output import check_writable, print_json, say, say_written
+from experiments.output import check_writable, print_json, say, say_written
 from solver import PartitionError
 
 

@@ -6,7 +6,12 @@ from pathlib import Path
 import pytest
 
 from experiments.problems.devices import DeviceSet, parse_devices
-from experiments.problems.problem_request import ProblemRequest, read_problem, read_saved_problem
+from experiments.problems.problem_request import (
+    ProblemRequest,
+    parse_objective,
+    read_problem,
+    read_saved_problem,
+)
 from solver import (
     PCIE,
     Device,
@@ -35,6 +40,14 @@ def saved(tmp_path):
         return path
 
     return save
+
+
+def test_objectives_are_named_with_commas_between_them():
+    assert parse_objective("latency, devices", "here") == ("latency", "devices")
+    with pytest.raises(PartitionError, match=r"^here: 'speed' is unknown; write one or more of"):
+        parse_objective("latency,speed", "here")
+    with pytest.raises(PartitionError, match=r"^here 'latency,latency' names latency twice; name"):
+        parse_objective("latency,latency", "here")
 
 
 def test_a_file_keeps_what_is_left_open(saved):

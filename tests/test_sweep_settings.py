@@ -150,7 +150,7 @@ def test_models_of_the_command_line_come_last(folder):
         ('models = ["mlp", "saved.json"]\ndevices = ["own"]', "model 'mlp' brings none of its own"),
         ('models = ["mlp"]\nlinks = ["25GB"]', "links[0]: link '25GB': '25GB' is not a bandwidth"),
         ('models = ["mlp"]\nlinks = [25]', 'links[0] is 25; write for example "25GB/s,10us"'),
-        ('models = ["mlp"]\nobjectives = ["speed"]', "objectives[0]: "),
+        ('models = ["mlp"]\nobjectives = ["speed"]', "objectives[0]: 'speed' is unknown; write"),
         ('models = ["mlp"]\nobjectives = [["latency"]]', "objectives[0] is ['latency']; write"),
         (
             'models = ["mlp"]\nmemory_models = ["traning"]',

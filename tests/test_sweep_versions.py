@@ -45,6 +45,7 @@ def test_the_digest_changes_with_every_source_but_for_what_shows_answers(tmp_pat
     for name in (
         "experiments/reports/html.py",
         "experiments/commands/list_commands.py",
+        "experiments/output.py",
         "solver/a.txt",
     ):
         (tmp_path / name).write_text("1")

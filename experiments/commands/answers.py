@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from experiments.commands.output import make_console, print_json, say, say_written
 from experiments.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.interrupt import run_interruptibly
+from experiments.output import make_console, print_json, say, say_written
 from solver import (
     Diagnosis,
     PartitionProblem,

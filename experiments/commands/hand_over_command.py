@@ -11,7 +11,7 @@ import typer
 from experiments.commands.completions import complete_from
 from experiments.commands.option_reading import check_given
 from experiments.commands.options import OUTPUT_PANEL, JsonOption, ModelArgument, PlanArgument
-from experiments.commands.output import check_writable, print_json
+from experiments.output import check_writable, print_json
 from solver import PartitionError, load_plan
 from solver.checks import check_choice
 from solver.quantities import printable

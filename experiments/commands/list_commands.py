@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from experiments.commands.options import JsonOption
-from experiments.commands.output import make_console, print_json
+from experiments.output import make_console, print_json
 
 if TYPE_CHECKING:
     from rich.table import Table

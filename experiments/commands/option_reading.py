@@ -8,10 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from experiments.commands.options import OPTIMIZERS, LimitOptions, ProblemOptions
-from experiments.problems.problem_request import ProblemRequest
+from experiments.problems.problem_request import ProblemRequest, parse_objective
 from solver import (
     MEMORY_MODELS,
-    OBJECTIVES,
     Interconnect,
     PartitionError,
     SolveLimits,
@@ -42,7 +41,9 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
         interconnect=None
         if options.link is None
         else Interconnect(default=parse_link(options.link)),
-        objective=read_objective(options.objective),
+        objective=None
+        if options.objective is None
+        else parse_objective(options.objective, "--objective"),
         memory_model=options.memory_model,
         chunks_per_device=options.chunks,
         max_devices=options.max_devices,
@@ -72,21 +73,6 @@ def check_choices(options: ProblemOptions) -> None:
     ):
         if value is not None:
             check_choice(value, allowed, name)
-
-
-def read_objective(text: str | None) -> tuple[str, ...] | None:
-    """Return the objectives that `text` names with commas between them, or None."""
-    if text is None:
-        return None
-    names = tuple(name.strip() for name in text.split(","))
-    for name in names:
-        if name not in OBJECTIVES:
-            raise PartitionError(
-                f"--objective: {name!r} is unknown; write one or more of {', '.join(OBJECTIVES)}"
-            )
-        if names.count(name) > 1:
-            raise PartitionError(f"--objective {text!r} names {name} twice; name each once")
-    return names
 
 
 def read_limits(options: LimitOptions) -> SolveLimits:

@@ -12,7 +12,7 @@ from experiments.commands.options import (
     ProblemOptions,
     SearchOptions,
 )
-from experiments.commands.output import check_writable
+from experiments.output import check_writable
 from experiments.problems.problem_request import read_problem
 from solver import check_solver
 

@@ -16,7 +16,7 @@ from experiments.commands.options import (
     ProblemOutOption,
     SeedOption,
 )
-from experiments.commands.output import check_writable, print_json
+from experiments.output import check_writable, print_json
 from experiments.problems.problem_request import read_problem
 from solver import PartitionError, PartitionProblem, save_problem
 from solver.quantities import printable

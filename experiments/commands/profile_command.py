@@ -14,7 +14,7 @@ from experiments.commands.options import (
     ProcessLimitOption,
     ThreadsOption,
 )
-from experiments.commands.output import check_writable, make_console, print_json, say_written
+from experiments.output import check_writable, make_console, print_json, say_written
 from solver.quantities import format_bytes, format_ns, printable
 
 _SHOWN: Final = 12

@@ -18,7 +18,7 @@ from experiments.commands.options import (
     SolversOption,
     ThreadsOption,
 )
-from experiments.commands.output import make_console, print_json
+from experiments.output import make_console, print_json
 from experiments.problems.problem_request import ProblemRequest, check_model_request
 from solver import PartitionError
 from solver.quantities import printable

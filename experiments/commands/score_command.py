@@ -13,8 +13,8 @@ from experiments.commands.completions import complete_files, complete_from
 from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import check_given, read_limits, read_request
 from experiments.commands.options import JsonOption, ModelArgument, ProblemOptions, SearchOptions
-from experiments.commands.output import print_json
 from experiments.exit_codes import EXIT_NO_PLAN
+from experiments.output import print_json
 from experiments.plan_files import FORMATS, ForeignPlan, check_format, read_foreign_plan
 from experiments.problems.problem_request import read_problem
 from solver import (

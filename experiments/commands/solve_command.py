@@ -12,7 +12,7 @@ from experiments.commands.completions import complete_problems
 from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import check_given, read_limits, read_request
 from experiments.commands.options import JsonOption, PlanOutOption, ProblemOptions, SearchOptions
-from experiments.commands.output import check_writable
+from experiments.output import check_writable
 from experiments.problems.problem_request import read_saved_problem
 from solver import check_solver
 

@@ -11,8 +11,8 @@ import typer
 from experiments.commands.completions import complete_files
 from experiments.commands.option_reading import check_given
 from experiments.commands.options import OUTPUT_PANEL, JsonOption, ModelArgument
-from experiments.commands.output import make_console, print_json, say
 from experiments.exit_codes import EXIT_NOT_EQUAL
+from experiments.output import make_console, print_json, say
 from solver import PartitionError, PartitionPlan, load_plan
 from solver.quantities import format_bytes, printable
 

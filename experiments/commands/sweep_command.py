@@ -10,7 +10,7 @@ import typer
 
 from experiments.commands.completions import complete_files, complete_models
 from experiments.commands.options import MOST_DEVICES, OUTPUT_PANEL, JsonOption
-from experiments.commands.output import check_writable, print_json, say, say_written
+from experiments.output import check_writable, print_json, say, say_written
 from solver import PartitionError
 from solver.quantities import format_seconds
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from solver import (
     DEFAULT_DEVICE_CLASS,
+    OBJECTIVES,
     PCIE,
     Interconnect,
     PartitionError,
@@ -60,6 +61,25 @@ class ProblemRequest:
     profile: Profile | None = None
     communication_scale: float | None = None
     with_host: bool = True
+
+
+def parse_objective(text: str, where: str) -> tuple[str, ...]:
+    """Return the objectives that `text` names with commas between them.
+
+    Raises
+    ------
+    PartitionError
+        If one is unknown or named twice; it begins with `where`.
+    """
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in OBJECTIVES:
+            raise PartitionError(
+                f"{where}: {name!r} is unknown; write one or more of {', '.join(OBJECTIVES)}"
+            )
+        if names.count(name) > 1:
+            raise PartitionError(f"{where} {text!r} names {name} twice; name each once")
+    return names
 
 
 def read_problem(

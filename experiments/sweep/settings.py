@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from experiments.commands.option_reading import read_objective
 from experiments.planners.registry import check_planner
 from experiments.problems.devices import (
     DEVICE_SECTIONS,
@@ -18,6 +17,7 @@ from experiments.problems.devices import (
     parse_link,
     parse_memory,
 )
+from experiments.problems.problem_request import parse_objective
 from experiments.problems.toml_files import read_toml, table_fields
 from experiments.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
 from experiments.sweep.sources import ModelSource, read_model
@@ -328,9 +328,7 @@ def _objective(value: object, where: str) -> tuple[str, ...]:
         raise PartitionError(
             f'{where} is {value!r}; write for example "bottleneck", or "bottleneck,latency"'
         )
-    names = _named(where, lambda: read_objective(value))
-    assert names is not None
-    return names
+    return parse_objective(value, where)
 
 
 def _planner(value: object, where: str) -> str:

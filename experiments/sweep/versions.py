@@ -21,7 +21,7 @@ _PACKAGES: Final = (
 )
 _ROOT: Final = Path(__file__).parents[2]
 _SOURCES: Final = ("solver", "fx_bridge", "experiments")
-_SHOWING: Final = ("experiments/reports/*", "experiments/commands/*")
+_SHOWING: Final = ("experiments/reports/*", "experiments/commands/*", "experiments/output.py")
 """What reads options and shows answers makes none. Of all else it is not asked what depends on it:
 to do a cell again costs less than to take an old answer for a new one."""
 
