@@ -13,7 +13,8 @@ from functools import cache
 import networkx as nx
 import pytest
 
-from experiments.zoo.models import build_model, resolve_model
+from experiments.zoo.building import build_model
+from experiments.zoo.models import resolve_model
 from fx_bridge import capture, to_digraph
 from solver import PCIE, Device, SolveLimits, problem_from_digraph, solve
 

@@ -15,20 +15,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from experiments.planners.running import plan_row
 from experiments.planners.task import PlanningTask
 from experiments.problems.devices import parse_devices
-from experiments.problems.instances import derived_device_sets, one_device_bytes
 from experiments.problems.problem_request import (
     ProblemRequest,
     check_model_request,
-    measured_or_pcie,
     problem_of_graph,
     read_saved_problem,
+    requested_device_sets,
     requested_graph,
-    settings_of,
 )
 from experiments.progress import ProgressLine
 from experiments.records import (
@@ -44,18 +42,17 @@ from experiments.records import (
     Study,
     best_row,
 )
-from experiments.zoo.models import (
+from experiments.zoo.building import (
     LoadedModel,
     ModelSpec,
     build_model,
+    capture_model,
     describe_error,
     others_code,
 )
 from solver import (
     PartitionProblem,
-    problem_to_digraph,
 )
-from solver.quantities import format_gap, format_seconds, format_value
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -139,38 +136,27 @@ def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLi
     else:
         problems = {"saved": own}
     cases = _cases(str(path), problems)
-    graph = problem_to_digraph(own)
-    return _Found(
-        ModelRecord(
-            model=str(path),
-            description="saved problem",
-            **_graph_figures(graph, problems[next(iter(problems))]),
-        ),
-        cases,
-        _ask_all(cases, None, settings.planners or (*OWN_PLANNERS, *PEERS), settings, progress),
-    )
+    first = next(iter(problems.values()))
+    record = ModelRecord.of_problem(str(path), first, description="saved problem")
+    planners = settings.planners or (*OWN_PLANNERS, *PEERS)
+    return _Found(record, cases, _ask_all(cases, None, planners, settings, progress))
 
 
 def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: ProgressLine) -> _Found:
-    from fx_bridge.capture import capture
-
     request = settings.request
     check_model_request(spec.name, request)
     clock = _Clock()
     loaded = build_model(spec)
     build_s = clock.lap_s()
     progress.step(f"{spec.name}: capturing")
-    captured = capture(loaded.module, loaded.args, loaded.kwargs)
+    captured = capture_model(loaded)
     capture_s = clock.lap_s()
     progress.step(f"{spec.name}: operator graph")
     graph = requested_graph(captured, [named.devices for named in settings.device_sets], request)
     graph_s = clock.lap_s()
     progress.step(f"{spec.name}: device sets")
-    sets = settings.device_sets or derived_device_sets(
-        graph,
-        equal_devices=spec.equal_devices,
-        slack_permille=spec.slack_permille,
-        **settings_of(request, request.interconnect or measured_or_pcie(request)),
+    sets = settings.device_sets or requested_device_sets(
+        graph, request, equal_devices=spec.equal_devices, slack_permille=spec.slack_permille
     )
     problems = {
         named.name: problem_of_graph(graph, captured, named.devices, request) for named in sets
@@ -178,21 +164,20 @@ def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: Progres
     cases = _cases(spec.name, problems)
     if settings.device_sets == () and request == ProblemRequest():
         cases += _weights_cases(spec.name, graph, captured)
-    figures = _graph_figures(graph, problems[sets[0].name])
     planners = settings.planners or (*OWN_PLANNERS, *PEERS, *MODEL_PEERS)
     rows = _ask_all(cases, (loaded, captured), planners, settings, progress)
     checks: tuple[EquivalenceRow, ...] = ()
     if settings.check_splits and loaded.has_weights:
         checks = _check_splits(loaded, captured, rows, progress)
-    record = ModelRecord(
-        model=spec.name,
+    record = ModelRecord.of_problem(
+        spec.name,
+        problems[sets[0].name],
         description=spec.description,
         has_weights=loaded.has_weights,
         captured_by=captured.how,
         build_s=build_s,
         capture_s=capture_s,
         graph_s=graph_s,
-        **figures,
     )
     return _Found(record, cases, rows, checks)
 
@@ -216,16 +201,6 @@ def _weights_cases(model: str, graph: nx.DiGraph, captured: CapturedGraph) -> tu
     return tuple(cases)
 
 
-def _graph_figures(graph: nx.DiGraph, problem: PartitionProblem) -> dict[str, Any]:
-    return {
-        "nodes": graph.number_of_nodes(),
-        "operators": len(problem.operators),
-        "edges": graph.number_of_edges(),
-        "weight_bytes": sum(weight.size_bytes for weight in problem.weights.values()),
-        "one_device_bytes": one_device_bytes(problem),
-    }
-
-
 def _ask_all(
     cases: Sequence[Case],
     model: tuple[LoadedModel, CapturedGraph] | None,
@@ -240,19 +215,9 @@ def _ask_all(
         for planner in planners:
             progress.step(f"{case.key.model} on {case.key.device_set} devices: {planner}")
             row = plan_row(case.key, task, planner, progress.watched(settings.limits))
-            progress.done(_row_line(row))
+            progress.done(f"{case.key.model} on {case.key.device_set} devices: {row.outcome}")
             rows.append(row)
     return tuple(rows)
-
-
-def _row_line(row: PlannerRow) -> str:
-    objective = row.case.objective[0]
-    value = None if row.objective is None else row.objective[0]
-    return (
-        f"{row.case.model} on {row.case.device_set} devices: {row.label} {row.status}, "
-        f"{objective} {format_value(objective, value)}, gap {format_gap(row.gap)}, "
-        f"{format_seconds(row.wall_time_s)}"
-    )
 
 
 def _check_splits(

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from experiments.problems.instances import NamedDevices
+from experiments.problems.instances import NamedDevices, one_device_bytes
 from experiments.problems.problem_request import ProblemRequest
 from solver import (
     PartitionPlan,
     PartitionProblem,
     SolveLimits,
     SolveResult,
+    problem_to_digraph,
 )
+from solver.quantities import format_gap, format_seconds, format_value
 
 OWN_PLANNERS: Final = ("greedy", "chain", "auto")
 PEERS: Final = (
@@ -148,6 +150,16 @@ class PlannerRow:
             return self.planner
         return f"{self.planner} ({self.answered_by})"
 
+    @property
+    def outcome(self) -> str:
+        """What became of it, in one line for a person who watches."""
+        words = f"{self.label} {self.status}"
+        if self.objective is not None:
+            name = self.case.objective[0]
+            words += f", {name} {format_value(name, self.objective[0])}"
+            words += f", gap {format_gap(self.gap)}"
+        return f"{words}, {format_seconds(self.wall_time_s)}"
+
     @classmethod
     def from_result(
         cls,
@@ -224,6 +236,28 @@ class ModelRecord:
     weight_bytes: int = 0
     one_device_bytes: int = 0
     reason: str = ""
+
+    @classmethod
+    def of_problem(cls, model: str, problem: PartitionProblem, **measured: Any) -> ModelRecord:
+        """Return the record of a model with the sizes of its first problem.
+
+        Parameters
+        ----------
+        model : str
+        problem : PartitionProblem
+        **measured
+            The other fields.
+        """
+        graph = problem_to_digraph(problem)
+        return cls(
+            model,
+            nodes=graph.number_of_nodes(),
+            operators=len(problem.operators),
+            edges=graph.number_of_edges(),
+            weight_bytes=sum(weight.size_bytes for weight in problem.weights.values()),
+            one_device_bytes=one_device_bytes(problem),
+            **measured,
+        )
 
 
 @dataclass(frozen=True, slots=True)

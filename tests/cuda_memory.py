@@ -6,7 +6,8 @@ import gc
 import torch
 from torch.utils import _pytree as pytree
 
-from experiments.zoo.models import build_model, resolve_model
+from experiments.zoo.building import build_model
+from experiments.zoo.models import resolve_model
 from fx_bridge.capture import capture
 from fx_bridge.digraph import to_digraph
 from fx_bridge.memory import stage_profiles

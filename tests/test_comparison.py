@@ -31,7 +31,8 @@ from experiments.records import (
     Study,
     best_row,
 )
-from experiments.zoo.models import ZOO, ModelSpec
+from experiments.zoo.building import ModelSpec
+from experiments.zoo.models import ZOO
 from solver import (
     Device,
     Interconnect,

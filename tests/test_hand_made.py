@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.zoo.models import build_model, resolve_model
+from experiments.zoo.building import build_model
+from experiments.zoo.models import resolve_model
 from fx_bridge.capture import capture
 from fx_bridge.digraph import to_digraph
 from fx_bridge.equivalence import check_equivalence

@@ -39,7 +39,8 @@ def test_programs_compute_what_the_model_does(plan, tmp_path, capsys):
     out = str(tmp_path / "programs")
     assert main(["hand-over", plan, "mlp", "--to", "programs", "--out", out]) == 0
     assert f"wrote {out}: 2 programs" in capsys.readouterr().out
-    from experiments.zoo.models import build_model, resolve_model
+    from experiments.zoo.building import build_model
+    from experiments.zoo.models import resolve_model
 
     loaded = build_model(resolve_model("mlp"))
     (name,) = load_stage_programs(out).inputs

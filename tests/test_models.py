@@ -8,20 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.zoo import models
-from experiments.zoo.models import (
-    DEFAULT_MODELS,
-    ZOO,
-    LoadedModel,
-    ModelSpec,
-    build_model,
-    resolve_model,
-)
+from experiments.zoo.building import ModelSpec, build_model
+from experiments.zoo.models import DEFAULT_MODELS, ZOO, captured_model, resolve_model
 from solver import PartitionError
-
-
-def spec_of(factory: object) -> ModelSpec:
-    return ModelSpec("mine", "a test", factory)  # type: ignore[arg-type]
 
 
 def test_zoo_has_the_default_models() -> None:
@@ -42,18 +31,8 @@ def test_small_models_build_and_run(name: str) -> None:
         loaded.module(*loaded.args, **loaded.kwargs)
 
 
-def test_weights_are_the_same_every_time_and_leave_the_random_state_alone() -> None:
-    before = torch.random.get_rng_state()
-    first, second = (build_model(ZOO["mlp"]).module.state_dict() for _ in range(2))
-    assert torch.equal(torch.random.get_rng_state(), before)
-    assert all(torch.equal(first[key], second[key]) for key in first)
-
-
 def test_the_branching_model_is_not_a_chain() -> None:
-    from fx_bridge.capture import capture
-
-    loaded = build_model(ZOO["tiny-branches"])
-    operators = capture(loaded.module, loaded.args).operators
+    operators = captured_model("tiny-branches").operators
     assert max(len(node.users) for node in operators) >= 3
     assert max(len(node.all_input_nodes) for node in operators) >= 3
 
@@ -114,39 +93,12 @@ def test_import_strings_find_modules_in_the_working_directory(
     sys.modules.pop("my_models_of_test")
 
 
-def test_a_saved_problem_is_a_path(tmp_path: Path) -> None:
+def test_a_saved_problem_is_a_path_and_cannot_be_captured(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     path.write_text("{}")
     assert resolve_model(str(path)) == path
-
-
-def fails() -> object:
-    raise RuntimeError("first line\nsecond line")
-
-
-@pytest.mark.parametrize(
-    ("factory", "says"),
-    [
-        (fails, "RuntimeError: first line$"),
-        (lambda: None, "returned a NoneType"),
-        (lambda: torch.nn.ReLU(), "returned a ReLU"),
-        (lambda: (torch.nn.ReLU(),), r"return \(module, args\)"),
-        (lambda: (1, ()), "first value is a int"),
-        (lambda: (torch.nn.ReLU(), torch.ones(1)), "args are a Tensor"),
-        (lambda: (torch.nn.ReLU(), (), 3), "kwargs are not a dict"),
-        (lambda: (torch.nn.ReLU(), (), {1: 2}), "kwargs are not a dict"),
-    ],
-)
-def test_a_wrong_factory_is_named(factory: object, says: str) -> None:
-    with pytest.raises(PartitionError, match=says) as caught:
-        build_model(spec_of(factory))
-    assert "'mine'" in str(caught.value)
-
-
-def test_keyword_arguments_are_kept() -> None:
-    loaded = build_model(spec_of(lambda: (torch.nn.ReLU(), (), {"input": torch.ones(1)})))
-    assert isinstance(loaded, LoadedModel)
-    assert list(loaded.kwargs) == ["input"]
+    with pytest.raises(PartitionError, match=r"problem\.json is a saved problem; name a model"):
+        captured_model(str(path))
 
 
 def test_without_transformers_one_line_says_what_to_install(
@@ -154,7 +106,7 @@ def test_without_transformers_one_line_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(PartitionError, match=r'pip install "fxpartition\[hf\]"') as caught:
-        build_model(models.ZOO["gpt2"])
+        build_model(ZOO["gpt2"])
     assert "\n" not in str(caught.value)
 
 

@@ -7,7 +7,8 @@ from torch import nn
 from experiments.cli import main
 from experiments.pipelines.agreement import Launch
 from experiments.pipelines.pipeline_job import JobOptions, prepare
-from experiments.zoo.models import ZOO, build_model
+from experiments.zoo.building import build_model
+from experiments.zoo.models import ZOO
 from fx_bridge.capture import capture
 from fx_bridge.files.stage_tensors import slots_of
 from solver import PartitionError, PartitionPlan, save_plan

@@ -12,7 +12,7 @@ from torch import nn
 
 from experiments.planners.device_maps import DEVICE_MAP_PLANNERS, map_in_words, weights_by_place
 from experiments.planners.task import PlanningTask
-from experiments.zoo.models import LoadedModel
+from experiments.zoo.building import LoadedModel
 from fx_bridge.capture import capture
 from fx_bridge.digraph import to_digraph
 from fx_bridge.modules.foreign_plans import plan_from_device_map

@@ -9,7 +9,7 @@ from experiments.planners.running import plan_row
 from experiments.planners.task import PlanningTask
 from experiments.planners.torch_partitioner import TORCH_PLANNERS
 from experiments.records import CaseKey
-from experiments.zoo.models import LoadedModel
+from experiments.zoo.building import LoadedModel
 from fx_bridge.capture import capture
 from fx_bridge.digraph import to_digraph
 from fx_bridge.modules.accelerator_partitioner import TORCH_MODES, TorchPartition, torch_partition

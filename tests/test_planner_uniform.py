@@ -6,7 +6,7 @@ from torch import nn
 
 from experiments.planners.task import PlanningTask
 from experiments.planners.uniform import UNIFORM_PLANNERS, repeated_layers
-from experiments.zoo.models import LoadedModel
+from experiments.zoo.building import LoadedModel
 from fx_bridge.capture import capture
 from fx_bridge.digraph import to_digraph
 from fx_bridge.modules.module_paths import operators_of

@@ -5,7 +5,8 @@ from batch_models import build
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from experiments.zoo.models import ZOO, build_model
+from experiments.zoo.building import build_model
+from experiments.zoo.models import ZOO
 from fx_bridge.batching.batch_inputs import batch_inputs
 from fx_bridge.batching.rescale import rescale
 from fx_bridge.capture import capture

@@ -6,7 +6,8 @@ from experiments.cli import main
 from experiments.commands.option_reading import read_request
 from experiments.commands.options import ProblemOptions
 from experiments.commands.run_command import settings_of_run
-from experiments.pipelines.plan_runs import RunSettings, captured_model, check_hand_made
+from experiments.pipelines.plan_runs import RunSettings, check_hand_made
+from experiments.zoo.models import captured_model
 from solver import Device, Interconnect, Link, PartitionError
 
 PIPELINE = {"schedule": "1f1b", "microbatches": 4}

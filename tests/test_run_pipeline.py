@@ -13,7 +13,8 @@ from torchrun import environment, errors, is_running, run, start, workers
 
 from experiments.cli import main
 from experiments.run_pipeline import main as run_pipeline
-from experiments.zoo.models import ZOO, build_model
+from experiments.zoo.building import build_model
+from experiments.zoo.models import ZOO
 from fx_bridge.capture import capture
 from fx_bridge.colocation import colocation_groups
 from fx_bridge.files.stage_files import load_inputs

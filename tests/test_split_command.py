@@ -64,7 +64,8 @@ def test_split_writes_stages_that_load(in_folder, capsys):
     args, kwargs = load_inputs("new/stages")
     assert args[0].shape == (8, 64) and not kwargs
 
-    from experiments.zoo.models import ZOO, build_model
+    from experiments.zoo.building import build_model
+    from experiments.zoo.models import ZOO
     from fx_bridge.capture import capture
     from fx_bridge.splitting import split_by_plan
 

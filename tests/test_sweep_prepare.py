@@ -123,7 +123,7 @@ def test_links_between_devices_that_are_gone_are_refused():
 
 def test_records_say_what_was_measured(mlp):
     (request,) = requests(MLP, "2x1MiB")
-    record = mlp.record(mlp.problem(request), request)
+    record = mlp.record(mlp.problem(request))
     assert (record.model, record.operators, record.edges) == ("mlp", 9, 9)
     assert record.has_weights
     assert record.captured_by == "export"
@@ -131,7 +131,7 @@ def test_records_say_what_was_measured(mlp):
     source = read_model({"generate": "nasnet", "operators": 50}, "here", Path())
     generated = PreparedModel(source)
     (request,) = requests(source, "own")
-    record = generated.record(generated.problem(request), request)
+    record = generated.record(generated.problem(request))
     assert record.description == "generated graph"
     assert record.operators == len(source.own.operators)
     assert Device("gpu:0", source.own.devices[0].memory_bytes) in source.own.devices

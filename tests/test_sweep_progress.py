@@ -34,7 +34,7 @@ def test_lines_are_plain_where_there_is_no_terminal(capsys, monkeypatch):
         "[1/1] m: prepared",
         "5 cells, 3 of them done before",
         "[4/5] [bold]<script> on ../../\\x1b[31mx devices, bottleneck,transfer, inference: "
-        "auto (cp-sat) optimal, 1.5 us, gap 0 %, 0.25 s",
+        "auto (cp-sat) optimal, bottleneck 1.5 us, gap 0 %, 0.25 s",
         "[5/5] [bold]<script> on ../../\\x1b[31mx devices, bottleneck,transfer, inference: "
         "auto (cp-sat) timed out, 0.25 s: no answer\\n<b>",
     ]

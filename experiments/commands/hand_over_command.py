@@ -63,7 +63,8 @@ def hand_over(
 
     A plan that cannot be said in modules is refused, and why.
     """
-    from experiments.zoo.models import build_model, others_code, resolve_model
+    from experiments.zoo.building import build_model, capture_model
+    from experiments.zoo.models import resolve_model
 
     check_given(plan_file, "PLAN.json", "plan.json")
     check_given(out, "--out", "map.json")
@@ -79,14 +80,12 @@ def hand_over(
     if to != "programs":
         check_writable(out)
 
-    from fx_bridge.capture import capture
     from fx_bridge.files.stage_programs import save_stage_programs
     from fx_bridge.modules.hand_over import device_map, split_spec
     from fx_bridge.splitting import split_by_plan
 
     loaded = build_model(spec)
-    with others_code(f"model {model!r}"):
-        captured = capture(loaded.module, loaded.args, loaded.kwargs)
+    captured = capture_model(loaded)
     answer: dict[str, object] = {"to": to, "file": out}
     if to == "programs":
         programs = save_stage_programs(split_by_plan(captured, plan), out)

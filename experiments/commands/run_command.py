@@ -59,10 +59,11 @@ def run(
     memory.
     """
     from experiments.pipelines.pipeline_group import PipelineGroup
-    from experiments.pipelines.plan_runs import captured_model, check_hand_made, run_plans
+    from experiments.pipelines.plan_runs import check_hand_made, run_plans
     from experiments.pipelines.profiling import ProfileSettings, measure_profile
     from experiments.pipelines.run_tables import plan_table, row_json
     from experiments.progress import ProgressLine
+    from experiments.zoo.models import captured_model
 
     request = read_request(problem)
     check_model_request(model, request)

@@ -56,7 +56,8 @@ def split(
 
     The exit code is 4 if the split computes something else.
     """
-    from experiments.zoo.models import build_model, others_code, resolve_model
+    from experiments.zoo.building import build_model, capture_model, others_code
+    from experiments.zoo.models import resolve_model
 
     check_given(plan_file, "--plan", "plan.json")
     check_given(out, "--out", "stages")
@@ -65,7 +66,6 @@ def split(
         raise PartitionError(f"{model} is a saved problem; split needs a model that can be built")
     chosen = load_plan(plan_file)
 
-    from fx_bridge.capture import capture
     from fx_bridge.equivalence import check_equivalence
     from fx_bridge.files.stage_files import check_folder
     from fx_bridge.splitting import split_by_plan
@@ -78,8 +78,7 @@ def split(
         )
     if out is not None:
         check_folder(out)
-    with others_code(f"model {model!r}"):
-        captured = capture(loaded.module, loaded.args, loaded.kwargs)
+    captured = capture_model(loaded)
     parts = split_by_plan(captured, chosen)
     report = None
     if loaded.has_weights:

@@ -11,7 +11,8 @@ from experiments.problems.instances import derived_device_sets
 from experiments.problems.problem_request import ProblemRequest, requested_graph
 from experiments.progress import ProgressLine
 from experiments.records import OWN_PLANNERS, Case, CaseKey, PlannerRow
-from experiments.zoo.models import DEFAULT_MODELS, ZOO, build_model
+from experiments.zoo.building import build_model, capture_model
+from experiments.zoo.models import DEFAULT_MODELS, ZOO
 from solver import PCIE, SOLVERS, PartitionProblem, SolveLimits, SolveResult, SolveStatus, solve
 from solver.quantities import format_gap, format_seconds
 
@@ -110,12 +111,11 @@ class Bench:
 
     def _answered(self, name: str) -> list[ZooCase]:
         from experiments.planners.task import PlanningTask
-        from fx_bridge.capture import capture
 
         self.progress.step(f"{name}: capturing")
         spec = ZOO[name]
         loaded = build_model(spec)
-        captured = capture(loaded.module, loaded.args, loaded.kwargs)
+        captured = capture_model(loaded)
         graph = requested_graph(captured, (), ProblemRequest())
         sets = derived_device_sets(
             graph, equal_devices=spec.equal_devices, slack_permille=spec.slack_permille

@@ -11,7 +11,8 @@ from experiments.planners.task import PlanningTask
 from experiments.problems.devices import parse_devices
 from experiments.problems.problem_request import ProblemRequest, requested_graph
 from experiments.records import CaseKey, PlannerRow
-from experiments.zoo.models import ZOO, build_model
+from experiments.zoo.building import build_model, capture_model
+from experiments.zoo.models import ZOO
 from solver import PCIE, PartitionProblem, SolveResult, SolveStatus
 from solver.quantities import format_bytes, format_value
 
@@ -27,11 +28,9 @@ _MOST_ROUNDS: Final = 100
 
 def llama(bench: Bench) -> PaperTable:
     """Plan Llama-3-70B, weights alone, by other planners and by ours."""
-    from fx_bridge.capture import capture
-
     bench.progress.step(f"{_MODEL}: capturing")
     loaded = build_model(ZOO[_MODEL])
-    captured = capture(loaded.module, loaded.args, loaded.kwargs)
+    captured = capture_model(loaded)
     graph = requested_graph(captured, (), ProblemRequest(memory_model="weights"))
     rows = []
     for label, text in _DEVICES.items():

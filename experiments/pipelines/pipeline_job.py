@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -13,9 +13,10 @@ from torch.utils import _pytree as pytree
 
 from experiments.pipelines.agreement import Launch
 from experiments.pipelines.weightless import build_weightless
-from experiments.zoo.models import ModelSpec, build_model, others_code, resolve_model
+from experiments.zoo.building import ModelSpec, build_model, capture_model
+from experiments.zoo.models import resolve_model
 from fx_bridge.batching.microbatches import ChunkSpecs, pipeline_specs
-from fx_bridge.capture import CapturedGraph, capture
+from fx_bridge.capture import CapturedGraph
 from fx_bridge.files.manifest import Manifest, check_file, check_manifest, check_plan, load_manifest
 from fx_bridge.files.stage_files import load_inputs
 from fx_bridge.pipeline import check_pipeline, local_device
@@ -212,8 +213,7 @@ def _captured(
     if manifest is not None and inputs is not None:
         try:
             loaded = build_weightless(spec)
-            with others_code(f"model {spec.name!r}"):
-                captured = capture(loaded.module, *inputs)
+            captured = capture_model(replace(loaded, args=inputs[0], kwargs=inputs[1]))
             check_manifest(manifest, captured)
             return captured, ""
         except PartitionError as error:
@@ -222,8 +222,7 @@ def _captured(
     loaded = build_model(spec)
     args, kwargs = inputs or (loaded.args, loaded.kwargs)
     try:
-        with others_code(f"model {spec.name!r}"):
-            captured = capture(loaded.module, args, kwargs)
+        captured = capture_model(replace(loaded, args=args, kwargs=kwargs))
     except PartitionError as error:
         if manifest is None or inputs is None:
             raise

@@ -17,12 +17,11 @@ from torch import distributed
 
 from experiments.pipelines.link_timing import ping_pong
 from experiments.pipelines.workers import serve
-from experiments.zoo.models import build_model, resolve_model
-from fx_bridge.capture import CapturedGraph, capture
+from experiments.zoo.models import captured_model
+from fx_bridge.capture import CapturedGraph
 from fx_bridge.capturing.graph_digest import graph_digest
 from fx_bridge.costing.timing import measure_operators
 from fx_bridge.costing.workspaces import measure_workspaces
-from solver import PartitionError
 from solver.serialization import plan_from_json
 
 
@@ -110,11 +109,7 @@ class Worker:
             # One at a time: the next model may need the memory.
             self._captured.clear()
             gc.collect()
-            spec = resolve_model(name)
-            if isinstance(spec, Path):
-                raise PartitionError(f"{name} is a saved problem; name a model to be built")
-            loaded = build_model(spec)
-            self._captured[name] = capture(loaded.module, loaded.args, loaded.kwargs)
+            self._captured[name] = captured_model(name)
         return self._captured[name]
 
 

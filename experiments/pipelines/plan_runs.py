@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.pipelines.pipeline_group import PipelineGroup
 from experiments.pipelines.prediction import PlanRow, predict
 from experiments.pipelines.profiling import Profile
 from experiments.problems.instances import devices_by_shares
-from experiments.zoo.models import build_model, others_code, resolve_model
 from solver import (
     Device,
     Interconnect,
@@ -83,24 +81,6 @@ class RunSettings:
             raise PartitionError("there are no plans to run; name solvers, such as greedy,auto")
         for name in self.solvers:
             check_solver(name)
-
-
-def captured_model(model: str) -> CapturedGraph:
-    """Build the model that `model` names, and capture it.
-
-    Raises
-    ------
-    PartitionError
-        If it names a saved problem, or cannot be built or captured.
-    """
-    from fx_bridge.capture import capture
-
-    spec = resolve_model(model)
-    if isinstance(spec, Path):
-        raise PartitionError(f"{model} is a saved problem; name a model that can be built")
-    loaded = build_model(spec)
-    with others_code(f"model {model!r}"):
-        return capture(loaded.module, loaded.args, loaded.kwargs)
 
 
 def check_hand_made(captured: CapturedGraph, settings: RunSettings) -> None:

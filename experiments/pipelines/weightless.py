@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from experiments.zoo.models import LoadedModel, ModelSpec, build_model
+from experiments.zoo.building import LoadedModel, ModelSpec, build_model
 from fx_bridge.files.stage_tensors import slots_of
 from fx_bridge.replaying.writes import memory_of
 

@@ -13,7 +13,7 @@ from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
 from experiments.planners.time_limit import call_within
 from experiments.records import CaseKey, PlannerRow
 from experiments.search_trace import SearchTrace
-from experiments.zoo.models import describe_error
+from experiments.zoo.building import describe_error
 from solver import SOLVERS, SolveLimits, SolveResult, SolveStatus
 
 _TOLD: Final = 3

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from experiments.zoo.models import LoadedModel
+from experiments.zoo.building import LoadedModel
 from solver import PartitionError, PartitionProblem, SolveLimits, SolveResult
 
 if TYPE_CHECKING:

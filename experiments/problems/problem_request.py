@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from experiments.pipelines.profiling import Profile
     from experiments.problems.devices import DeviceSet
-    from experiments.zoo.models import ModelSpec
+    from experiments.problems.instances import NamedDevices
+    from experiments.zoo.building import ModelSpec
     from fx_bridge.capture import CapturedGraph
     from fx_bridge.modules.hand_made import Pin
 
@@ -162,7 +163,7 @@ def change_problem(problem: PartitionProblem, request: ProblemRequest) -> Partit
         raise PartitionError(
             "it has links between its own devices; with other devices give a link too"
         )
-    settings = settings_of(request, interconnect or problem.interconnect)
+    settings = _settings_of(request, interconnect or problem.interconnect)
     if given is not None:
         settings["devices"] = given.devices
     return _with_hand_made(problem.replace(**settings), None, request)
@@ -173,19 +174,15 @@ def _read_model(
 ) -> tuple[CapturedGraph, PartitionProblem]:
     """Build and capture the model of `spec`; return it with its problem."""
     from experiments.problems.devices import EXAMPLE
-    from experiments.zoo.models import build_model, others_code
+    from experiments.zoo.building import build_model, capture_model
 
     if request.devices is None:
         raise PartitionError(f"--devices is missing; {EXAMPLE}")
     check_model_request(spec.name, request)
-
-    from fx_bridge.capture import capture
-
     step(f"{spec.name}: building")
     loaded = build_model(spec)
     step(f"{spec.name}: capturing")
-    with others_code(f"model {spec.name!r}"):
-        captured = capture(loaded.module, loaded.args, loaded.kwargs)
+    captured = capture_model(loaded)
     step(f"{spec.name}: operator graph")
     graph = requested_graph(captured, [request.devices], request)
     return captured, problem_of_graph(graph, captured, request.devices, request)
@@ -215,6 +212,21 @@ def requested_graph(
     )
 
 
+def requested_device_sets(
+    graph: nx.DiGraph, request: ProblemRequest, *, equal_devices: int, slack_permille: int
+) -> tuple[NamedDevices, ...]:
+    """Return devices of a size for this operator graph, where the request names none.
+
+    See :func:`experiments.problems.instances.derived_device_sets`.
+    """
+    from experiments.problems.instances import derived_device_sets
+
+    settings = _settings_of(request, request.interconnect or _measured_or_pcie(request))
+    return derived_device_sets(
+        graph, equal_devices=equal_devices, slack_permille=slack_permille, **settings
+    )
+
+
 def problem_of_graph(
     graph: nx.DiGraph, captured: CapturedGraph, devices: DeviceSet, request: ProblemRequest
 ) -> PartitionProblem:
@@ -230,18 +242,18 @@ def problem_of_graph(
     request : ProblemRequest
         Its own devices do not matter.
     """
-    interconnect = request.interconnect or devices.interconnect or measured_or_pcie(request)
-    settings = settings_of(request, interconnect)
+    interconnect = request.interconnect or devices.interconnect or _measured_or_pcie(request)
+    settings = _settings_of(request, interconnect)
     problem = PartitionProblem.from_digraph(graph, devices.devices, **settings)
     return _with_hand_made(problem, captured, request)
 
 
-def measured_or_pcie(request: ProblemRequest) -> Interconnect:
+def _measured_or_pcie(request: ProblemRequest) -> Interconnect:
     """Return the interconnect of devices that bring none."""
     return PCIE if request.profile is None else request.profile.interconnect
 
 
-def settings_of(request: ProblemRequest, interconnect: Interconnect) -> dict[str, Any]:
+def _settings_of(request: ProblemRequest, interconnect: Interconnect) -> dict[str, Any]:
     """Return what is asked of a problem besides its devices, and nothing that is left open.
 
     Parameters

@@ -5,30 +5,23 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from experiments.problems.devices import DeviceSet, parse_link
-from experiments.problems.instances import derived_device_sets, one_device_bytes
 from experiments.problems.problem_request import (
     ProblemRequest,
     change_problem,
     problem_of_graph,
+    requested_device_sets,
     requested_graph,
-    settings_of,
 )
 from experiments.records import ModelRecord
 from experiments.sweep.cases import CaseRequest
 from experiments.sweep.settings import OWN
 from experiments.sweep.sources import ModelSource
-from experiments.zoo.models import (
-    LoadedModel,
-    ModelSpec,
-    build_model,
-    others_code,
-    resolve_model,
-)
+from experiments.zoo.building import LoadedModel, ModelSpec, build_model, capture_model
+from experiments.zoo.models import resolve_model
 from solver import (
-    PCIE,
     Device,
     Interconnect,
     PartitionProblem,
@@ -77,12 +70,9 @@ class PreparedModel:
     @cached_property
     def captured(self) -> CapturedGraph:
         """The module's graph."""
-        from fx_bridge.capture import capture
-
         loaded = self.loaded
         started_s = time.perf_counter()
-        with others_code(f"model {self.source.name!r}"):
-            captured = capture(loaded.module, loaded.args, loaded.kwargs)
+        captured = capture_model(loaded)
         self._seconds["capture_s"] = time.perf_counter() - started_s
         return captured
 
@@ -105,24 +95,19 @@ class PreparedModel:
         graph = self._graph(devices, request.key.memory_model)
         return problem_of_graph(graph, self.captured, devices, _asked(request))
 
-    def record(self, first: PartitionProblem, request: CaseRequest) -> ModelRecord:
+    def record(self, first: PartitionProblem) -> ModelRecord:
         """Return what was measured of the model; `first` is the problem of its first case."""
-        figures: dict[str, Any] = {
-            "operators": len(first.operators),
-            "weight_bytes": sum(weight.size_bytes for weight in first.weights.values()),
-            "one_device_bytes": one_device_bytes(first),
-        }
-        graph = problem_to_digraph(first)
-        figures |= {"nodes": graph.number_of_nodes(), "edges": graph.number_of_edges()}
         if self.source.own is not None:
             words = {"file": "saved problem", "generator": "generated graph"}
-            return ModelRecord(self.source.name, description=words[self.source.kind], **figures)
-        return ModelRecord(
+            description = words[self.source.kind]
+            return ModelRecord.of_problem(self.source.name, first, description=description)
+        return ModelRecord.of_problem(
             self.source.name,
+            first,
             description=self._spec.description,
             has_weights=self.loaded.has_weights,
             captured_by=self.captured.how,
-            **(figures | self._seconds),
+            **self._seconds,
         )
 
     def _graph(self, devices: DeviceSet, memory_model: str) -> nx.DiGraph:
@@ -146,9 +131,8 @@ class PreparedModel:
         if given is not None:
             return given
         asked = _asked(request)
-        settings = settings_of(asked, asked.interconnect or PCIE)
         # The capacities are those for which a plan exists, whatever it is to be good at.
-        key = repr({**settings, "objective": None})
+        key = repr(replace(asked, objective=None))
         if key not in self._derived:
             own = self.source.own
             if own is not None:
@@ -156,8 +140,8 @@ class PreparedModel:
             else:
                 graph = self._graph(DeviceSet((Device("any"),)), request.key.memory_model)
                 count, slack_permille = self._spec.equal_devices, self._spec.slack_permille
-            sets = derived_device_sets(
-                graph, equal_devices=count, slack_permille=slack_permille, **settings
+            sets = requested_device_sets(
+                graph, asked, equal_devices=count, slack_permille=slack_permille
             )
             self._derived[key] = {named.name: named.devices for named in sets}
         return self._derived[key][str(request.devices.written)]

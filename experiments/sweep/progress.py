@@ -19,7 +19,7 @@ from rich.text import Text
 
 from experiments.records import PlannerRow
 from experiments.sweep.store import FAILURES
-from solver.quantities import format_gap, format_seconds, format_value, printable
+from solver.quantities import printable
 
 
 class SweepProgress:
@@ -76,11 +76,7 @@ class SweepProgress:
         """Say what became of a cell."""
         case = row.case
         words = f"{case.model} on {case.device_set} devices, {','.join(case.objective)}, "
-        words += f"{case.memory_model}: {row.label} {row.status}"
-        if row.objective is not None:
-            words += f", {format_value(case.objective[0], row.objective[0])}"
-            words += f", gap {format_gap(row.gap)}"
-        words += f", {format_seconds(row.wall_time_s)}"
+        words += f"{case.memory_model}: {row.outcome}"
         self._advance(f"{words}: {row.reason}" if row.status in FAILURES else words)
 
     def _start(self, what: str, total: int, completed: int) -> None:

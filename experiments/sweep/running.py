@@ -31,7 +31,7 @@ from experiments.sweep.settings import SweepSettings
 from experiments.sweep.sources import ModelSource
 from experiments.sweep.store import FAILURES, PreparedCase, SweepStore
 from experiments.sweep.versions import versions
-from experiments.zoo.models import describe_error
+from experiments.zoo.building import describe_error
 from solver import PartitionError
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from experiments.sweep.prepare import PreparedModel
 from experiments.sweep.rows import row_to_json
 from experiments.sweep.sources import ModelSource
 from experiments.sweep.versions import difference, versions
-from experiments.zoo.models import describe_error
+from experiments.zoo.building import describe_error
 from solver import (
     SOLVERS,
     Device,
@@ -71,7 +71,7 @@ class JobHandler:
             try:
                 problem = model.problem(request)
                 if record is None:
-                    record = asdict(model.record(problem, request))
+                    record = asdict(model.record(problem))
             except Exception as error:
                 # A model is other people's code; its next case may be different.
                 cases.append({"reason": describe_error(error)})

@@ -17,8 +17,8 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.comparison import peak_rss_bytes
+from experiments.zoo.building import describe_error
 from experiments.zoo.meta_models import Configuration
-from experiments.zoo.models import describe_error
 from solver import Device, PartitionError, PartitionProblem, SolveLimits, solve
 
 if TYPE_CHECKING:

@@ -1,0 +1,167 @@
+"""Build and capture models, which are other people's code, so that no answer suffers from it.
+
+torch loads only when a model is built.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from solver import PartitionError
+
+if TYPE_CHECKING:
+    import torch
+
+    from fx_bridge.capture import CapturedGraph
+
+_HF_HINT: Final = 'pip install "fxpartition[hf]"'
+_SEED: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A module in evaluation mode with the example inputs that it is captured with."""
+
+    name: str
+    module: torch.nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_weights(self) -> bool:
+        """Whether its parameters hold numbers, so that it can be run and not only planned."""
+        return not any(
+            tensor.is_meta for tensor in (*self.module.parameters(), *self.module.buffers())
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model that can be built by name.
+
+    Attributes
+    ----------
+    name : str
+    description : str
+        One line.
+    factory : callable
+        Returns (module, args) or (module, args, kwargs).
+    has_weights : bool
+        False for a model on the meta device: it can be planned and split, not run.
+    extra : str or None
+        The extra of this distribution that it needs.
+    equal_devices : int
+        Devices in the set of equal devices that a comparison derives for it.
+    slack_permille : int
+        Memory that a comparison gives it, per thousand of what it needs.
+    """
+
+    name: str
+    description: str
+    factory: Callable[[], Any]
+    has_weights: bool = True
+    extra: str | None = None
+    equal_devices: int = 4
+    slack_permille: int = 1150
+
+
+@contextlib.contextmanager
+def others_code(what: str) -> Iterator[None]:
+    """Run code of a model: its prints go to stderr, and it cannot end the program.
+
+    Standard output is for answers alone, which another program may read.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        try:
+            yield
+        except SystemExit as error:
+            raise PartitionError(
+                f"{what} calls sys.exit({error.code!r}); let it return or raise instead"
+            ) from error
+
+
+def build_model(spec: ModelSpec) -> LoadedModel:
+    """Build the model of `spec` in evaluation mode, with the same random weights every time.
+
+    Raises
+    ------
+    PartitionError
+        If a library is missing, the factory raises, or it returns something else.
+    """
+    import torch
+
+    # The caller's random state stays as it was.
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_SEED)
+            with others_code(f"the factory of model {spec.name!r}"):
+                return _checked(spec.name, spec.factory())
+    except PartitionError:
+        raise
+    except ImportError as error:
+        if spec.extra is not None:
+            raise PartitionError(
+                f"model {spec.name!r} needs the extra {spec.extra!r} ({error}); "
+                f"install it: {_HF_HINT}"
+            ) from None
+        raise PartitionError(f"model {spec.name!r} cannot be built: {error}") from error
+    except Exception as error:
+        # A factory is the user's own code: whatever it raises is bad input here.
+        raise PartitionError(
+            f"model {spec.name!r} cannot be built: {type(error).__name__}: {first_line(error)}"
+        ) from error
+
+
+def capture_model(loaded: LoadedModel) -> CapturedGraph:
+    """Capture a model with its example inputs.
+
+    Raises
+    ------
+    PartitionError
+        If it cannot be captured.
+    """
+    from fx_bridge.capture import capture
+
+    with others_code(f"model {loaded.name!r}"):
+        return capture(loaded.module, loaded.args, loaded.kwargs)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an exception's message, or nothing."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+
+
+def describe_error(error: BaseException) -> str:
+    """Return an exception as one line; one of our own speaks for itself."""
+    text = first_line(error)
+    if isinstance(error, PartitionError):
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _checked(name: str, made: object) -> LoadedModel:
+    import torch
+
+    want = "return (module, args) or (module, args, kwargs)"
+    if not isinstance(made, tuple) or len(made) not in (2, 3):
+        raise PartitionError(
+            f"model {name!r}: the factory returned a {type(made).__name__}; {want}"
+        )
+    module, args, kwargs = (*made, {})[:3]
+    if not isinstance(module, torch.nn.Module):
+        raise PartitionError(
+            f"model {name!r}: the factory's first value is a {type(module).__name__}, "
+            f"not a torch.nn.Module; {want}"
+        )
+    if not isinstance(args, (tuple, list)):
+        raise PartitionError(
+            f"model {name!r}: the factory's args are a {type(args).__name__}, not a tuple; {want}"
+        )
+    if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
+        raise PartitionError(f"model {name!r}: the factory's kwargs are not a dict; {want}")
+    module.eval()
+    return LoadedModel(name, module, tuple(args), dict(kwargs))
