@@ -6,9 +6,9 @@ import sys
 import time
 from dataclasses import replace
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.text import Text
 
@@ -18,21 +18,15 @@ from solver.quantities import format_gap, format_value, printable
 _REFRESH_S: Final = 0.1
 
 
-class ProgressLine:
-    """A transient line on stderr: model, solver, incumbent, bound and gap.
+class LiveLines:
+    """What changes on the last lines of a terminal, and plain lines above; else these alone."""
 
-    On anything but a terminal, only finished steps are printed, one plain line each.
-    """
-
-    def __init__(self, *, quiet: bool = False) -> None:
-        self._quiet = quiet
+    def __init__(self) -> None:
         self._console = Console(stderr=True, highlight=False)
         self._live: Live | None = None
-        self._step = ""
-        self._last_s = 0.0
 
-    def __enter__(self) -> ProgressLine:
-        if self._console.is_terminal and not self._quiet:
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
             self._live = Live(console=self._console, transient=True, refresh_per_second=8)
             self._live.start()
         return self
@@ -46,6 +40,33 @@ class ProgressLine:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+    def _show(self, shown: RenderableType) -> None:
+        if self._live is not None:
+            self._live.update(shown)
+
+    def _say(self, text: str) -> None:
+        text = printable(text)
+        if self._live is None:
+            print(text, file=sys.stderr, flush=True)
+        else:
+            self._live.console.print(Text(text))
+
+
+class ProgressLine(LiveLines):
+    """A transient line on stderr: model, solver, incumbent, bound and gap.
+
+    On anything but a terminal, only finished steps are printed, one plain line each.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        super().__init__()
+        self._quiet = quiet
+        self._step = ""
+        self._last_s = 0.0
+
+    def __enter__(self) -> Self:
+        return self if self._quiet else super().__enter__()
 
     def step(self, text: str) -> None:
         """Say what is being done now."""
@@ -80,14 +101,5 @@ class ProgressLine:
 
     def done(self, text: str) -> None:
         """Report a finished step."""
-        if self._quiet:
-            return
-        text = printable(text)
-        if self._live is None:
-            print(text, file=sys.stderr, flush=True)
-        else:
-            self._live.console.print(Text(text))
-
-    def _show(self, text: Text) -> None:
-        if self._live is not None:
-            self._live.update(text)
+        if not self._quiet:
+            self._say(text)

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from types import TracebackType
-
-from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -15,49 +11,31 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.text import Text
 
+from experiments.progress import LiveLines
 from experiments.records import PlannerRow
 from experiments.sweep.store import FAILURES
-from solver.quantities import printable
 
 
-class SweepProgress:
+class SweepProgress(LiveLines):
     """A bar on stderr on a terminal, and above it a line for every cell; else the lines alone."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        self._bar: Progress | None = None
+        super().__init__()
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left:"),
+            # Cells differ in time: the average of many says more than the last few.
+            TimeRemainingColumn(elapsed_when_finished=False),
+            console=self._console,
+            speed_estimate_period=3600,
+        )
         self._task: TaskID | None = None
         self._total = 0
         self._done = 0
-
-    def __enter__(self) -> SweepProgress:
-        if self._console.is_terminal:
-            self._bar = Progress(
-                TextColumn("{task.description}", markup=False),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TimeElapsedColumn(),
-                TextColumn("left:"),
-                # Cells differ in time: the average of many says more than the last few.
-                TimeRemainingColumn(elapsed_when_finished=False),
-                console=self._console,
-                transient=True,
-                speed_estimate_period=3600,
-            )
-            self._bar.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
 
     def prepare(self, models: int) -> None:
         """Say that problems of so many models are made now."""
@@ -81,20 +59,13 @@ class SweepProgress:
 
     def _start(self, what: str, total: int, completed: int) -> None:
         self._total, self._done = total, completed
-        if self._bar is not None:
-            if self._task is not None:
-                self._bar.remove_task(self._task)
-            self._task = self._bar.add_task(what, total=total, completed=completed)
+        if self._task is not None:
+            self._bar.remove_task(self._task)
+        self._task = self._bar.add_task(what, total=total, completed=completed)
+        self._show(self._bar)
 
     def _advance(self, text: str) -> None:
         self._done += 1
-        if self._bar is not None and self._task is not None:
+        if self._task is not None:
             self._bar.advance(self._task)
         self._say(f"[{self._done}/{self._total}] {text}")
-
-    def _say(self, text: str) -> None:
-        text = printable(text)
-        if self._bar is None:
-            print(text, file=sys.stderr, flush=True)
-        else:
-            self._bar.console.print(Text(text))
