@@ -20,7 +20,7 @@ from dataclasses import replace
 import solver.cp_sat as cp_sat
 import solver.ideal_dp as ideal_dp
 from experiments.problems.generators import GeneratorSettings, generate
-from experiments.problems.instances import load_workload
+from experiments.problems.workloads import load_workload
 from solver import Device, PartitionProblem, SolveLimits, SolveStatus
 from solver.auto import solve_auto
 from solver.dominance import Simplified

@@ -288,14 +288,6 @@ class Study:
     wall_time_s: float
     peak_rss_bytes: int | None = None
 
-    def cases_of(self, model: str) -> tuple[Case, ...]:
-        """Return the cases of a model."""
-        return tuple(case for case in self.cases if case.key.model == model)
-
-    def rows_of(self, key: CaseKey) -> tuple[PlannerRow, ...]:
-        """Return the answers to a case."""
-        return tuple(row for row in self.rows if row.case == key)
-
 
 @dataclass(frozen=True, slots=True)
 class CompareSettings:

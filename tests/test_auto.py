@@ -9,7 +9,7 @@ from random_problems import random_problem, to_instance
 import solver.auto
 import solver.ideal_dp
 from experiments.problems.generators import GeneratorSettings, generate_problem
-from experiments.problems.instances import load_workload
+from experiments.problems.workloads import load_workload
 from solver import SolveLimits, solve
 from solver.result import SolveResult, SolveStatus
 

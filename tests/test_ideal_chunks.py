@@ -6,7 +6,7 @@ import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
-from experiments.problems.instances import load_workload
+from experiments.problems.workloads import load_workload
 from solver import Device, Operator, PartitionProblem, SolveLimits, solve
 from solver.hardware import STAGING_HOST
 from solver.ideal_dp import can_win, why_declined

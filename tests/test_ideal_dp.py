@@ -10,7 +10,7 @@ from oracle import brute_force
 from random_problems import random_problem, to_instance
 
 import solver.ideal_dp
-from experiments.problems.instances import load_workload
+from experiments.problems.workloads import load_workload
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
 from solver.hardware import STAGING_HOST
 from solver.ideal_costs import Crossing, PairSum

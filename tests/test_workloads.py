@@ -8,9 +8,8 @@ import random
 import pytest
 
 from experiments.cli import main
-from experiments.problems.instances import load_workload
 from experiments.problems.published_workloads import OPTIMA_MS, workload_path
-from experiments.problems.workloads import is_workload, workload_from_json
+from experiments.problems.workloads import is_workload, load_workload, workload_from_json
 from solver import PartitionError, SolveLimits, SolveStatus, evaluate, save_problem, solve
 from solver.serialization import read_json
 

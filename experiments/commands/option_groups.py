@@ -7,22 +7,9 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Final, Protocol, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Final, get_args, get_origin, get_type_hints
 
 from typer.models import OptionInfo
-
-
-class OptionGroup(Protocol):
-    """A frozen dataclass whose fields are annotated as options of typer, each with a default.
-
-    Attributes
-    ----------
-    PANEL : str
-        Under which heading a command's help lists the options.
-    """
-
-    PANEL: ClassVar[str]
-    __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
 def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -31,9 +18,10 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     Parameters
     ----------
     command : callable
-        Some of its parameters are annotated with an :class:`OptionGroup`. The default of such a
-        parameter, a group itself, holds the defaults of its options; without one they are those
-        of the fields.
+        Some of its parameters are annotated with a group: a frozen dataclass whose fields are
+        annotated as options of typer, each with a default, and whose ``PANEL`` is the heading
+        under which a command's help lists them. The default of such a parameter, a group itself,
+        holds the defaults of its options; without one they are those of the fields.
 
     Returns
     -------
@@ -48,11 +36,10 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
     Examples
     --------
-    >>> import typer
     >>> @dataclasses.dataclass(frozen=True)
     ... class Limits:
-    ...     PANEL: ClassVar[str] = "Search"
-    ...     seed: Annotated[int, typer.Option("--seed")] = 0
+    ...     PANEL = "Search"
+    ...     seed: Annotated[int, OptionInfo(param_decls=("--seed",))] = 0
     >>> @with_option_groups
     ... def search(name: str, limits: Limits = Limits(seed=7)) -> None:
     ...     print(name, limits)

@@ -25,7 +25,6 @@ from solver import PartitionError, PartitionPlan, load_plan
 from solver.checks import check_choice
 from solver.training import Schedule
 
-OptimizerName = Literal["adamw", "sgd"]
 OPTIMIZERS: Final[tuple[str, ...]] = ("adamw", "sgd")
 
 

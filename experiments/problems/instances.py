@@ -15,20 +15,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.problems.devices import DeviceSet
-from experiments.problems.workloads import load_workload
 from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits, evaluate, solve
 
 if TYPE_CHECKING:
     import networkx as nx
-
-__all__ = [
-    "UNEQUAL_SHARES",
-    "NamedDevices",
-    "derived_device_sets",
-    "devices_by_shares",
-    "load_workload",
-    "one_device_bytes",
-]
 
 UNEQUAL_SHARES: Final = (400, 300, 200, 100)
 """Shares of the unequal devices, per mille."""

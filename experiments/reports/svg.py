@@ -25,7 +25,6 @@ BAND: Final = "#f4f4f4"
 PAPER: Final = "#ffffff"
 
 # Okabe and Ito, "Color universal design", 2008: told apart by all kinds of colour vision.
-BLACK: Final = "#000000"
 ORANGE: Final = "#e69f00"
 SKY: Final = "#56b4e9"
 GREEN: Final = "#009e73"

@@ -59,7 +59,7 @@ def name_map(source: fx.GraphModule, split: fx.GraphModule, stages: Sequence[str
     shared: dict[int, list[str]] = {}
     for name, module in _submodules(source):
         shared.setdefault(id(module), []).append(name)
-    for path, tensor in _own_tensors(split, stages):
+    for path, tensor in _own_tensors(split):
         tensors.setdefault(id(tensor), []).append(path)
     for stage, child in children.items():
         for path, tensor in tensors_of(child):
@@ -108,9 +108,7 @@ def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             yield path, value
 
 
-def _own_tensors(
-    split: fx.GraphModule, stages: Sequence[str]
-) -> Iterator[tuple[str, torch.Tensor]]:
+def _own_tensors(split: fx.GraphModule) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield what the root itself holds because the graph returns it."""
     for node in split.graph.find_nodes(op="get_attr"):
         yield str(node.target), attribute_at(split, str(node.target))
