@@ -157,8 +157,7 @@ def stage_interfaces(
     Examples
     --------
     >>> import torch
-    >>> from fx_bridge import capture, split_by_plan
-    >>> from fx_bridge.splits import stage_graph
+    >>> from fx_bridge import capture, split_by_plan, stage_graph
     >>> class Skip(torch.nn.Module):
     ...     def forward(self, x):
     ...         return x.sin().cos() * x.sin()

@@ -76,7 +76,7 @@ def record_allocations() -> Iterator[AllocationRecord]:
     >>> with record_allocations() as record:
     ...     kept = torch.ones(250)
     ...     record.begin("sum")
-    ...     _ = ((kept + 1) * 2).sum()
+    ...     _ = ((kept + kept) * kept).sum()
     ...     record.end()
     >>> span = record.spans[0]
     >>> span.peak_bytes, span.workspace_bytes, list(span.held.values())
