@@ -6,10 +6,6 @@ Whatever fails is a row with its reason; a run ends early only when it is interr
 from __future__ import annotations
 
 import gc
-import importlib.metadata
-import os
-import platform
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from experiments.environment import environment, peak_rss_bytes
 from experiments.planners.running import plan_row
 from experiments.planners.task import PlanningTask
 from experiments.problems.devices import parse_devices
@@ -271,24 +268,3 @@ class _Clock:
     def lap_s(self) -> float:
         last_s, self._last_s = self._last_s, self._now_s()
         return self._last_s - last_s
-
-
-def environment() -> tuple[tuple[str, str], ...]:
-    """Return the versions of what computes here."""
-    entries = [("python", platform.python_version()), ("cpu count", str(os.cpu_count() or 1))]
-    for name in ("fxpartition", "torch", "ortools", "networkx", "transformers", "accelerate"):
-        try:
-            entries.append((name, importlib.metadata.version(name)))
-        except importlib.metadata.PackageNotFoundError:
-            entries.append((name, "not installed"))
-    return tuple(entries)
-
-
-def peak_rss_bytes() -> int | None:
-    """Return the largest resident memory of this process so far; None where it is not known."""
-    try:
-        import resource
-    except ImportError:  # not on Windows
-        return None
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import difflib
 import fnmatch
-import importlib.metadata
 import json
 import os
-import platform
 import re
 import signal
 import sys
@@ -26,6 +24,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from experiments.environment import releases
 from experiments.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from experiments.output import check_writable, make_console
 from experiments.progress import ProgressLine
@@ -39,8 +38,9 @@ from solver.serialization import read_json, write_text_atomically
 SCHEMA: Final = "fxpartition.coverage"
 SCHEMA_VERSION: Final = 1
 _LONGEST: Final = 400
-_PACKAGES: Final = re.compile(r"[^\s']*/(?:site|dist)-packages/")
+_INSTALLED: Final = re.compile(r"[^\s']*/(?:site|dist)-packages/")
 
+_PACKAGES: Final = ("fxpartition", "torch", "transformers", "diffusers")
 _COLUMNS: Final = (
     "model",
     "weights",
@@ -78,7 +78,7 @@ def select(patterns: Sequence[str]) -> list[Configuration]:
         if not fitting:
             names = [*CONFIGURATIONS, *{each.family for each in CONFIGURATIONS.values()}]
             close = difflib.get_close_matches(pattern, names, n=2, cutoff=0.5)
-            hint = f"did you mean {' or '.join(close)}?" if close else f"try '*{pattern}*'"
+            hint = f"did you mean {' or '.join(close)}?" if close else "--list names all"
             raise PartitionError(f"no model has the name or family {pattern!r}; {hint}")
         found |= fitting
     return [each for name, each in CONFIGURATIONS.items() if name in found]
@@ -123,7 +123,7 @@ def _cells(row: CoverageRow) -> tuple[str, ...]:
 def remarks(rows: Sequence[CoverageRow]) -> list[str]:
     """Return one line for each thing that went otherwise than planned, then the totals."""
     lines = [
-        f"{row.model}: {textwrap.shorten(_PACKAGES.sub('', text), _LONGEST, placeholder=' ...')}"
+        f"{row.model}: {textwrap.shorten(_INSTALLED.sub('', text), _LONGEST, placeholder=' ...')}"
         for row in rows
         for text in (row.note, row.reason, row.split_reason, _made_up(row))
         if text
@@ -145,23 +145,12 @@ def _made_up(row: CoverageRow) -> str:
     return f"needs values of tensors to run, so sized as captured: {names}"
 
 
-def environment() -> dict[str, str]:
-    """Return the versions that a table was made with."""
-    versions = {"python": platform.python_version()}
-    for name in ("fxpartition", "torch", "transformers", "diffusers"):
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "not installed"
-    return versions
-
-
 def to_json(rows: Iterable[CoverageRow]) -> str:
     """Return rows as JSON with a schema version."""
     document = {
         "schema": SCHEMA,
         "version": SCHEMA_VERSION,
-        "environment": environment(),
+        "environment": releases(*_PACKAGES),
         "rows": [asdict(row) for row in rows],
     }
     return json.dumps(document, indent=1) + "\n"
@@ -250,7 +239,7 @@ def command(
         console.print(coverage_table(rows))
         for line in remarks(rows):
             console.print(printable(line), markup=False)
-        versions = ", ".join(f"{name} {version}" for name, version in environment().items())
+        versions = ", ".join(f"{name} {version}" for name, version in releases(*_PACKAGES).items())
         console.print(f"Seconds of processor time; {versions}.", markup=False)
 
 

@@ -180,6 +180,8 @@ def test_models_are_chosen_by_name_and_family():
     assert len(coverage.select([])) == len(CONFIGURATIONS)
     with pytest.raises(PartitionError, match="did you mean llama2-7b"):
         coverage.select(["lama2-7b"])
+    with pytest.raises(PartitionError, match="'nothing-like-it'; --list names all"):
+        coverage.select(["nothing-like-it"])
 
 
 def _run_main(monkeypatch, arguments):

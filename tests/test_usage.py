@@ -42,6 +42,8 @@ def test_whatever_else_is_wrong_says_where_to_look():
     assert told("take").endswith("; see: it take --help")
     assert "tkae" in told("tkae") and told("tkae").endswith("; see: it --help")
     assert told("make", "odd").endswith("; see: it make --help")
+    text = told("make", "--count")
+    assert "--count" in text and text.endswith("; see: fxpartition make --help")
 
 
 def test_an_error_without_context_is_told_too():

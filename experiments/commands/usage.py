@@ -28,7 +28,9 @@ def explain_usage(error: Exception, message: str, words: Sequence[str]) -> str:
         With the value that is wrong, or the commands that have the option, and where to look.
     """
     context: Any = getattr(error, "ctx", None)
-    path = "fxpartition" if context is None else context.command_path
+    # Without a context the error is of an option whose value is missing.
+    command = [word for word in words[:1] if not word.startswith("-")]
+    path = " ".join(["fxpartition", *command]) if context is None else context.command_path
     told = message.strip().rstrip(".")
     if value := _VALUE.fullmatch(told):
         name, reason = value.groups()

@@ -10,7 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
-from experiments.comparison import environment
+from experiments.environment import environment
 from experiments.planners.registry import PLANNERS
 from experiments.planners.task import PlannerSpec
 from experiments.records import CaseKey, PlannerRow

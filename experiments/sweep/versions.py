@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
-import platform
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
+
+from experiments.environment import releases
 
 _PACKAGES: Final = (
     "fxpartition",
@@ -29,14 +29,7 @@ to do a cell again costs less than to take an old answer for a new one."""
 @functools.cache
 def versions() -> dict[str, str]:
     """Return the releases of what makes answers here, and a digest of our own sources."""
-    found = {"python": platform.python_version()}
-    for name in _PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name] = "not installed"
-    found["sources"] = _source_digest()
-    return found
+    return {**releases(*_PACKAGES), "sources": _source_digest()}
 
 
 def _source_files() -> Iterator[Path]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
 
-from experiments.comparison import peak_rss_bytes
+from experiments.environment import peak_rss_bytes
 from experiments.zoo.building import describe_error
 from experiments.zoo.meta_models import Configuration
 from solver import Device, PartitionError, PartitionProblem, SolveLimits, solve
