@@ -281,7 +281,7 @@ class InterleavedSearch:
             return None
         tables = StageTables(self.units, self.kinds, self.blocks, unions)
         left = self.most_pairs - self.pairs
-        sweep = Sweep(tables, self.sets, lambda: None, self.deadline_s, left)
+        sweep = Sweep(tables, self.sets, self.deadline_s, left)
         sweep.refuted = float(self.refuted)
         limits = {} if ceiling == np.inf else {"bottleneck": ceiling}
         solution = sweep.run(Goal((), "bottleneck", limits))

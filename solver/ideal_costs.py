@@ -152,6 +152,26 @@ class PairSum:
 
     def table(self, starts: Indices, ends: Indices) -> Floats:
         """Return the sum for every pair of a start (row) and an end (column)."""
+        of_starts, of_ends, cost = self._features()
+        result: Floats = self.of_start[starts][:, None] + self.of_end[ends][None, :]
+        rows = of_starts[:, starts]
+        active = np.flatnonzero(rows.any(axis=1))
+        if len(active):
+            left = rows[active].T * cost[active]
+            result += left @ of_ends[active[:, None], ends[None, :]].astype(np.float64)
+        return result
+
+    def at(self, starts: Indices, ends: Indices) -> Floats:
+        """Return the sum for the pairs of each start and the end at the same place."""
+        of_starts, of_ends, cost = self._features()
+        result: Floats = self.of_start[starts] + self.of_end[ends]
+        active = np.flatnonzero(of_starts[:, np.unique(starts)].any(axis=1))
+        if len(active):
+            both = of_starts[active[:, None], starts] & of_ends[active[:, None], ends]
+            result += cost[active] @ both
+        return result
+
+    def _features(self) -> tuple[Bools, Bools, Floats]:
         if self._stacked is None:
             shape = (0, self._member.shape[1])
             self._stacked = (
@@ -160,11 +180,4 @@ class PairSum:
                 np.array(self._cost),
             )
             self._starts, self._ends = [], []
-        of_starts, of_ends, cost = self._stacked
-        result: Floats = self.of_start[starts][:, None] + self.of_end[ends][None, :]
-        rows = of_starts[:, starts]
-        active = np.flatnonzero(rows.any(axis=1))
-        if len(active):
-            left = rows[active].T * cost[active]
-            result += left @ of_ends[active[:, None], ends[None, :]].astype(np.float64)
-        return result
+        return self._stacked

@@ -45,8 +45,11 @@ all (:mod:`solver.ideal_chunks`, with the proof). Only ``bottleneck`` with the m
 (:mod:`solver.dominance`, :func:`solver.ideals.collapse`), which removes most ideals of some graphs:
 every dangling output doubles their number. Of ideals that differ by exchanges of identical chains
 one is regarded (:mod:`solver.repeated_chains`). Costs of all pairs
-of ideals in a block are one matrix product (:mod:`solver.ideal_costs`), and a ceiling on the load
-leaves few ideals where a set of devices can end (:mod:`solver.ideal_sweep`).
+of ideals in a block are one matrix product (:mod:`solver.ideal_costs`). The stages below a
+ceiling on the load are few, and the same for all sets of devices: for the bottleneck they are
+listed once, and each set is a bit (:mod:`solver.ideal_stages`, :mod:`solver.ideal_bottleneck`).
+Other objectives take a sweep for each set (:mod:`solver.ideal_sweep`), in which limits leave few
+ideals where it can end.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ from solver.dominance import simplify
 from solver.evaluate import Evaluation, evaluate
 from solver.ideal_chunks import MOST_IDEALS as _MOST_INTERLEAVED
 from solver.ideal_chunks import InterleavedSearch
-from solver.ideal_sweep import DeviceSets, GaveUp, Goal, Solution, Sweep
+from solver.ideal_objectives import Minimiser
+from solver.ideal_sweep import DeviceSets, GaveUp, Solution
 from solver.ideal_tables import StageTables, net_times_ns
 from solver.ideals import Blocks, collapse, list_ideals
 from solver.net_times import relay_times
@@ -85,7 +89,6 @@ _CHEAP_TRANSFERS = 0.5
 """Ratio of all transfer times to all work up to which many ideals are few enough."""
 _MOST_ENTRIES = 16_000_000
 """Most ideals times blocks: the tables take some twenty bytes for each."""
-_LARGEST = ("bottleneck", "peak_memory")
 
 
 def solve_ideal_dp(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
@@ -225,16 +228,17 @@ def _solve(problem: PartitionProblem, limits: SolveLimits, started_s: float) -> 
     if math.prod(len(kind.devices) + 1 for kind in kinds) > _MOST_SETS:
         raise GaveUp(f"there are more than {_MOST_SETS:,} different sets of devices")
     deadline_s = None if limits.time_limit_s is None else started_s + limits.time_limit_s
+    known = _Known(problem, limits)
     whole = _collapse(units, kinds, forget_weights=False)
     if problem.memory_model != "weights":
-        return _solve_blocks(units, kinds, whole, deadline_s)
+        return _solve_blocks(units, kinds, whole, known, deadline_s)
     # Without the weights of units that cost nothing else there are far fewer ideals, and it seldom
     # matters where these go. If it does, the same is done with them.
     blocks = _collapse(units, kinds, forget_weights=True)
-    relaxed = _solve_blocks(units, kinds, blocks, deadline_s)
+    relaxed = _solve_blocks(units, kinds, blocks, known, deadline_s)
     if not blocks.weightless or relaxed.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
         return relaxed
-    answer = _solve_blocks(units, kinds, whole, deadline_s)
+    answer = _solve_blocks(units, kinds, whole, known, deadline_s)
     if answer.status is not SolveStatus.UNKNOWN:
         return answer
     if relaxed.status is SolveStatus.FEASIBLE:
@@ -244,7 +248,11 @@ def _solve(problem: PartitionProblem, limits: SolveLimits, started_s: float) -> 
 
 
 def _solve_blocks(
-    units: UnitGraph, kinds: Sequence[DeviceKind], blocks: Blocks, deadline_s: float | None
+    units: UnitGraph,
+    kinds: Sequence[DeviceKind],
+    blocks: Blocks,
+    known: _Known,
+    deadline_s: float | None,
 ) -> _Answer:
     """Solve the problem on blocks.
 
@@ -262,33 +270,41 @@ def _solve_blocks(
     if problem.max_devices is not None:
         most_devices = min(most_devices, problem.max_devices)
 
-    def incumbent_ns() -> int | None:
-        evaluation = solve_chain(problem, SolveLimits(time_limit_s=_CHAIN_LIMIT_S)).evaluation
-        # A relaxation's optimum is no larger either.
-        return evaluation.bottleneck_ns if evaluation is not None and evaluation.feasible else None
-
     sets = DeviceSets.of(kinds, most_devices)
     if problem.chunks_per_device > 1:
         search = InterleavedSearch(
-            units, kinds, blocks, ideals, sets, incumbent_ns, deadline_s, _MOST_PAIRS
+            units, kinds, blocks, ideals, sets, known.bottleneck_ns, deadline_s, _MOST_PAIRS
         )
-        return _interleave(search)
+        return _interleave(search, known)
     tables = StageTables(units, kinds, blocks, ideals, chains)
-    sweep = Sweep(tables, sets, incumbent_ns, deadline_s, _MOST_PAIRS)
+    minimiser = Minimiser(tables, sets, known.bottleneck_ns, deadline_s, _MOST_PAIRS)
     try:
-        found = _minimise(problem, sweep)
+        found = minimiser.minimise()
     except GaveUp as stopped:
-        bounds = None
-        if problem.objective[0] == "bottleneck" and sweep.refuted >= 0:
-            bounds = (int(sweep.refuted) + 1,)
-        return _Answer(SolveStatus.UNKNOWN, bounds=bounds, reason=str(stopped))
+        return _stopped(minimiser, chains, str(stopped))
     if found is None:
         return _Answer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
     solution, values = found
-    return _judge(problem, blocks, _plan(units, kinds, blocks, tables, solution, chains), values)
+    plan = _plan(tables, solution, chains)
+    assert blocks.weightless or evaluate(problem, plan).feasible
+    return _judge(problem, plan, known, values)
 
 
-def _interleave(search: InterleavedSearch) -> _Answer:
+def _stopped(minimiser: Minimiser, chains: RepeatedChains, reason: str) -> _Answer:
+    """Return what is known when the search is stopped: a bound, perhaps a plan."""
+    search = minimiser.search
+    if search is None or minimiser.problem.objective[0] != "bottleneck":
+        return _Answer(SolveStatus.UNKNOWN, reason=reason)
+    bounds = (search.refuted + 1,)
+    if search.best is not None:
+        plan = _plan(minimiser.tables, search.best, chains)
+        evaluation = evaluate(minimiser.problem, plan)
+        if evaluation.feasible:
+            return _Answer(SolveStatus.FEASIBLE, plan, evaluation, bounds)
+    return _Answer(SolveStatus.UNKNOWN, bounds=bounds, reason=reason)
+
+
+def _interleave(search: InterleavedSearch, known: _Known) -> _Answer:
     problem = search.units.problem
     try:
         found = search.minimise()
@@ -298,55 +314,58 @@ def _interleave(search: InterleavedSearch) -> _Answer:
     if found is None:
         return _Answer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
     plan = found.plan(search.units, search.kinds, search.blocks)
-    return _judge(problem, search.blocks, plan, (found.value,))
+    return _judge(problem, plan, known, (found.value,))
 
 
 def _judge(
-    problem: PartitionProblem, blocks: Blocks, plan: PartitionPlan, values: tuple[int, ...]
+    problem: PartitionProblem, plan: PartitionPlan, known: _Known, values: tuple[int, ...]
 ) -> _Answer:
-    """Compare the plan with the optimum of what was solved."""
-    evaluation = evaluate(problem, plan)
-    if not evaluation.feasible:
-        assert blocks.weightless, evaluation.violations
-        reason = "; ".join(evaluation.violations)
+    """Compare plans with the optimum of what was solved: its own one, and one known before."""
+    best: Evaluation | None = None
+    for candidate in [plan] if known.plan is None else [plan, known.plan]:
+        evaluation = evaluate(problem, candidate)
+        if not evaluation.feasible:
+            continue
+        if evaluation.objective == values:
+            return _Answer(SolveStatus.OPTIMAL, candidate, evaluation, values)
+        assert values < evaluation.objective, (values, evaluation.objective)
+        if best is None or evaluation.objective < best.objective:
+            best, plan = evaluation, candidate
+    if best is None:
+        reason = "; ".join(evaluate(problem, plan).violations)
         return _Answer(SolveStatus.UNKNOWN, bounds=values[:1], reason=reason)
-    if evaluation.objective == values:
-        return _Answer(SolveStatus.OPTIMAL, plan, evaluation, values)
-    assert values < evaluation.objective, (values, evaluation.objective)
-    return _Answer(SolveStatus.FEASIBLE, plan, evaluation, values[:1])
+    return _Answer(SolveStatus.FEASIBLE, plan, best, values[:1])
 
 
-def _minimise(problem: PartitionProblem, sweep: Sweep) -> tuple[Solution, tuple[int, ...]] | None:
-    """Minimise the objectives one before the other, in as few sweeps as exactness allows."""
-    sums: tuple[str, ...] = ()
-    limits: dict[str, float] = {}
-    values: dict[str, int] = {}
-    found: Solution | None = None
-    for position, name in enumerate(problem.objective):
-        largest = name if name in _LARGEST else None
-        if largest is None:
-            sums = (*sums, name)
-            if position + 1 < len(problem.objective):
-                continue
-        found = sweep.minimise(Goal(sums, largest, dict(limits)))
-        if found is None:
+class _Known:
+    """A plan that a heuristic finds, once it is asked for."""
+
+    def __init__(self, problem: PartitionProblem, limits: SolveLimits) -> None:
+        self._problem = problem
+        self._limit_s = None if limits.deterministic else _CHAIN_LIMIT_S
+        self._asked = False
+        self._result: SolveResult | None = None
+
+    @property
+    def plan(self) -> PartitionPlan | None:
+        """The plan, if it has been asked for and found."""
+        return None if self._result is None else self._result.plan
+
+    def bottleneck_ns(self) -> int | None:
+        """Return the bottleneck of the plan; a relaxation's optimum is no larger either."""
+        if not self._asked:
+            self._asked = True
+            result = solve_chain(self._problem, SolveLimits(time_limit_s=self._limit_s))
+            if result.status is SolveStatus.FEASIBLE:
+                self._result = result
+        if self._result is None or self._result.evaluation is None:
             return None
-        values.update(found.values)
-        if largest is not None:
-            limits[largest] = float(values[largest])
-    assert found is not None
-    return found, tuple(values[name] for name in problem.objective)
+        return self._result.evaluation.bottleneck_ns
 
 
-def _plan(
-    units: UnitGraph,
-    kinds: Sequence[DeviceKind],
-    blocks: Blocks,
-    tables: StageTables,
-    solution: Solution,
-    chains: RepeatedChains,
-) -> PartitionPlan:
-    free = [[device.name for device in kind.devices] for kind in kinds]
+def _plan(tables: StageTables, solution: Solution, chains: RepeatedChains) -> PartitionPlan:
+    blocks = tables.blocks
+    free = [[device.name for device in kind.devices] for kind in tables.kinds]
     order = [free[stage.kind].pop(0) for stage in solution.stages]
     stage_of_block = [0] * blocks.count
     for position, stage in enumerate(solution.stages):
@@ -355,4 +374,4 @@ def _plan(
             stage_of_block[int(block)] = position
     chains.place(stage_of_block)
     stages = blocks.stage_of_units(stage_of_block)
-    return PartitionPlan(units.lift([order[stage] for stage in stages]), tuple(order))
+    return PartitionPlan(tables.units.lift([order[stage] for stage in stages]), tuple(order))

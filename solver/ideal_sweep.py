@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,9 +21,6 @@ from solver.training import in_flight
 
 _ROWS = 64
 """Starts whose stages are costed together."""
-_CEILINGS = (1.01, 1.03, 1.08, 1.2, 1.4, 1.7, 2.1, 2.7, 3.5, 5.0, 8.0)
-"""Ceilings on the load to try, as multiples of its lower bound."""
-_CLOSE = 1.1
 _EXACT = 1 << 53
 """Floats are exact below."""
 
@@ -97,6 +94,22 @@ class Solution:
     stages: tuple[Stage, ...]
 
 
+def largest_sum(counts: Sequence[int], amounts: Sequence[float], most: int) -> float:
+    """Return the largest sum of the amounts of at most `most` of the devices."""
+    each = sorted(
+        (a for count, a in zip(counts, amounts, strict=True) for _ in range(count)),
+        reverse=True,
+    )
+    return float(sum(each[:most]))
+
+
+def most_memory_bytes(capacity: float, peak_permille: float | None) -> float:
+    """Return what a stage may hold if at most so many per mille of its memory, rounded up."""
+    if capacity == np.inf or peak_permille is None:
+        return capacity
+    return min(capacity, float(int(peak_permille) * int(capacity) // 1000))
+
+
 class Sweep:
     """Runs the dynamic program for one goal after the other.
 
@@ -104,8 +117,6 @@ class Sweep:
     ----------
     tables : StageTables
     sets : DeviceSets
-    incumbent : callable
-        Returns the bottleneck of some plan, or None.
     deadline_s : float or None
         On the clock of ``time.perf_counter``.
     most_pairs : int
@@ -114,19 +125,17 @@ class Sweep:
     Attributes
     ----------
     refuted : float
-        No plan has a bottleneck of at most so many nanoseconds.
+        No plan has a bottleneck of at most so many nanoseconds, as far as the caller knows.
     """
 
     def __init__(
         self,
         tables: StageTables,
         sets: DeviceSets,
-        incumbent: Callable[[], int | None],
         deadline_s: float | None,
         most_pairs: int,
     ) -> None:
         self.tables, self.sets, self.problem = tables, sets, tables.problem
-        self._incumbent = incumbent
         self.deadline_s, self.most_pairs = deadline_s, most_pairs
         self.pairs = 0
         self.refuted = -1.0
@@ -141,54 +150,16 @@ class Sweep:
         most = max(map(sum, sets.counts))
         full = [len(kind.devices) for kind in tables.kinds]
         speed = [1 / slowness if slowness else np.inf for slowness in tables.slowness]
-        self._speed = [self._largest(c, speed, sum(c)) for c in sets.counts]
-        self._memory = [self._largest(c, self.capacity, sum(c)) for c in sets.counts]
+        self._speed = [largest_sum(c, speed, sum(c)) for c in sets.counts]
+        self._memory = [largest_sum(c, self.capacity, sum(c)) for c in sets.counts]
         others = [[f - c for f, c in zip(full, counts, strict=True)] for counts in sets.counts]
         room = [most - sum(counts) for counts in sets.counts]
         self._speed_of_others = [
-            self._largest(c, speed, n) for c, n in zip(others, room, strict=True)
+            largest_sum(c, speed, n) for c, n in zip(others, room, strict=True)
         ]
         self._memory_of_others = [
-            self._largest(c, self.capacity, n) for c, n in zip(others, room, strict=True)
+            largest_sum(c, self.capacity, n) for c, n in zip(others, room, strict=True)
         ]
-
-    @staticmethod
-    def _largest(counts: Sequence[int], amounts: Sequence[float], most: int) -> float:
-        """Return the largest sum of the amounts of at most `most` of the devices."""
-        each = sorted(
-            (a for count, a in zip(counts, amounts, strict=True) for _ in range(count)),
-            reverse=True,
-        )
-        return float(sum(each[:most]))
-
-    def minimise(self, goal: Goal) -> Solution | None:
-        """Return the optimum of `goal`, or None if nothing satisfies its limits.
-
-        If the largest load comes first, it is sought below a ceiling that starts near a lower
-        bound and rises until a plan is found. A sweep below a ceiling regards every plan whose
-        loads are all below it, so what it finds is the optimum; and it is fast, because few
-        ideals can be where a set of devices ends: what is before and after must fit too.
-        """
-        if goal.largest != "bottleneck" or goal.sums or "bottleneck" in goal.limits:
-            return self.run(goal)
-        total = float(self.tables.work_ns[-1])
-        speed = max(self._speed)
-        least = max(total / speed if speed < np.inf else 0.0, self.tables.largest_unit_ns)
-        known = np.inf
-        if least > 0:
-            for factor in _CEILINGS:
-                if factor > _CLOSE and known == np.inf:
-                    # So far above the bound, it pays to know a plan.
-                    value = self._incumbent()
-                    known = np.inf if value is None else float(value)
-                ceiling = min(float(int(least * factor)), known)
-                limits = {**goal.limits, "bottleneck": ceiling}
-                found = self.run(Goal(goal.sums, goal.largest, limits))
-                if found is not None:
-                    self.refuted = float(found.values["bottleneck"] - 1)
-                    return found
-                self.refuted = limits["bottleneck"]
-        return self.run(goal)
 
     # -- one sweep ------------------------------------------------------------------------
 
@@ -244,7 +215,13 @@ class Sweep:
         most = max(map(sum, self.sets.counts))
         return min(most, full) - sum(self.sets.counts[target])
 
-    def _check_effort(self, pairs: int) -> None:
+    def spend(self, pairs: int) -> None:
+        """Count stages that are looked at.
+
+        Raises
+        ------
+        GaveUp
+        """
         self.pairs += pairs
         if self.pairs > self.most_pairs:
             raise GaveUp(f"there are more than {self.most_pairs:,} candidate stages")
@@ -267,7 +244,7 @@ class Sweep:
         ends = ends[low:high]
         if not len(ends):
             return
-        self._check_effort(len(starts) * len(ends))
+        self.spend(len(starts) * len(ends))
         allowed = tables.nested(starts, ends)
         if ceiling < np.inf:
             allowed &= tables.compute_ns(kind, starts, ends) <= ceiling
@@ -287,13 +264,8 @@ class Sweep:
             allowed &= load <= ceiling
         capacity = self.capacity[kind]
         lower = upper = np.zeros((1, 1))
-        most_memory = capacity
+        most_memory = most_memory_bytes(capacity, limits.get("peak_memory"))
         if capacity < np.inf:
-            if "peak_memory" in limits:
-                # At most so many per mille, rounded up.
-                most_memory = min(
-                    capacity, float(int(limits["peak_memory"]) * int(capacity) // 1000)
-                )
             lower, upper = tables.memory_bytes(starts, ends, self._in_flight(target))
             allowed &= lower <= most_memory
         if not allowed.any():

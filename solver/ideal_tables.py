@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from solver.evaluate import stage_memory_bytes
 from solver.hardware import STAGING_HOST, Device
 from solver.ideal_costs import Bools, Crossing, Floats, Indices, PairSum
+from solver.ideal_memory import StagePeaks
 from solver.ideals import DROPPED, Blocks, consuming_blocks, membership
 from solver.net_times import both_ways, net_times, relay_times
 from solver.reduce import DeviceKind, Net, UnitGraph
@@ -36,6 +36,20 @@ class _Profile:
     """Send and receive times that several kinds of devices share; one sum if they add up."""
 
     tables: tuple[PairSum, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MemoryParts:
+    """What each stage holds: all the time, and of its storages at least and at most."""
+
+    always: Floats
+    waiting: Floats
+    allocated: Floats
+
+    def of(self, chosen: Bools) -> MemoryParts:
+        """Return those of the chosen stages."""
+        parts = self.always, self.waiting, self.allocated
+        return MemoryParts(*(np.broadcast_to(part, chosen.shape)[chosen] for part in parts))
 
 
 class StageTables:
@@ -97,6 +111,42 @@ class StageTables:
         else:
             self._build_transfers()
         self._build_memory()
+        self.alike = self._alike()
+        self.most_load_ns = self._most_load_ns()
+
+    def _most_load_ns(self) -> int:
+        """Return what no load exceeds: all work, and every value sent and received."""
+        if self._relayed:
+            link = self.problem.interconnect.default
+            times = [relay_times(self.units, link, link).tolist()] * 2
+        else:
+            times = [
+                net_times_ns(self.units, kind.device, sends=sends)
+                for kind in self.kinds
+                for sends in (True, False)
+            ]
+        work_ns = max(float(work[-1]) for work in self.kind_work_ns)
+        return int(work_ns) + 2 * max(map(sum, times))
+
+    def _alike(self) -> list[list[int]]:
+        """Return the kinds by what their stages cost, whatever memory they have."""
+        groups: list[list[int]] = []
+        for kind in range(len(self.kinds)):
+            same = [group for group in groups if self._costs_as(kind, group[0])]
+            if same:
+                same[0].append(kind)
+            else:
+                groups.append([kind])
+        return groups
+
+    def _costs_as(self, kind: int, other: int) -> bool:
+        banned, banned_other = self._banned[kind], self._banned[other]
+        if banned is None or banned_other is None:
+            same = banned is banned_other
+        else:
+            same = np.array_equal(banned, banned_other)
+        same &= self._profiles[kind] is self._profiles[other]
+        return same and np.array_equal(self.kind_work_ns[kind], self.kind_work_ns[other])
 
     def _per_block(self, of_units: npt.NDArray[np.int64]) -> Floats:
         sums = np.zeros(self.blocks.count)
@@ -223,17 +273,14 @@ class StageTables:
         self._received = PairSum(self.member)
         self._waiting = PairSum(self.member)
         self._allocated = PairSum(self.member)
-        self._exact: dict[tuple[int, int], int] = {}
+        self._exact: dict[tuple[int, int], tuple[int, int]] = {}
+        self._peaks = StagePeaks(units, self.blocks)
         if self.problem.memory_model == "weights":
             return
         self._touched([(e.units, e.size_bytes) for e in units.saved], self.saved)
         if self._relayed:
-            self._hopped_bytes = (
-                self._hopping([relay.net.held_bytes for relay in units.relays]),
-                self._hopping([relay.returned_bytes for relay in units.relays]),
-            )
-            self._received.of_start += self._hopped_bytes[0]
-            self._received.of_end += self._hopped_bytes[1]
+            self._received.of_start += self._hopping([r.net.held_bytes for r in units.relays])
+            self._received.of_end += self._hopping([r.returned_bytes for r in units.relays])
         else:
             for crossing in self._crossings(units.nets, [net.held_bytes for net in units.nets]):
                 self._received.add_received(crossing)
@@ -284,38 +331,46 @@ class StageTables:
 
     def memory_bytes(self, starts: Indices, ends: Indices, in_flight: int) -> tuple[Floats, Floats]:
         """Return a lower and an upper bound of the memory of each stage."""
-        lower = self.weights.table(starts, ends)
+        memory = self.memory_parts(starts, ends)
+        lower = memory.always
         if self.problem.is_training:
             # Of one microbatch it is among the storages.
             lower += (in_flight - 1) * self.saved.table(starts, ends)
+        return lower + memory.waiting, lower + memory.allocated
+
+    def memory_parts(self, starts: Indices, ends: Indices, *, paired: bool = False) -> MemoryParts:
+        """Return what stages hold with one microbatch in flight, in parts.
+
+        Of all stages from a start to an end; if `paired`, of those from each start to the end
+        at the same place.
+        """
+        sums = PairSum.at if paired else PairSum.table
+        always = sums(self.weights, starts, ends)
         if self.problem.memory_model == "weights":
-            return lower, lower
-        lower += self._received.table(starts, ends)
-        waiting, allocated = self._waiting.table(starts, ends), self._allocated.table(starts, ends)
-        return lower + waiting, lower + allocated
+            nothing = np.zeros((1,) * always.ndim)
+            return MemoryParts(always, nothing, nothing)
+        always += sums(self._received, starts, ends)
+        return MemoryParts(
+            always, sums(self._waiting, starts, ends), sums(self._allocated, starts, ends)
+        )
+
+    def peak_bytes(self, starts: Indices, ends: Indices) -> Floats:
+        """Return the peak of the storages of stages from each start to the end at its place.
+
+        With what stages hold always it is their memory, as the evaluator defines it.
+        """
+        inside = self.member[:, ends] & ~self.member[:, starts]
+        return self._peaks.peak_bytes(inside).astype(np.float64)
+
+    def saved_bytes(self, starts: Indices, ends: Indices) -> Floats:
+        """Return what the same stages hold in addition for each further microbatch."""
+        return self.saved.at(starts, ends)
 
     def exact_memory_bytes(self, start: int, end: int, in_flight: int) -> int:
         """Return the memory of one stage, as the evaluator defines it."""
         if (start, end) not in self._exact:
-            inside = self.member[:, end] & ~self.member[:, start]
-            self._exact[start, end] = stage_memory_bytes(
-                self.problem,
-                (
-                    self.problem.operators[index].name
-                    for unit, members in enumerate(self.units.members)
-                    if self.blocks.block_of[unit] != DROPPED and inside[self.blocks.block_of[unit]]
-                    for index in members
-                ),
-                relayed_bytes=self._relayed_bytes(start, end),
-            )
-        one = self._exact[start, end]
-        if self.problem.is_training:
             pair = np.array([start]), np.array([end])
-            one += (in_flight - 1) * int(self.saved.table(*pair)[0, 0])
-        return one
-
-    def _relayed_bytes(self, start: int, end: int) -> int | None:
-        """Return what a stage holds because values hop over its borders, if they do."""
-        if not self._relayed:
-            return None
-        return int(self._hopped_bytes[0][start] + self._hopped_bytes[1][end])
+            one = self.memory_parts(*pair, paired=True).always + self.peak_bytes(*pair)
+            self._exact[start, end] = int(one[0]), int(self.saved_bytes(*pair)[0])
+        one_bytes, saved_bytes = self._exact[start, end]
+        return one_bytes + (in_flight - 1) * saved_bytes

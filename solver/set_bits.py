@@ -1,0 +1,85 @@
+"""Families of sets of devices as bits, for many families at once.
+
+A set with c_k devices of each kind k has number sum(c_k * stride_k) in mixed radix, so one more
+device of kind k makes of set number b number b + stride_k: a whole family grows by a shift.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+Words = npt.NDArray[np.uint64]
+"""Families in columns, 64 sets to a row."""
+
+_WORD = 64
+
+
+class SetBits:
+    """The sets of at most `most` of devices of several kinds.
+
+    Parameters
+    ----------
+    limits : sequence of int
+        How many devices there are of each kind.
+    most : int
+        The most devices in a set.
+
+    Attributes
+    ----------
+    counts : array of int, shape (sets, kinds)
+        Devices of each kind by the number of the set; larger sets than `most` are among them.
+    usable : array of bool, shape (sets,)
+        Those of at most `most` devices.
+    strides : tuple of int
+    words : int
+        Rows that a family takes.
+    """
+
+    def __init__(self, limits: Sequence[int], most: int) -> None:
+        sizes = [limit + 1 for limit in limits]
+        self.strides = tuple(math.prod(sizes[:kind]) for kind in range(len(sizes)))
+        numbers = np.arange(math.prod(sizes))
+        self.counts = np.stack(
+            [numbers // stride % size for stride, size in zip(self.strides, sizes, strict=True)],
+            axis=1,
+        )
+        self.sizes = self.counts.sum(axis=1)
+        self.usable = self.sizes <= most
+        self.words = -(-len(numbers) // _WORD)
+        # Of these a larger set can be made.
+        self._may_grow = [
+            self.pack(((self.counts[:, kind] < limit) & (self.sizes < most))[:, None])
+            for kind, limit in enumerate(limits)
+        ]
+
+    def pack(self, flags: npt.NDArray[np.bool_]) -> Words:
+        """Return families as words, given which set (row) is in which family (column)."""
+        padded = np.zeros((self.words * _WORD, flags.shape[1]), dtype=np.bool_)
+        padded[: len(flags)] = flags
+        packed = np.packbits(padded, axis=0, bitorder="little")
+        words = np.ascontiguousarray(packed.T).view("<u8").T
+        return np.ascontiguousarray(words, dtype=np.uint64)
+
+    def unpack(self, family: Words) -> npt.NDArray[np.bool_]:
+        """Return which sets are in one family, given as its words."""
+        data = np.ascontiguousarray(family.astype("<u8")).view(np.uint8)
+        return np.unpackbits(data, count=len(self.sizes), bitorder="little").astype(np.bool_)
+
+    def of_size_at_most(self, size: int) -> Words:
+        """Return the family of all sets of at most so many devices, as one column."""
+        return self.pack((self.sizes <= size)[:, None])
+
+    def grown(self, families: Words, kind: int) -> Words:
+        """Return all sets that consist of one of each family and a device of `kind`."""
+        whole, bits = divmod(self.strides[kind], _WORD)
+        kept = families & self._may_grow[kind]
+        result = np.zeros_like(kept)
+        count = self.words - whole
+        result[whole:] = kept[:count] << np.uint64(bits)
+        if bits:
+            result[whole + 1 :] |= kept[: count - 1] >> np.uint64(_WORD - bits)
+        return result

@@ -1,0 +1,43 @@
+"""Small problems that the program over ideals solves, with the tables of their stages."""
+
+from dataclasses import replace
+
+from random_problems import random_problem
+
+from solver.hardware import STAGING_HOST
+from solver.ideal_dp import _collapse
+from solver.ideal_sweep import DeviceSets
+from solver.ideal_tables import StageTables
+from solver.ideals import list_ideals
+from solver.reduce import condense, interchangeable_kinds
+
+
+def stage_tables(seed, **settings):
+    """The tables of a random problem without links between devices, and its sets of devices."""
+    problem = random_problem(seed, **settings)
+    links = {
+        pair: link for pair, link in problem.interconnect.links.items() if STAGING_HOST in pair
+    }
+    problem = problem.replace(
+        chunks_per_device=1,
+        objective=("bottleneck",),
+        interconnect=replace(problem.interconnect, links=links),
+    )
+    units = condense(problem)
+    kinds = interchangeable_kinds(units)
+    blocks = _collapse(units, kinds, forget_weights=False)
+    ideals = list_ideals(blocks.count, blocks.edges, 10_000)
+    tables = StageTables(units, kinds, blocks, ideals)
+    most = problem.max_devices or len(problem.devices)
+    return tables, DeviceSets.of(kinds, min(most, len(problem.devices)))
+
+
+def stages_of(tables):
+    """All pairs of nested ideals."""
+    inside = tables.member.T
+    return [
+        (start, end)
+        for start in range(tables.count)
+        for end in range(tables.count)
+        if start != end and not (inside[start] & ~inside[end]).any()
+    ]

@@ -1,0 +1,153 @@
+"""The least bottleneck of chains of ideals, against all chains."""
+
+import functools
+
+import numpy as np
+import pytest
+from ideal_cases import stage_tables, stages_of
+
+import solver.ideal_bottleneck
+from solver.ideal_bottleneck import BottleneckSearch
+from solver.ideal_sweep import GaveUp
+from solver.training import in_flight
+
+
+def capacity_of(tables):
+    return [
+        np.inf if kind.device.memory_bytes is None else float(kind.device.memory_bytes)
+        for kind in tables.kinds
+    ]
+
+
+def followed(problem, behind):
+    """Microbatches in flight in a stage with so many behind it."""
+    return in_flight(
+        problem.schedule, problem.microbatches, chunks=1, devices=behind + 1, followers=behind
+    )
+
+
+def least_bottleneck(tables, sets):
+    """The least bottleneck by recursion over all chains; None if there is none."""
+    capacity, most = capacity_of(tables), max(map(sum, sets.counts))
+    ends = {}
+    for start, end in stages_of(tables):
+        ends.setdefault(start, []).append(end)
+
+    @functools.cache
+    def load_ns(kind, start, end, behind):
+        pair = np.array([start]), np.array([end])
+        may = tables.allowed(kind, *pair)
+        held = tables.exact_memory_bytes(start, end, followed(tables.problem, behind))
+        if (may is not None and not may.all()) or held > capacity[kind]:
+            return np.inf
+        return float(tables.load_ns(kind, *pair)[0, 0])
+
+    @functools.cache
+    def best(ideal, counts):
+        if ideal == tables.count - 1:
+            return np.inf if any(counts) else 0.0
+        found = np.inf
+        for kind, count in enumerate(counts):
+            if count:
+                rest = (*counts[:kind], count - 1, *counts[kind + 1 :])
+                for end in ends[ideal]:
+                    stage_ns = load_ns(kind, ideal, end, sum(rest))
+                    if stage_ns < found:
+                        found = min(found, max(stage_ns, best(end, rest)))
+        return found
+
+    value = min(best(0, counts) for counts in sets.counts if sum(counts) <= most)
+    return None if value == np.inf else value
+
+
+def search_of(tables, sets, known=None, spend=lambda pairs: None):
+    return BottleneckSearch(tables, sets, capacity_of(tables), lambda: known, spend)
+
+
+def is_plan(tables, solution):
+    """Whether stages follow each other from nothing to everything, below the value."""
+    place = 0
+    for behind, stage in zip(reversed(range(len(solution.stages))), solution.stages, strict=True):
+        pair = np.array([stage.start]), np.array([stage.end])
+        held = tables.exact_memory_bytes(stage.start, stage.end, followed(tables.problem, behind))
+        if (
+            stage.start != place
+            or tables.load_ns(stage.kind, *pair)[0, 0] > solution.values["bottleneck"]
+            or held > capacity_of(tables)[stage.kind]
+        ):
+            return False
+        place = stage.end
+    used = [stage.kind for stage in solution.stages]
+    enough = all(used.count(k) <= len(kind.devices) for k, kind in enumerate(tables.kinds))
+    return place == tables.count - 1 and enough
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_it_equals_all_chains(known):
+    solved = 0
+    for seed in range(120):
+        tables, sets = stage_tables(seed, max_operators=6)
+        expected = least_bottleneck(tables, sets)
+        search = search_of(tables, sets, int(expected) if known and expected else None)
+        found = search.minimise()
+        if expected is None:
+            assert found is None, seed
+            continue
+        assert found.values["bottleneck"] == expected, seed
+        assert search.refuted == expected - 1, seed
+        assert is_plan(tables, found), seed
+        solved += 1
+    assert solved > 60
+
+
+@pytest.mark.parametrize("most", [3, 10, 30])
+def test_long_lists(monkeypatch, most):
+    """Tests that lower ceilings shorten lists, and that without any that does a bound is left."""
+    monkeypatch.setattr(solver.ideal_bottleneck, "_MOST_STAGES", most)
+    solved = stopped = 0
+    for seed in range(60):
+        tables, sets = stage_tables(seed, max_operators=6)
+        expected = least_bottleneck(tables, sets)
+        search = search_of(tables, sets)
+        try:
+            found = search.minimise()
+        except GaveUp as reason:
+            assert f"more than {most} stages" in str(reason)
+            assert expected is None or search.refuted < expected
+            stopped += 1
+        else:
+            assert (found and found.values["bottleneck"]) == expected, seed
+            solved += 1
+    assert solved > 5
+    assert stopped > 5 or most == 30
+
+
+def test_it_stops_with_what_it_has():
+    """Tests every effort: the bound never passes the optimum, the plan is never better."""
+    tables, sets = stage_tables(47, max_operators=8)
+    expected = least_bottleneck(tables, sets)
+    bounds, plans = [], 0
+    for effort in range(0, 100_000, 29):
+        left = effort
+
+        def spend(pairs):
+            nonlocal left
+            left -= pairs
+            if left < 0:
+                raise GaveUp("enough")
+
+        search = search_of(tables, sets, spend=spend)
+        try:
+            search.minimise()
+        except GaveUp:
+            bounds.append(search.refuted + 1)
+            if search.best is not None:
+                assert search.best.values["bottleneck"] >= expected
+                assert is_plan(tables, search.best)
+                plans += 1
+        else:
+            break
+    assert search.best.values["bottleneck"] == expected
+    assert bounds == sorted(bounds)
+    assert bounds[-1] <= expected
+    assert plans > 3
