@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec, check_specs
-from fx_bridge.replaying.replay import Replay, tensors_in
+from fx_bridge.replaying.replay import Replay, tensors_in, without_fast_path
 from fx_bridge.replaying.storage import StorageTable
 
 # Only rows that are asked for are read, and as many bytes are read as come out.
@@ -64,13 +64,8 @@ def node_flops(captured: CapturedGraph) -> dict[str, int]:
     """
     check_captured(captured, "count", "node_flops(capture(model, args))")
     counting = _FlopReplay(captured.module)
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    # The fused encoder layer has no formula; what it is fused from does.
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
+    with without_fast_path():
         counting.replay()
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast_path)
     return {node.name: counting.flops[node.name] for node in captured.operators}
 
 

@@ -12,11 +12,11 @@ from experiments.commands.completions import complete_models
 from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import read_limits, read_planners, read_request
 from experiments.commands.options import (
-    OUTPUT_PANEL,
     ComparedOptions,
     JsonOption,
     LimitOptions,
     PlannersOption,
+    ReportOutOption,
 )
 from experiments.exit_codes import EXIT_NOT_EQUAL
 from solver import PartitionError
@@ -38,16 +38,7 @@ def compare(
     problem: ComparedOptions = _DERIVED,
     search: LimitOptions = _QUICK,
     planner: PlannersOption = None,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Folder for the report, made if missing.",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = None,
+    out: ReportOutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare exact plans with those of heuristics and of other programs on real models.

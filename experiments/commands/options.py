@@ -336,6 +336,16 @@ PlanOutOption = Annotated[
         rich_help_panel=OUTPUT_PANEL,
     ),
 ]
+ReportOutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="DIR",
+        help="Folder for the report, made if missing; without it only the terminal.",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
+]
 ProblemOutOption = Annotated[
     str,
     typer.Option(

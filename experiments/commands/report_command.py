@@ -8,7 +8,7 @@ import typer
 
 from experiments.commands.answers import finish_study
 from experiments.commands.completions import complete_files
-from experiments.commands.options import OUTPUT_PANEL, JsonOption
+from experiments.commands.options import JsonOption, ReportOutOption
 from solver import PartitionError
 
 
@@ -21,16 +21,7 @@ def report(
             autocompletion=complete_files(".sqlite", ".json"),
         ),
     ],
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Folder for the report, made if missing; without it only the terminal.",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = None,
+    out: ReportOutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Report what a sweep or a comparison found.

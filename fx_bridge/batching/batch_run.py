@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fx_bridge.batching.batch_call import Call
 from fx_bridge.batching.batch_rules import outcome
 from fx_bridge.batching.batch_state import REPLICATED, BatchDim, mixed, partial, unknown
-from fx_bridge.replaying.replay import Replay
+from fx_bridge.replaying.replay import Replay, without_fast_path
 
 State = Any
 """A :class:`BatchDim`, or the structure of a value with one in the place of each leaf."""
@@ -71,13 +71,8 @@ class BatchRun(Replay):
 
     def follow(self) -> None:
         """Run all nodes."""
-        fast_path = torch.backends.mha.get_fastpath_enabled()
-        # The fused encoder layer is one operator, what it is fused from has rules.
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
+        with without_fast_path():
             self.replay()
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast_path)
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         """Yield what is entered around the run, outermost first."""

@@ -147,6 +147,17 @@ class Replay(fx.Interpreter):
         return value
 
 
+@contextlib.contextmanager
+def without_fast_path() -> Iterator[None]:
+    """Run torch's encoder layers as what they are fused from, which has formulas and rules."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
 def hint(size: Any) -> Any:
     """Return the number that a symbolic size stands for.
 
