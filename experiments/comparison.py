@@ -8,15 +8,17 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from experiments.environment import environment, peak_rss_bytes
+from experiments.planners.registry import check_planner
 from experiments.planners.running import plan_row
 from experiments.planners.task import PlanningTask
 from experiments.problems.devices import parse_devices
+from experiments.problems.instances import NamedDevices
 from experiments.problems.problem_request import (
     ProblemRequest,
     check_model_request,
@@ -27,12 +29,12 @@ from experiments.problems.problem_request import (
 )
 from experiments.progress import ProgressLine
 from experiments.records import (
+    DEFAULT_TIME_LIMIT_S,
     MODEL_PEERS,
     OWN_PLANNERS,
     PEERS,
     Case,
     CaseKey,
-    CompareSettings,
     EquivalenceRow,
     ModelRecord,
     PlannerRow,
@@ -49,6 +51,7 @@ from experiments.zoo.building import (
 )
 from solver import (
     PartitionProblem,
+    SolveLimits,
 )
 
 if TYPE_CHECKING:
@@ -61,6 +64,36 @@ WEIGHTS_CASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 )
 """Device sets on which a model is also planned by its weights alone, by model: there the planners
 of accelerate and transformers are asked in their own terms."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompareSettings:
+    """What a comparison runs.
+
+    Parameters
+    ----------
+    request : ProblemRequest
+        What is asked of every problem, but for its devices; what it leaves open, a saved problem
+        says itself.
+    device_sets : tuple of NamedDevices
+        Empty derives equal, unequal and roomy devices from each model's size.
+    planners : tuple of str
+        Empty asks our own, and every peer that answers within seconds.
+    limits : SolveLimits
+        Of each single answer.
+    check_splits : bool
+        Split every model that has weights, and check that the split computes the same.
+    """
+
+    request: ProblemRequest = field(default_factory=ProblemRequest)
+    device_sets: tuple[NamedDevices, ...] = ()
+    planners: tuple[str, ...] = ()
+    limits: SolveLimits = field(default_factory=lambda: SolveLimits(DEFAULT_TIME_LIMIT_S))
+    check_splits: bool = True
+
+    def __post_init__(self) -> None:
+        for name in self.planners:
+            check_planner(name)
 
 
 def run_comparison(

@@ -1,4 +1,4 @@
-"""What a study is asked for and what it finds, as plain frozen data.
+"""What a study finds, as plain frozen data.
 
 A *study* is the result of ``compare`` and of a sweep: cases, each one problem that planners are
 given, and a row for every planner's answer.
@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-from experiments.problems.instances import NamedDevices, one_device_bytes
-from experiments.problems.problem_request import ProblemRequest
+from experiments.problems.instances import one_device_bytes
 from solver import (
     PartitionPlan,
     PartitionProblem,
@@ -287,38 +286,6 @@ class Study:
     environment: tuple[tuple[str, str], ...]
     wall_time_s: float
     peak_rss_bytes: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CompareSettings:
-    """What a comparison runs.
-
-    Parameters
-    ----------
-    request : ProblemRequest
-        What is asked of every problem, but for its devices; what it leaves open, a saved problem
-        says itself.
-    device_sets : tuple of NamedDevices
-        Empty derives equal, unequal and roomy devices from each model's size.
-    planners : tuple of str
-        Empty asks our own, and every peer that answers within seconds.
-    limits : SolveLimits
-        Of each single answer.
-    check_splits : bool
-        Split every model that has weights, and check that the split computes the same.
-    """
-
-    request: ProblemRequest = field(default_factory=ProblemRequest)
-    device_sets: tuple[NamedDevices, ...] = ()
-    planners: tuple[str, ...] = ()
-    limits: SolveLimits = field(default_factory=lambda: SolveLimits(DEFAULT_TIME_LIMIT_S))
-    check_splits: bool = True
-
-    def __post_init__(self) -> None:
-        from experiments.planners.registry import check_planner
-
-        for name in self.planners:
-            check_planner(name)
 
 
 def best_row(rows: Sequence[PlannerRow]) -> PlannerRow | None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from experiments import comparison as comparison_module
-from experiments.comparison import run_comparison
+from experiments.comparison import CompareSettings, run_comparison
 from experiments.interrupt import run_interruptibly
 from experiments.planners import registry
 from experiments.planners.registry import PLANNERS
@@ -26,7 +26,6 @@ from experiments.records import (
     OWN_PLANNERS,
     PEERS,
     CaseKey,
-    CompareSettings,
     PlannerRow,
     Study,
     best_row,

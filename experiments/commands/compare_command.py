@@ -50,9 +50,10 @@ def compare(
     Without --devices they are derived from each model's size: equal and
     unequal ones, so that memory binds, and roomy ones, where it does not.
     """
+    from experiments.comparison import CompareSettings, run_comparison
     from experiments.problems.devices import parse_devices
     from experiments.problems.instances import NamedDevices
-    from experiments.records import CompareSettings
+    from experiments.progress import ProgressLine
     from experiments.reports.writing import prepare_folder
     from experiments.zoo.models import DEFAULT_MODELS, resolve_model
 
@@ -66,9 +67,6 @@ def compare(
     sources = [resolve_model(name) for name in dict.fromkeys(models or DEFAULT_MODELS)]
     if out is not None:
         prepare_folder(out)
-
-    from experiments.comparison import run_comparison
-    from experiments.progress import ProgressLine
 
     with ProgressLine() as progress:
         study = run_comparison(sources, settings, progress)
