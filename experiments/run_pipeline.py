@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from experiments.commands.options import JsonOption, ModelArgument
+from experiments.commands.options import BuiltModelArgument, JsonOption
 from experiments.exit_codes import EXIT_BAD_INPUT, EXIT_NOT_EQUAL
 from experiments.pipelines.pipeline_job import Job, JobOptions, prepare
 from solver import PartitionError
@@ -45,7 +45,7 @@ def read_options(
     plan_file: Annotated[
         str, typer.Argument(metavar="PLAN.json", help="A plan that plan or solve wrote.")
     ],
-    model: ModelArgument,
+    model: BuiltModelArgument,
     weights: Annotated[
         str | None,
         typer.Option(

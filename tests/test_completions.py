@@ -8,6 +8,7 @@ import pytest
 
 from experiments.commands.completions import (
     DEVICE_CLASSES,
+    complete_built_models,
     complete_devices,
     complete_from,
     complete_models,
@@ -63,6 +64,9 @@ def test_models_are_zoo_names_and_files(folder):
     assert offered == {"gpt2": ZOO["gpt2"].description, "gpt.json": ""}
     assert {"mlp", "model.pt2"} <= set(dict(complete_models("m")))
     assert set(ZOO) <= set(dict(complete_models("")))
+    built = dict(complete_built_models(""))
+    assert set(ZOO) | {"model.pt2"} <= set(built) and not any(".json" in name for name in built)
+    assert len(complete_models("")) == len(dict(complete_models("")))
     names = {f"published:{name}" for name in published_names()}
     assert set(dict(complete_models("publ"))) == names
     assert set(dict(complete_problems(""))) == names | set(files("", (".json",)))

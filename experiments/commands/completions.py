@@ -61,15 +61,16 @@ def complete_files(*suffixes: str) -> Callable[[str], list[str]]:
     return complete
 
 
-def complete_models(incomplete: str) -> list[Completion]:
-    """Return the models of the zoo, saved problems, exported programs and published workloads."""
-    from experiments.zoo.models import ZOO
+def complete_built_models(incomplete: str) -> list[Completion]:
+    """Return the models of the zoo and exported programs."""
+    return _models(incomplete, ".pt2")
 
-    named = [(name, spec.description) for name, spec in ZOO.items() if name.startswith(incomplete)]
-    found = files(incomplete, (".json", ".pt2"))
+
+def complete_models(incomplete: str) -> list[Completion]:
+    """Return the models of the zoo, exported programs, saved problems and published workloads."""
     # They are many, and few people want one: offered once it is begun.
     published = _published(incomplete) if incomplete else []
-    return [*named, *((path, "") for path in found), *published]
+    return [*_models(incomplete, ".json", ".pt2"), *published]
 
 
 def complete_problems(incomplete: str) -> list[Completion]:
@@ -110,6 +111,13 @@ def complete_described(words: Mapping[str, str]) -> Callable[[str], list[Complet
         return [(name, what) for name, what in words.items() if name.startswith(incomplete)]
 
     return complete
+
+
+def _models(incomplete: str, *suffixes: str) -> list[Completion]:
+    from experiments.zoo.models import ZOO
+
+    named = [(name, spec.description) for name, spec in ZOO.items() if name.startswith(incomplete)]
+    return [*named, *((path, "") for path in files(incomplete, suffixes))]
 
 
 def _published(incomplete: str) -> list[Completion]:

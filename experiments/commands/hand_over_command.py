@@ -10,7 +10,7 @@ import typer
 
 from experiments.commands.completions import complete_from
 from experiments.commands.option_reading import check_given
-from experiments.commands.options import OUTPUT_PANEL, JsonOption, ModelArgument, PlanArgument
+from experiments.commands.options import OUTPUT_PANEL, BuiltModelArgument, JsonOption, PlanArgument
 from experiments.output import check_writable, print_json
 from solver import PartitionError, load_plan
 from solver.checks import check_choice
@@ -23,7 +23,7 @@ _FORMS: Final[tuple[Form, ...]] = get_args(Form)
 
 def hand_over(
     plan_file: PlanArgument,
-    model: ModelArgument,
+    model: BuiltModelArgument,
     to: Annotated[
         str,
         typer.Option(

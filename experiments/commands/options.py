@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Final
 import typer
 
 from experiments.commands.completions import (
+    complete_built_models,
     complete_described,
     complete_devices,
     complete_files,
@@ -48,14 +49,24 @@ SOLVER_DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
 
 # -- what is planned ----------------------------------------------------------------------
 
+_BUILT: Final = (
+    "A zoo name (see: fxpartition models), an import string package.module:factory whose factory "
+    "returns (module, args) or (module, args, kwargs), "
+)
 ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="MODEL",
-        help="A zoo name (see: fxpartition models), an import string package.module:factory "
-        "whose factory returns (module, args) or (module, args, kwargs), a model.pt2 of "
-        "torch.export.save, a saved problem.json, or published:NAME.",
+        help=f"{_BUILT}a model.pt2 of torch.export.save, a saved problem.json, or published:NAME.",
         autocompletion=complete_models,
+    ),
+]
+BuiltModelArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="MODEL",
+        help=f"{_BUILT}or a model.pt2 of torch.export.save.",
+        autocompletion=complete_built_models,
     ),
 ]
 PlanArgument = Annotated[

@@ -9,8 +9,8 @@ import typer
 from experiments.commands.options import (
     MOST_DEVICES,
     OUTPUT_PANEL,
+    BuiltModelArgument,
     JsonOption,
-    ModelArgument,
     ProcessLimitOption,
     ThreadsOption,
 )
@@ -21,7 +21,7 @@ _SHOWN: Final = 12
 
 
 def profile(
-    model: ModelArgument,
+    model: BuiltModelArgument,
     training: Annotated[
         bool, typer.Option("--training", help="Measure backward passes too.")
     ] = False,

@@ -10,9 +10,9 @@ import typer
 from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import read_limits, read_request, read_solvers
 from experiments.commands.options import (
+    BuiltModelArgument,
     JsonOption,
     LimitOptions,
-    ModelArgument,
     ProblemOptions,
     ProcessLimitOption,
     SolversOption,
@@ -35,7 +35,7 @@ _SOLVERS: Final = ("greedy", "chain", "auto")
 
 @with_option_groups
 def run(
-    model: ModelArgument,
+    model: BuiltModelArgument,
     problem: ProblemOptions = _PIPELINE,
     search: LimitOptions = _QUICK,
     solver: SolversOption = None,

@@ -10,7 +10,7 @@ import typer
 
 from experiments.commands.completions import complete_files
 from experiments.commands.option_reading import check_given
-from experiments.commands.options import OUTPUT_PANEL, JsonOption, ModelArgument
+from experiments.commands.options import OUTPUT_PANEL, BuiltModelArgument, JsonOption
 from experiments.exit_codes import EXIT_NOT_EQUAL
 from experiments.output import make_console, print_json, say
 from solver import PartitionError, PartitionPlan, load_plan
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def split(
-    model: ModelArgument,
+    model: BuiltModelArgument,
     plan_file: Annotated[
         str,
         typer.Option(
