@@ -1,0 +1,26 @@
+"""What a study says of where it was made."""
+
+import importlib.metadata
+import platform
+
+from experiments.environment import environment, peak_rss_bytes, releases
+
+
+def test_a_package_that_is_missing_is_said_to_be():
+    assert releases("networkx", "no-such-package") == {
+        "python": platform.python_version(),
+        "networkx": importlib.metadata.version("networkx"),
+        "no-such-package": "not installed",
+    }
+
+
+def test_a_study_names_python_cores_and_libraries():
+    found = dict(environment())
+    assert list(found)[:3] == ["python", "cpu count", "fxpartition"]
+    assert int(found["cpu count"]) >= 1
+
+
+def test_memory_is_in_bytes():
+    held = bytearray(64 * 2**20)
+    peak_bytes = peak_rss_bytes()
+    assert peak_bytes is None or len(held) < peak_bytes < 2**45
