@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from solver.ideal_costs import Floats
+from solver.ideal_costs import Bools, Floats
+from solver.ideal_readers import Readers
 from solver.ideal_stages import Families, StageList, StageLister, TooManyStages
 from solver.ideal_sweep import DeviceSets, GaveUp, Solution, Stage, largest_sum
 from solver.ideal_tables import StageTables
@@ -29,6 +31,15 @@ _MOST_STAGES = 24_000_000
 """Stages in a list; each takes some sixteen bytes, and twice that for a while."""
 _MOST_ENTRIES = 1 << 24
 """Sets of devices times ideals that are looked at together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """A plan has this value; the stages that it was found among, and the ideals behind them."""
+
+    value: int
+    stages: StageList
+    alive: Bools
 
 
 class BottleneckSearch:
@@ -50,7 +61,8 @@ class BottleneckSearch:
     refuted : int
         No plan has a bottleneck of at most so many nanoseconds.
     best : Solution or None
-        The best plan so far.
+        The best plan so far. The value is that of a relaxation, which may count too few sends
+        under peer-to-peer charging (:mod:`solver.ideal_readers`).
     """
 
     def __init__(
@@ -66,6 +78,9 @@ class BottleneckSearch:
         self.best: Solution | None = None
         limits = [len(kind.devices) for kind in tables.kinds]
         self._most = max(map(sum, sets.counts))
+        self._readers = Readers(tables)
+        self._best_ns: int | None = None
+        self._plan: tuple[Stage, ...] = ()
         self._bits = SetBits(limits, self._most)
         problem = tables.problem
         flying = [1] * self._most
@@ -115,6 +130,9 @@ class BottleneckSearch:
         least = max(total_ns / most_speed, float(self.tables.largest_unit_ns))
         # Floats of ratios are not exact: give it away rather than claim too much.
         self.refuted = math.ceil(least * (1 - 1e-9)) - 1
+        if self.tables.count == 1:
+            self.best = Solution({"bottleneck": 0}, ())
+            return self.best
         for factor in _NEAR if least > 0 else ():
             if self._settle(int(least * factor)):
                 return self.best
@@ -140,39 +158,76 @@ class BottleneckSearch:
         """Find the best plan of at most `ceiling` with one list; False if there is none."""
         families = Families(self._bits, self.tables.count, self._may(ceiling))
         stages = self._lister.fill(families, ceiling, _MOST_STAGES)
-        value = self._plan(families, stages)
-        if value is None:
+        found = None if stages is None else self._explored(stages, families, ceiling)
+        if found is None:
             self.refuted = ceiling
             return False
-        if stages is not None:
-            self._improve(value, stages, families)
+        self._improve(found)
         return True
 
-    def _improve(self, value: int, stages: StageList, families: Families) -> None:
-        """Find the best plan of the given stages, of which one has the given bottleneck."""
+    def _improve(self, found: _Found) -> None:
+        """Find the best plan of a list of stages that has one."""
         highest = True
         while True:
             # Fewer ideals can be borders below a lower ceiling.
-            may = self._may(value - 1)
-            stages = stages.below(value - 1, families.alive() & may.any(axis=0))
-            found: int | None = None
-            while found is None:
+            ceiling = found.value - 1
+            if ceiling <= self.refuted:
+                return
+            may = self._may(ceiling)
+            stages = found.stages.below(ceiling, found.alive & may.any(axis=0))
+            better: _Found | None = None
+            while better is None:
                 open_ns = stages.load_ns[stages.load_ns > self.refuted]
-                if not len(open_ns):
-                    self.refuted = value - 1
-                    return
-                # Often the first plan is best, which one pass shows.
-                place = len(open_ns) - 1 if highest else len(open_ns) // 2
+                middle = ceiling
+                # Often the first plan is best, which one pass shows; and one of them has to, for
+                # loads that a lower ceiling raised are not among those of the list.
+                if len(open_ns) and not highest:
+                    middle = int(np.partition(open_ns, len(open_ns) // 2)[len(open_ns) // 2])
                 highest = False
-                middle = int(np.partition(open_ns, place)[place])
                 part = stages.below(middle)
-                self._spend(len(part.end))
-                families = Families(self._bits, self.tables.count, may)
-                families.extend(part, self._lister.followers)
-                found = self._plan(families, part)
-                if found is None:
+                better = self._explored(part, self._families(part, may), middle)
+                if better is None:
                     self.refuted = middle
-            value = found
+                    if middle == ceiling:
+                        return
+            found = better
+
+    def _families(self, stages: StageList, may: Words) -> Families:
+        self._spend(len(stages.end))
+        families = Families(self._bits, self.tables.count, may)
+        families.extend(stages, self._lister.followers)
+        return families
+
+    def _explored(self, stages: StageList, families: Families, ceiling: int) -> _Found | None:
+        """Look for a plan of the stages; where it counts too few sends, count more in all.
+
+        Returns
+        -------
+        _Found or None
+            None if the stages, all that plans of at most `ceiling` can have, make none.
+        """
+        while True:
+            chosen = self._walk(families, stages)
+            if chosen is None:
+                return None
+            loads_ns, plan = [load_ns for load_ns, _ in chosen], [stage for _, stage in chosen]
+            value = max(loads_ns)
+            missing = self._readers.missing(plan, stages.sends)
+            for at, time_ns in missing.values():
+                loads_ns[at] += time_ns
+            if self._best_ns is None or max(loads_ns) < self._best_ns:
+                self._best_ns, self._plan = max(loads_ns), tuple(plan)
+            short = [net for net, (at, _) in missing.items() if loads_ns[at] > value]
+            raised = self._readers.raised(stages, short)
+            if raised is None and short:
+                # What this plan counts may still exclude it among others.
+                self._spend(len(self._readers) * len(stages.end))
+                raised = self._readers.raised(stages, range(len(self._readers)))
+            if raised is None:
+                self.best = Solution({"bottleneck": value}, self._plan)
+                return _Found(value, stages, families.alive())
+            stages = raised.below(ceiling, families.alive())
+            families = self._families(stages, self._may(ceiling))
 
     def _may(self, ceiling: int) -> Words:
         """Return the sets of devices that may run all outside each ideal.
@@ -199,21 +254,20 @@ class BottleneckSearch:
             parts.append(bits.pack(may))
         return np.hstack(parts)
 
-    def _plan(self, families: Families, stages: StageList | None) -> int | None:
-        """Keep a plan of the given stages; return its bottleneck, None if there is no plan."""
+    def _walk(self, families: Families, stages: StageList) -> list[tuple[int, Stage]] | None:
+        """Return the stages of a plan with their loads; None if there is no plan."""
         bits = self._bits
         sets = np.flatnonzero(bits.unpack(families.words[:, 0]))
         if not len(sets):
             return None
         number = int(sets[np.argmin(bits.sizes[sets])])
-        start, value, chosen = 0, 0, []
-        while stages is not None and start != self.tables.count - 1:
+        start = 0
+        chosen: list[tuple[int, Stage]] = []
+        while start != self.tables.count - 1:
             load_ns, kind, end = min(self._steps(families, stages, start, number))
-            chosen.append(Stage(kind, start, end))
-            value = max(value, int(load_ns))
+            chosen.append((int(load_ns), Stage(kind, start, end)))
             start, number = end, number - bits.strides[kind]
-        self.best = Solution({"bottleneck": value}, tuple(chosen))
-        return value
+        return chosen
 
     def _steps(
         self, families: Families, stages: StageList, start: int, number: int

@@ -19,9 +19,9 @@ after it:
 * *Sends* under peer-to-peer charging: one for each *device* that reads. With one reading unit
   outside the producer that is one or none, again a function of S. With more it depends on how
   the readers are divided, which is not a function of S or of the ideals before or after it: two
-  plans with the same S may differ in it. The program then counts one send, which is too few at
-  most, so its optimum is a lower bound; it claims optimality only if its plan turns out to cost no
-  more.
+  plans with the same S may differ in it. The program then counts one send, or as many as any
+  plan below the ceiling has (:mod:`solver.ideal_readers`), which are too few at most, so its
+  optimum is a lower bound; it claims optimality only if a plan turns out to cost no more.
 * *Relayed* values: a stage receives what I makes and what is outside I reads, or what I makes and
   the graph returns; it sends the same of J, and the last stage sends nothing. These are functions
   of I and of J.
@@ -103,8 +103,8 @@ def solve_ideal_dp(problem: PartitionProblem, limits: SolveLimits) -> SolveResul
     -------
     SolveResult
         OPTIMAL or INFEASIBLE; UNKNOWN with a reason where it declines or gives up, with a bound on
-        the bottleneck if it got that far; FEASIBLE with a bound where the relaxation that it
-        solved is not tight.
+        the bottleneck if it got that far; FEASIBLE with a bound where it found a plan by then, or
+        the relaxation that it solved is not tight.
     """
     started_s = time.perf_counter()
     try:

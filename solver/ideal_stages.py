@@ -11,8 +11,8 @@ blocks are not within one another, and are done together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -47,6 +47,9 @@ class StageList:
         By group.
     level : array of int
         The first group of every level of starts, and the number of groups.
+    sends : mapping of int to array of float
+        How many sends of some values (:mod:`solver.ideal_readers`) the loads count, by the end
+        of the stage that makes them; of others they count one.
     """
 
     end: Indices
@@ -55,6 +58,7 @@ class StageList:
     start: Ints
     class_: Ints
     level: Ints
+    sends: Mapping[int, Floats] = field(default_factory=dict)
 
     @classmethod
     def join(cls, parts: Sequence[StageList]) -> StageList:
@@ -87,7 +91,8 @@ class StageList:
         counts = np.add.reduceat(kept, self.first[:-1], dtype=np.int64)
         some = np.flatnonzero(counts)
         groups = np.append(0, np.cumsum(counts > 0))
-        return StageList(
+        return replace(
+            self,
             end=self.end[kept],
             load_ns=self.load_ns[kept],
             first=np.append(0, np.cumsum(counts[some])),

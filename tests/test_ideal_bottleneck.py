@@ -5,6 +5,8 @@ import functools
 import numpy as np
 import pytest
 from ideal_cases import stage_tables, stages_of
+from oracle import brute_force
+from random_problems import to_instance
 
 import solver.ideal_bottleneck
 from solver.ideal_bottleneck import BottleneckSearch
@@ -84,20 +86,26 @@ def is_plan(tables, solution):
 
 @pytest.mark.parametrize("known", [False, True])
 def test_it_equals_all_chains(known):
-    solved = 0
+    solved = raised = 0
     for seed in range(120):
         tables, sets = stage_tables(seed, max_operators=6)
         expected = least_bottleneck(tables, sets)
-        search = search_of(tables, sets, int(expected) if known and expected else None)
+        optimum = brute_force(to_instance(tables.problem))
+        search = search_of(tables, sets, optimum[0][0] if known and optimum else None)
         found = search.minimise()
         if expected is None:
             assert found is None, seed
+            assert optimum is None
             continue
-        assert found.values["bottleneck"] == expected, seed
-        assert search.refuted == expected - 1, seed
+        value = found.values["bottleneck"]
+        assert search.refuted == value - 1, seed
         assert is_plan(tables, found), seed
-        solved += 1
+        # More sends than the stages say may be counted, never too many.
+        assert expected <= value <= optimum[0][0], seed
+        raised += value > expected
+        solved += value == optimum[0][0]
     assert solved > 60
+    assert raised
 
 
 @pytest.mark.parametrize("most", [3, 10, 30])
@@ -116,7 +124,11 @@ def test_long_lists(monkeypatch, most):
             assert expected is None or search.refuted < expected
             stopped += 1
         else:
-            assert (found and found.values["bottleneck"]) == expected, seed
+            if expected is None:
+                assert found is None
+            else:
+                optimum = brute_force(to_instance(tables.problem))[0][0]
+                assert expected <= found.values["bottleneck"] <= optimum, seed
             solved += 1
     assert solved > 5
     assert stopped > 5 or most == 30
