@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
+from solver.border_bound import BorderBound
 from solver.direct import direct
 from solver.hardware import Device
 from solver.linear_bounds import PositionBound
@@ -115,6 +117,7 @@ class StageBounds:
     """
 
     def __init__(self, units: UnitGraph) -> None:
+        self._units = units
         self._devices = units.problem.devices
         self._count = count = len(units)
         names = sorted({device.device_class for device in self._devices})
@@ -152,12 +155,20 @@ class StageBounds:
             if whole.largest_region_ns * slots > _LARGE_REGION * self._total_work:
                 self._positions.append((PathBound(direct(units), slots), 0))
 
+    @cached_property
+    def borders(self) -> BorderBound | None:
+        """What borders that exist say of the bottleneck; None if there are too many."""
+        if not BorderBound.applies(self._units):
+            return None
+        bound = BorderBound(self._units, len(self._devices))
+        return bound if bound.is_known else None
+
     def least_bottleneck_ns(
         self, slots: int, order: Sequence[Device] | None = None, at_most: int | None = None
     ) -> int:
         """Return a lower bound of the bottleneck.
 
-        The average load, the longest operator, and what the position bound makes of them.
+        The average load, the longest operator, and what positions and borders make of them.
 
         Parameters
         ----------
@@ -174,6 +185,8 @@ class StageBounds:
         least = max(self._largest_work, int(self._total_work / rate * (1 - 1e-12)))
         for positions, _ in self._positions:
             least = max(least, positions.least_bottleneck_ns(least, order, at_most))
+        if self.borders is not None:
+            least = max(least, self.borders.least_bottleneck_ns(least, order, at_most))
         return least
 
     def least_devices(self) -> int:

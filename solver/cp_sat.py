@@ -42,6 +42,8 @@ _NEIGHBOURHOODS_FROM = 300
 """Units from which exact sub-solves are worth more than the whole model at once."""
 _NEAR_PERMILLE = 10
 """An incumbent so near its bound is good enough to start with."""
+_WAY_PERMYRIAD = (5, 20, 80, 320)
+"""How far above the bound on borders its own plans are looked for, until they keep to that."""
 _PROGRAM_SHARE = 0.2
 """Of the time left, at most this much goes into the linear programs of a branch."""
 _WITHOUT_HOST_SHARE = 0.4
@@ -170,6 +172,8 @@ class _Search:
             self._offer(starts[-1])
         name = self.problem.objective[0]
         target = self._least(name, self._slots())
+        if name == "bottleneck":
+            starts += self._offer_ways(target)
         near = target * (1000 + _NEAR_PERMILLE) // 1000
         if self.incumbent_values is not None and self.incumbent_values[0] <= near:
             # The model closes so small a gap sooner than a search that proves nothing.
@@ -193,6 +197,22 @@ class _Search:
         small = 0 if before is None else before[0] * (1000 - _NEAR_PERMILLE) // 1000
         if before is None or self.incumbent_values[0] <= small:
             self._offer(self._improve(self.incumbent, target))
+
+    def _offer_ways(self, least_ns: int) -> list[PartitionPlan]:
+        """Offer the plans behind the bound on borders (:mod:`solver.border_bound`); return them."""
+        borders = self.stage_bounds.borders
+        found: list[PartitionPlan] = []
+        for permyriad in _WAY_PERMYRIAD:
+            limit_ns = least_ns + least_ns * permyriad // 10_000
+            if borders is None or (
+                self.incumbent_values is not None and self.incumbent_values[0] <= limit_ns
+            ):
+                break
+            plan = borders.plan(limit_ns)
+            if plan is not None and evaluate(self.problem, plan).feasible:
+                found.append(self.simplified.repair(plan))
+                self._offer(found[-1])
+        return found
 
     def _plan_without_host(self) -> PartitionPlan | None:
         """Return a plan that leaves out a host, which the best plan often does.

@@ -11,18 +11,17 @@ most T can reach do not pass all work.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from solver.arrays import Ints
-from solver.articulation import articulation_units
 from solver.hardware import STAGING_HOST
 from solver.net_times import both_ways
 from solver.position_steps import Cells, Steps
 from solver.reduce import Net, UnitGraph
 from solver.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
+from solver.regions import PlacedNets, Regions
 from solver.stepping import Step, SteppingBound
 
 Floats = npt.NDArray[np.float64]
@@ -34,20 +33,6 @@ _LARGE_REGION = 0.02
 _MOST_CUT_UNITS = 4_000_000
 """Units in all minimum cuts together; regions beyond that, in order, claim no local crossing."""
 _CUTS_PER_LARGE_REGION = 32
-
-
-@dataclass(frozen=True, slots=True)
-class _Nets:
-    """Producer and consumers of every net, as coordinates.
-
-    The coordinate is 2 r for the r-th articulation unit and 2 r + 1 for a unit between it and the
-    next. Pairs are sorted by net and consumer.
-    """
-
-    time_ns: Ints
-    producer: Ints
-    pair_net: Ints
-    pair_consumer: Ints
 
 
 class PositionBound(SteppingBound):
@@ -77,8 +62,8 @@ class PositionBound(SteppingBound):
     S_{k-1}, of region r, and read outside by a unit up to a_{h(r)}, provided that S_k
     contains a_{h(r)}; it sends at least every value that is produced by a unit from a_{g(r)} on
     in S_k, of region r, and read outside, provided that S_{k-1} does not contain a_{g(r)}. Both are
-    at least the sum of what crosses whichever set of the region it is (`_through`) and the
-    least local crossing (`region_cuts`). If a proviso fails, S_k ends in a region j with
+    at least the sum of what crosses whichever set of the region it is (`PlacedNets.through`) and
+    the least local crossing (`region_cuts`). If a proviso fails, S_k ends in a region j with
     j < h(i) or g(j) <= i, where i is the region of S_{k-1}, and its load is at least its
     work. Relayed values leave no proviso: stage k receives whatever crosses the border of S_{k-1},
     and sends whatever crosses that of S_k, so h(r) is beyond the end and g(r) the beginning;
@@ -93,24 +78,14 @@ class PositionBound(SteppingBound):
         self._relayed = units.problem.interconnect.charging == "relayed"
         self._net_times_ns = least_times_ns(units)
         super().__init__(units, slots, self._net_times_ns)
-        count, work = len(units), self._work
-        self.cuts = cuts = articulation_units(count, units.edges)
-        self._regions = len(cuts) + 1
-        before = np.searchsorted(cuts, np.arange(count))
-        coordinate = 2 * before + 1
-        coordinate[cuts] = 2 * np.arange(1, len(cuts) + 1)
-        self._coordinate = coordinate
-        # Position where region r starts (a_r done) and ends (a_{r+1} not yet).
-        by_coordinate = np.bincount(coordinate, weights=None, minlength=2 * self._regions)
-        sums = np.zeros(2 * self._regions, dtype=np.int64)
-        np.add.at(sums, coordinate, work)
-        done = np.cumsum(sums)
-        self._start, self._end = done[0::2], done[1::2]
-        self._sizes = by_coordinate[1::2]
+        places = Regions(units, self._work)
+        self._places = places
+        self.cuts, self.members = places.cuts, places.members
+        self._regions, self._start, self._end = places.count, places.start, places.end
         self._set_horizons()
         self._nets = self._net_arrays(units)
-        self._find_regions(units, work)
-        self._make_cells(units, work)
+        self._find_regions()
+        self._make_cells(units)
 
     @property
     def largest_region_ns(self) -> int:
@@ -139,74 +114,27 @@ class PositionBound(SteppingBound):
         behind_to = np.minimum(self._end - near, self._start - near // 4)
         self._behind = np.minimum(np.searchsorted(starts, behind_to), regions)
 
-    def _net_arrays(self, units: UnitGraph) -> _Nets:
+    def _net_arrays(self, units: UnitGraph) -> PlacedNets:
         times = self._net_times_ns
         nets, returned = moved_nets(units)
         kept = [number for number, time_ns in enumerate(times) if time_ns]
-        where = self._coordinate.tolist()
+        where = self._places.coordinate.tolist()
         self._kept_nets = [nets[number] for number in kept]
+        self._kept_ns = np.array([times[number] for number in kept], dtype=np.int64)
         # Consumers ascend, and so do their coordinates; the last one is beyond the end.
         self._readers = [
             [where[unit] for unit in net.consumers] + [2 * self._regions] * returned[number]
             for number, net in zip(kept, self._kept_nets, strict=True)
         ]
-        lengths = np.array([len(readers) for readers in self._readers], dtype=np.int64)
-        return _Nets(
-            np.array([times[number] for number in kept], dtype=np.int64),
-            np.array([where[net.producer] for net in self._kept_nets], dtype=np.int64),
-            np.repeat(np.arange(len(kept), dtype=np.int64), lengths),
-            np.array([place for readers in self._readers for place in readers], dtype=np.int64),
-        )
+        return PlacedNets.of([where[net.producer] for net in self._kept_nets], self._readers)
 
-    def _through(self, *, produced_near: bool, read_near: bool) -> Ints:
-        """Sum, for each region, what crosses every set that ends in it.
-
-        These are values from a_r or before (with `produced_near` from a_{g(r)} on) that a unit from
-        a_{r+1} on (with `read_near` up to a_{h(r)}) reads. The regions r that one reader accounts
-        for are an interval, and those of a net's readers move right together, so what is
-        new in each is counted once.
-        """
-        nets = self._nets
-        reader, producer = nets.pair_consumer, nets.producer[nets.pair_net]
-        low = (producer + 1) // 2
-        high = reader // 2 - 1
-        if read_near:
-            low = np.maximum(low, np.searchsorted(self._ahead, (reader + 1) // 2))
-        if produced_near:
-            far = np.searchsorted(self._behind, producer // 2, side="right")
-            high = np.minimum(high, far - 1)
-        same = np.zeros(len(reader), dtype=np.bool_)
-        same[1:] = nets.pair_net[1:] == nets.pair_net[:-1]
-        previous = np.zeros(len(reader), dtype=np.int64)
-        previous[1:] = high[:-1] + 1
-        low = np.where(same, np.maximum(low, previous), low)
-        some = low <= high
-        change = np.zeros(self._regions + 1, dtype=np.int64)
-        np.add.at(change, low[some], nets.time_ns[nets.pair_net[some]])
-        np.add.at(change, high[some] + 1, -nets.time_ns[nets.pair_net[some]])
-        through: Ints = np.cumsum(change[:-1])
-        return through
-
-    def _find_regions(self, units: UnitGraph, work: Ints) -> None:
+    def _find_regions(self) -> None:
         """Set the regions with units, and their nets that are not counted as going through."""
-        coordinate = self._coordinate
-        number = np.full(len(units), -1, dtype=np.int64)
-        members: dict[int, list[int]] = {}
-        for unit in np.flatnonzero(coordinate % 2).tolist():
-            group = members.setdefault(int(coordinate[unit] // 2), [])
-            number[unit] = len(group)
-            group.append(unit)
-        edges: dict[int, list[tuple[int, int]]] = {region: [] for region in members}
-        ends = np.array(units.edges, dtype=np.int64).reshape(-1, 2)
-        inside = (coordinate[ends[:, 0]] == coordinate[ends[:, 1]]) & (
-            coordinate[ends[:, 0]] % 2 == 1
-        )
-        for source, target in ends[inside].tolist():
-            edges[int(coordinate[source] // 2)].append((int(number[source]), int(number[target])))
-        nets: dict[int, list[RegionNet]] = {region: [] for region in members}
-        where = coordinate.tolist()
+        number = self._places.place
+        nets: dict[int, list[RegionNet]] = {region: [] for region in self.members}
+        where = self._places.coordinate.tolist()
         for net, readers, time_ns in zip(
-            self._kept_nets, self._readers, self._nets.time_ns.tolist(), strict=True
+            self._kept_nets, self._readers, self._kept_ns.tolist(), strict=True
         ):
             producer = where[net.producer]
             if producer % 2:
@@ -220,15 +148,18 @@ class PositionBound(SteppingBound):
             if last % 2 and last != producer and producer >= 2 * self._behind[last // 2]:
                 own = tuple(int(number[u]) for u in net.consumers if where[u] == last)
                 nets[last // 2].append(RegionNet(-1, own, False, time_ns))
-        self.members = members
         self.regions = {
-            region: Region(tuple(work[group].tolist()), tuple(edges[region]), tuple(nets[region]))
-            for region, group in members.items()
+            region: Region(
+                tuple(self._work[group].tolist()),
+                tuple(self._places.edges[region]),
+                tuple(nets[region]),
+            )
+            for region, group in self.members.items()
         }
 
     # -- positions ------------------------------------------------------------------------
 
-    def _make_cells(self, units: UnitGraph, work: Ints) -> None:
+    def _make_cells(self, units: UnitGraph) -> None:
         """Cut all regions into cells of positions, with the least arrive and leave of each."""
         average = max(self._total // max(self._slots, 1), 1)
         width = max(average // _CELLS_PER_STAGE, 1)
@@ -240,8 +171,8 @@ class PositionBound(SteppingBound):
             if left < 0:
                 break
             local[region] = least_crossing(content, by_work=by_work)
-        arrive = self._through(produced_near=False, read_near=True)
-        leave = self._through(produced_near=True, read_near=False)
+        arrive = self._nets.through(self._kept_ns, self._regions, ahead=self._ahead)
+        leave = self._nets.through(self._kept_ns, self._regions, behind=self._behind)
         low, high, region_of, extra = [], [], [], []
         for region in range(self._regions):
             start, end = int(self._start[region]), int(self._end[region])
@@ -265,7 +196,7 @@ class PositionBound(SteppingBound):
         near_end = self._end[near][self._region_of]
         if self._relayed:
             near_end = np.zeros_like(near_end)
-        most_held, least_held = self._weights(units, work)
+        most_held, least_held = self._weights(units)
         self._cells = Cells(
             low=self._low,
             high=self._high,
@@ -277,22 +208,17 @@ class PositionBound(SteppingBound):
             least_held=least_held,
         )
 
-    def _weights(self, units: UnitGraph, work: Ints) -> tuple[Ints, Ints]:
+    def _weights(self, units: UnitGraph) -> tuple[Ints, Ints]:
         """Bound the weights in a set that ends in each cell, from above and from below.
 
         A set with work x of a region holds at least the least weights of any units with so much
         work, whole or in part (a knapsack without integrality), and leaves out at least the least
         for the rest. A weight of several units counts at the first: whoever runs that holds it.
         """
-        held = np.zeros(len(units), dtype=np.int64)
-        for entry in units.weights:
-            held[entry.units[0]] += entry.size_bytes
-        sums = np.zeros(2 * self._regions, dtype=np.int64)
-        np.add.at(sums, self._coordinate, held)
-        done = np.cumsum(sums)
-        start, end = done[0::2], done[1::2]
+        held, work = first_weights(units), self._work
+        start, end = self._places.sums(held)
         most_held = end[self._region_of]
-        least_held = np.append(start[self._region_of], done[-1])
+        least_held = np.append(start[self._region_of], end[-1])
         limits = np.searchsorted(self._region_of, np.arange(self._regions + 1))
         for region, own in self.members.items():
             cells = slice(int(limits[region]), int(limits[region + 1]))
@@ -320,6 +246,14 @@ class PositionBound(SteppingBound):
         steps = Steps(self._cells, bottleneck_ns)
         # The least position from which one stage gets to where the rest can go on.
         return lambda done, kind, _: self._total - steps.start(self._total - done, kind)
+
+
+def first_weights(units: UnitGraph) -> Ints:
+    """Return the weights by unit; those of several units at the first, whose stage holds them."""
+    held = np.zeros(len(units), dtype=np.int64)
+    for entry in units.weights:
+        held[entry.units[0]] += entry.size_bytes
+    return held
 
 
 def moved_nets(units: UnitGraph) -> tuple[Sequence[Net], Sequence[bool]]:

@@ -29,7 +29,7 @@ _NEAR = 10_000
 """Where all sets of devices are told apart, a bound is found to this part of it."""
 
 
-class SteppingBound(ABC):
+class DestructiveBound(ABC):
     """Lower bounds of the bottleneck of all plans of a problem, for any number of devices.
 
     Parameters
@@ -76,38 +76,6 @@ class SteppingBound(ABC):
             and not any(op.is_backward for op in problem.operators)
         )
 
-    @abstractmethod
-    def _step(self, bottleneck_ns: int) -> Step:
-        """Return what tells how far a stage gets: from a start, a kind, whether it is the first."""
-
-    @abstractmethod
-    def _step_back(self, bottleneck_ns: int) -> Step:
-        """Return the same from the other end, by the work in a stage and all later ones."""
-
-    def rooms_ns(
-        self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
-    ) -> list[int]:
-        """Return the most work that the first 1, 2, ... stages can have together.
-
-        Parameters
-        ----------
-        bottleneck_ns : int
-            Only plans whose bottleneck is at most this.
-        slots : int
-        order : sequence of Device, optional
-            The device of each slot; without it, any device may be anywhere.
-        """
-        step, kinds = self._step(bottleneck_ns), self._kinds_of(order)
-        return rooms(slots, self._total, step, self._few_kinds, kinds)
-
-    def rooms_from_end_ns(
-        self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
-    ) -> list[int]:
-        """Return the most work that the last 1, 2, ... stages can have together."""
-        step = self._step_back(bottleneck_ns)
-        kinds = self._kinds_of(None if order is None else order[::-1])
-        return rooms(slots, self._total, step, self._few_kinds, kinds)
-
     def least_bottleneck_ns(
         self,
         at_least: int = 0,
@@ -149,10 +117,9 @@ class SteppingBound(ABC):
                 high = middle
         return low + 1
 
+    @abstractmethod
     def _fails(self, bottleneck_ns: int, order: Sequence[Device] | None) -> bool:
         """Whether no plan has all loads at most `bottleneck_ns`."""
-        slots = self._slots if order is None else len(order)
-        return self.rooms_ns(bottleneck_ns, slots, order)[-1] < self._total
 
     def _kinds_of(self, order: Sequence[Device] | None) -> list[StageKind] | None:
         return None if order is None else [self._kind_of(device) for device in order]
@@ -160,3 +127,43 @@ class SteppingBound(ABC):
     def _kind_of(self, device: Device) -> StageKind:
         pays = not (self._staged and device.is_host)
         return StageKind(device.memory_bytes, self._slowness[device.device_class], pays)
+
+
+class SteppingBound(DestructiveBound):
+    """A bound by how far one stage gets from a position at most; see :class:`DestructiveBound`."""
+
+    @abstractmethod
+    def _step(self, bottleneck_ns: int) -> Step:
+        """Return what tells how far a stage gets: from a start, a kind, whether it is the first."""
+
+    @abstractmethod
+    def _step_back(self, bottleneck_ns: int) -> Step:
+        """Return the same from the other end, by the work in a stage and all later ones."""
+
+    def rooms_ns(
+        self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
+    ) -> list[int]:
+        """Return the most work that the first 1, 2, ... stages can have together.
+
+        Parameters
+        ----------
+        bottleneck_ns : int
+            Only plans whose bottleneck is at most this.
+        slots : int
+        order : sequence of Device, optional
+            The device of each slot; without it, any device may be anywhere.
+        """
+        step, kinds = self._step(bottleneck_ns), self._kinds_of(order)
+        return rooms(slots, self._total, step, self._few_kinds, kinds)
+
+    def rooms_from_end_ns(
+        self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
+    ) -> list[int]:
+        """Return the most work that the last 1, 2, ... stages can have together."""
+        step = self._step_back(bottleneck_ns)
+        kinds = self._kinds_of(None if order is None else order[::-1])
+        return rooms(slots, self._total, step, self._few_kinds, kinds)
+
+    def _fails(self, bottleneck_ns: int, order: Sequence[Device] | None) -> bool:
+        slots = self._slots if order is None else len(order)
+        return self.rooms_ns(bottleneck_ns, slots, order)[-1] < self._total
