@@ -77,7 +77,8 @@ class BorderSteps:
         self._least_gain_ns = np.min(borders.gain_ns, axis=0)
         self._least_gain_bytes = np.min(borders.gain_bytes, axis=0)
         self._most_held = np.maximum.accumulate(borders.held_bytes)
-        self._last_region = np.maximum.accumulate(borders.region)
+        regions = np.arange(-1, borders.places.count + 1)
+        self._after_region = np.searchsorted(borders.region, regions, side="right")
 
     def start(self) -> Front:
         """Return the front before the first stage."""
@@ -131,28 +132,31 @@ class BorderSteps:
         high = int(np.searchsorted(borders.work, front.work + room_ns, side="right"))
         if high <= low:
             return np.zeros(0, dtype=np.int64)
-        region, held = borders.region[low:high], borders.held_bytes[low:high]
+        held = borders.held_bytes[low:high]
         top = len(borders.near) - 1
         found = np.zeros(high - low, dtype=np.bool_)
-        if front.region >= 0:
-            found |= (region <= front.region) & (held <= front.held_bytes + capacity)
+        same = self._up_to(front.region) - low
+        if front.region >= 0 and same > 0:
+            found[:same] = held[:same] <= front.held_bytes + capacity
         for level in self._levels:
             limit = high - low
             if level < top:
                 # Ends in later regions are not too near for the next level.
-                near = region <= borders.near[level + 1][front.region + 1]
-                limit = int(near.nonzero()[0][-1]) + 1 if near.any() else 0
-            if not limit:
-                continue
-            enough = _meets(
-                borders.need_ns[level][low : low + limit] - room_ns,
-                held[:limit] - capacity,
-                front.gain_ns[level],
-                front.gain_bytes[level],
-            )
-            found[:limit] |= enough & near[:limit] if level < top else enough
+                region = int(borders.near[level + 1][front.region + 1])
+                limit = min(limit, self._up_to(region) - low)
+            if limit > 0:
+                found[:limit] |= _meets(
+                    borders.need_ns[level][low : low + limit] - room_ns,
+                    held[:limit] - capacity,
+                    front.gain_ns[level],
+                    front.gain_bytes[level],
+                )
         result: Ints = found.nonzero()[0] + low
         return result
+
+    def _up_to(self, region: int) -> int:
+        """Return how many borders end in a region or before it."""
+        return int(self._after_region[region + 1])
 
     def _first_of_use(self, front: Front) -> int:
         """Return the first border that some border of the front is not certainly as good as."""
@@ -164,10 +168,8 @@ class BorderSteps:
             np.searchsorted(borders.work, self._least_gain_ns[own], side="right"),
             np.searchsorted(self._most_held, self._least_gain_bytes[own], side="right"),
         )
-        first = np.minimum(
-            first, np.searchsorted(self._last_region, borders.region[own], side="right")
-        )
-        return int(first.max())
+        # Regions without work may come behind the own one at the same amount.
+        return int(np.minimum(first, self._after_region[borders.region[own] + 1]).max())
 
     def stages_before(self, border: int, front: Front, kind: StageKind) -> list[int]:
         """Return the borders of a front from which one stage gets to `border`, by all we know."""

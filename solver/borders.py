@@ -34,7 +34,7 @@ _ROWS_AT_ONCE = 128
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Borders:
-    """Borders by ascending work, the empty set first and that of everything last.
+    """Borders by ascending region and work, the empty set first and that of everything last.
 
     A stage from border i to border j takes at least need_ns[level][j] - gain_ns[level][i] and holds
     at least held_bytes[j] - gain_bytes[level][i], if region[j] > near[level][region[i] + 1]. The
@@ -400,7 +400,8 @@ class BorderList:
         first = np.zeros((1, table.shape[1]), dtype=np.int64)
         last = first.copy()
         last[0, :2] = self._work.sum(), self._weights.sum()
-        order = np.argsort(table[:, 0], kind="stable")
+        # No region begins with less work than the one before it ends with.
+        order = np.lexsort((table[:, 0], region))
         table = np.concatenate([first, table[order], last])
         columns = self._needs_and_gains(table)
         return Borders(

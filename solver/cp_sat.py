@@ -42,6 +42,8 @@ _NEIGHBOURHOODS_FROM = 300
 """Units from which exact sub-solves are worth more than the whole model at once."""
 _NEAR_PERMILLE = 10
 """An incumbent so near its bound is good enough to start with."""
+_MODEL_S_PER_PLACE = 1e-4
+"""Time that a model takes to be made, for each position that a unit may have."""
 _WAY_PERMYRIAD = (5, 20, 80, 320)
 """How far above the bound on borders its own plans are looked for, until they keep to that."""
 _PROGRAM_SHARE = 0.2
@@ -392,6 +394,9 @@ class _Search:
         if windows.empty or (name == "bottleneck" and self._is_refuted(branch, ceiling)):
             branch.closed = True
             return
+        if not self._has_time_for(windows):
+            branch.spent = True
+            return
         formulation = CpSatFormulation(
             self.units,
             windows,
@@ -414,6 +419,17 @@ class _Search:
         elif ceiling is not None:
             model.add(target.expression <= ceiling - 1)
         self._run_solver(formulation, branch, name, slice_s, None if choice is None else ceiling)
+
+    def _has_time_for(self, windows: StageWindows) -> bool:
+        """Whether the model can be made within the time that is left."""
+        left_s = None if self.limits.deterministic else self.budget.remaining_s
+        places = sum(windows.last) - sum(windows.first) + len(windows.first)
+        return (
+            left_s is None
+            or self.incumbent is None
+            or len(self.units) < _NEIGHBOURHOODS_FROM
+            or _MODEL_S_PER_PLACE * places < left_s
+        )
 
     def _is_refuted(self, branch: _Branch, ceiling: int | None) -> bool:
         """Whether linear programs prove that a branch has no better bottleneck; asked once."""
