@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -27,6 +28,9 @@ from solver.training import in_flight
 
 _NEAR = (1.01, 1.02, 1.04, 1.08)
 """Ceilings to try before a plan is known, as multiples of a lower bound."""
+_MANY_IDEALS = 4_000
+_FAR = 3.0
+"""With so many ideals, and so far above the bound, it pays to search longer for a plan."""
 _MOST_STAGES = 24_000_000
 """Stages in a list; each takes some sixteen bytes, and twice that for a while."""
 _MOST_ENTRIES = 1 << 24
@@ -42,6 +46,13 @@ class _Found:
     alive: Bools
 
 
+class Incumbent(Protocol):
+    """A heuristic."""
+
+    def __call__(self, *, thorough: bool = False) -> int | None:
+        """Return the bottleneck of some plan, or None; if `thorough`, of a better one."""
+
+
 class BottleneckSearch:
     """Minimises the bottleneck.
 
@@ -51,8 +62,7 @@ class BottleneckSearch:
     sets : DeviceSets
     capacity : sequence of float
         The most bytes on a device of each kind.
-    incumbent : callable
-        Returns the bottleneck of some plan, or None.
+    incumbent : Incumbent
     spend : callable
         Told how many pairs of ideals are looked at; raises to stop.
 
@@ -70,7 +80,7 @@ class BottleneckSearch:
         tables: StageTables,
         sets: DeviceSets,
         capacity: Sequence[float],
-        incumbent: Callable[[], int | None],
+        incumbent: Incumbent,
         spend: Callable[[int], None],
     ) -> None:
         self.tables, self._incumbent, self._spend = tables, incumbent, spend
@@ -137,6 +147,8 @@ class BottleneckSearch:
             if self._settle(int(least * factor)):
                 return self.best
         known = self._incumbent()
+        if known is None or (self.tables.count > _MANY_IDEALS and known > _FAR * least):
+            known = self._incumbent(thorough=True)
         return self.best if self._settle(known or self.tables.most_load_ns) else None
 
     def _settle(self, ceiling: int) -> bool:

@@ -69,6 +69,7 @@ from solver.ideal_objectives import Minimiser
 from solver.ideal_sweep import DeviceSets, GaveUp, Solution
 from solver.ideal_tables import StageTables, net_times_ns
 from solver.ideals import Blocks, collapse, list_ideals
+from solver.local_search import first_incumbents
 from solver.net_times import relay_times
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
@@ -81,6 +82,8 @@ MOST_IDEALS = 40_000
 _MOST_SETS = 1_024
 _MOST_PAIRS = 3_000_000_000
 _CHAIN_LIMIT_S = 5.0
+_MOVES_PER_UNIT = 100
+"""Moves of local search, where a better plan saves more than they take."""
 _FEW_IDEALS = 2_000
 _MANY_IDEALS = MOST_IDEALS
 _INTERLEAVED = {2: (60, 250), 3: (20, 30)}
@@ -228,7 +231,7 @@ def _solve(problem: PartitionProblem, limits: SolveLimits, started_s: float) -> 
     if math.prod(len(kind.devices) + 1 for kind in kinds) > _MOST_SETS:
         raise GaveUp(f"there are more than {_MOST_SETS:,} different sets of devices")
     deadline_s = None if limits.time_limit_s is None else started_s + limits.time_limit_s
-    known = _Known(problem, limits)
+    known = _Known(units, limits)
     whole = _collapse(units, kinds, forget_weights=False)
     if problem.memory_model != "weights":
         return _solve_blocks(units, kinds, whole, known, deadline_s)
@@ -338,29 +341,45 @@ def _judge(
 
 
 class _Known:
-    """A plan that a heuristic finds, once it is asked for."""
+    """The best plan that heuristics find, once they are asked."""
 
-    def __init__(self, problem: PartitionProblem, limits: SolveLimits) -> None:
-        self._problem = problem
-        self._limit_s = None if limits.deterministic else _CHAIN_LIMIT_S
-        self._asked = False
-        self._result: SolveResult | None = None
+    def __init__(self, units: UnitGraph, limits: SolveLimits) -> None:
+        self._units, self._limits = units, limits
+        self._tried: set[bool] = set()
+        self.plan: PartitionPlan | None = None
+        self._bottleneck_ns: int | None = None
 
-    @property
-    def plan(self) -> PartitionPlan | None:
-        """The plan, if it has been asked for and found."""
-        return None if self._result is None else self._result.plan
+    def bottleneck_ns(self, *, thorough: bool = False) -> int | None:
+        """Return the bottleneck of the plan; a relaxation's optimum is no larger either.
 
-    def bottleneck_ns(self) -> int | None:
-        """Return the bottleneck of the plan; a relaxation's optimum is no larger either."""
-        if not self._asked:
-            self._asked = True
-            result = solve_chain(self._problem, SolveLimits(time_limit_s=self._limit_s))
-            if result.status is SolveStatus.FEASIBLE:
-                self._result = result
-        if self._result is None or self._result.evaluation is None:
-            return None
-        return self._result.evaluation.bottleneck_ns
+        Parameters
+        ----------
+        thorough : bool
+            Search for longer.
+        """
+        if thorough not in self._tried:
+            self._tried.add(thorough)
+            self._offer(self._improved() if thorough else self._first())
+        return self._bottleneck_ns
+
+    def _first(self) -> PartitionPlan | None:
+        limit_s = None if self._limits.deterministic else _CHAIN_LIMIT_S
+        return solve_chain(self._units.problem, SolveLimits(time_limit_s=limit_s)).plan
+
+    def _improved(self) -> PartitionPlan | None:
+        return first_incumbents(
+            self._units,
+            [] if self.plan is None else [self.plan],
+            seed=self._limits.seed,
+            max_iterations=_MOVES_PER_UNIT * len(self._units),
+        )
+
+    def _offer(self, plan: PartitionPlan | None) -> None:
+        evaluation = None if plan is None else evaluate(self._units.problem, plan)
+        if evaluation is None or not evaluation.feasible:
+            return
+        if self._bottleneck_ns is None or evaluation.bottleneck_ns < self._bottleneck_ns:
+            self.plan, self._bottleneck_ns = plan, evaluation.bottleneck_ns
 
 
 def _plan(tables: StageTables, solution: Solution, chains: RepeatedChains) -> PartitionPlan:

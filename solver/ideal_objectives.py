@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from solver.ideal_bottleneck import BottleneckSearch
+from solver.ideal_bottleneck import BottleneckSearch, Incumbent
 from solver.ideal_sweep import DeviceSets, Goal, Solution, Sweep, most_memory_bytes
 from solver.ideal_tables import StageTables
 
 _LARGEST = ("bottleneck", "peak_memory")
+
+
+def _no_incumbent(*, thorough: bool = False) -> None:
+    """Return no plan."""
 
 
 class Minimiser:
@@ -18,8 +22,7 @@ class Minimiser:
     ----------
     tables : StageTables
     sets : DeviceSets
-    incumbent : callable
-        Returns the bottleneck of some plan, or None.
+    incumbent : Incumbent
     deadline_s : float or None
         On the clock of ``time.perf_counter``.
     most_pairs : int
@@ -35,7 +38,7 @@ class Minimiser:
         self,
         tables: StageTables,
         sets: DeviceSets,
-        incumbent: Callable[[], int | None],
+        incumbent: Incumbent,
         deadline_s: float | None,
         most_pairs: int,
     ) -> None:
@@ -85,7 +88,7 @@ class Minimiser:
             self._sets,
             capacity,
             # A plan that breaks earlier limits says nothing.
-            (lambda: None) if limits else self._incumbent,
+            _no_incumbent if limits else self._incumbent,
             sweep.spend,
         )
         return self.search.minimise()

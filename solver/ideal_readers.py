@@ -96,6 +96,8 @@ class Readers:
         nets : sequence of int
             The values.
         """
+        if not nets:
+            return None
         starts = np.repeat(stages.start, np.diff(stages.first))
         load_ns, sends, changed = stages.load_ns.copy(), dict(stages.sends), False
         for net in nets:

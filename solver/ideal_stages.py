@@ -318,10 +318,12 @@ class StageLister:
         code = np.zeros(len(behind), dtype=np.int64)
         for column in behind.T:
             code = code * radix + column + 1
-        for value in np.unique(code[code > 0]):
-            chosen = np.flatnonzero(code == value)
+        # Mostly all fit on all kinds.
+        values = code[:1] if len(code) and (code == code[0]).all() else np.unique(code)
+        for value in values[values > 0].tolist():
+            chosen = slice(None) if len(values) == 1 else np.flatnonzero(code == value)
             followers = [-1] * len(self._capacity)
-            for kind, count in zip(kinds, behind[chosen[0]].tolist(), strict=True):
+            for kind, count in zip(kinds, behind[chosen][0].tolist(), strict=True):
                 followers[kind] = count
             class_ = self._classes.setdefault(tuple(followers), len(self._classes))
             yield _Block(class_, starts[chosen], ends[chosen], load_ns[chosen])

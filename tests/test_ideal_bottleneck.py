@@ -63,7 +63,10 @@ def least_bottleneck(tables, sets):
 
 
 def search_of(tables, sets, known=None, spend=lambda pairs: None):
-    return BottleneckSearch(tables, sets, capacity_of(tables), lambda: known, spend)
+    def incumbent(*, thorough=False):
+        return known
+
+    return BottleneckSearch(tables, sets, capacity_of(tables), incumbent, spend)
 
 
 def is_plan(tables, solution):
