@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -92,6 +93,17 @@ def closure_sums(
     return sums
 
 
+class WindowSource(Protocol):
+    """Somebody else who knows windows, of plans below a ceiling that use at most so many slots."""
+
+    ceiling_ns: int
+    slots: int
+
+    def windows(self, limit_ns: int, order: Sequence[Device] | None = None) -> StageWindows:
+        """Return the windows of plans with at most this bottleneck, of one order or all."""
+        ...
+
+
 class StageBounds:
     """Windows of all units for any device order and any limit on the bottleneck.
 
@@ -145,6 +157,7 @@ class StageBounds:
         self._total_bytes = int(before.sum())
         self._largest_work = int(work.max())
         # Each with the column of the sums that its positions are measured by.
+        self._source: WindowSource | None = None
         self._positions: list[tuple[SteppingBound, int]] = []
         if PositionBound.applies(units):
             slots = len(self._devices)
@@ -188,6 +201,10 @@ class StageBounds:
         if self.borders is not None:
             least = max(least, self.borders.least_bottleneck_ns(least, order, at_most))
         return least
+
+    def narrow_by(self, source: WindowSource) -> None:
+        """Let windows be within those of `source` where it knows some."""
+        self._source = source
 
     def least_devices(self) -> int:
         """Return a lower bound of the number of devices: the largest ones that hold all weights.
@@ -239,6 +256,15 @@ class StageBounds:
             return StageWindows((1,) * self._count, (0,) * self._count)
         first = before - 1
         last = slots * chunks - after
+        source = self._source
+        if (
+            source is not None
+            and (chunks, slots) == (1, source.slots)
+            and bottleneck_ns is not None
+            and bottleneck_ns <= source.ceiling_ns
+        ):
+            own = source.windows(bottleneck_ns, order)
+            first, last = np.maximum(first, own.first), np.minimum(last, own.last)
         return StageWindows(tuple(first.tolist()), tuple(last.tolist()))
 
     def _least_stages(

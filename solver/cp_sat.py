@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, replace
 
@@ -27,6 +28,7 @@ from solver.problem import ObjectiveName, PartitionProblem
 from solver.reduce import condense, device_orders, interchangeable_kinds
 from solver.relaxed_bounds import least_value
 from solver.result import Progress, SolveLimits, SolveResult, SolveStatus
+from solver.skeleton_bound import SkeletonBound
 from solver.stage_model import StageModel
 
 _NAME = "cp-sat"
@@ -40,6 +42,8 @@ _LOCAL_SEARCH_SHARE = 0.12
 """Of the time left, at most this much goes into the first incumbent."""
 _NEIGHBOURHOODS_FROM = 300
 """Units from which exact sub-solves are worth more than the whole model at once."""
+_IDEALS_SHARE = 0.25
+"""Of the time left, at most this much goes into listing stages between ideals."""
 _NEAR_PERMILLE = 10
 """An incumbent so near its bound is good enough to start with."""
 _MODEL_S_PER_PLACE = 1e-4
@@ -194,6 +198,7 @@ class _Search:
             self._offer(plan)
         if self.incumbent is None or len(self.units) < _NEIGHBOURHOODS_FROM:
             return
+        self._look_at_ideals(name)
         assert self.incumbent_values is not None
         # Where moves gain next to nothing, sub-solves seldom gain more.
         small = 0 if before is None else before[0] * (1000 - _NEAR_PERMILLE) // 1000
@@ -215,6 +220,26 @@ class _Search:
                 found.append(self.simplified.repair(plan))
                 self._offer(found[-1])
         return found
+
+    def _look_at_ideals(self, name: ObjectiveName) -> None:
+        """Take over the bound and the windows of :class:`SkeletonBound`, where they apply."""
+        slots = self._slots()
+        if name != "bottleneck" or slots < 2 or not SkeletonBound.applies(self.units):
+            return
+        assert self.incumbent_values is not None
+        ceiling = self.incumbent_values[0]
+        least = self._least(name, slots)
+        order = self.problem.devices[:slots] if len(self.kinds) == 1 else None
+        windows = self.stage_bounds.windows(slots, ceiling, order)
+        if windows.empty:
+            return
+        end_s = None if self.limits.deterministic else self.budget.deadline_s(_IDEALS_SHARE)
+        bound = SkeletonBound.of(
+            self.units, slots, ceiling, windows, math.inf if end_s is None else end_s
+        )
+        if bound is not None:
+            self.stage_bounds.narrow_by(bound)
+            self.least_ns = max(least, min(bound.least_bottleneck_ns(least), ceiling))
 
     def _plan_without_host(self) -> PartitionPlan | None:
         """Return a plan that leaves out a host, which the best plan often does.

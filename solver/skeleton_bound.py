@@ -1,0 +1,307 @@
+"""A lower bound of the bottleneck, stage windows and plans from the ideals of a skeleton."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from solver.arrays import Ints
+from solver.bounds import StageWindows
+from solver.hardware import Device
+from solver.linear_bounds import least_times_ns
+from solver.reduce import UnitGraph
+from solver.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.skeleton_program import Kind, KindSets, Level, Program, Rest
+from solver.skeleton_stages import MOST_CELLS, MOST_STAGES, StageCosts, Stages, blocks, joined
+
+_MOST_SETS = 100
+_NEAR, _LEAST_NEAR, _MOST_NEAR = 10_000, 100, 2_000
+"""The bound is found to this part of it: the first divided by the number of sets, between both."""
+_MORE_PRODUCERS = (0, 2, MOST_WIDE_NETS, 3)
+"""Loose producers of wide values in the skeletons to try; each gives windows to the next."""
+_MOST_EXPECTED = 50_000_000
+"""Most stages that a larger skeleton is expected to have, counted once for each slot."""
+
+
+class _TooMuchWork(Exception):  # noqa: N818
+    """Stages are too many, or the time is over."""
+
+
+class SkeletonBound:
+    """What the ideals of a skeleton say of all plans with a bottleneck below a ceiling.
+
+    Parameters
+    ----------
+    units : UnitGraph
+        With peer-to-peer transfers, one chunk per device and no backward operators (`applies`).
+    skeleton : Skeleton
+    slots : int
+        The most devices that a plan may use.
+    ceiling_ns : int
+        Only plans with at most this bottleneck are of interest.
+    windows : StageWindows
+        Of such plans.
+    end_s : float
+        By when to be done, on the clock of ``time.perf_counter``.
+
+    Notes
+    -----
+    Proof. What the first stages of a plan run of the skeleton is an ideal of it, so a plan is a
+    chain of ideals with a device for each step, and a step costs at least what
+    :class:`solver.skeleton_stages.StageCosts` says. The program goes from the last stage to the
+    first. For every set of devices s and ideal I it knows whether the devices s can run all outside
+    I within the limit, and, for each wide value n, two lower bounds of the time in which the stage
+    that makes n sends it on because of them. The load of that stage is at least that of the step
+    and those times; what reads n comes after what makes it, so they are all that counts.
+
+    *sends*: a transfer for each device that reads n. One does if a kept unit on it reads n, or if
+    its load admits no other way than to run a chain of n's feeders; it *must*.
+
+    *owed*: consider a stage k that runs none of a group's chains wholly though it has readers of
+    them. The heads of these chains run on earlier stages, which read the inputs or make them. If
+    one of these reads n and does not make it, it is one more device that n is sent to, between the
+    maker of n and k. Otherwise the maker of n runs them all, and spends what `away_ns` says on
+    sends to k; of several inputs, each is charged a share in proportion to its time. So the maker
+    of n spends, besides sends to the readers from k on, the less of a transfer of n and its share,
+    unless a device before k reads n. A stage that may either read n or not takes the less of both.
+    Of several such stages k with none that reads n before them, one is charged: the dearest.
+
+    Bounds are taken one value by one over all ways to run the rest, which can only be too low.
+    Pins, activations, and work and weights of units outside the skeleton count for nothing.
+
+    So if the program does not reach the empty ideal, no plan has all loads within the limit. It is
+    a state space relaxation (N. Christofides, A. Mingozzi, P. Toth, "State-space relaxation
+    procedures for the computation of bounds to routing problems", Networks 11, 1981) of the program
+    over ideals (:mod:`solver.ideal_dp`).
+    """
+
+    def __init__(
+        self,
+        units: UnitGraph,
+        skeleton: Skeleton,
+        slots: int,
+        ceiling_ns: int,
+        windows: StageWindows,
+        end_s: float = math.inf,
+    ) -> None:
+        self._units, self.slots, self.ceiling_ns, self._end_s = units, slots, ceiling_ns, end_s
+        self._last: Program | None = None
+        self._classes = sorted({device.device_class for device in units.problem.devices})
+        self._set_kinds(units.problem.devices)
+        self.skeleton = skeleton
+        self.costs = StageCosts(units, skeleton, least_times_ns(units), self._classes)
+        self._stages = self._expand(windows)
+
+    @classmethod
+    def of(
+        cls,
+        units: UnitGraph,
+        slots: int,
+        ceiling_ns: int,
+        windows: StageWindows,
+        end_s: float = math.inf,
+    ) -> SkeletonBound | None:
+        """Return the bound of the largest skeleton that is not too much work, if there is one.
+
+        Parameters
+        ----------
+        units, slots, ceiling_ns, windows
+            As above.
+        end_s : float
+            By when to be done, on the clock of ``time.perf_counter``.
+        """
+        net_times_ns = least_times_ns(units)
+        found: SkeletonBound | None = None
+        stages = 0.0
+        for more in _MORE_PRODUCERS:
+            skeleton = Skeleton.of(units, net_times_ns, slots, more)
+            if skeleton is None:
+                break
+            if found is not None:
+                growth = len(skeleton.ideals) / len(found.skeleton.ideals)
+                if growth <= 1 or stages * growth**2 * slots > _MOST_EXPECTED:
+                    continue
+            try:
+                bound = cls(units, skeleton, slots, ceiling_ns, windows, end_s)
+            except _TooMuchWork:
+                break
+            own = bound.windows(ceiling_ns)
+            windows = StageWindows(
+                tuple(map(max, windows.first, own.first)), tuple(map(min, windows.last, own.last))
+            )
+            found, stages = bound, len(bound._stages.start)
+            if windows.empty:
+                break
+        return found
+
+    @staticmethod
+    def applies(units: UnitGraph) -> bool:
+        """Whether the bound is one of the problem."""
+        problem = units.problem
+        return (
+            problem.chunks_per_device == 1
+            and problem.interconnect.charging == "peer_to_peer"
+            and not problem.interconnect.overlap
+            and not any(op.is_backward for op in problem.operators)
+        )
+
+    def _set_kinds(self, devices: Sequence[Device]) -> None:
+        """Tell devices apart by class and memory, by as much memory as leaves few sets of them.
+
+        Of the same class, the two kinds whose memory differs least are counted as the larger.
+        """
+        counts = Counter(self._exact_kind(device) for device in devices)
+        counted_as = {kind: kind for kind in counts}
+        while math.prod(count + 1 for count in counts.values()) > _MOST_SETS:
+            pairs = [
+                (larger[1] / max(smaller[1], 1.0), smaller, larger)
+                for larger, smaller in itertools.permutations(counts, 2)
+                if larger[0] == smaller[0] and larger[1] > smaller[1]
+            ]
+            if not pairs:
+                raise _TooMuchWork
+            _, smaller, larger = min(pairs)
+            counts[larger] += counts.pop(smaller)
+            for kind, known in counted_as.items():
+                if known == smaller:
+                    counted_as[kind] = larger
+        self._kinds = sorted(counts, key=lambda kind: (kind[0], -kind[1]))
+        self._number_of = {kind: self._kinds.index(known) for kind, known in counted_as.items()}
+        self._sets = KindSets.of([counts[kind] for kind in self._kinds], self.slots)
+
+    def _exact_kind(self, device: Device) -> Kind:
+        memory = math.inf if device.memory_bytes is None else float(device.memory_bytes)
+        return self._classes.index(device.device_class), memory
+
+    def kind_of(self, device: Device) -> int:
+        """Return the number of the kind that a device is counted as."""
+        return self._number_of[self._exact_kind(device)]
+
+    # -- stages ---------------------------------------------------------------------------
+
+    def _expand(self, windows: StageWindows) -> Stages:
+        """Return all stages below the ceiling from which the end can be reached.
+
+        Any device is as good here as the best of all kinds.
+        """
+        costs = self.costs
+        low, high = self._borders(windows)
+        most_bytes = max(memory for _, memory in self._kinds)
+        rest = Rest.nothing(len(costs.made), costs.count)
+        rest.end()
+        expanded = np.zeros(costs.count, dtype=np.bool_)
+        parts: list[Stages] = []
+        cells = kept = 0
+        for border in reversed(range(self.slots)):
+            starts = np.flatnonzero((low <= high) & (low <= border))
+            for block in blocks(np.flatnonzero(rest.reached & ~expanded)):
+                cells += len(block) * len(starts)
+                if cells > MOST_CELLS or kept > MOST_STAGES or self._is_late:
+                    raise _TooMuchWork
+                part = costs.into(block, starts, self.ceiling_ns, most_bytes)
+                kept += len(part.start)
+                parts.append(part)
+            expanded |= rest.reached
+            level = Level(self.costs, joined(parts), self.ceiling_ns)
+            ready, loads = level.steps(rest)
+            more = Rest.nothing(len(costs.made), costs.count)
+            more.join(rest)
+            level.extend(ready[np.minimum.reduce(loads) <= self.ceiling_ns], rest, more)
+            rest = more
+        return joined(parts)
+
+    def _borders(self, windows: StageWindows) -> tuple[Ints, Ints]:
+        """Return the first and the last border that each ideal can be at, by windows of units."""
+        member = self.costs.member
+        low = np.zeros(self.costs.count, dtype=np.int64)
+        high = np.full(self.costs.count, self.slots, dtype=np.int64)
+        first = np.array(windows.first)[list(self.skeleton.units)]
+        last = np.array(windows.last)[list(self.skeleton.units)]
+        for position in range(self.slots):
+            rows = first == position
+            if rows.any():
+                low[member[rows].any(axis=0)] = position + 1
+        for position in reversed(range(self.slots)):
+            rows = last == position
+            if rows.any():
+                high[~member[rows].all(axis=0)] = position
+        return low, high
+
+    @property
+    def _is_late(self) -> bool:
+        return time.perf_counter() > self._end_s
+
+    # -- the program ----------------------------------------------------------------------
+
+    def least_bottleneck_ns(self, at_least: int) -> int:
+        """Return a lower bound of the bottleneck, at most one more than the ceiling.
+
+        Parameters
+        ----------
+        at_least : int
+            A bound that is known.
+        """
+        refuted, possible = at_least - 1, self.ceiling_ns + 1
+        trial = self.ceiling_ns
+        # A program takes as long as there are sets of devices.
+        near = min(max(_NEAR // len(self._sets.counts), _LEAST_NEAR), _MOST_NEAR)
+        while possible - refuted > 1 + refuted // near:
+            if self._reaches(trial):
+                possible = trial
+            else:
+                refuted = trial
+            trial = (refuted + possible) // 2
+        return refuted + 1
+
+    def _reaches(self, limit_ns: int) -> bool:
+        return self._program(limit_ns).reaches_all
+
+    def windows(self, limit_ns: int, order: Sequence[Device] | None = None) -> StageWindows:
+        """Return the positions that each unit can have in plans of at most `limit_ns`.
+
+        Parameters
+        ----------
+        limit_ns : int
+            At most the ceiling.
+        order : sequence of Device, optional
+            The device of each slot; without it, those of all orders.
+
+        Notes
+        -----
+        What k slots run is the start of a rest that the others can do, and is reached by a way
+        through the program that does the same. A unit of the skeleton that all such ideals have
+        is on one of the first k slots, one that none has is behind them. Other units come after
+        what is before them and before what is after them.
+        """
+        program = self._program(limit_ns)
+        kinds = None if order is None else [self.kind_of(device) for device in order]
+        borders = program.borders(self.slots, kinds)
+        member = self.costs.member
+        count = len(self._units)
+        first, last = [0] * count, [self.slots - 1] * count
+        for border, alive in enumerate(borders):
+            if not alive.any():
+                return StageWindows((1,) * count, (0,) * count)
+            sizes: Ints = member[:, alive].sum(axis=1, dtype=np.int64)
+            some, every = sizes > 0, sizes == alive.sum()
+            for place, unit in enumerate(self.skeleton.units):
+                if not some[place]:
+                    first[unit] = max(first[unit], border)
+                if every[place]:
+                    last[unit] = min(last[unit], border - 1)
+        for source, target in sorted(self._units.edges):
+            first[target] = max(first[target], first[source])
+        for source, target in sorted(self._units.edges, key=lambda edge: -edge[1]):
+            last[source] = min(last[source], last[target])
+        return StageWindows(tuple(first), tuple(last))
+
+    def _program(self, limit_ns: int) -> Program:
+        if self._last is None or self._last.level.limit_ns != limit_ns:
+            stages = self._stages.at_most(limit_ns)
+            self._last = Program(self.costs, stages, limit_ns, self._kinds, self._sets)
+        return self._last
