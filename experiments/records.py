@@ -287,6 +287,10 @@ class Study:
     wall_time_s: float
     peak_rss_bytes: int | None = None
 
+    def rows_of(self, key: CaseKey) -> tuple[PlannerRow, ...]:
+        """Return the answers to a case."""
+        return tuple(row for row in self.rows if row.case == key)
+
 
 def best_row(rows: Sequence[PlannerRow]) -> PlannerRow | None:
     """Return the feasible row of least objective; among equals an exact planner's."""

@@ -38,8 +38,6 @@ _FIRST_SLICE_S = 2.0
 _SLICE_S_PER_UNIT = 0.001
 """Time of each branch in the first round of searches: presolve grows with the model."""
 _SLICE_GROWTH = 4
-_MET_PERMILLE = 3
-"""An incumbent so near its bound needs no baselines beside it, which take long on large graphs."""
 _LOCAL_SEARCH_SHARE = 0.12
 """Of the time left, at most this much goes into the first incumbent."""
 _NEIGHBOURHOODS_FROM = 300
@@ -87,8 +85,7 @@ def solve_cp_sat(
     Returns
     -------
     SolveResult
-        Never worse than the baselines, but for 0.3 % where a bound is so near that they are not
-        asked. The plan and its objective are the evaluator's.
+        Never worse than the baselines. The plan and its objective are the evaluator's.
     """
     return _Search(problem, limits, known).run()
 
@@ -172,9 +169,7 @@ class _Search:
         target = self._least(name, self._slots())
         if name == "bottleneck":
             starts += self._offer_ways(target)
-        met = target * (1000 + _MET_PERMILLE) // 1000
-        if self.incumbent_values is None or self.incumbent_values[0] > met:
-            starts += self._offer_baselines()
+        starts += self._offer_baselines()
         near = target * (1000 + _NEAR_PERMILLE) // 1000
         if self.incumbent_values is not None and self.incumbent_values[0] <= near:
             # The model closes so small a gap sooner than a search that proves nothing.
