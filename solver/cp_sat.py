@@ -232,6 +232,11 @@ class _Search:
         slots = self._slots()
         if name != "bottleneck" or slots < 2 or not SkeletonBound.applies(self.units):
             return
+        if len(self.kinds) > 1 and device_orders(
+            self.kinds, slots, every_length=False, most=_MOST_ORDERS
+        ):
+            # Linear programs of single orders say more, and ask for windows of each.
+            return
         assert self.incumbent_values is not None
         ceiling = self.incumbent_values[0]
         least = self._least(name, slots)
