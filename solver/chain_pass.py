@@ -84,10 +84,10 @@ class ChainPass:
         receive: list[list[int]] = []
         profile_of: list[int] = []
         known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
-        for kind, device in enumerate(self.moves.kinds):
+        for device in self.moves.kinds:
             pair = (
-                tuple(self._times(kind, device, sends=True)),
-                tuple(self._times(kind, device, sends=False)),
+                tuple(self._times(device, sends=True)),
+                tuple(self._times(device, sends=False)),
             )
             if pair not in known:
                 known[pair] = len(send)
@@ -96,7 +96,7 @@ class ChainPass:
             profile_of.append(known[pair])
         return send, receive, profile_of
 
-    def _times(self, kind: int, device: Device, *, sends: bool) -> list[int]:
+    def _times(self, device: Device, *, sends: bool) -> list[int]:
         count = len(self.problem.operators)
         if self.staged:
             if device.is_host:

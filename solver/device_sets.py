@@ -17,6 +17,44 @@ _MOST_STATES = 1024
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceSets:
+    """Sets of devices up to exchanges within a kind, the smaller ones first; set 0 is empty.
+
+    Attributes
+    ----------
+    counts : tuple of tuple of int
+        Devices of each kind in each set.
+    smaller : tuple of tuple of (int, int)
+        For each set the pairs (kind, set without one device of that kind).
+    """
+
+    counts: tuple[tuple[int, ...], ...]
+    smaller: tuple[tuple[tuple[int, int], ...], ...]
+
+    @classmethod
+    def of(cls, limits: Sequence[int], most_devices: int) -> DeviceSets:
+        """List the sets of at most `most_devices`, given how many there are of each kind."""
+        ranges = [range(min(limit, most_devices) + 1) for limit in limits]
+        counts = [c for c in itertools.product(*ranges) if sum(c) <= most_devices]
+        counts.sort(key=sum)
+        number = {c: i for i, c in enumerate(counts)}
+        smaller = [
+            tuple((k, number[(*c[:k], c[k] - 1, *c[k + 1 :])]) for k in range(len(c)) if c[k])
+            for c in counts
+        ]
+        return cls(tuple(counts), tuple(smaller))
+
+    @property
+    def larger(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """For each set the pairs (kind, set with one device of that kind more)."""
+        found: list[list[tuple[int, int]]] = [[] for _ in self.counts]
+        for number, steps in enumerate(self.smaller):
+            for kind, rest in steps:
+                found[rest].append((kind, number))
+        return tuple(map(tuple, found))
+
+
+@dataclass(frozen=True, slots=True)
 class Moves:
     """The sets of devices that a suffix can use, and how one grows by a device.
 
@@ -61,22 +99,12 @@ def device_moves(units: UnitGraph) -> list[Moves]:
     for count in counts:
         state_count *= min(count, most) + 1
     if state_count <= _MOST_STATES:
-        states = [
-            state
-            for state in itertools.product(*(range(min(count, most) + 1) for count in counts))
-            if sum(state) <= most
-        ]
-        states.sort(key=sum)
-        number = {state: index for index, state in enumerate(states)}
-        moves = tuple(
-            tuple(
-                (number[state], number[(*state[:k], state[k] - 1, *state[k + 1 :])])
-                for state in states
-                if state[k]
-            )
-            for k in range(len(kinds))
-        )
-        return [Moves(representatives, names, tuple(states), moves)]
+        sets = DeviceSets.of(counts, most)
+        moves: list[list[tuple[int, int]]] = [[] for _ in kinds]
+        for state, smaller in enumerate(sets.smaller):
+            for kind, rest in smaller:
+                moves[kind].append((state, rest))
+        return [Moves(representatives, names, sets.counts, tuple(map(tuple, moves)))]
     return [
         _ordered_moves(representatives, names, order[-most:])
         for order in _device_orders(representatives, counts)

@@ -18,10 +18,11 @@ from typing import Protocol
 
 import numpy as np
 
+from solver.device_sets import DeviceSets
 from solver.ideal_costs import Bools, Floats
 from solver.ideal_readers import Readers
 from solver.ideal_stages import Families, StageList, StageLister, TooManyStages
-from solver.ideal_sweep import DeviceSets, GaveUp, Solution, Stage, largest_sum
+from solver.ideal_sweep import GaveUp, Solution, Stage, largest_sum
 from solver.ideal_tables import StageTables
 from solver.set_bits import SetBits, Words
 from solver.training import in_flight

@@ -44,8 +44,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.device_sets import DeviceSets
 from solver.ideal_costs import Bools, Floats, Indices
-from solver.ideal_sweep import DeviceSets, GaveUp, Goal, Solution, Sweep
+from solver.ideal_sweep import GaveUp, Goal, Solution, Sweep
 from solver.ideal_tables import StageTables, net_times_ns
 from solver.ideals import DROPPED, Blocks, consuming_blocks, membership
 from solver.plan import PartitionPlan
@@ -140,7 +141,6 @@ class InterleavedSearch:
         self.deadline_s, self.most_pairs = deadline_s, most_pairs
         self.refuted = -1
         self.pairs = 0
-        self._bits = {ideal: position for position, ideal in enumerate(self.ideals)}
         times = np.array([units.latency_ns(k.device.device_class) for k in kinds], dtype=np.int64)
         fastest = times.min(axis=0)
         work = np.zeros(blocks.count)

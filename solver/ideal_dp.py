@@ -61,12 +61,13 @@ from dataclasses import dataclass, replace
 
 from solver.chain import solve_chain
 from solver.cuts import is_hand_made
+from solver.device_sets import DeviceSets
 from solver.dominance import simplify
 from solver.evaluate import Evaluation, evaluate
 from solver.ideal_chunks import MOST_IDEALS as _MOST_INTERLEAVED
 from solver.ideal_chunks import InterleavedSearch
 from solver.ideal_objectives import Minimiser
-from solver.ideal_sweep import DeviceSets, GaveUp, Solution
+from solver.ideal_sweep import GaveUp, Solution
 from solver.ideal_tables import StageTables, net_times_ns
 from solver.ideals import Blocks, collapse, list_ideals
 from solver.local_search import first_incumbents
@@ -273,7 +274,7 @@ def _solve_blocks(
     if problem.max_devices is not None:
         most_devices = min(most_devices, problem.max_devices)
 
-    sets = DeviceSets.of(kinds, most_devices)
+    sets = DeviceSets.of([len(kind.devices) for kind in kinds], most_devices)
     if problem.chunks_per_device > 1:
         search = InterleavedSearch(
             units, kinds, blocks, ideals, sets, known.bottleneck_ns, deadline_s, _MOST_PAIRS

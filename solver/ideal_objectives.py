@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from solver.device_sets import DeviceSets
 from solver.ideal_bottleneck import BottleneckSearch, Incumbent
-from solver.ideal_sweep import DeviceSets, Goal, Solution, Sweep, most_memory_bytes
+from solver.ideal_sweep import Goal, Solution, Sweep, most_memory_bytes
 from solver.ideal_tables import StageTables
 
 _LARGEST = ("bottleneck", "peak_memory")

@@ -7,16 +7,15 @@ s without it.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from solver.device_sets import DeviceSets
 from solver.ideal_costs import Bools, Floats, Indices
 from solver.ideal_tables import StageTables
-from solver.reduce import DeviceKind
 from solver.training import in_flight
 
 _ROWS = 64
@@ -27,35 +26,6 @@ _EXACT = 1 << 53
 
 class GaveUp(Exception):  # noqa: N818
     """The sweep was stopped; the message says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceSets:
-    """Sets of devices up to exchanges within a kind, the smaller ones first; set 0 is empty.
-
-    Attributes
-    ----------
-    counts : tuple of tuple of int
-        Devices of each kind in each set.
-    steps : tuple of tuple of (int, int)
-        For each set the pairs (kind, set without one device of that kind).
-    """
-
-    counts: tuple[tuple[int, ...], ...]
-    steps: tuple[tuple[tuple[int, int], ...], ...]
-
-    @classmethod
-    def of(cls, kinds: Sequence[DeviceKind], most_devices: int) -> DeviceSets:
-        """List the sets of at most `most_devices` devices."""
-        ranges = [range(len(kind.devices) + 1) for kind in kinds]
-        counts = [c for c in itertools.product(*ranges) if sum(c) <= most_devices]
-        counts.sort(key=sum)
-        number = {c: i for i, c in enumerate(counts)}
-        steps = [
-            tuple((k, number[(*c[:k], c[k] - 1, *c[k + 1 :])]) for k in range(len(kinds)) if c[k])
-            for c in counts
-        ]
-        return cls(tuple(counts), tuple(steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +147,11 @@ class Sweep:
             if goal.largest == "bottleneck" and not goal.sums:
                 # All plans have larger loads than the refuted ceiling, so a rest below it is as
                 # good as any, and more devices for it are no use.
-                for _, rest in self.sets.steps[target]:
+                for _, rest in self.sets.smaller[target]:
                     enough[target] |= enough[rest] | (self._top[rest] <= self.refuted)
             rows = self._starts_of(target)
             rows = rows[~enough[target, rows]]
-            for step, (kind, rest) in enumerate(self.sets.steps[target]):
+            for step, (kind, rest) in enumerate(self.sets.smaller[target]):
                 ends = np.flatnonzero(self._sum[rest] < np.inf)
                 for first in range(0, len(rows), _ROWS):
                     self._extend(target, step, kind, rest, rows[first : first + _ROWS], ends)
@@ -382,7 +352,7 @@ class Sweep:
         start = 0
         while start != self.tables.count - 1:
             end = int(self._end[state, start])
-            kind, rest = self.sets.steps[state][int(self._step[state, start])]
+            kind, rest = self.sets.smaller[state][int(self._step[state, start])]
             stages.append(Stage(kind, start, end))
             state, start = rest, end
         return Solution(values, tuple(stages))

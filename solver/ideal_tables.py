@@ -11,7 +11,7 @@ import numpy.typing as npt
 from solver.hardware import STAGING_HOST, Device
 from solver.ideal_costs import Bools, Crossing, Floats, Indices, PairSum
 from solver.ideal_memory import StagePeaks
-from solver.ideals import DROPPED, Blocks, consuming_blocks, membership
+from solver.ideals import DROPPED, Blocks, consuming_blocks, membership, nested, packed_words
 from solver.net_times import both_ways, net_times, relay_times
 from solver.reduce import DeviceKind, Net, UnitGraph
 from solver.repeated_chains import RepeatedChains
@@ -100,10 +100,7 @@ class StageTables:
         self.work_ns: Floats = work[order]
         self.kind_work_ns: list[Floats] = [self._per_block(row) @ self.member for row in times]
         self.count = len(ideals)
-        padded = np.zeros((self.count, -(-max(blocks.count, 1) // 64) * 8), dtype=np.uint8)
-        packed = np.packbits(self.member, axis=0, bitorder="little").T
-        padded[:, : packed.shape[1]] = packed
-        self.words = np.ascontiguousarray(padded.view(np.uint64).T)
+        self._words = packed_words(self.member)
         self._relayed = self.problem.interconnect.charging == "relayed"
         self._build_bans()
         if self._relayed:
@@ -302,12 +299,7 @@ class StageTables:
 
     def nested(self, starts: Indices, ends: Indices) -> Bools:
         """Return whether each start is a proper subset of each end."""
-        result = ends[None, :] > starts[:, None]
-        for word in self.words:
-            here, there = word[starts], word[ends]
-            if int(np.bitwise_or.reduce(here)) & ~int(np.bitwise_and.reduce(there)):
-                result &= (here[:, None] & ~there[None, :]) == 0
-        return result
+        return nested(self._words, starts, ends)
 
     def allowed(self, kind: int, starts: Indices, ends: Indices) -> Bools | None:
         """Return whether `kind` may run each stage; None if it may run all."""

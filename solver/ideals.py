@@ -241,6 +241,36 @@ def membership(ideals: Sequence[int], count: int) -> npt.NDArray[np.bool_]:
     return np.ascontiguousarray(unpacked.T).astype(np.bool_)
 
 
+def packed_words(member: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
+    """Return each ideal (column of `member`) as 64-bit words, a row for each word."""
+    count, ideals = member.shape
+    padded = np.zeros((ideals, -(-max(count, 1) // 64) * 8), dtype=np.uint8)
+    packed = np.packbits(member, axis=0, bitorder="little").T
+    padded[:, : packed.shape[1]] = packed
+    return np.ascontiguousarray(padded.view(np.uint64).T)
+
+
+def nested(
+    words: npt.NDArray[np.uint64], starts: npt.NDArray[np.intp], ends: npt.NDArray[np.intp]
+) -> npt.NDArray[np.bool_]:
+    """Return whether each start (row) is a proper subset of each end (column).
+
+    Parameters
+    ----------
+    words : uint64 array, shape (words, ideals)
+        From :func:`packed_words`, with every ideal after its subsets.
+    starts, ends : int array
+        Ideals.
+    """
+    result: npt.NDArray[np.bool_] = ends[None, :] > starts[:, None]
+    for word in words:
+        here, there = word[starts], word[ends]
+        # Most words of most pairs of ranges need no look at single pairs.
+        if int(np.bitwise_or.reduce(here)) & ~int(np.bitwise_and.reduce(there)):
+            result &= (here[:, None] & ~there[None, :]) == 0
+    return result
+
+
 def consuming_blocks(net: Net, blocks: Blocks) -> tuple[int, tuple[int, ...]] | None:
     """Return producing and other consuming blocks of a net; None if it never crosses."""
     producer = DROPPED if net.producer < 0 else blocks.block_of[net.producer]

@@ -92,7 +92,7 @@ class _LargeSearch:
                 self._offer(solve_greedy(self.problem, self.limits).plan)
             if self.best is None and len(coarse) < len(units):
                 self._cut(units)
-            self._improve(coarse, order)
+            self._improve(coarse)
         if self.best is None:
             return self._result(SolveStatus.UNKNOWN, "no plan was found within the time limit")
         if self.best.values == (self.bound,):
@@ -110,7 +110,7 @@ class _LargeSearch:
     def _cut(self, graph: UnitGraph) -> None:
         self._offer(best_cut(graph))
 
-    def _improve(self, coarse: UnitGraph, order: list[int]) -> None:
+    def _improve(self, coarse: UnitGraph) -> None:
         assert self.bound is not None
         if self.best is None or self._is_done():
             return

@@ -9,7 +9,7 @@ at least is known by :class:`Feeders`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from solver.arrays import Ints
 from solver.ideals import list_ideals
 from solver.reduce import UnitGraph
+from solver.skeleton_supply import supply_ns
 from solver.spine import longest_path
 
 MOST_IDEALS = 60_000
@@ -74,6 +75,24 @@ class WideNet:
 
 
 @dataclass(frozen=True, slots=True)
+class LocalNet:
+    """A value of a kept unit that other kept units depend on, all by places.
+
+    Attributes
+    ----------
+    producer : int
+    readers : tuple of int
+        What reads the value, or one that is made of it alone.
+    time_ns : int
+        The least time of a transfer of the value, or of one that is made of it.
+    """
+
+    producer: int
+    readers: tuple[int, ...]
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Skeleton:
     """Units whose ideals are few, with what is known of the others.
 
@@ -88,8 +107,13 @@ class Skeleton:
     wide : tuple of WideNet
     feeders : tuple of Feeders
         Every wide value has one owner among them; that of a value no chain reads has no chains.
-    local_nets : tuple of int
-        Indices of all other nets between kept units.
+    local_nets : tuple of LocalNet
+        All other values that a device may send or receive.
+    supply_ns : tuple of int
+        By place: the least time that its device spends on units outside the skeleton and on what
+        they make, without chains of feeders (:func:`solver.skeleton_supply.supply_ns`).
+    before, after : tuple of tuple of int
+        For every unit of the graph the places of the nearest kept units before and after it.
     """
 
     units: tuple[int, ...]
@@ -97,7 +121,14 @@ class Skeleton:
     ideals: tuple[int, ...]
     wide: tuple[WideNet, ...]
     feeders: tuple[Feeders, ...]
-    local_nets: tuple[int, ...]
+    local_nets: tuple[LocalNet, ...]
+    supply_ns: tuple[int, ...]
+    before: tuple[tuple[int, ...], ...]
+    after: tuple[tuple[int, ...], ...]
+
+    def share(self, net: int, group: Feeders) -> float:
+        """Return which part of what a group of feeders costs is charged to one of its inputs."""
+        return self.wide[net].time_ns / sum(self.wide[other].time_ns for other in group.inputs)
 
     @classmethod
     def of(
@@ -173,17 +204,20 @@ class _Builder:
 
     def edges_between(self, kept: Sequence[int]) -> list[tuple[int, int]]:
         """Return the arcs between kept units, by places, with paths through others as arcs."""
+        before = self._nearest(range(len(self.units)), self.predecessors, kept)
+        return sorted((source, place) for place, unit in enumerate(kept) for source in before[unit])
+
+    def _nearest(
+        self, order: Sequence[int], neighbours: Sequence[Sequence[int]], kept: Sequence[int]
+    ) -> tuple[tuple[int, ...], ...]:
+        """Return the places of the first kept units on all ways from every unit."""
         place = {unit: number for number, unit in enumerate(kept)}
-        found: set[tuple[int, int]] = set()
-        sources: list[frozenset[int]] = []
-        for unit in range(len(self.units)):
-            before: set[int] = set()
-            for other in self.predecessors[unit]:
-                before |= {place[other]} if other in place else sources[other]
-            if unit in place:
-                found.update((source, place[unit]) for source in before)
-            sources.append(frozenset() if unit in place else frozenset(before))
-        return sorted(found)
+        found: list[frozenset[int]] = [frozenset()] * len(self.units)
+        for unit in order:
+            found[unit] = frozenset().union(
+                *(({place[n]} if n in place else found[n]) for n in neighbours[unit])
+            )
+        return tuple(tuple(sorted(places)) for places in found)
 
     def listed(self, kept: Sequence[int]) -> list[int] | None:
         return list_ideals(len(kept), self.edges_between(kept), MOST_IDEALS)
@@ -215,7 +249,7 @@ class _Builder:
         place = {unit: number for number, unit in enumerate(kept)}
         wide = [net for net in self._wide_nets() if self.units.nets[net].producer in place]
         number_of = {net: number for number, net in enumerate(wide)}
-        chains = self._chains(place, number_of)
+        chains, chained = self._chains(place, number_of)
         groups = sorted(chains, key=lambda key: (-len(chains[key]), key))
         owner: dict[int, int] = {}
         for group, inputs in enumerate(groups):
@@ -225,6 +259,9 @@ class _Builder:
             if net not in owner:
                 owner[net] = len(groups)
                 groups.append((net,))
+        loose = set(range(len(self.units))) - chained - set(kept)
+        derived = self._derived(loose, {*kept} - {self.units.nets[net].producer for net in wide})
+        after = self._nearest(range(len(self.units) - 1, -1, -1), self.successors, kept)
         return Skeleton(
             units=tuple(kept),
             edges=tuple(self.edges_between(kept)),
@@ -245,11 +282,72 @@ class _Builder:
                 for inputs in groups
             ),
             local_nets=tuple(
-                index
-                for index, net in enumerate(self.units.nets)
-                if index not in number_of and net.producer in place and self.net_times_ns[index]
+                local
+                for index, entry in enumerate(self.units.nets)
+                if index not in number_of and entry.producer in place and self.net_times_ns[index]
+                if (local := self._local(index, place, derived)).readers
             ),
+            supply_ns=self._supply(kept, loose - derived.keys(), after),
+            before=self._nearest(range(len(self.units)), self.predecessors, kept),
+            after=after,
         )
+
+    def _derived(self, loose: set[int], makers: set[int]) -> dict[int, int]:
+        """Return the loose units that are made of one value of `makers` alone, and what they read.
+
+        Each reads one net, of a maker or of another such unit.
+        """
+        reads: dict[int, list[int]] = {}
+        for index, entry in enumerate(self.units.nets):
+            for unit in entry.consumers:
+                reads.setdefault(unit, []).append(index)
+        found: dict[int, int] = {}
+        for unit in sorted(loose):
+            if len(reads.get(unit, ())) == 1:
+                (net,) = reads[unit]
+                if self.units.nets[net].producer in makers | found.keys():
+                    found[unit] = net
+        return found
+
+    def _local(self, index: int, place: Mapping[int, int], derived: Mapping[int, int]) -> LocalNet:
+        """Return a net with the readers of what is made of it alone.
+
+        Proof that the producer's device sends something of at least that time if another device
+        runs a reader, and that the other receives it: on the way from the value to the reader
+        through units that read one value each, the last unit on the producer's device makes
+        something that is sent, and the first on the reader's receives something; for all
+        readers on one device these may be the same. ∎
+        """
+        time_ns = self.net_times_ns[index]
+        readers: set[int] = set()
+        pending = [index]
+        while pending:
+            net = pending.pop()
+            time_ns = min(time_ns, self.net_times_ns[net])
+            for unit in self.units.nets[net].consumers:
+                if unit in place:
+                    readers.add(place[unit])
+                elif derived.get(unit) == net:
+                    # A much smaller value says little, and would stand for the others.
+                    times = [n for n in self.nets_of[unit] if self.net_times_ns[n] * 2 > time_ns]
+                    pending += times
+        producer = place[self.units.nets[index].producer]
+        return LocalNet(producer, tuple(sorted(readers - {producer})), time_ns)
+
+    def _supply(
+        self, kept: Sequence[int], loose: set[int], after: Sequence[Sequence[int]]
+    ) -> tuple[int, ...]:
+        """Charge every loose unit to the last of the nearest kept units after it."""
+        charged: dict[int, list[int]] = {}
+        for unit in sorted(loose):
+            if after[unit]:
+                charged.setdefault(after[unit][-1], []).append(unit)
+        result = [0] * len(kept)
+        for place, supplied in charged.items():
+            result[place] = supply_ns(
+                self.units, self.net_times_ns, self.work, supplied, kept[place]
+            )
+        return tuple(result)
 
     def _kept_readers(self, net: int, place: dict[int, int]) -> tuple[int, ...]:
         entry = self.units.nets[net]
@@ -258,23 +356,28 @@ class _Builder:
 
     def _chains(
         self, place: dict[int, int], number_of: dict[int, int]
-    ) -> dict[tuple[int, ...], list[tuple[int, int, int]]]:
-        """Return reader, work and least time to receive of all chains, by the wide nets read."""
+    ) -> tuple[dict[tuple[int, ...], list[tuple[int, int, int]]], set[int]]:
+        """Return all chains by the wide nets that they read, and the units in them.
+
+        Of each chain the reader, the work and the least time to receive.
+        """
         read_by: dict[int, list[int]] = {}
         for net, number in number_of.items():
             for unit in self.units.nets[net].consumers:
                 read_by.setdefault(unit, []).append(number)
         found: dict[tuple[int, ...], list[tuple[int, int, int]]] = {}
+        chained: set[int] = set()
         for head in read_by:
             chain = self._chain_from(head, place)
             if not chain:
                 continue
+            chained.update(chain)
             inputs = sorted({net for unit in chain for net in read_by.get(unit, ())})
             remote = min(sum(self.net_times_ns[n] for n in self.nets_of[unit]) for unit in chain)
             reader = place[self.successors[chain[-1]][0]]
             work = sum(self.work[unit] for unit in chain)
             found.setdefault(tuple(inputs), []).append((reader, work, remote))
-        return found
+        return found, chained
 
     def _chain_from(self, head: int, place: dict[int, int]) -> list[int]:
         """Return the units from `head` to before the skeleton if each has one reader only."""

@@ -1,4 +1,4 @@
-"""A lower bound of the bottleneck, stage windows and plans from the ideals of a skeleton."""
+"""A lower bound of the bottleneck, and stage windows, from the ideals of a skeleton."""
 
 from __future__ import annotations
 
@@ -12,14 +12,17 @@ import numpy as np
 
 from solver.arrays import Ints
 from solver.bounds import StageWindows
+from solver.device_sets import DeviceSets
 from solver.hardware import Device
 from solver.linear_bounds import least_times_ns
 from solver.reduce import UnitGraph
 from solver.skeleton import MOST_WIDE_NETS, Skeleton
-from solver.skeleton_program import Kind, KindSets, Level, Program, Rest
+from solver.skeleton_labels import TooManyLabels, Ways
+from solver.skeleton_program import Kind, Level, Program, Rest
 from solver.skeleton_stages import MOST_CELLS, MOST_STAGES, StageCosts, Stages, blocks, joined
 
 _MOST_SETS = 100
+"""Sets of devices to tell apart; beyond that, alike devices count as equal."""
 _NEAR, _LEAST_NEAR, _MOST_NEAR = 10_000, 100, 2_000
 """The bound is found to this part of it: the first divided by the number of sets, between both."""
 _MORE_PRODUCERS = (0, 2, MOST_WIDE_NETS, 3)
@@ -28,7 +31,11 @@ _MOST_EXPECTED = 50_000_000
 """Most stages that a larger skeleton is expected to have, counted once for each slot."""
 
 
-class _TooMuchWork(Exception):  # noqa: N818
+_WAY_STEP = 200
+"""Ways are looked for at limits that grow by this part."""
+
+
+class TooMuchWork(Exception):  # noqa: N818
     """Stages are too many, or the time is over."""
 
 
@@ -48,6 +55,11 @@ class SkeletonBound:
         Of such plans.
     end_s : float
         By when to be done, on the clock of ``time.perf_counter``.
+
+    Raises
+    ------
+    TooMuchWork
+        Stages are too many, or the time is over.
 
     Notes
     -----
@@ -94,7 +106,7 @@ class SkeletonBound:
         self._classes = sorted({device.device_class for device in units.problem.devices})
         self._set_kinds(units.problem.devices)
         self.skeleton = skeleton
-        self.costs = StageCosts(units, skeleton, least_times_ns(units), self._classes)
+        self.costs = StageCosts(units, skeleton, self._classes)
         self._stages = self._expand(windows)
 
     @classmethod
@@ -128,7 +140,7 @@ class SkeletonBound:
                     continue
             try:
                 bound = cls(units, skeleton, slots, ceiling_ns, windows, end_s)
-            except _TooMuchWork:
+            except TooMuchWork:
                 break
             own = bound.windows(ceiling_ns)
             windows = StageWindows(
@@ -164,7 +176,7 @@ class SkeletonBound:
                 if larger[0] == smaller[0] and larger[1] > smaller[1]
             ]
             if not pairs:
-                raise _TooMuchWork
+                raise TooMuchWork
             _, smaller, larger = min(pairs)
             counts[larger] += counts.pop(smaller)
             for kind, known in counted_as.items():
@@ -172,7 +184,7 @@ class SkeletonBound:
                     counted_as[kind] = larger
         self._kinds = sorted(counts, key=lambda kind: (kind[0], -kind[1]))
         self._number_of = {kind: self._kinds.index(known) for kind, known in counted_as.items()}
-        self._sets = KindSets.of([counts[kind] for kind in self._kinds], self.slots)
+        self._sets = DeviceSets.of([counts[kind] for kind in self._kinds], self.slots)
 
     def _exact_kind(self, device: Device) -> Kind:
         memory = math.inf if device.memory_bytes is None else float(device.memory_bytes)
@@ -193,7 +205,7 @@ class SkeletonBound:
         low, high = self._borders(windows)
         most_bytes = max(memory for _, memory in self._kinds)
         rest = Rest.nothing(len(costs.made), costs.count)
-        rest.end()
+        rest.end(costs.loose)
         expanded = np.zeros(costs.count, dtype=np.bool_)
         parts: list[Stages] = []
         cells = kept = 0
@@ -202,16 +214,16 @@ class SkeletonBound:
             for block in blocks(np.flatnonzero(rest.reached & ~expanded)):
                 cells += len(block) * len(starts)
                 if cells > MOST_CELLS or kept > MOST_STAGES or self._is_late:
-                    raise _TooMuchWork
+                    raise TooMuchWork
                 part = costs.into(block, starts, self.ceiling_ns, most_bytes)
                 kept += len(part.start)
                 parts.append(part)
             expanded |= rest.reached
             level = Level(self.costs, joined(parts), self.ceiling_ns)
-            ready, loads = level.steps(rest)
+            steps, _ = level.steps(rest)
             more = Rest.nothing(len(costs.made), costs.count)
-            more.join(rest)
-            level.extend(ready[np.minimum.reduce(loads) <= self.ceiling_ns], rest, more)
+            more.join(rest, float(costs.loose.total))
+            level.extend(steps.take(steps.load_ns <= self.ceiling_ns), rest, more)
             rest = more
         return joined(parts)
 
@@ -251,15 +263,32 @@ class SkeletonBound:
         # A program takes as long as there are sets of devices.
         near = min(max(_NEAR // len(self._sets.counts), _LEAST_NEAR), _MOST_NEAR)
         while possible - refuted > 1 + refuted // near:
-            if self._reaches(trial):
+            if self._program(trial).reaches_all:
                 possible = trial
             else:
                 refuted = trial
             trial = (refuted + possible) // 2
-        return refuted + 1
+        return self._refuted_by_ways(refuted, near) + 1
 
-    def _reaches(self, limit_ns: int) -> bool:
-        return self._program(limit_ns).reaches_all
+    def _refuted_by_ways(self, refuted: int, near: int) -> int:
+        """Return the largest limit that is known to be too low, from one that is."""
+        possible = self.ceiling_ns + 1
+        # Low limits have few ways.
+        step = refuted // _WAY_STEP + 1
+        try:
+            while possible - refuted > 1 + refuted // near:
+                trial = min(refuted + step, (refuted + possible) // 2)
+                if self._ways(trial).exist:
+                    possible = trial
+                else:
+                    refuted = trial
+        except TooManyLabels:
+            pass
+        return refuted
+
+    def _ways(self, limit_ns: int, order: Sequence[int] | None = None) -> Ways:
+        program = self._program(limit_ns)
+        return Ways(self.costs, program, program.alive(order), self._end_s)
 
     def windows(self, limit_ns: int, order: Sequence[Device] | None = None) -> StageWindows:
         """Return the positions that each unit can have in plans of at most `limit_ns`.
@@ -280,7 +309,13 @@ class SkeletonBound:
         """
         program = self._program(limit_ns)
         kinds = None if order is None else [self.kind_of(device) for device in order]
-        borders = program.borders(self.slots, kinds)
+        borders = [np.zeros(self.costs.count, dtype=np.bool_) for _ in range(self.slots + 1)]
+        try:
+            reached = self._ways(limit_ns, kinds).alive()
+        except TooManyLabels:
+            reached = program.alive(kinds)
+        for counts, alive in zip(self._sets.counts, reached, strict=True):
+            borders[self.slots - sum(counts)] |= alive
         member = self.costs.member
         count = len(self._units)
         first, last = [0] * count, [self.slots - 1] * count

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
+from solver.device_sets import DeviceSets
 from solver.ideal_costs import Bools, Floats, Indices
+from solver.skeleton import Skeleton
+from solver.skeleton_loose import Loose
 from solver.skeleton_stages import StageCosts, Stages
 
 Sends = npt.NDArray[np.int32]
@@ -18,42 +21,8 @@ Kind = tuple[int, float]
 
 _NEVER = 1 << 29
 """Nanoseconds that no limit admits."""
-
-
-@dataclass(frozen=True, slots=True)
-class KindSets:
-    """Sets of devices up to exchanges within a kind, the smaller ones first; set 0 is empty.
-
-    Attributes
-    ----------
-    counts : tuple of tuple of int
-        Devices of each kind in each set.
-    larger, smaller : tuple of tuple of (int, int)
-        For each set the pairs (kind, set with one device of that kind more, or less).
-    """
-
-    counts: tuple[tuple[int, ...], ...]
-    larger: tuple[tuple[tuple[int, int], ...], ...]
-    smaller: tuple[tuple[tuple[int, int], ...], ...]
-
-    @classmethod
-    def of(cls, limits: Sequence[int], slots: int) -> KindSets:
-        """List the sets of at most `slots` devices, given how many there are of each kind."""
-        ranges = [range(limit + 1) for limit in limits]
-        counts = sorted((c for c in itertools.product(*ranges) if sum(c) <= slots), key=sum)
-        number = {c: i for i, c in enumerate(counts)}
-
-        def neighbours(step: int) -> tuple[tuple[tuple[int, int], ...], ...]:
-            return tuple(
-                tuple(
-                    (k, number[other])
-                    for k in range(len(limits))
-                    if (other := (*c[:k], c[k] + step, *c[k + 1 :])) in number
-                )
-                for c in counts
-            )
-
-        return cls(tuple(counts), neighbours(1), neighbours(-1))
+_MOST_NS = _NEVER // 256
+"""Of what one device adds to a wide value, no more is counted, so that sums fit 32 bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,11 +37,14 @@ class Rest:
         The least time in which each wide value is sent to those of them that read it.
     owed_ns : Sends, shape (wide values, ideals)
         The same, and what is due if chains that one of them needs run before all that read it.
+    backlog : Floats, shape (ideals,)
+        The fewest bytes of loose weights that are released there and do not fit on these devices.
     """
 
     reached: Bools
     sends_ns: Sends
     owed_ns: Sends
+    backlog: Floats
 
     @classmethod
     def nothing(cls, wide: int, ideals: int) -> Rest:
@@ -82,17 +54,77 @@ class Rest:
             np.zeros(ideals, dtype=np.bool_),
             np.full(shape, _NEVER, dtype=np.int32),
             np.full(shape, _NEVER, dtype=np.int32),
+            np.full(ideals, np.inf),
         )
 
-    def end(self) -> None:
-        """Let everything be done."""
+    def end(self, loose: Loose) -> None:
+        """Let everything be done that is kept."""
         self.reached[-1], self.sends_ns[:, -1], self.owed_ns[:, -1] = True, 0, 0
+        self.backlog[-1] = loose.released[-1]
 
-    def join(self, other: Rest) -> None:
-        """Let these devices do whatever `other` can."""
+    def join(self, other: Rest, room: float) -> None:
+        """Let these devices do whatever `other` can, and one more hold some loose weights."""
         np.logical_or(self.reached, other.reached, out=self.reached)
         np.minimum(self.sends_ns, other.sends_ns, out=self.sends_ns)
         np.minimum(self.owed_ns, other.owed_ns, out=self.owed_ns)
+        left = np.maximum(other.backlog - room, 0.0)
+        np.minimum(self.backlog, left, out=self.backlog)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Steps:
+    """Stages that one device can run before some rest.
+
+    Attributes
+    ----------
+    stages : Indices, shape (n,)
+    load_ns : Floats, shape (n,)
+        With what is owed to the rest.
+    firm_ns : Floats, shape (n,)
+        With what is sent to it, but for results of chains.
+    room : Floats, shape (n,)
+        How many bytes of loose weights fit beside.
+    """
+
+    stages: Indices
+    load_ns: Floats
+    firm_ns: Floats
+    room: Floats
+
+    def take(self, some: Bools | Indices) -> Steps:
+        """Return some of them."""
+        return Steps(self.stages[some], self.load_ns[some], self.firm_ns[some], self.room[some])
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """All chains of feeders that read a wide value.
+
+    Attributes
+    ----------
+    share : float
+        Of what is due for a chain's result, the largest part that is charged to the value.
+    least_ns, quantum_ns : int
+        The least time to send a result, and what all these times are multiples of.
+    """
+
+    share: float
+    least_ns: int
+    quantum_ns: int
+
+    @classmethod
+    def of(cls, skeleton: Skeleton, net: int) -> Chains:
+        """Look at the chains that read one wide value."""
+        groups = [group for group in skeleton.feeders if net in group.inputs and group.readers]
+        times_ns = [time_ns for group in groups for time_ns in group.remote_ns]
+        shares = [skeleton.share(net, group) for group in groups]
+        return cls(max(shares, default=0.0), min(times_ns, default=0), math.gcd(*times_ns))
+
+    def relief_ns(self, slack_ns: Floats) -> Sends:
+        """Return how much less is due for the value if a device sends results in so much time."""
+        most = slack_ns if not self.quantum_ns else slack_ns // self.quantum_ns * self.quantum_ns
+        relief = np.where(slack_ns >= self.least_ns, most * self.share * (1 + 1e-9) + 1, 0.0)
+        return np.minimum(relief, _NEVER).astype(np.int32)
 
 
 class Level:
@@ -103,51 +135,98 @@ class Level:
     costs : StageCosts
     stages : Stages
     limit_ns : int
+
+    Attributes
+    ----------
+    loose : Loose
+    makes, reads : list of Bools, shape (stages,)
+        By wide value: whether the stage makes it, and whether kept units on it read it.
+    times_ns : list of int
+        Of a transfer of each wide value.
+    chains : list of Chains
+        What reads each wide value outside the skeleton.
     """
 
     def __init__(self, costs: StageCosts, stages: Stages, limit_ns: int) -> None:
-        self.stages, self.limit_ns = stages, limit_ns
-        wide = costs.skeleton.wide
-        self._makes = [made[stages.end] & ~made[stages.start] for made in costs.made]
-        self._times_ns = [np.int32(min(net.time_ns, _NEVER // 256)) for net in wide]
-        # Whether some device must read a value here, and what is due for it otherwise.
-        self._must = [costs.reads(net, stages) for net in range(len(wide))]
+        self.stages, self.limit_ns, self.loose = stages, limit_ns, costs.loose
+        wide, feeders = costs.skeleton.wide, costs.skeleton.feeders
+        self.makes = [made[stages.end] & ~made[stages.start] for made in costs.made]
+        self.times_ns = [np.int32(min(net.time_ns, _MOST_NS)) for net in wide]
+        self.reads = [costs.reads(net, stages) for net in range(len(wide))]
+        self._readers_of = [
+            [(number, group) for number, group in enumerate(feeders) if net in group.inputs]
+            for net in range(len(wide))
+        ]
+        self.chains = [Chains.of(costs.skeleton, net) for net in range(len(wide))]
+        # What is due for a value if no chain of its readers runs here.
         self._due_ns: list[Sends] = [np.zeros(len(stages.start), dtype=np.int32) for _ in wide]
-        least_ns = np.minimum.reduce(stages.load_ns)
-        for number, group in enumerate(costs.skeleton.feeders):
-            # No other way is within the limit.
-            must = least_ns + stages.remote_ns[number] > limit_ns
-            paid_ns = sum(wide[net].time_ns for net in group.inputs)
+        for number, group in enumerate(feeders):
             for net in group.inputs:
-                self._must[net] = self._must[net] | must
                 # Whoever runs the chains reads all inputs, or makes them and sends for the chains.
-                share = stages.away_ns[number] * (wide[net].time_ns / paid_ns) * (1 - 1e-9)
-                due = np.minimum(share, self._times_ns[net]).astype(np.int32)
+                share = stages.away_ns[number] * costs.skeleton.share(net, group) * (1 - 1e-9)
+                due = np.minimum(share, _MOST_NS).astype(np.int32)
                 self._due_ns[net] = np.maximum(self._due_ns[net], due)
 
-    def steps(self, rest: Rest) -> tuple[Indices, list[Floats]]:
-        """Return the stages that end where the rest can be run, and their loads by class."""
+    def steps(self, rest: Rest) -> tuple[Steps, list[Floats]]:
+        """Return the stages that end where the rest can be run, and their loads by class.
+
+        Loads of the steps are the least of all classes, their room is that of a device without end.
+        """
         stages = self.stages
         ready = np.flatnonzero(rest.reached[stages.end])
-        sends: Floats = np.zeros(len(ready))
-        for makes, owed in zip(self._makes, rest.owed_ns, strict=True):
+        owed: Floats = np.zeros(len(ready))
+        sent: Floats = np.zeros(len(ready))
+        for makes, owed_ns, sends_ns in zip(self.makes, rest.owed_ns, rest.sends_ns, strict=True):
             making = np.flatnonzero(makes[ready])
-            sends[making] += owed[stages.end[ready[making]]]
-        return ready, [load[ready] + sends for load in stages.load_ns]
+            ends = stages.end[ready[making]]
+            owed[making] += owed_ns[ends]
+            sent[making] += sends_ns[ends]
+        loads = [load[ready] + owed for load in stages.load_ns]
+        least_ns = np.minimum.reduce(loads)
+        room = np.full(len(ready), float(self.loose.total))
+        return Steps(ready, least_ns, least_ns - owed + sent, room), loads
 
-    def extend(self, chosen: Indices, rest: Rest, more: Rest) -> None:
-        """Add to `more` what `chosen` stages before `rest` reach."""
-        starts, ends = self.stages.start[chosen], self.stages.end[chosen]
+    def on(self, steps: Steps, load_ns: Floats, memory: float) -> Steps:
+        """Return the steps that fit on a device with some memory, where they have such loads."""
+        held = self.stages.held_bytes[steps.stages]
+        fits = np.flatnonzero((load_ns <= self.limit_ns) & (held <= memory))
+        load = load_ns[fits]
+        return Steps(
+            steps.stages[fits],
+            load,
+            load - steps.load_ns[fits] + steps.firm_ns[fits],
+            self.loose.fitting(memory - held[fits]),
+        )
+
+    def extend(self, steps: Steps, rest: Rest, more: Rest) -> None:
+        """Add to `more` what some steps before `rest` reach."""
+        starts, ends = self.stages.start[steps.stages], self.stages.end[steps.stages]
+        released = self.loose.released
+        left = rest.backlog[ends] + released[starts] - released[ends] - steps.room
+        some = np.flatnonzero(left <= self.loose.waiting[starts])
+        steps, starts, ends, left = steps.take(some), starts[some], ends[some], left[some]
         more.reached[starts] = True
-        for net, time_ns in enumerate(self._times_ns):
-            must, due = self._must[net][chosen], self._due_ns[net][chosen]
-            sends, owed = rest.sends_ns[net, ends], rest.owed_ns[net, ends]
-            here = sends + time_ns
-            np.minimum.at(more.sends_ns[net], starts, np.where(must, here, sends))
-            elsewhere = np.maximum(owed, sends + due)
-            np.minimum.at(
-                more.owed_ns[net], starts, np.where(must, here, np.minimum(here, elsewhere))
-            )
+        np.minimum.at(more.backlog, starts, np.maximum(left, 0.0))
+        for net in range(len(self.makes)):
+            sends, owed = self._charges(net, steps, ends, rest)
+            np.minimum.at(more.sends_ns[net], starts, sends)
+            np.minimum.at(more.owed_ns[net], starts, owed)
+
+    def _charges(self, net: int, steps: Steps, ends: Indices, rest: Rest) -> tuple[Sends, Sends]:
+        """Return what the maker of a wide value sends, and owes, to each step and its rest."""
+        must = self.reads[net][steps.stages]
+        for number, _ in self._readers_of[net]:
+            # No other way is within the limit.
+            must |= steps.load_ns + self.stages.remote_ns[number][steps.stages] > self.limit_ns
+        sends, owed = rest.sends_ns[net, ends], rest.owed_ns[net, ends]
+        time_ns = self.times_ns[net]
+        relief = self.chains[net].relief_ns(self.limit_ns - steps.firm_ns)
+        here = np.maximum(sends, owed - relief) + time_ns
+        elsewhere = owed + self._due_ns[net][steps.stages]
+        return (
+            np.where(must, sends + time_ns, sends),
+            np.where(must, here, np.minimum(here, elsewhere)),
+        )
 
 
 class Program:
@@ -161,10 +240,13 @@ class Program:
     limit_ns : int
     kinds : sequence of (int, float)
         Class and memory of each kind of devices.
-    sets : KindSets
+    sets : DeviceSets
 
     Attributes
     ----------
+    slots : int
+        Devices that may be used.
+    sets : DeviceSets
     level : Level
     rests : list of Rest
         By set of devices.
@@ -176,62 +258,82 @@ class Program:
         stages: Stages,
         limit_ns: int,
         kinds: Sequence[Kind],
-        sets: KindSets,
+        sets: DeviceSets,
     ) -> None:
-        self._kinds, self._sets, self._count = kinds, sets, costs.count
+        self._kinds, self.sets, self._count = kinds, sets, costs.count
+        self.slots = max(map(sum, sets.counts))
         self.level = Level(costs, stages, limit_ns)
         self.rests = [Rest.nothing(len(costs.made), costs.count) for _ in sets.counts]
-        self.rests[0].end()
+        self.rests[0].end(costs.loose)
         for rest, larger in zip(self.rests, sets.larger, strict=True):
             if not larger or not rest.reached.any():
                 continue
-            ready, loads = self.level.steps(rest)
+            steps, loads = self.level.steps(rest)
             for kind, target in larger:
                 more = self.rests[target]
-                # One device may stay unused.
-                more.join(rest)
-                self.level.extend(ready[self._fits(ready, loads, kind)], rest, more)
+                # One device may stay without a stage.
+                more.join(rest, self.idle_room(kind))
+                self.level.extend(self.on(kind, steps, loads), rest, more)
 
     @property
     def reaches_all(self) -> bool:
-        """Whether some devices can run everything."""
-        return any(bool(rest.reached[0]) for rest in self.rests)
+        """Whether all devices can run everything."""
+        return any(self.is_whole(state) for state in range(len(self.rests)))
 
-    def _fits(self, ready: Indices, loads: Sequence[Floats], kind: int) -> Bools:
+    def is_whole(self, state: int) -> bool:
+        """Whether a set has all devices that may be used, and they can run everything."""
+        rest = self.rests[state]
+        full = sum(self.sets.counts[state]) == self.slots
+        return full and bool(rest.reached[0]) and not rest.backlog[0]
+
+    def on(self, kind: int, steps: Steps, loads: Sequence[Floats]) -> Steps:
+        """Return the steps that fit on a device."""
         number, memory = self._kinds[kind]
-        result: Bools = loads[number] <= self.level.limit_ns
-        return result & (self.level.stages.held_bytes[ready] <= memory)
+        return self.level.on(steps, loads[number], memory)
 
-    def borders(self, slots: int, order: Sequence[int] | None) -> list[Bools]:
-        """Return, for every number of slots from none to all, the ideals that these may run.
+    def class_of(self, kind: int) -> int:
+        """Return the number of the class of a kind of devices."""
+        return self._kinds[kind][0]
 
-        Slots without a device are among them.
+    def idle_room(self, kind: int) -> float:
+        """Return how many bytes of loose weights fit on a device without a stage."""
+        return float(self.level.loose.fitting(np.array(self._kinds[kind][1])))
+
+    def alive(self, order: Sequence[int] | None = None) -> list[Bools]:
+        """Return, for every set of devices, the ideals before the rest that it runs in some plan.
+
+        Devices without a stage are among them.
 
         Parameters
         ----------
-        slots : int
         order : sequence of int, optional
             The kind of each slot; without it, those of all orders.
         """
-        sets, stages = self._sets, self.level.stages
+        sets, stages, ready = self.sets, self.level.stages, self.level.loose.ready
         alive = [np.zeros(self._count, dtype=np.bool_) for _ in sets.counts]
+        # The most bytes of loose weights that devices before have room for.
+        hosted = [np.full(self._count, -1.0) for _ in sets.counts]
         for index, counts in enumerate(sets.counts):
             own = None if order is None else tuple(order.count(k) for k in range(len(counts)))
-            if counts == own or (own is None and sum(counts) == slots):
-                alive[index][0] = self.rests[index].reached[0]
+            if (own is None or counts == own) and self.is_whole(index):
+                alive[index][0], hosted[index][0] = True, 0.0
         for state in reversed(range(len(sets.counts))):
             if not alive[state].any():
                 continue
-            position = slots - sum(sets.counts[state])
+            position = self.slots - sum(sets.counts[state])
             for kind, rest in sets.smaller[state]:
                 if order is not None and order[position] != kind:
                     continue
-                ready, loads = self.level.steps(self.rests[rest])
-                chosen = ready[self._fits(ready, loads, kind)]
-                chosen = chosen[alive[state][stages.start[chosen]]]
-                alive[rest][stages.end[chosen]] = True
-                alive[rest] |= alive[state] & self.rests[rest].reached
-        found = [np.zeros(self._count, dtype=np.bool_) for _ in range(slots + 1)]
-        for index, counts in enumerate(sets.counts):
-            found[slots - sum(counts)] |= alive[index]
-        return found
+                steps = self.on(kind, *self.level.steps(self.rests[rest]))
+                steps = steps.take(alive[state][stages.start[steps.stages]])
+                ends, backlog = stages.end[steps.stages], self.rests[rest].backlog
+                room = hosted[state][stages.start[steps.stages]] + steps.room
+                room = np.minimum(room, ready[ends])
+                some = room >= backlog[ends]
+                alive[rest][ends[some]] = True
+                np.maximum.at(hosted[rest], ends[some], room[some])
+                room = np.minimum(hosted[state] + self.idle_room(kind), ready)
+                waits = alive[state] & (room >= backlog)
+                alive[rest] |= waits
+                hosted[rest][waits] = np.maximum(hosted[rest], room)[waits]
+        return alive

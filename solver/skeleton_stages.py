@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from solver.arrays import Ints
 from solver.ideal_costs import Bools, Crossing, Floats, Indices, PairSum
-from solver.ideals import membership
+from solver.ideals import membership, nested, packed_words
 from solver.reduce import UnitGraph
 from solver.skeleton import Feeders, Skeleton
+from solver.skeleton_loose import Loose
 
 _COLUMNS = 64
 """Ends whose stages are costed together."""
@@ -33,7 +33,7 @@ class Stages:
     load_ns : list of Floats, shape (n,)
         By class of devices: the least load without sends of wide values.
     held_bytes : Floats, shape (n,)
-        Weights that kept units of the stage read.
+        What kept units of the stage make it hold at least when it ends.
     remote_ns : list of Floats, shape (n,)
         By group of feeders: how much more the load is if none of their chains runs here.
     away_ns : list of Floats, shape (n,)
@@ -67,7 +67,6 @@ class StageCosts:
     ----------
     units : UnitGraph
     skeleton : Skeleton
-    net_times_ns : sequence of int
     classes : sequence of str
         The classes of devices.
 
@@ -94,7 +93,6 @@ class StageCosts:
         self,
         units: UnitGraph,
         skeleton: Skeleton,
-        net_times_ns: Sequence[int],
         classes: Sequence[str],
     ) -> None:
         self.skeleton = skeleton
@@ -111,21 +109,15 @@ class StageCosts:
         self.count = len(skeleton.ideals)
         self.work_ns: Ints = work[order]
         self.class_work_ns: list[Floats] = [(row @ self.member).astype(np.float64) for row in times]
-        self._words = _words(self.member)
+        self._words = packed_words(self.member)
         self._move = PairSum(self.member)
-        for index in skeleton.local_nets:
-            net = units.nets[index]
-            producer = place[net.producer]
-            readers = {place[unit] for unit in net.consumers if unit in place} - {producer}
-            if readers:
-                crossing = Crossing(producer, tuple(sorted(readers)), net_times_ns[index])
-                self._move.add_sent(crossing)
-                self._move.add_received(crossing)
-        self._held = PairSum(self.member)
-        for entry in units.weights:
-            holders = tuple(sorted(place[unit] for unit in entry.units if unit in place))
-            if holders:
-                self._held.add_touched(Crossing(-1, holders, entry.size_bytes))
+        for net in skeleton.local_nets:
+            crossing = Crossing(net.producer, net.readers, net.time_ns)
+            self._move.add_sent(crossing)
+            self._move.add_received(crossing)
+        self._move.add_units(skeleton.supply_ns)
+        self.loose = Loose.of(skeleton, self.member, units.weights)
+        self._held = _held(units, place, self.member)
         self.made: list[Bools] = [self.member[net.producer] for net in skeleton.wide]
         self._read: list[Ints] = [
             self.member[list(net.readers)].sum(axis=0, dtype=np.int64) for net in skeleton.wide
@@ -142,15 +134,6 @@ class StageCosts:
         result: Bools = self._read[net][stages.end] > self._read[net][stages.start]
         return result
 
-    def nested(self, starts: Indices, ends: Indices) -> Bools:
-        """Return whether each start is a proper subset of each end."""
-        result: Bools = starts[:, None] != ends[None, :]
-        for word in self._words:
-            here, there = word[starts], word[ends]
-            if int(np.bitwise_or.reduce(here)) & ~int(np.bitwise_and.reduce(there)):
-                result &= (here[:, None] & ~there[None, :]) == 0
-        return result
-
     def into(self, ends: Indices, starts: Indices, most_ns: int, most_bytes: float) -> Stages:
         """Return the stages from `starts` to `ends` within a load and a memory.
 
@@ -165,7 +148,7 @@ class StageCosts:
         low = int(np.searchsorted(least, self.work_ns[ends[0]] - most_ns))
         high = int(np.searchsorted(least, self.work_ns[ends[-1]], side="right"))
         starts = starts[low:high]
-        fits = self.nested(starts, ends)
+        fits = nested(self._words, starts, ends)
         fits &= self.work_ns[ends][None, :] - self.work_ns[starts][:, None] <= most_ns
         some = fits.any(axis=1)
         starts, fits = starts[some], fits[some]
@@ -217,6 +200,38 @@ class StageCosts:
         return local, away
 
 
+def _held(units: UnitGraph, place: Mapping[int, int], member: Bools) -> PairSum:
+    """Sum what a stage holds at its end at least: weights, what came in, what waits for others."""
+    held = PairSum(member)
+
+    def places(of_units: Iterable[int], producer: int = -1) -> tuple[int, ...]:
+        return tuple(sorted({place[unit] for unit in of_units if unit in place} - {producer}))
+
+    for entry in units.weights:
+        if holders := places(entry.units):
+            held.add_touched(Crossing(-1, holders, entry.size_bytes))
+    if units.problem.memory_model == "weights":
+        return held
+    for net in units.input_nets:
+        if readers := places(net.consumers):
+            held.add_touched(Crossing(-1, readers, net.held_bytes))
+    for net in units.nets:
+        producer = place.get(net.producer, -1)
+        if producer >= 0 and (readers := places(net.consumers, producer)):
+            held.add_received(Crossing(producer, readers, net.held_bytes))
+    outputs = [0] * len(place)
+    for storage in units.storages:
+        producer = place.get(storage.unit, -1)
+        if producer < 0:
+            continue
+        if storage.is_output:
+            outputs[producer] += storage.size_bytes
+        elif readers := places(storage.readers, producer):
+            held.add_sent(Crossing(producer, readers, storage.size_bytes))
+    held.add_units(outputs)
+    return held
+
+
 def blocks(ends: Indices) -> list[Indices]:
     """Return `ends` in pieces that are costed together."""
     return [ends[low : low + _COLUMNS] for low in range(0, len(ends), _COLUMNS)]
@@ -248,12 +263,3 @@ def _by_reader(group: Feeders, count: int) -> tuple[Ints, Ints]:
         least[reader] += min(work, received)
         remote[reader] += received
     return least, remote
-
-
-def _words(member: Bools) -> npt.NDArray[np.uint64]:
-    """Return the ideals as words of 64 bits, a row for each word."""
-    places, ideals = member.shape
-    padded = np.zeros((ideals, -(-max(places, 1) // 64) * 8), dtype=np.uint8)
-    packed = np.packbits(member, axis=0, bitorder="little").T
-    padded[:, : packed.shape[1]] = packed
-    return np.ascontiguousarray(padded.view(np.uint64).T)

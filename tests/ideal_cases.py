@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from random_problems import random_problem
 
+from solver.device_sets import DeviceSets
 from solver.hardware import STAGING_HOST
 from solver.ideal_dp import _collapse
-from solver.ideal_sweep import DeviceSets
 from solver.ideal_tables import StageTables
 from solver.ideals import list_ideals
 from solver.reduce import condense, interchangeable_kinds
@@ -29,7 +29,8 @@ def stage_tables(seed, **settings):
     ideals = list_ideals(blocks.count, blocks.edges, 10_000)
     tables = StageTables(units, kinds, blocks, ideals)
     most = problem.max_devices or len(problem.devices)
-    return tables, DeviceSets.of(kinds, min(most, len(problem.devices)))
+    counts = [len(kind.devices) for kind in kinds]
+    return tables, DeviceSets.of(counts, min(most, len(problem.devices)))
 
 
 def stages_of(tables):

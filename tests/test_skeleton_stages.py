@@ -32,7 +32,7 @@ def test_no_stage_costs_less(seed):
     times = least_times_ns(units)
     skeleton = Skeleton.of(units, times, len(problem.devices), MOST_WIDE_NETS)
     classes = sorted({device.device_class for device in problem.devices})
-    costs = StageCosts(units, skeleton, times, classes)
+    costs = StageCosts(units, skeleton, classes)
     rng = random.Random(seed)
     compared = 0
     for _ in range(20):
