@@ -18,6 +18,7 @@ import numpy.typing as npt
 from solver.border_bound import BorderBound
 from solver.direct import direct
 from solver.hardware import Device
+from solver.ideal_costs import Bools, Indices
 from solver.linear_bounds import PositionBound
 from solver.path_bounds import PathBound
 from solver.reduce import UnitGraph
@@ -93,6 +94,31 @@ def closure_sums(
     return sums
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class BorderIdeals:
+    """What the first positions of a plan within some limit can have run of some units.
+
+    Attributes
+    ----------
+    units : tuple of int
+    inside : tuple of Bools, shape (units, n)
+        By border, from the one before the first position to the one behind the last: the sets
+        that can be before it, as columns.
+    follows : tuple of Indices, shape (m, 2)
+        By position: pairs of columns, of the border before it and of the one behind it, that
+        some plan has together.
+    """
+
+    units: tuple[int, ...]
+    inside: tuple[Bools, ...]
+    follows: tuple[Indices, ...]
+
+    @property
+    def count(self) -> int:
+        """How many sets there are at all borders."""
+        return sum(columns.shape[1] for columns in self.inside)
+
+
 class WindowSource(Protocol):
     """Somebody else who knows windows, of plans below a ceiling that use at most so many slots."""
 
@@ -101,6 +127,12 @@ class WindowSource(Protocol):
 
     def windows(self, limit_ns: int, order: Sequence[Device] | None = None) -> StageWindows:
         """Return the windows of plans with at most this bottleneck, of one order or all."""
+        ...
+
+    def border_ideals(
+        self, limit_ns: int, order: Sequence[Device] | None = None
+    ) -> BorderIdeals | None:
+        """Return what can be before each border in the same plans, if that is little."""
         ...
 
 
@@ -206,6 +238,27 @@ class StageBounds:
         """Let windows be within those of `source` where it knows some."""
         self._source = source
 
+    def border_ideals(
+        self, slots: int, bottleneck_ns: int | None, order: Sequence[Device] | None, chunks: int = 1
+    ) -> BorderIdeals | None:
+        """Return what can be before each border, as somebody else knows it.
+
+        Parameters
+        ----------
+        slots, bottleneck_ns, order, chunks
+            As for :meth:`windows`.
+        """
+        if bottleneck_ns is None or not self._source_knows(slots, bottleneck_ns, chunks):
+            return None
+        assert self._source is not None
+        return self._source.border_ideals(bottleneck_ns, order)
+
+    def _source_knows(self, slots: int, bottleneck_ns: int, chunks: int) -> bool:
+        source = self._source
+        if source is None or (chunks, slots) != (1, source.slots):
+            return False
+        return bottleneck_ns <= source.ceiling_ns
+
     def least_devices(self) -> int:
         """Return a lower bound of the number of devices: the largest ones that hold all weights.
 
@@ -256,14 +309,9 @@ class StageBounds:
             return StageWindows((1,) * self._count, (0,) * self._count)
         first = before - 1
         last = slots * chunks - after
-        source = self._source
-        if (
-            source is not None
-            and (chunks, slots) == (1, source.slots)
-            and bottleneck_ns is not None
-            and bottleneck_ns <= source.ceiling_ns
-        ):
-            own = source.windows(bottleneck_ns, order)
+        if bottleneck_ns is not None and self._source_knows(slots, bottleneck_ns, chunks):
+            assert self._source is not None
+            own = self._source.windows(bottleneck_ns, order)
             first, last = np.maximum(first, own.first), np.minimum(last, own.last)
         return StageWindows(tuple(first.tolist()), tuple(last.tolist()))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ortools.sat.python import cp_model
 
+from solver.border_rows import add_border_ideals
 from solver.bounds import StageBounds, StageWindows
 from solver.budget import Budget
 from solver.chain import solve_chain
@@ -19,6 +20,7 @@ from solver.dominance import simplify
 from solver.evaluate import evaluate
 from solver.formulation import CpSatFormulation
 from solver.greedy import solve_greedy
+from solver.hardware import Device
 from solver.identical_blocks import identical_blocks
 from solver.linear_bounds import PositionBound
 from solver.local_search import first_incumbents
@@ -54,6 +56,10 @@ _PROGRAM_SHARE = 0.2
 """Of the time left, at most this much goes into the linear programs of a branch."""
 _WITHOUT_HOST_SHARE = 0.4
 """Of the time left, at most this much goes into plans without a host."""
+_TRIAL_STEP = 400
+"""Limits are tried that are above the bound by this part of it."""
+_TRIAL_SHARE = 0.2
+"""Of the time left, at most this much goes into one of them."""
 _FEW_MOVES_PER_UNIT = 100
 """Moves of local search on smaller graphs, which the model often solves at once."""
 _NEIGHBOURHOODS_S = 6.0
@@ -323,6 +329,8 @@ class _Search:
         """
         self.branches = self._branches(name)
         slice_s = _FIRST_SLICE_S + _SLICE_S_PER_UNIT * len(self.units)
+        if name == "bottleneck" and len(self.branches) == 1:
+            self._raise_bound(self.branches[0], name)
         pending = self.branches
         while pending and not self.budget.is_used_up:
             for branch in pending:
@@ -416,8 +424,40 @@ class _Search:
         prevails = max(len(entry.devices) for entry in self.kinds) * 2 > len(self.problem.devices)
         return [*free, *branches] if prevails else [*branches, *free]
 
-    def _search(self, branch: _Branch, name: ObjectiveName, slice_s: float | None) -> None:
-        """Look for a plan of `branch` that is better than the incumbent."""
+    def _raise_bound(self, branch: _Branch, name: ObjectiveName) -> None:
+        """Search below limits near the bound, which leave few ideals, until one takes too long.
+
+        Then look for the best plan with these ideals, which often is better than the incumbent.
+        """
+        share_s = None
+        while not (branch.closed or self.budget.is_used_up):
+            limit = branch.bound + branch.bound // _TRIAL_STEP
+            values = self.incumbent_values
+            if values is None or limit >= values[len(self.proven)]:
+                return
+            if self.stage_bounds.border_ideals(branch.slots, limit, self._devices(branch)) is None:
+                return
+            if self.budget.remaining_s is not None:
+                share_s = _TRIAL_SHARE * self.budget.remaining_s
+            self._search(branch, name, share_s, within=limit)
+            if branch.bound <= limit:
+                if not branch.closed:
+                    self._search(branch, name, share_s, within=limit, beyond=True)
+                return
+
+    def _search(
+        self,
+        branch: _Branch,
+        name: ObjectiveName,
+        slice_s: float | None,
+        *,
+        within: int | None = None,
+        beyond: bool = False,
+    ) -> None:
+        """Look for a plan of `branch` that is better than the incumbent.
+
+        With a limit, only where plans `within` it are; `beyond` it too, if they are there.
+        """
         level = len(self.proven)
         ceiling: int | None = None
         if self.incumbent_values is not None:
@@ -425,10 +465,13 @@ class _Search:
             if branch.bound >= ceiling:
                 branch.closed = True
                 return
+        best = ceiling
+        if within is not None:
+            ceiling = within
         # The incumbent's own branch keeps it as a solution: a full hint is worth more there.
         windows, largest_load_ns = self._windows(branch, name, ceiling)
         if windows.empty or (name == "bottleneck" and self._is_refuted(branch, ceiling)):
-            branch.closed = True
+            self._refute(branch, within)
             return
         if not self._has_time_for(windows):
             branch.spent = True
@@ -438,23 +481,45 @@ class _Search:
             windows,
             branch.slots,
             chunks=branch.chunks,
-            largest_load_ns=largest_load_ns,
+            largest_load_ns=best if beyond else largest_load_ns,
             order=branch.order,
             use_all=self._uses_all(branch),
             all_rounds=self._has_steps,
             identical=self.identical,
         )
+        ideals = self.stage_bounds.border_ideals(
+            branch.slots, largest_load_ns, self._devices(branch), branch.chunks
+        )
+        if ideals is not None:
+            add_border_ideals(formulation.stages, ideals)
         model = formulation.stages.model
         for earlier, value in zip(self.problem.objective, self.proven, strict=False):
             model.add(formulation.objective(earlier).expression <= value)
         target = formulation.objective(name)
         model.minimize(target.expression)
-        choice = None if self.incumbent is None else formulation.stages.choice_of(self.incumbent)
+        choice = None
+        if self.incumbent is not None and within is None:
+            choice = formulation.stages.choice_of(self.incumbent)
         if choice is not None:
             formulation.stages.set_hint(choice)
-        elif ceiling is not None:
-            model.add(target.expression <= ceiling - 1)
-        self._run_solver(formulation, branch, name, slice_s, None if choice is None else ceiling)
+        elif within is not None and not beyond:
+            model.add(target.expression <= within)
+        elif best is not None:
+            model.add(target.expression <= best - 1)
+        hinted = None if choice is None else best
+        self._run_solver(formulation, branch, name, slice_s, hinted, within)
+
+    @staticmethod
+    def _refute(branch: _Branch, within: int | None) -> None:
+        """Note that a branch has no plan that is looked for."""
+        if within is None:
+            branch.closed = True
+        else:
+            branch.bound = max(branch.bound, within + 1)
+
+    def _devices(self, branch: _Branch) -> list[Device] | None:
+        """Return the device of each slot of a branch, if it has an order."""
+        return None if branch.order is None else [self.kinds[k].device for k in branch.order]
 
     def _has_time_for(self, windows: StageWindows) -> bool:
         """Whether the model can be made within the time that is left."""
@@ -520,10 +585,9 @@ class _Search:
             # Every microbatch takes a device as long as its load says.
             load_ns = limits["step"] // self.problem.microbatches
             largest_load_ns = load_ns if largest_load_ns is None else min(largest_load_ns, load_ns)
-        devices = None
-        if branch.order is not None:
-            devices = [self.kinds[kind].device for kind in branch.order]
-        windows = self.stage_bounds.windows(branch.slots, largest_load_ns, devices, branch.chunks)
+        windows = self.stage_bounds.windows(
+            branch.slots, largest_load_ns, self._devices(branch), branch.chunks
+        )
         positions = branch.slots * branch.chunks
         return narrowed(self.units, windows, positions), largest_load_ns
 
@@ -534,11 +598,16 @@ class _Search:
         name: ObjectiveName,
         slice_s: float | None,
         hinted: int | None,
+        within: int | None,
     ) -> None:
-        """Run CP-SAT on a model; `hinted` is the value of a solution that it certainly has."""
+        """Run CP-SAT on a model.
+
+        `hinted` is the value of a solution that it certainly has. If there is a limit, the model
+        has all plans `within` it, but may lack others that are better than the incumbent.
+        """
         model = formulation.stages.model
         is_exact = self._is_exact(formulation)
-        watcher = _Watcher(self, branch, name, None if is_exact else formulation.stages)
+        watcher = _Watcher(self, branch, name, None if is_exact else formulation.stages, within)
         known = branch.bound
         solver = self._solver(slice_s)
         if self.limits.on_progress is not None:
@@ -557,10 +626,10 @@ class _Search:
         if status == cp_model.MODEL_INVALID:
             raise AssertionError(f"invalid CP-SAT model: {model.validate()}")
         if status == cp_model.INFEASIBLE:
-            branch.closed = True
+            self._refute(branch, within)
             return
         # Bounds are integers, exact in floats up to 2**53.
-        branch.bound = max(branch.bound, round(solver.best_objective_bound))
+        branch.bound = max(branch.bound, _bound(solver.best_objective_bound, within))
         if status == cp_model.UNKNOWN:
             return
         plan = formulation.stages.plan_of(solver.value)
@@ -572,7 +641,7 @@ class _Search:
             return
         value = evaluation.value(name)
         assert value <= round(solver.objective_value), (name, value, solver.objective_value)
-        if status == cp_model.OPTIMAL:
+        if status == cp_model.OPTIMAL and (within is None or value <= within):
             assert value == branch.bound, (
                 f"the model proves {name} = {branch.bound}, but the evaluator says {value}"
             )
@@ -631,6 +700,13 @@ def _contradicts(solver: cp_model.CpSolver, status: cp_model.CpSolverStatus, hin
     return status != cp_model.MODEL_INVALID and round(solver.best_objective_bound) > hinted
 
 
+def _bound(bound: float, within: int | None) -> int:
+    """Return what a bound says of all plans, if only those `within` a limit are all there."""
+    if within is not None and bound > within:
+        return within + 1
+    return round(bound)
+
+
 def _is_subsequence(stages: list[int], order: tuple[int, ...]) -> bool:
     remaining = iter(order)
     return all(kind in remaining for kind in stages)
@@ -645,8 +721,10 @@ class _Watcher(cp_model.CpSolverSolutionCallback):
         branch: _Branch,
         name: ObjectiveName,
         inexact: StageModel | None = None,
+        within: int | None = None,
     ) -> None:
         super().__init__()
+        self._within = within
         self._search = search
         self._branch = branch
         self._name = name
@@ -673,7 +751,7 @@ class _Watcher(cp_model.CpSolverSolutionCallback):
             self.stop_search()
 
     def on_bound(self, bound: float) -> None:
-        self._branch.bound = max(self._branch.bound, round(bound))
+        self._branch.bound = max(self._branch.bound, _bound(bound, self._within))
         self._report()
 
     def _report(self) -> None:

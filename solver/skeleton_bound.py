@@ -11,9 +11,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from solver.arrays import Ints
-from solver.bounds import StageWindows
+from solver.bounds import BorderIdeals, StageWindows
 from solver.device_sets import DeviceSets
 from solver.hardware import Device
+from solver.ideal_costs import Indices
 from solver.linear_bounds import least_times_ns
 from solver.reduce import UnitGraph
 from solver.skeleton import MOST_WIDE_NETS, Skeleton
@@ -31,6 +32,8 @@ _MOST_EXPECTED = 50_000_000
 """Most stages that a larger skeleton is expected to have, counted once for each slot."""
 
 
+_MOST_BORDER_IDEALS = 1_500
+"""Ideals at all borders that are worth a literal each."""
 _WAY_STEP = 200
 """Ways are looked for at limits that grow by this part."""
 
@@ -103,6 +106,7 @@ class SkeletonBound:
     ) -> None:
         self._units, self.slots, self.ceiling_ns, self._end_s = units, slots, ceiling_ns, end_s
         self._last: Program | None = None
+        self._known: tuple[tuple[int, tuple[int, ...] | None], list[Indices]] | None = None
         self._classes = sorted({device.device_class for device in units.problem.devices})
         self._set_kinds(units.problem.devices)
         self.skeleton = skeleton
@@ -203,8 +207,9 @@ class SkeletonBound:
         """
         costs = self.costs
         low, high = self._borders(windows)
+        self._at_border = [(low <= border) & (border <= high) for border in range(self.slots + 1)]
         most_bytes = max(memory for _, memory in self._kinds)
-        rest = Rest.nothing(len(costs.made), costs.count)
+        rest = Rest.nothing(len(costs.made), self._at_border[-1])
         rest.end(costs.loose)
         expanded = np.zeros(costs.count, dtype=np.bool_)
         parts: list[Stages] = []
@@ -221,7 +226,7 @@ class SkeletonBound:
             expanded |= rest.reached
             level = Level(self.costs, joined(parts), self.ceiling_ns)
             steps, _ = level.steps(rest)
-            more = Rest.nothing(len(costs.made), costs.count)
+            more = Rest.nothing(len(costs.made), self._at_border[border])
             more.join(rest, float(costs.loose.total))
             level.extend(steps.take(steps.load_ns <= self.ceiling_ns), rest, more)
             rest = more
@@ -288,7 +293,7 @@ class SkeletonBound:
 
     def _ways(self, limit_ns: int, order: Sequence[int] | None = None) -> Ways:
         program = self._program(limit_ns)
-        return Ways(self.costs, program, program.alive(order), self._end_s)
+        return Ways(self.costs, program, program.alive(order))
 
     def windows(self, limit_ns: int, order: Sequence[Device] | None = None) -> StageWindows:
         """Return the positions that each unit can have in plans of at most `limit_ns`.
@@ -307,23 +312,15 @@ class SkeletonBound:
         is on one of the first k slots, one that none has is behind them. Other units come after
         what is before them and before what is after them.
         """
-        program = self._program(limit_ns)
-        kinds = None if order is None else [self.kind_of(device) for device in order]
-        borders = [np.zeros(self.costs.count, dtype=np.bool_) for _ in range(self.slots + 1)]
-        try:
-            reached = self._ways(limit_ns, kinds).alive()
-        except TooManyLabels:
-            reached = program.alive(kinds)
-        for counts, alive in zip(self._sets.counts, reached, strict=True):
-            borders[self.slots - sum(counts)] |= alive
+        borders = self._borders_within(limit_ns, order)
         member = self.costs.member
         count = len(self._units)
         first, last = [0] * count, [self.slots - 1] * count
         for border, alive in enumerate(borders):
-            if not alive.any():
+            if not len(alive):
                 return StageWindows((1,) * count, (0,) * count)
             sizes: Ints = member[:, alive].sum(axis=1, dtype=np.int64)
-            some, every = sizes > 0, sizes == alive.sum()
+            some, every = sizes > 0, sizes == len(alive)
             for place, unit in enumerate(self.skeleton.units):
                 if not some[place]:
                     first[unit] = max(first[unit], border)
@@ -335,8 +332,51 @@ class SkeletonBound:
             last[source] = min(last[source], last[target])
         return StageWindows(tuple(first), tuple(last))
 
+    def border_ideals(
+        self, limit_ns: int, order: Sequence[Device] | None = None
+    ) -> BorderIdeals | None:
+        """Return what can be before each border in plans of at most `limit_ns`, if that is little.
+
+        Parameters
+        ----------
+        limit_ns : int
+            At most the ceiling.
+        order : sequence of Device, optional
+            The device of each slot; without it, those of all orders.
+        """
+        borders = self._borders_within(limit_ns, order)
+        if sum(map(len, borders)) > _MOST_BORDER_IDEALS:
+            return None
+        stages = self._program(limit_ns).level.stages
+        follows: list[Indices] = []
+        for before, behind in itertools.pairwise(borders):
+            pairs = np.isin(stages.start, before) & np.isin(stages.end, behind)
+            same = np.intersect1d(before, behind)
+            starts = np.concatenate([stages.start[pairs], same])
+            ends = np.concatenate([stages.end[pairs], same])
+            columns = [np.searchsorted(before, starts), np.searchsorted(behind, ends)]
+            follows.append(np.column_stack(columns))
+        inside = tuple(np.ascontiguousarray(self.costs.member[:, alive]) for alive in borders)
+        return BorderIdeals(self.skeleton.units, inside, tuple(follows))
+
+    def _borders_within(self, limit_ns: int, order: Sequence[Device] | None) -> list[Indices]:
+        """Return the ideals that some plan of at most `limit_ns` has at each border."""
+        kinds = None if order is None else tuple(self.kind_of(device) for device in order)
+        if self._known is None or self._known[0] != (limit_ns, kinds):
+            try:
+                reached = self._ways(limit_ns, kinds).alive()
+            except TooManyLabels:
+                reached = self._program(limit_ns).alive(kinds)
+            borders = [np.zeros(self.costs.count, dtype=np.bool_) for _ in range(self.slots + 1)]
+            for counts, alive in zip(self._sets.counts, reached, strict=True):
+                borders[self.slots - sum(counts)] |= alive
+            self._known = (limit_ns, kinds), [np.flatnonzero(alive) for alive in borders]
+        return self._known[1]
+
     def _program(self, limit_ns: int) -> Program:
         if self._last is None or self._last.level.limit_ns != limit_ns:
             stages = self._stages.at_most(limit_ns)
-            self._last = Program(self.costs, stages, limit_ns, self._kinds, self._sets)
+            self._last = Program(
+                self.costs, stages, limit_ns, self._kinds, self._sets, self._at_border
+            )
         return self._last

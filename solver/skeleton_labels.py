@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,14 +12,16 @@ from solver.ideal_costs import Bools, Floats, Indices
 from solver.skeleton_program import Program
 from solver.skeleton_stages import StageCosts
 
-_MOST_LABELS = 400_000
+_MOST_LABELS = 3_000_000
 """Labels to make before giving up."""
+_ROWS = 100_000
+"""Labels to extend together."""
 _MOST_GROUPS = 5
 """Groups of feeders that stages choose for one by one; others count for nothing."""
 
 
 class TooManyLabels(Exception):  # noqa: N818
-    """There are too many labels, or the time is over."""
+    """Labels are more than are worth making."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -60,13 +61,10 @@ class Ways:
     program : Program
     alive : sequence of Bools, shape (ideals,)
         By set of devices the ideals to look at.
-    end_s : float
-        By when to be done, on the clock of ``time.perf_counter``.
 
     Raises
     ------
     TooManyLabels
-        Labels are too many, or the time is over.
 
     Notes
     -----
@@ -81,10 +79,8 @@ class Ways:
     have left. A dominated label reaches nothing that the other does not. ∎
     """
 
-    def __init__(
-        self, costs: StageCosts, program: Program, alive: Sequence[Bools], end_s: float
-    ) -> None:
-        self._costs, self._program, self._alive, self._end_s = costs, program, alive, end_s
+    def __init__(self, costs: StageCosts, program: Program, alive: Sequence[Bools]) -> None:
+        self._costs, self._program, self._alive = costs, program, alive
         self._wide = len(costs.made)
         self._count = 0
         groups = sorted(
@@ -159,22 +155,24 @@ class Ways:
             counts = counts[stages.end[steps.stages]]
             self._charge(int(counts.sum()))
             # One row for each step and label at its end.
-            row = np.repeat(np.arange(len(counts)), counts)
+            every = np.repeat(np.arange(len(counts)), counts)
             begin = labels.first[stages.end[steps.stages]]
-            own = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-            chosen = begin[row] + own
+            own = np.arange(len(every)) - np.repeat(np.cumsum(counts) - counts, counts)
             load_ns = stages.load_ns[program.class_of(kind)][steps.stages]
-            yield from self._through(
-                steps.stages[row],
-                load_ns[row],
-                steps.room[row],
-                labels.amounts[chosen],
-                _parents(rest, chosen),
-            )
+            for low in range(0, len(every), _ROWS):
+                row = every[low : low + _ROWS]
+                chosen = begin[row] + own[low : low + _ROWS]
+                yield from self._through(
+                    steps.stages[row],
+                    load_ns[row],
+                    steps.room[row],
+                    labels.amounts[chosen],
+                    _parents(rest, chosen),
+                )
 
     def _charge(self, count: int) -> None:
         self._count += count
-        if self._count > _MOST_LABELS or time.perf_counter() > self._end_s:
+        if self._count > _MOST_LABELS:
             raise TooManyLabels
 
     def _through(
@@ -262,21 +260,15 @@ def _undominated(ideals: Indices, amounts: Floats) -> tuple[Indices, Indices]:
     That is one of the same ideal that is nowhere larger.
     """
     order = np.lexsort((amounts.sum(axis=1), ideals))
+    borders = np.flatnonzero(np.diff(ideals[order])) + 1
     made = np.zeros(len(order), dtype=np.intp)
     kept: list[int] = []
-    begin, ideal = 0, -1
-    block = np.zeros((64, amounts.shape[1]))
-    for row in order:
-        if ideals[row] != ideal:
-            begin, ideal = len(kept), ideals[row]
-        here = len(kept) - begin
-        better = np.flatnonzero((block[:here] <= amounts[row]).all(axis=1))
-        if len(better):
-            made[row] = begin + better[0]
-            continue
-        if here == len(block):
-            block = np.concatenate([block, np.zeros_like(block)])
-        block[here] = amounts[row]
-        made[row] = len(kept)
-        kept.append(int(row))
+    for rows in np.split(order, borders):
+        others = amounts[rows]
+        while len(rows):
+            # Of the least sum, so nothing else is nowhere larger.
+            worse = (others >= others[0]).all(axis=1)
+            made[rows[worse]] = len(kept)
+            kept.append(int(rows[0]))
+            rows, others = rows[~worse], others[~worse]
     return np.array(kept, dtype=np.intp), made

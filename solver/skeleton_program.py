@@ -31,8 +31,10 @@ class Rest:
 
     Attributes
     ----------
+    admitted : Bools, shape (ideals,)
+        Whether it is of interest.
     reached : Bools, shape (ideals,)
-        Whether they can run all outside it.
+        Whether they can run all outside it; of those that are admitted.
     sends_ns : Sends, shape (wide values, ideals)
         The least time in which each wide value is sent to those of them that read it.
     owed_ns : Sends, shape (wide values, ideals)
@@ -41,16 +43,19 @@ class Rest:
         The fewest bytes of loose weights that are released there and do not fit on these devices.
     """
 
+    admitted: Bools
     reached: Bools
     sends_ns: Sends
     owed_ns: Sends
     backlog: Floats
 
     @classmethod
-    def nothing(cls, wide: int, ideals: int) -> Rest:
+    def nothing(cls, wide: int, admitted: Bools) -> Rest:
         """Return the rest that no device can run anything of."""
+        ideals = len(admitted)
         shape = (wide, ideals)
         return cls(
+            admitted,
             np.zeros(ideals, dtype=np.bool_),
             np.full(shape, _NEVER, dtype=np.int32),
             np.full(shape, _NEVER, dtype=np.int32),
@@ -64,7 +69,7 @@ class Rest:
 
     def join(self, other: Rest, room: float) -> None:
         """Let these devices do whatever `other` can, and one more hold some loose weights."""
-        np.logical_or(self.reached, other.reached, out=self.reached)
+        np.logical_or(self.reached, other.reached & self.admitted, out=self.reached)
         np.minimum(self.sends_ns, other.sends_ns, out=self.sends_ns)
         np.minimum(self.owed_ns, other.owed_ns, out=self.owed_ns)
         left = np.maximum(other.backlog - room, 0.0)
@@ -150,6 +155,7 @@ class Level:
     def __init__(self, costs: StageCosts, stages: Stages, limit_ns: int) -> None:
         self.stages, self.limit_ns, self.loose = stages, limit_ns, costs.loose
         wide, feeders = costs.skeleton.wide, costs.skeleton.feeders
+        self._made = costs.made
         self.makes = [made[stages.end] & ~made[stages.start] for made in costs.made]
         self.times_ns = [np.int32(min(net.time_ns, _MOST_NS)) for net in wide]
         self.reads = [costs.reads(net, stages) for net in range(len(wide))]
@@ -203,14 +209,16 @@ class Level:
         starts, ends = self.stages.start[steps.stages], self.stages.end[steps.stages]
         released = self.loose.released
         left = rest.backlog[ends] + released[starts] - released[ends] - steps.room
-        some = np.flatnonzero(left <= self.loose.waiting[starts])
+        some = np.flatnonzero((left <= self.loose.waiting[starts]) & more.admitted[starts])
         steps, starts, ends, left = steps.take(some), starts[some], ends[some], left[some]
         more.reached[starts] = True
         np.minimum.at(more.backlog, starts, np.maximum(left, 0.0))
-        for net in range(len(self.makes)):
-            sends, owed = self._charges(net, steps, ends, rest)
-            np.minimum.at(more.sends_ns[net], starts, sends)
-            np.minimum.at(more.owed_ns[net], starts, owed)
+        for net, made in enumerate(self._made):
+            # What is made here, or after, is settled.
+            live = np.flatnonzero(made[starts])
+            sends, owed = self._charges(net, steps.take(live), ends[live], rest)
+            np.minimum.at(more.sends_ns[net], starts[live], sends)
+            np.minimum.at(more.owed_ns[net], starts[live], owed)
 
     def _charges(self, net: int, steps: Steps, ends: Indices, rest: Rest) -> tuple[Sends, Sends]:
         """Return what the maker of a wide value sends, and owes, to each step and its rest."""
@@ -220,8 +228,10 @@ class Level:
             must |= steps.load_ns + self.stages.remote_ns[number][steps.stages] > self.limit_ns
         sends, owed = rest.sends_ns[net, ends], rest.owed_ns[net, ends]
         time_ns = self.times_ns[net]
-        relief = self.chains[net].relief_ns(self.limit_ns - steps.firm_ns)
-        here = np.maximum(sends, owed - relief) + time_ns
+        here = owed + time_ns
+        some = np.flatnonzero(owed > sends)
+        relief = self.chains[net].relief_ns(self.limit_ns - steps.firm_ns[some])
+        here[some] = np.maximum(sends[some], owed[some] - relief) + time_ns
         elsewhere = owed + self._due_ns[net][steps.stages]
         return (
             np.where(must, sends + time_ns, sends),
@@ -241,6 +251,8 @@ class Program:
     kinds : sequence of (int, float)
         Class and memory of each kind of devices.
     sets : DeviceSets
+    at_border : sequence of Bools, shape (ideals,)
+        By border between slots the ideals that can be there.
 
     Attributes
     ----------
@@ -259,11 +271,22 @@ class Program:
         limit_ns: int,
         kinds: Sequence[Kind],
         sets: DeviceSets,
+        at_border: Sequence[Bools],
     ) -> None:
         self._kinds, self.sets, self._count = kinds, sets, costs.count
         self.slots = max(map(sum, sets.counts))
         self.level = Level(costs, stages, limit_ns)
-        self.rests = [Rest.nothing(len(costs.made), costs.count) for _ in sets.counts]
+        everything = [max(column) for column in zip(*sets.counts, strict=True)]
+        self.rests = []
+        for counts in sets.counts:
+            others = [all_ - own for all_, own in zip(everything, counts, strict=True)]
+            speeds = [
+                count / costs.slowness[k] for count, (k, _) in zip(others, kinds, strict=True)
+            ]
+            rooms = [count * room for count, (_, room) in zip(others, kinds, strict=True) if count]
+            admitted = costs.within(limit_ns * sum(speeds), sum(rooms))
+            admitted &= at_border[self.slots - sum(counts)]
+            self.rests.append(Rest.nothing(len(costs.made), admitted))
         self.rests[0].end(costs.loose)
         for rest, larger in zip(self.rests, sets.larger, strict=True):
             if not larger or not rest.reached.any():

@@ -70,6 +70,11 @@ class StageCosts:
     classes : sequence of str
         The classes of devices.
 
+    Attributes
+    ----------
+    slowness : list of float
+        By class: the least ratio of a kept unit's time to its time on its fastest class.
+
     Notes
     -----
     Proof. Let S be what a device d runs, and regard the kept units of S alone for all terms but
@@ -116,6 +121,14 @@ class StageCosts:
             self._move.add_sent(crossing)
             self._move.add_received(crossing)
         self._move.add_units(skeleton.supply_ns)
+        busy = fastest > 0
+        self.slowness = [
+            float((row[busy] / fastest[busy]).min()) if busy.any() else 1.0 for row in times
+        ]
+        self._weights_bytes = np.zeros(self.count)
+        for entry in units.weights:
+            holders = [place[unit] for unit in entry.units if unit in place]
+            self._weights_bytes += entry.size_bytes * self.member[holders].any(axis=0)
         self.loose = Loose.of(skeleton, self.member, units.weights)
         self._held = _held(units, place, self.member)
         self.made: list[Bools] = [self.member[net.producer] for net in skeleton.wide]
@@ -128,6 +141,11 @@ class StageCosts:
             least, remote = _by_reader(group, len(kept))
             self._least.append(least @ self.member)
             self._remote.append(remote @ self.member)
+
+    def within(self, work_ns: float, weights_bytes: float) -> Bools:
+        """Return the ideals with at most so much work on the fastest class, and weights."""
+        result: Bools = self.work_ns * (1 - 1e-9) <= work_ns
+        return result & (self._weights_bytes <= weights_bytes)
 
     def reads(self, net: int, stages: Stages) -> Bools:
         """Return whether a kept unit of each stage reads a wide value."""

@@ -1,7 +1,10 @@
 """The bound from ideals of a skeleton, against brute force and the exact solvers."""
 
+import itertools
 import random
+from dataclasses import replace
 
+import numpy as np
 import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
@@ -83,6 +86,31 @@ def decoder(seed, layers, devices=3):
     )
 
 
+def with_values(problem, seed):
+    """The same with values and storages of some size, and devices that differ in memory."""
+    rng = random.Random(seed)
+    operators = [
+        replace(
+            op,
+            value_bytes=rng.randint(0, 4),
+            storage_bytes=rng.randint(0, 4),
+            weights=op.weights if rng.random() < 0.7 else (),
+        )
+        for op in problem.operators
+    ]
+    read = {name for op in operators for name in op.weights}
+    total = sum(w.size_bytes for name, w in problem.weights.items() if name in read) + 12
+    return problem.replace(
+        operators=operators,
+        weights={name: w for name, w in problem.weights.items() if name in read},
+        devices=[
+            replace(device, memory_bytes=total * rng.choice((4, 6, 8)) // 10)
+            for device in problem.devices
+        ],
+        memory_model="inference",
+    )
+
+
 def everywhere(units, slots):
     return StageWindows((0,) * len(units), (slots - 1,) * len(units))
 
@@ -100,14 +128,31 @@ def assert_true(problem, plan, optimum_ns):
         for ceiling_ns in (optimum_ns, 2 * optimum_ns + 1):
             bound = bound_of(problem, ceiling_ns, more)
             assert bound.least_bottleneck_ns(0) <= optimum_ns
+            position_of = positions(problem, plan)
+            assert_on_a_border(bound.border_ideals(optimum_ns), position_of)
             windows = bound.windows(optimum_ns)
-            units = condense(problem)
-            stages = list(plan.stages)
-            idle = len(problem.devices) - len(stages)
-            for unit, members in enumerate(units.members):
-                device = plan.assignment[problem.operators[members[0]].name]
-                position = idle + [stage.device for stage in stages].index(device)
-                assert windows.first[unit] <= position <= windows.last[unit]
+            for first, position, last in zip(windows.first, position_of, windows.last, strict=True):
+                assert first <= position <= last
+
+
+def positions(problem, plan):
+    """The position of every unit if unused slots come first."""
+    order = [stage.device for stage in plan.stages]
+    idle = len(problem.devices) - len(order)
+    units = condense(problem)
+    names = [problem.operators[members[0]].name for members in units.members]
+    return [idle + order.index(plan.assignment[name]) for name in names]
+
+
+def assert_on_a_border(ideals, position_of):
+    """Check that a plan's sets of units are among those of every border, and follow each other."""
+    found = []
+    for border, columns in enumerate(ideals.inside):
+        before = np.array([position_of[unit] < border for unit in ideals.units])
+        (column,) = np.flatnonzero((columns == before[:, None]).all(axis=0))
+        found.append(int(column))
+    for pair, pairs in zip(itertools.pairwise(found), ideals.follows, strict=True):
+        assert pair in set(map(tuple, pairs.tolist()))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -126,6 +171,16 @@ def test_bound_is_no_more_than_brute_force(seed):
 @pytest.mark.parametrize("seed", range(200))
 def test_bound_of_longer_graphs_is_no_more_than_the_optimum(seed):
     problem = decoder(seed, layers=4 + seed % 6, devices=2 + seed % 3)
+    result = solve(problem, limits=SolveLimits(workers=1))
+    if result.status is SolveStatus.OPTIMAL:
+        assert_true(problem, result.plan, result.evaluation.bottleneck_ns)
+    else:
+        assert result.status is SolveStatus.INFEASIBLE
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_bound_is_no_more_than_the_optimum_where_values_take_memory(seed):
+    problem = with_values(decoder(seed, layers=3 + seed % 5, devices=2 + seed % 3), seed)
     result = solve(problem, limits=SolveLimits(workers=1))
     if result.status is SolveStatus.OPTIMAL:
         assert_true(problem, result.plan, result.evaluation.bottleneck_ns)
