@@ -78,16 +78,25 @@ class SkeletonBound:
     its load admits no other way than to run a chain of n's feeders; it *must*.
 
     *owed*: consider a stage k that runs none of a group's chains wholly though it has readers of
-    them. The heads of these chains run on earlier stages, which read the inputs or make them. If
-    one of these reads n and does not make it, it is one more device that n is sent to, between the
-    maker of n and k. Otherwise the maker of n runs them all, and spends what `away_ns` says on
-    sends to k; of several inputs, each is charged a share in proportion to its time. So the maker
-    of n spends, besides sends to the readers from k on, the less of a transfer of n and its share,
-    unless a device before k reads n. A stage that may either read n or not takes the less of both.
-    Of several such stages k with none that reads n before them, one is charged: the dearest.
+    them. The heads of these chains run on earlier stages, which read the inputs or make them, and
+    which spend what `away_ns` says on sends to k. Of that each input is charged a share in
+    proportion to its time. Its maker pays the share, but for what devices between it and k send.
+    Such a device reads n, so it is one more that n is sent to, and it sends no more than its load
+    leaves time for: some multiple of the greatest common divisor of the times of results, or
+    nothing (*relief*). So from the last stage to the first, a stage that reads n adds a
+    transfer and takes its relief off what is due; one that does not adds its share for k. A stage
+    that may do either takes the less of both.
 
-    Bounds are taken one value by one over all ways to run the rest, which can only be too low.
-    Pins, activations, and work and weights of units outside the skeleton count for nothing.
+    *backlog*: bytes of weights that only units outside the skeleton read. What the
+    stages from I on could hold of them (`released`) and have no room for must be held before I,
+    and must be among what stages before I can hold (`waiting`); before the first stage nothing may
+    be left (:class:`solver.skeleton_loose.Loose`).
+
+    Amounts are bounded one by one over all ways to run the rest, which can only be too low.
+    :class:`solver.skeleton_labels.Ways` then looks at all amounts of one way together. An ideal
+    is of interest only where the windows of all kept units let it be, and if the devices before
+    have enough time and memory for it. Pins and activations of units outside the skeleton
+    count for nothing.
 
     So if the program does not reach the empty ideal, no plan has all loads within the limit. It is
     a state space relaxation (N. Christofides, A. Mingozzi, P. Toth, "State-space relaxation

@@ -178,6 +178,29 @@ def test_bound_of_longer_graphs_is_no_more_than_the_optimum(seed):
         assert result.status is SolveStatus.INFEASIBLE
 
 
+def test_a_device_may_read_a_value_for_another_alone():
+    """One runs what two others have no time to run, and the first none to send to both."""
+    chain = [
+        Operator("mask", 1_000, transfer_ns=2_000),
+        Operator("first", 97_000, ("mask",)),
+        Operator("middle", 70_000, ("first",)),
+    ]
+    for i in range(6):
+        chain.append(Operator(f"feed{i}", 2_000, ("mask",), transfer_ns=1_000))
+        chain.append(Operator(f"last{i}", 32_000, (chain[-2].name, f"feed{i}")))
+    problem = PartitionProblem(
+        operators=chain, devices=[Device(f"d{i}") for i in range(4)], interconnect=LINK
+    )
+    plan = solve(problem).plan
+    assert evaluate(problem, plan).bottleneck_ns == 100_000
+    bound = bound_of(problem, 100_000)
+    assert [chain[bound.skeleton.units[net.producer]].name for net in bound.skeleton.wide] == [
+        "mask"
+    ]
+    assert bound.least_bottleneck_ns(0) > 99_900
+    assert_true(problem, plan, 100_000)
+
+
 @pytest.mark.parametrize("seed", range(120))
 def test_bound_is_no_more_than_the_optimum_where_values_take_memory(seed):
     problem = with_values(decoder(seed, layers=3 + seed % 5, devices=2 + seed % 3), seed)
