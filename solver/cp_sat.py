@@ -57,7 +57,7 @@ _PROGRAM_SHARE = 0.2
 _WITHOUT_HOST_SHARE = 0.4
 """Of the time left, at most this much goes into plans without a host."""
 _TRIAL_STEP = 400
-"""Limits are tried that are above the bound by this part of it."""
+"""The first limit to try is above the bound by this part of it, the next by twice as much."""
 _TRIAL_SHARE = 0.2
 """Of the time left, at most this much goes into one of them."""
 _FEW_MOVES_PER_UNIT = 100
@@ -430,8 +430,10 @@ class _Search:
         Then look for the best plan with these ideals, which often is better than the incumbent.
         """
         share_s = None
+        step = branch.bound // _TRIAL_STEP + 1
         while not (branch.closed or self.budget.is_used_up):
-            limit = branch.bound + branch.bound // _TRIAL_STEP
+            limit = branch.bound + step
+            step *= 2
             values = self.incumbent_values
             if values is None or limit >= values[len(self.proven)]:
                 return
