@@ -130,7 +130,9 @@ def run_comparison(
             # A model is other people's code; one that fails must not end the run.
             answer = _Found(ModelRecord(model=name, reason=describe_error(error)))
         if answer.record.reason:
-            progress.done(f"{name}: {answer.record.reason}")
+            reason = answer.record.reason
+            # What is wrong with a file begins with its path.
+            progress.done(reason if reason.startswith(name) else f"{name}: {reason}")
         found.append(answer)
         # The next model must not find this one's weights still in memory.
         gc.collect()

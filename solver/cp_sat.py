@@ -472,12 +472,16 @@ class _Search:
             ceiling = within
         # The incumbent's own branch keeps it as a solution: a full hint is worth more there.
         windows, largest_load_ns = self._windows(branch, name, ceiling)
-        if windows.empty or (name == "bottleneck" and self._is_refuted(branch, ceiling)):
+        if windows.empty:
             self._refute(branch, within)
             return
-        if not self._has_time_for(windows):
-            branch.spent = True
-            return
+        if within is None:
+            if name == "bottleneck" and self._is_refuted(branch, ceiling):
+                branch.closed = True
+                return
+            if not self._has_time_for(windows):
+                branch.spent = True
+                return
         formulation = CpSatFormulation(
             self.units,
             windows,

@@ -59,7 +59,7 @@ def check_schema(value: object, what: str, schema: str, version: int) -> dict[st
 def as_object(value: object, what: str) -> dict[str, Any]:
     """Return `value` if it is an object of JSON."""
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise PartitionError(f"{what} is not an object")
+        raise PartitionError(f"{what} is not an object; write one in braces")
     return value
 
 

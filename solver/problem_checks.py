@@ -136,7 +136,7 @@ def check_totals(problem: PartitionProblem) -> None:
         if device.memory_bytes is not None and device.memory_bytes > MAX_TOTAL:
             raise PartitionError(
                 f"device {device.name!r}: memory_bytes is above {MAX_TOTAL} (1 PB); "
-                "write less, or None for unlimited memory"
+                "write less, or None (null in a file) for unlimited memory"
             )
     sizes = [weight.held_bytes("training") for weight in problem.weights.values()]
     sizes += [weight.size_bytes for weight in problem.weights.values()]

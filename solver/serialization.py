@@ -22,6 +22,7 @@ import networkx as nx
 from solver.digraph import problem_from_digraph, problem_to_digraph
 from solver.errors import PartitionError
 from solver.hardware import Device, Interconnect, Link
+from solver.json_fields import as_object
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 
@@ -219,13 +220,13 @@ def plan_from_json(data: object) -> PartitionPlan:
     order = fields["device_order"]
     if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
         raise PartitionError("plan: device_order is not a list of device names")
-    assignment = _object(fields["assignment"], "plan: assignment")
+    assignment = as_object(fields["assignment"], "plan: assignment")
     for operator, device in assignment.items():
         if not isinstance(device, str):
             raise PartitionError(
                 f"plan: assignment[{operator!r}] is {device!r}; write a device name"
             )
-    chunks = _object(fields.get("chunks", {}), "plan: chunks")
+    chunks = as_object(fields.get("chunks", {}), "plan: chunks")
     return PartitionPlan(assignment, tuple(order), chunks)
 
 
@@ -311,14 +312,8 @@ def _unpacked(source: Path) -> bytes:
     return data
 
 
-def _object(value: object, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
-        raise PartitionError(f"{what} is not an object")
-    return value
-
-
 def _document(data: object, schema: str) -> dict[str, Any]:
-    fields = _object(data, "the file's content")
+    fields = as_object(data, "the file's content")
     if fields.get("schema") != schema:
         raise PartitionError(f"schema is {fields.get('schema')!r}; expected {schema!r}")
     version = fields.get("version")
@@ -339,7 +334,7 @@ def _check_fields(
 
 
 def _build(kind: type[T], value: object, where: str) -> T:
-    fields = _object(value, where)
+    fields = as_object(value, where)
     known = tuple(entry.name for entry in dataclasses.fields(kind))  # type: ignore[arg-type]
     required = ("name",) if kind is Device else ()
     _check_fields(fields, required=required, known=known, where=where)
@@ -352,7 +347,7 @@ def _build(kind: type[T], value: object, where: str) -> T:
 
 
 def _interconnect(value: object) -> Interconnect:
-    fields = _object(value, "interconnect")
+    fields = as_object(value, "interconnect")
     known = ("default", "links", "charging", "overlap")
     _check_fields(fields, required=(), known=known, where="interconnect")
     entries = fields.get("links", [])
@@ -361,7 +356,7 @@ def _interconnect(value: object) -> Interconnect:
     links: dict[tuple[str, str], Link] = {}
     for index, entry in enumerate(entries):
         where = f"interconnect: links[{index}]"
-        link = dict(_object(entry, where))
+        link = dict(as_object(entry, where))
         ends = tuple(link.pop(end, None) for end in ("source", "target"))
         if not all(isinstance(end, str) for end in ends):
             raise PartitionError(f"{where}: source and target must be names of devices")
@@ -379,7 +374,7 @@ def _interconnect(value: object) -> Interconnect:
 
 
 def _graph(value: object) -> nx.DiGraph:
-    fields = _object(value, "graph")
+    fields = as_object(value, "graph")
     if fields.get("directed") is not True or fields.get("multigraph") is not False:
         raise PartitionError("graph: must say directed true and multigraph false")
     for name in ("nodes", "edges"):
@@ -388,7 +383,7 @@ def _graph(value: object) -> nx.DiGraph:
     seen: set[str] = set()
     for index, node in enumerate(fields["nodes"]):
         where = f"graph: nodes[{index}]"
-        identity = _object(node, where).get("id")
+        identity = as_object(node, where).get("id")
         if not isinstance(identity, str):
             raise PartitionError(f"{where}: id is {identity!r}; write a string")
         if identity in seen:
@@ -397,10 +392,12 @@ def _graph(value: object) -> nx.DiGraph:
     for index, edge in enumerate(fields["edges"]):
         where = f"graph: edges[{index}]"
         for end in ("source", "target"):
-            node = _object(edge, where).get(end)
+            node = as_object(edge, where).get(end)
             if not isinstance(node, str) or node not in seen:
                 raise PartitionError(f"{where}: {end} is {node!r}, which is not a node")
     if not isinstance(fields.get("graph", {}), dict):
-        raise PartitionError("graph: graph (its attributes) is not an object")
+        raise PartitionError(
+            "graph: graph (its attributes) is not an object; write {} if there are none"
+        )
     graph: nx.DiGraph = nx.node_link_graph(fields, edges="edges")
     return graph

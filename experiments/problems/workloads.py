@@ -36,6 +36,7 @@ from solver import (
     PartitionProblem,
     Weight,
 )
+from solver.json_fields import as_object
 from solver.problem_checks import MAX_TOTAL
 from solver.serialization import problem_from_json, read_json
 
@@ -136,7 +137,7 @@ def workload_from_json(
     """Build the problem of a workload from plain data; see :func:`load_workload`."""
     scale = _number(communication_scale, "communication_scale", MAX_TOTAL)
     if not isinstance(data, dict):
-        raise PartitionError("the file's content is not an object with nodes and edges")
+        raise PartitionError("the file's content is not an object; write one with nodes and edges")
     devices = _devices(data, with_host)
     cpus = frozenset(device.name for device in devices if device.is_host)
     nodes = [_node(entry, f"nodes[{index}]") for index, entry in enumerate(_list(data, "nodes"))]
@@ -206,8 +207,7 @@ def _devices(data: Mapping[str, Any], with_host: bool) -> tuple[Device, ...]:
 
 
 def _node(entry: object, where: str) -> _Node:
-    if not isinstance(entry, dict):
-        raise PartitionError(f"{where} is not an object")
+    entry = as_object(entry, where)
     identity = _integer(_field(entry, "id", where), f"{where}: id")
     where = f"node {identity}"
     colour = ("node", identity)
@@ -232,8 +232,7 @@ def _edges(
     cost_of: dict[str, float] = {}
     for index, entry in enumerate(entries):
         where = f"edges[{index}]"
-        if not isinstance(entry, dict):
-            raise PartitionError(f"{where} is not an object")
+        entry = as_object(entry, where)
         ends: list[str] = []
         for field in ("sourceId", "destId"):
             ends.append(str(_integer(_field(entry, field, where), f"{where}: {field}")))
