@@ -20,7 +20,7 @@ hop[n,b]                    n is made before position b and needed there or late
 crosses[u,C,p]              u is on p and some unit of C is not                    transfers
 held[U,p]                   some unit of U is on p                                 memory
 load[p], start[p]           time of the stage on p, and when it starts             loads, latency
-before[b,i]                 ideal i, and nothing else, is before position b           border ideals
+before[b,i]                 ideal i, and nothing else, is before position b        border ideals
 tied[k]                     two identical blocks agree before their k-th unit      identical blocks
 start[j]                    when a job j of a pipeline's step starts               step
 ==========================  =====================================================  ===============
