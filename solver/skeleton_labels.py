@@ -65,6 +65,7 @@ class Ways:
     Raises
     ------
     TooManyLabels
+        More than three million labels would be made.
 
     Notes
     -----
@@ -118,7 +119,7 @@ class Ways:
         return found[::-1]
 
     def _of_set(self, state: int) -> _Labels:
-        parts = [(ideals, amounts, parents) for ideals, amounts, parents in self._extended(state)]
+        parts = list(self._extended(state))
         width = 2 * self._wide + 1
         if state == 0:
             end = np.array([self._costs.count - 1])

@@ -159,8 +159,8 @@ class Level:
         self.makes = [made[stages.end] & ~made[stages.start] for made in costs.made]
         self.times_ns = [np.int32(min(net.time_ns, _MOST_NS)) for net in wide]
         self.reads = [costs.reads(net, stages) for net in range(len(wide))]
-        self._readers_of = [
-            [(number, group) for number, group in enumerate(feeders) if net in group.inputs]
+        self._groups_of = [
+            [number for number, group in enumerate(feeders) if net in group.inputs]
             for net in range(len(wide))
         ]
         self.chains = [Chains.of(costs.skeleton, net) for net in range(len(wide))]
@@ -223,7 +223,7 @@ class Level:
     def _charges(self, net: int, steps: Steps, ends: Indices, rest: Rest) -> tuple[Sends, Sends]:
         """Return what the maker of a wide value sends, and owes, to each step and its rest."""
         must = self.reads[net][steps.stages]
-        for number, _ in self._readers_of[net]:
+        for number in self._groups_of[net]:
             # No other way is within the limit.
             must |= steps.load_ns + self.stages.remote_ns[number][steps.stages] > self.limit_ns
         sends, owed = rest.sends_ns[net, ends], rest.owed_ns[net, ends]
