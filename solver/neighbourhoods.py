@@ -225,7 +225,7 @@ class _Search:
         parameters.num_workers = self.workers
         parameters.random_seed = self.seed
         parameters.catch_sigint_signal = False
-        # As in solver.cp_sat, for the same reasons.
+        # As in solver.model_run, for the same reasons.
         parameters.presolve_inclusion_work_limit = 0
         parameters.keep_all_feasible_solutions_in_presolve = True
         parameters.max_presolve_iterations = 1

@@ -5,7 +5,7 @@ from oracle import brute_force
 from random_problems import random_problem, to_instance
 from test_skeleton_bound import decoder, with_values
 
-from solver import SolveLimits, SolveStatus, cp_sat
+from solver import SolveLimits, SolveStatus, branch_rounds, branch_search, first_plans, restated
 from solver.bounds import StageBounds
 from solver.cp_sat import solve_cp_sat
 from solver.skeleton_bound import SkeletonBound
@@ -14,23 +14,23 @@ from solver.skeleton_bound import SkeletonBound
 @pytest.fixture
 def rows(monkeypatch):
     """Let small graphs be searched as large ones are, and count models with rows for borders."""
-    monkeypatch.setattr(cp_sat, "_NEIGHBOURHOODS_FROM", 1)
+    monkeypatch.setattr(restated, "_LARGE_FROM", 1)
     # No plan is near enough to its bound to leave the ideals out; plans and bounds are poor.
-    monkeypatch.setattr(cp_sat, "_NEAR_PERMILLE", -1000)
-    monkeypatch.setattr(cp_sat, "solve_chain", cp_sat.solve_greedy)
-    monkeypatch.setattr(cp_sat, "first_incumbents", lambda *args, **settings: None)
-    monkeypatch.setattr(cp_sat, "improve_by_neighbourhoods", lambda units, plan, **settings: plan)
-    monkeypatch.setattr(cp_sat, "closure_bound_ns", lambda *args, at_least, **settings: at_least)
+    monkeypatch.setattr(first_plans, "_NEAR_PERMILLE", -1000)
+    monkeypatch.setattr(first_plans, "solve_chain", first_plans.solve_greedy)
+    monkeypatch.setattr(first_plans, "first_incumbents", lambda *args, **settings: None)
+    monkeypatch.setattr(first_plans, "improve_by_neighbourhoods", lambda units, plan, **_: plan)
+    monkeypatch.setattr(branch_search, "closure_bound_ns", lambda *_, at_least, **__: at_least)
     monkeypatch.setattr(StageBounds, "least_bottleneck_ns", lambda *args: 1)
     monkeypatch.setattr(SkeletonBound, "least_bottleneck_ns", lambda self, at_least: at_least)
     found = []
-    add = cp_sat.add_border_ideals
+    add = branch_search.add_border_ideals
 
     def counted(stages, ideals):
         found.append(ideals.count)
         add(stages, ideals)
 
-    monkeypatch.setattr(cp_sat, "add_border_ideals", counted)
+    monkeypatch.setattr(branch_search, "add_border_ideals", counted)
     return found
 
 
@@ -63,7 +63,7 @@ def test_optima_of_longer_graphs_are_those_without_rows(rows, monkeypatch):
         problem = decoder(seed, layers=6 + seed % 3, devices=3)
         with_rows = solve_cp_sat(problem, SolveLimits(workers=1, time_limit_s=60))
         with monkeypatch.context() as patch:
-            patch.setattr(cp_sat, "_NEIGHBOURHOODS_FROM", 300)
+            patch.setattr(restated, "_LARGE_FROM", 300)
             without = solve_cp_sat(problem, SolveLimits(workers=1, time_limit_s=60))
         assert with_rows.status is without.status
         assert with_rows.objective_bounds == without.objective_bounds
@@ -73,13 +73,13 @@ def test_optima_of_longer_graphs_are_those_without_rows(rows, monkeypatch):
 def test_plans_beyond_a_limit_prove_no_more_than_the_limit(rows, monkeypatch):
     """Among the ideals of plans within a limit the best plan may be worse than the optimum."""
 
-    def beyond(search, branch, name):
-        worst = search.incumbent_values[0]
+    def beyond(search, branch, budget):
+        worst = search.branches.best
         for limit in range(worst // 3, worst):
             if not branch.closed:
-                search._search(branch, name, None, within=limit, beyond=True)
+                search.search(branch, None, within=limit, beyond=True)
 
-    monkeypatch.setattr(cp_sat._Search, "_raise_bound", beyond)
+    monkeypatch.setattr(branch_rounds, "_raise_bound", beyond)
     for seed in range(30):
         assert_optimal(decoder(seed, layers=3))
     assert rows

@@ -5,8 +5,7 @@ from oracle import brute_force
 from ortools.sat.python import cp_model
 from random_problems import random_problem, to_instance
 
-import solver.cp_sat as cp_sat
-from solver import SolveLimits, SolveStatus, solve
+from solver import SolveLimits, SolveStatus, cp_sat, model_run, restated, solve
 from solver.bounds import StageBounds
 from solver.formulation import CpSatFormulation
 from solver.reduce import condense
@@ -22,7 +21,7 @@ def optimum(problem):
 @pytest.mark.parametrize("block", range(5))
 def test_the_free_device_order_alone_equals_brute_force(block, monkeypatch):
     """Tests the one model that decides the order, which single orders otherwise overtake."""
-    monkeypatch.setattr(cp_sat, "_MOST_ORDERS", 0)
+    monkeypatch.setattr(restated, "_MOST_ORDERS", 0)
     for seed in range(40 * block, 40 * (block + 1)):
         problem = random_problem(seed)
         result = solve(problem, LIMITS)
@@ -103,13 +102,13 @@ def test_progress_never_gets_worse_and_its_bound_is_true():
 def test_an_answer_that_denies_a_known_plan_is_not_believed(monkeypatch):
     """Tests that the search is made again without presolve, and its answer taken."""
     asked = []
-    contradicts = cp_sat._contradicts
+    contradicts = model_run._contradicts
 
     def deny_once(run, status, hinted):
         asked.append(run.parameters.cp_model_presolve)
         return run.parameters.cp_model_presolve or contradicts(run, status, hinted)
 
-    monkeypatch.setattr(cp_sat, "_contradicts", deny_once)
+    monkeypatch.setattr(model_run, "_contradicts", deny_once)
     for seed in range(30):
         problem = random_problem(seed)
         assert solve(problem, LIMITS).objective_values == optimum(problem), seed
@@ -117,15 +116,15 @@ def test_an_answer_that_denies_a_known_plan_is_not_believed(monkeypatch):
 
 
 def test_plans_without_a_host_are_looked_at_first(monkeypatch):
-    monkeypatch.setattr(cp_sat, "_NEIGHBOURHOODS_FROM", 1)
+    monkeypatch.setattr(restated, "_LARGE_FROM", 1)
     looked = []
-    search = cp_sat._Search.run
+    search = cp_sat._solve
 
-    def run(self):
-        looked.append(any(device.is_host for device in self.problem.devices))
-        return search(self)
+    def counted(problem, *others):
+        looked.append(any(device.is_host for device in problem.devices))
+        return search(problem, *others)
 
-    monkeypatch.setattr(cp_sat._Search, "run", run)
+    monkeypatch.setattr(cp_sat, "_solve", counted)
     compared = 0
     for seed in range(200):
         problem = random_problem(90_000 + seed, max_operators=6, objective=("bottleneck",))

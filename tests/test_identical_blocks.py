@@ -9,7 +9,7 @@ from oracle import brute_force
 from random_problems import random_plan, random_problem, to_instance
 from repeated_blocks import layers_of_blocks, problem_with_blocks
 
-import solver.cp_sat
+import solver.restated
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
 from solver.dominance import simplify
 from solver.evaluate import evaluate
@@ -259,7 +259,9 @@ def test_the_exact_solver_agrees_with_itself_without_the_order_of_blocks(chargin
         layers_of_blocks(1, 6, 1, interconnect=interconnect, chunks_per_device=2),
     ]
     values = [solve(problem, LIMITS, solver="cp-sat") for problem in problems]
-    monkeypatch.setattr(solver.cp_sat, "identical_blocks", lambda units: IdenticalBlocks(units, ()))
+    monkeypatch.setattr(
+        solver.restated, "identical_blocks", lambda units: IdenticalBlocks(units, ())
+    )
     for problem, with_order in zip(problems, values, strict=True):
         without = solve(problem, LIMITS, solver="cp-sat")
         assert with_order.status is without.status is SolveStatus.OPTIMAL
