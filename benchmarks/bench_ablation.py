@@ -18,11 +18,15 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import solver.cp_sat as cp_sat
+import solver.first_plans as first_plans
 import solver.ideal_dp as ideal_dp
+import solver.model_run as model_run
+import solver.restated as restated
 from experiments.problems.generators import GeneratorSettings, generate
 from experiments.problems.workloads import load_workload
 from solver import Device, PartitionProblem, SolveLimits, SolveStatus
 from solver.auto import solve_auto
+from solver.budget import Budget
 from solver.dominance import Simplified
 from solver.hardware import Charging
 from solver.identical_blocks import IdenticalBlocks
@@ -41,14 +45,14 @@ def _interval_rows() -> None:
 
 
 def _old_propagation() -> None:
-    original = cp_sat._Search._solver
+    original = model_run._solver
 
-    def changed(self: cp_sat._Search, slice_s: float | None) -> object:
-        solver = original(self, slice_s)
+    def changed(limits: SolveLimits, budget: Budget, slice_s: float | None) -> object:
+        solver = original(limits, budget, slice_s)
         solver.parameters.new_linear_propagation = True
         return solver
 
-    cp_sat._Search._solver = changed  # type: ignore[method-assign,assignment]
+    model_run._solver = changed
 
 
 def _dominance() -> None:
@@ -59,7 +63,7 @@ def _dominance() -> None:
 
 
 def _identical_blocks() -> None:
-    cp_sat.identical_blocks = lambda units: IdenticalBlocks(units, ())
+    restated.identical_blocks = lambda units: IdenticalBlocks(units, ())
     ideal_dp.repeated_chains = lambda units, blocks: RepeatedChains()
 
 
@@ -68,11 +72,11 @@ def _positions() -> None:
 
 
 def _local_search() -> None:
-    cp_sat.first_incumbents = lambda *arguments, **named: None  # type: ignore[assignment]
+    first_plans.first_incumbents = lambda *arguments, **named: None  # type: ignore[assignment]
 
 
 def _sub_solves() -> None:
-    cp_sat._NEIGHBOURHOODS_FROM = sys.maxsize
+    restated._LARGE_FROM = sys.maxsize
 
 
 PARTS: dict[str, Callable[[], None]] = {
