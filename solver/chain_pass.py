@@ -65,6 +65,9 @@ class ChainPass:
         if self.relayed:
             by_place = [[times[index] for index in self.rows.order] for times in send]
             self.send = [self.rows.crossing(times)[None, :] for times in by_place]
+        # A rest has one device less, so it is on the level before.
+        sizes = np.array(moves.sizes)
+        self.levels = [np.flatnonzero(sizes == size) for size in range(1, int(sizes.max()) + 1)]
         self.needs_loads = self.objective in ("bottleneck", "latency") or "bottleneck" in ceilings
         self.work = self._work_before()
         self.banned = self._banned_before()
@@ -180,10 +183,7 @@ class ChainPass:
             end = start + reach
             self._extend(row, reach)
         values = self.best[:, 0]
-        sizes = np.array(self.moves.sizes)
-        groups = [np.flatnonzero(sizes == size) for size in range(1, int(sizes.max()) + 1)]
-        if not self.every_size:
-            groups = [np.arange(len(values))]
+        groups = self.levels if self.every_size else [np.arange(len(values))]
         states = [int(group[np.argmin(values[group])]) for group in groups if len(group)]
         return [self._plan(state) for state in states if values[state] < _INFINITE]
 
@@ -353,12 +353,11 @@ class ChainPass:
         span = np.arange(place + 1, last + 1)
         following = np.array(readers)[np.searchsorted(readers, span)]
         counts = np.zeros((len(self.moves.sizes), last - place + 1), dtype=np.int64)
-        for state in range(1, len(self.moves.sizes)):
-            end = self.end[state, place + 1 : last + 1]
+        for states in self.levels:
+            end = self.end[states, place + 1 : last + 1]
             inside = np.minimum(end, last + 1) - place - 1
-            counts[state, :-1] = (following < end) + counts[
-                self.rest[state, place + 1 : last + 1], inside
-            ]
+            rest = self.rest[states, place + 1 : last + 1]
+            counts[states, :-1] = (following < end) + counts[rest, inside]
         return counts[:, : readers[-2] - place]
 
     # -- the plan -------------------------------------------------------------------------
