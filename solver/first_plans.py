@@ -15,6 +15,7 @@ from solver.incumbent import Incumbent
 from solver.local_search import first_incumbents
 from solver.neighbourhoods import improve_by_neighbourhoods
 from solver.objective_bounds import ObjectiveBounds
+from solver.order_search import search_orders
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 from solver.restated import RestatedProblem
@@ -26,6 +27,8 @@ _WAY_PERMYRIAD = (5, 20, 80, 320)
 """How far above the bound on borders its own plans are looked for, until they keep to that."""
 _WITHOUT_HOST_SHARE = 0.4
 """Of the time left, at most this much goes into plans without a host."""
+_ORDERS_SHARE = 0.15
+"""Of the time left, at most this much goes into cuts of several orders."""
 _LOCAL_SEARCH_SHARE = 0.12
 """Of the time left, at most this much goes into local search, and as much into sub-solves."""
 _FEW_MOVES_PER_UNIT = 100
@@ -83,6 +86,7 @@ class FirstPlans:
             self._plans_along_borders,
             self._baselines,
             self._plan_without_host,
+            self._cut_of_orders,
         ):
             for plan in source():
                 # Only such plans are hints for the model of the simplified problem.
@@ -166,6 +170,24 @@ class FirstPlans:
         self._budget.add(spent)
         if plan is not None:
             yield plan
+
+    def _cut_of_orders(self) -> Iterator[PartitionPlan]:
+        """Yield the best cut of orders that make shared values at different places."""
+        problem, restated = self._problem, self._restated
+        if (
+            problem.objective[0] == "bottleneck"
+            and problem.chunks_per_device == 1
+            and restated.is_large
+            and not is_hand_made(problem)
+        ):
+            plan = search_orders(
+                restated.units,
+                seed=self._limits.seed,
+                target=self._bounds.least("bottleneck"),
+                deadline_s=self._budget.deadline_s(_ORDERS_SHARE),
+            )
+            if plan is not None:
+                yield plan
 
     # -- better plans ---------------------------------------------------------------------
 

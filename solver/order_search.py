@@ -1,0 +1,142 @@
+"""Search for the topological order whose best cut is best.
+
+Every plan is a cut of some order, and the best cut of an order is quickly found
+(:func:`solver.chain.best_cut`). Where a graph is one long path but for a few groups of units that
+much of it reads, orders that differ in the places of these groups are worth comparing:
+simulated annealing (Kirkpatrick, Gelatt and Vecchi, "Optimization by simulated annealing", Science
+220, 1983) over places, with threshold acceptance (Dueck and Scheuer, J. Comput. Physics 90, 1990).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+from solver.chain import best_cut, transition_count
+from solver.evaluate import evaluate
+from solver.orders import renumbered
+from solver.plan import PartitionPlan
+from solver.reduce import UnitGraph
+from solver.side_groups import SideGroups
+
+_WORK = 3_000_000_000
+"""Array entries that all cuts of a search may touch."""
+_MOST_PLACES = 1_000
+"""Places of an order to look at for a cut."""
+_LEAST_CUTS, _MOST_CUTS = 4, 60
+"""Orders to cut."""
+_MOST_GROUPS = 24
+"""Groups to move; with more, single ones say little."""
+_FAR = 4
+"""A group is worth moving by the average work of a device divided by this."""
+_WORSE = 0.05
+"""A new plan may be worse than the last one by this part of it at first, by nothing at the end."""
+_MOVES = (1, 1, 2, 3)
+"""Groups that move at once, each number as often as it is listed."""
+
+
+def search_orders(
+    units: UnitGraph, *, seed: int = 0, target: int = 0, deadline_s: float | None = None
+) -> PartitionPlan | None:
+    """Return the best plan among cuts of orders that make shared values at different places.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    seed : int
+    target : int
+        Stop when the first objective reaches this.
+    deadline_s : float, optional
+        On ``time.perf_counter``. Until then the result depends on nothing but the arguments.
+
+    Returns
+    -------
+    PartitionPlan or None
+        Feasible. None if there is nothing to move, or no cut fits.
+    """
+    sides = SideGroups.of(units)
+    movable = _movable(units, sides)
+    if not 0 < len(movable) <= _MOST_GROUPS:
+        return None
+    search = _Search(units, sides, movable, random.Random(seed))
+    return search.run(target, deadline_s)
+
+
+def _movable(units: UnitGraph, sides: SideGroups) -> list[int]:
+    """Return the shared groups that different stages may run."""
+    classes = {device.device_class for device in units.problem.devices}
+    work = [min(times) for times in zip(*map(units.latency_ns, sorted(classes)), strict=True)]
+    average = sum(work) / len(units.problem.devices)
+    done = [0]
+    for unit in sides.path:
+        done.append(done[-1] + work[unit])
+    return [
+        number
+        for number, group in enumerate(sides.groups)
+        if group.is_shared and done[group.latest] - done[group.earliest] > average / _FAR
+    ]
+
+
+class _Search:
+    def __init__(
+        self, units: UnitGraph, sides: SideGroups, movable: Sequence[int], rng: random.Random
+    ) -> None:
+        self._units, self._sides, self._movable, self._rng = units, sides, movable, rng
+        self._names = [units.problem.operators[members[0]].name for members in units.members]
+        self._known: dict[tuple[int, ...], tuple[int, PartitionPlan] | None] = {}
+
+    def run(self, target: int, deadline_s: float | None) -> PartitionPlan | None:
+        places = self._sides.shared_early()
+        last = best = self._value(places)
+        ends = min(len(self._units), _MOST_PLACES)
+        cut_work = transition_count(self._units) * ends**2 // 2
+        count = max(_LEAST_CUTS, min(_MOST_CUTS, _WORK // max(cut_work, 1)))
+        for number in range(count):
+            late = deadline_s is not None and time.perf_counter() > deadline_s
+            if last is None or best is None or late or best[0] <= target:
+                break
+            trial = self._neighbour(places, last[1])
+            found = self._value(trial)
+            worse = _WORSE * (1 - number / count) * self._rng.random() ** 2
+            if found is not None and found[0] <= last[0] * (1 + worse):
+                places, last = trial, found
+                best = min(best, found, key=lambda entry: entry[0])
+        return None if best is None else best[1]
+
+    def _value(self, places: Sequence[int]) -> tuple[int, PartitionPlan] | None:
+        """Return the best feasible cut of an order, and its value of the first objective."""
+        key = tuple(places)
+        if key not in self._known:
+            order = self._sides.order(places)
+            plan = best_cut(renumbered(self._units, order), most_cuts=_MOST_PLACES)
+            self._known[key] = None
+            if plan is not None:
+                evaluation = evaluate(self._units.problem, plan)
+                if evaluation.feasible:
+                    self._known[key] = evaluation.objective[0], plan
+        return self._known[key]
+
+    def _neighbour(self, places: Sequence[int], plan: PartitionPlan) -> list[int]:
+        """Return places with some groups at the start of a stage, or as early or late as can be."""
+        starts = self._starts(plan)
+        result = list(places)
+        for _ in range(self._rng.choice(_MOVES)):
+            number = self._rng.choice(self._movable)
+            group = self._sides.groups[number]
+            choices = {group.earliest, group.latest}
+            choices.update(p for p in starts if group.earliest <= p <= group.latest)
+            place = self._rng.choice(sorted(choices))
+            result = self._sides.moved(result, number, place)
+        return result
+
+    def _starts(self, plan: PartitionPlan) -> list[int]:
+        """Return the places at which stages of a plan begin."""
+        starts: list[int] = []
+        seen: set[str] = set()
+        for place, unit in enumerate(self._sides.path):
+            device = plan.assignment[self._names[unit]]
+            if device not in seen:
+                seen.add(device)
+                starts.append(place)
+        return starts

@@ -1,0 +1,101 @@
+"""The search for an order: against all orders of its kind, and against brute force."""
+
+import itertools
+import random
+
+from oracle import brute_force
+from random_problems import to_instance
+
+from solver import Device, Interconnect, Link, Operator, PartitionProblem, evaluate
+from solver.chain import best_cut
+from solver.order_search import _movable, search_orders
+from solver.orders import renumbered
+from solver.reduce import condense
+from solver.side_groups import SideGroups
+
+
+def layers_with_masks(seed, layers=6):
+    """A path of layers, of which most read some of two masks, one may be made of the other."""
+    rng = random.Random(seed)
+    masks = ("a", "b")
+    made = ("a",) if rng.random() < 0.3 else ()
+    ops = [
+        Operator("a", rng.randint(1, 5), value_bytes=rng.randint(1, 40)),
+        Operator("b", rng.randint(1, 5), made, value_bytes=rng.randint(1, 40)),
+    ]
+    for layer in range(layers):
+        reads = [f"layer{layer - 1}"] if layer else []
+        if layer > layers // 3:
+            reads += [mask for mask in masks if rng.random() < 0.8]
+        ops.append(
+            Operator(
+                f"layer{layer}", rng.randint(40, 90), tuple(reads), value_bytes=rng.randint(1, 30)
+            )
+        )
+    devices = tuple(Device(name) for name in "xyz"[: rng.randint(2, 3)])
+    interconnect = Interconnect(Link(10**9, latency_ns=rng.randint(0, 9)))
+    return PartitionProblem(tuple(ops), devices, interconnect=interconnect)
+
+
+def best_of_all_places(units, sides, movable):
+    """Return the least bottleneck over all places of what may be moved."""
+    values = []
+    ranges = [
+        range(sides.groups[number].earliest, sides.groups[number].latest + 1) for number in movable
+    ]
+    for chosen in itertools.product(*ranges):
+        places = sides.shared_early()
+        for number, place in zip(movable, chosen, strict=True):
+            places = sides.moved(places, number, place)
+        plan = best_cut(renumbered(units, sides.order(places)))
+        values.append(evaluate(units.problem, plan).bottleneck_ns)
+    return min(values)
+
+
+def test_it_finds_the_best_places_and_is_no_better_than_the_optimum():
+    searched = best = optimal = better = 0
+    for seed in range(60):
+        problem = layers_with_masks(seed)
+        units = condense(problem)
+        sides = SideGroups.of(units)
+        movable = _movable(units, sides)
+        plan = search_orders(units, seed=seed)
+        if not movable:
+            assert plan is None
+            continue
+        searched += 1
+        evaluation = evaluate(problem, plan)
+        assert evaluation.feasible
+        value = evaluation.bottleneck_ns
+        (least,) = brute_force(to_instance(problem))[0]
+        assert value >= least
+        optimal += value == least
+        best += value == best_of_all_places(units, sides, movable)
+        better += value < evaluate(problem, best_cut(units)).bottleneck_ns
+    assert searched > 50
+    # A search may miss the best places, and a plan may need another order.
+    assert best > 0.9 * searched
+    assert optimal > 0.8 * searched
+    assert better > 5
+
+
+def test_the_same_seed_gives_the_same_plan():
+    units = condense(layers_with_masks(4, layers=14))
+    plans = {search_orders(units, seed=3).assignment.__repr__() for _ in range(3)}
+    assert len(plans) == 1
+
+
+def test_it_stops_at_the_target():
+    problem = layers_with_masks(4, layers=14)
+    units = condense(problem)
+    first = best_cut(
+        renumbered(units, SideGroups.of(units).order(SideGroups.of(units).shared_early()))
+    )
+    value = evaluate(problem, first).bottleneck_ns
+    assert search_orders(units, target=value).assignment == first.assignment
+
+
+def test_a_chain_has_nothing_to_move():
+    ops = [Operator("a", 9)] + [Operator(n, 9, (m,)) for m, n in ("ab", "bc", "cd")]
+    units = condense(PartitionProblem(tuple(ops), (Device("x"), Device("y"))))
+    assert search_orders(units) is None
