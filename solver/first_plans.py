@@ -172,10 +172,14 @@ class FirstPlans:
             yield plan
 
     def _cut_of_orders(self) -> Iterator[PartitionPlan]:
-        """Yield the best cut of orders that make shared values at different places."""
+        """Yield the best cut of orders that make shared values at different places.
+
+        Where a maker pays for each device that reads, much depends on them.
+        """
         problem, restated = self._problem, self._restated
         if (
             problem.objective[0] == "bottleneck"
+            and problem.interconnect.charging == "peer_to_peer"
             and problem.chunks_per_device == 1
             and restated.is_large
             and not is_hand_made(problem)
