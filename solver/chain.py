@@ -17,6 +17,7 @@ from solver.chain_pass import ChainPass
 from solver.cuts import block_starts
 from solver.device_sets import Moves, device_moves
 from solver.evaluate import evaluate
+from solver.net_times import net_times
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 from solver.reduce import UnitGraph, condense
@@ -25,7 +26,7 @@ from solver.segments import Ints
 
 _NAME = "chain"
 _WORK_LIMIT = 3_000_000_000
-"""Array entries that one pass may touch; beyond that, it looks at evenly spread cuts only."""
+"""Array entries that one pass may touch; beyond that, it looks at some cuts only."""
 _FIRST_PASS_CUTS = 192
 
 
@@ -82,7 +83,7 @@ def best_cut(
         counted as if the operators ran in that order, so that the plan may need more memory,
         or less, than this function believes.
     most_cuts : int, optional
-        Look at this many evenly spread places only.
+        Look at about this many places only, spread evenly but where little crosses.
     stretch_permille : int
         Capacities to cut by, per thousand of the true ones: a start for a search that repairs.
 
@@ -181,15 +182,30 @@ class _Cuts:
             if amount.sum() > 0:
                 share += amount / amount.sum()
         self._position = np.concatenate([[0.0], np.cumsum(share)])
+        link = units.problem.interconnect.default
+        crossing = np.zeros(len(units) + 1, dtype=np.int64)
+        for net, time_ns in zip(units.nets, net_times(units, link, link).tolist(), strict=True):
+            if net.consumers:
+                first, last = sorted((net.producer, *net.consumers))[:: len(net.consumers)]
+                crossing[first + 1] += time_ns
+                crossing[last + 1] -= time_ns
+        # What has been made before a cut and is read behind it.
+        self._crossing_ns: Ints = np.cumsum(crossing)
         self._certain = [0, *block_starts(units), int(self._all[-1])]
 
     def spread(self, count: int | None, moves: Moves) -> Ints:
-        """Return all cuts, or about `count` evenly spread ones, within the limit of work."""
+        """Return all cuts, or about `count` of them, within the limit of work.
+
+        Those are spread evenly, but where little is moved.
+        """
         affordable = int((2 * _WORK_LIMIT / max(moves.transition_count, 1)) ** 0.5)
         count = affordable if count is None else min(count, affordable)
         if len(self._all) <= count:
             return self._all
-        targets = np.linspace(0.0, self._position[-1], count)
-        chosen = np.unique(np.searchsorted(self._position, targets))
+        ends = np.searchsorted(self._position, np.linspace(0.0, self._position[-1], count))
+        # Of each stretch the cut that least crosses; lexsort puts it first.
+        stretch = np.searchsorted(ends, np.arange(len(self._all)), side="right")
+        order = np.lexsort((self._crossing_ns, stretch))
+        chosen = order[np.flatnonzero(np.diff(stretch[order], prepend=-1))]
         picked: Ints = np.union1d(self._all[chosen], self._certain)
         return picked

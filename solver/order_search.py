@@ -12,9 +12,11 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from solver.chain import best_cut, transition_count
 from solver.evaluate import evaluate
+from solver.local_search import better
 from solver.orders import renumbered
 from solver.plan import PartitionPlan
 from solver.reduce import UnitGraph
@@ -22,8 +24,8 @@ from solver.side_groups import SideGroups
 
 _WORK = 3_000_000_000
 """Array entries that all cuts of a search may touch."""
-_MOST_PLACES = 1_000
-"""Places of an order to look at for a cut."""
+_CUT_WORK = 100_000_000
+"""Array entries that one cut may touch; beyond that, it looks at some places only."""
 _LEAST_CUTS, _MOST_CUTS = 4, 60
 """Orders to cut."""
 _MOST_GROUPS = 24
@@ -78,43 +80,61 @@ def _movable(units: UnitGraph, sides: SideGroups) -> list[int]:
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A feasible plan with its value of the first objective."""
+
+    value: int
+    plan: PartitionPlan
+
+
 class _Search:
     def __init__(
         self, units: UnitGraph, sides: SideGroups, movable: Sequence[int], rng: random.Random
     ) -> None:
         self._units, self._sides, self._movable, self._rng = units, sides, movable, rng
+        transitions = transition_count(units)
+        self._places = min(len(units) + 1, int((2 * _CUT_WORK / transitions) ** 0.5))
+        self._cut_work = transitions * self._places**2 // 2
         self._names = [units.problem.operators[members[0]].name for members in units.members]
-        self._known: dict[tuple[int, ...], tuple[int, PartitionPlan] | None] = {}
+        self._known: dict[tuple[int, ...], _Cut | None] = {}
 
     def run(self, target: int, deadline_s: float | None) -> PartitionPlan | None:
-        places = self._sides.shared_early()
-        last = best = self._value(places)
-        ends = min(len(self._units), _MOST_PLACES)
-        cut_work = transition_count(self._units) * ends**2 // 2
-        count = max(_LEAST_CUTS, min(_MOST_CUTS, _WORK // max(cut_work, 1)))
+        starts = [
+            (found, places)
+            for places in (self._sides.shared_early(), self._sides.late())
+            if (found := self._cut(places)) is not None
+        ]
+        if not starts:
+            return None
+        best = last = min(starts, key=lambda entry: entry[0].value)
+        count = max(_LEAST_CUTS, min(_MOST_CUTS, _WORK // max(self._cut_work, 1)))
         for number in range(count):
             late = deadline_s is not None and time.perf_counter() > deadline_s
-            if last is None or best is None or late or best[0] <= target:
+            if late or best[0].value <= target:
                 break
-            trial = self._neighbour(places, last[1])
-            found = self._value(trial)
+            trial = self._neighbour(last[1], last[0].plan)
+            found = self._cut(trial)
             worse = _WORSE * (1 - number / count) * self._rng.random() ** 2
-            if found is not None and found[0] <= last[0] * (1 + worse):
-                places, last = trial, found
-                best = min(best, found, key=lambda entry: entry[0])
-        return None if best is None else best[1]
+            if found is not None and found.value <= last[0].value * (1 + worse):
+                last = found, trial
+                best = min(best, last, key=lambda entry: entry[0].value)
+        if self._places > len(self._units):
+            return best[0].plan
+        whole = best_cut(renumbered(self._units, self._sides.order(best[1])))
+        return best[0].plan if whole is None else better(self._units, best[0].plan, whole)
 
-    def _value(self, places: Sequence[int]) -> tuple[int, PartitionPlan] | None:
-        """Return the best feasible cut of an order, and its value of the first objective."""
+    def _cut(self, places: Sequence[int]) -> _Cut | None:
+        """Return the best cut of an order, if it is feasible."""
         key = tuple(places)
         if key not in self._known:
             order = self._sides.order(places)
-            plan = best_cut(renumbered(self._units, order), most_cuts=_MOST_PLACES)
+            plan = best_cut(renumbered(self._units, order), most_cuts=self._places)
             self._known[key] = None
             if plan is not None:
                 evaluation = evaluate(self._units.problem, plan)
                 if evaluation.feasible:
-                    self._known[key] = evaluation.objective[0], plan
+                    self._known[key] = _Cut(evaluation.objective[0], plan)
         return self._known[key]
 
     def _neighbour(self, places: Sequence[int], plan: PartitionPlan) -> list[int]:

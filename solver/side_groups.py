@@ -64,8 +64,8 @@ class SideGroups:
         """
         return _Builder(units).groups()
 
-    def shared_early(self) -> list[int]:
-        """Return the places that make what is shared as early as possible, all else late.
+    def late(self) -> list[int]:
+        """Return the places right before what reads each group.
 
         What nobody reads stays with what it reads.
         """
@@ -74,6 +74,11 @@ class SideGroups:
             if group.latest == len(self.path):
                 read = [places[other] for other in group.before]
                 places = self.moved(places, number, max(group.earliest, *read, 0))
+        return places
+
+    def shared_early(self) -> list[int]:
+        """Return the places that make what is shared as early as possible, all else late."""
+        places = self.late()
         for number, group in enumerate(self.groups):
             if group.is_shared:
                 places = self.moved(places, number, group.earliest)

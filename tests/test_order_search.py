@@ -15,26 +15,20 @@ from solver.side_groups import SideGroups
 
 
 def layers_with_masks(seed, layers=6):
-    """A path of layers, of which most read some of two masks, one may be made of the other."""
+    """A path of layers that read three masks from its middle on; later layers take longer."""
     rng = random.Random(seed)
-    masks = ("a", "b")
-    made = ("a",) if rng.random() < 0.3 else ()
-    ops = [
-        Operator("a", rng.randint(1, 5), value_bytes=rng.randint(1, 40)),
-        Operator("b", rng.randint(1, 5), made, value_bytes=rng.randint(1, 40)),
-    ]
+    ops = [Operator(mask, 1, value_bytes=rng.randint(10, 40)) for mask in "abc"]
     for layer in range(layers):
         reads = [f"layer{layer - 1}"] if layer else []
-        if layer > layers // 3:
-            reads += [mask for mask in masks if rng.random() < 0.8]
-        ops.append(
-            Operator(
-                f"layer{layer}", rng.randint(40, 90), tuple(reads), value_bytes=rng.randint(1, 30)
-            )
-        )
-    devices = tuple(Device(name) for name in "xyz"[: rng.randint(2, 3)])
-    interconnect = Interconnect(Link(10**9, latency_ns=rng.randint(0, 9)))
-    return PartitionProblem(tuple(ops), devices, interconnect=interconnect)
+        if layer >= layers // 2:
+            reads += [mask for mask in "abc" if rng.random() < 0.8]
+        time_ns = rng.randint(10, 30) + 10 * layer
+        ops.append(Operator(f"layer{layer}", time_ns, tuple(reads), value_bytes=1))
+    return PartitionProblem(
+        tuple(ops),
+        tuple(Device(name) for name in "xyz"),
+        interconnect=Interconnect(Link(10**9)),
+    )
 
 
 def best_of_all_places(units, sides, movable):
@@ -52,9 +46,22 @@ def best_of_all_places(units, sides, movable):
     return min(values)
 
 
+def starts(units):
+    """Return the cuts of the orders that a search begins with."""
+    sides = SideGroups.of(units)
+    return [
+        best_cut(renumbered(units, sides.order(places)))
+        for places in (sides.shared_early(), sides.late())
+    ]
+
+
+def least_bottleneck_ns(plans, problem):
+    return min(evaluate(problem, plan).bottleneck_ns for plan in plans)
+
+
 def test_it_finds_the_best_places_and_is_no_better_than_the_optimum():
     searched = best = optimal = better = 0
-    for seed in range(60):
+    for seed in range(30):
         problem = layers_with_masks(seed)
         units = condense(problem)
         sides = SideGroups.of(units)
@@ -71,12 +78,12 @@ def test_it_finds_the_best_places_and_is_no_better_than_the_optimum():
         assert value >= least
         optimal += value == least
         best += value == best_of_all_places(units, sides, movable)
-        better += value < evaluate(problem, best_cut(units)).bottleneck_ns
-    assert searched > 50
+        better += value < least_bottleneck_ns(starts(units), problem)
+    assert searched > 25
     # A search may miss the best places, and a plan may need another order.
     assert best > 0.9 * searched
     assert optimal > 0.8 * searched
-    assert better > 5
+    assert better > 2
 
 
 def test_the_same_seed_gives_the_same_plan():
@@ -86,13 +93,15 @@ def test_the_same_seed_gives_the_same_plan():
 
 
 def test_it_stops_at_the_target():
-    problem = layers_with_masks(4, layers=14)
-    units = condense(problem)
-    first = best_cut(
-        renumbered(units, SideGroups.of(units).order(SideGroups.of(units).shared_early()))
-    )
-    value = evaluate(problem, first).bottleneck_ns
-    assert search_orders(units, target=value).assignment == first.assignment
+    went_on = 0
+    for seed in range(30):
+        problem = layers_with_masks(seed, layers=10)
+        units = condense(problem)
+        first = least_bottleneck_ns(starts(units), problem)
+        stopped = search_orders(units, target=first)
+        assert evaluate(problem, stopped).bottleneck_ns == first
+        went_on += least_bottleneck_ns([search_orders(units)], problem) < first
+    assert went_on > 3
 
 
 def test_a_chain_has_nothing_to_move():

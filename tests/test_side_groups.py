@@ -53,6 +53,8 @@ def test_shared_groups_come_early_and_others_beside_their_readers():
     assert order.index("projection") == order.index("layer4") - 1
     # Nobody reads it.
     assert order.index("norm") == order.index("layer1") + 1
+    order = named(problem, sides.order(sides.late()))
+    assert order.index("layer1") < order.index("bias") < order.index("layer2")
 
 
 def test_a_large_weight_is_a_group_of_its_own():
