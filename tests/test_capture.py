@@ -287,6 +287,32 @@ def test_what_a_model_remembers_is_not_changed():
     assert (model.calls, model.last) == (0, None)
 
 
+class RegistersHooks(nn.Module):
+    """Registers its hook in the first call, and fills lists and dicts, as transformers does."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.ready = nn.Linear(4, 4), False
+        self.seen, self.by_name = [], {"a": set()}
+
+    def forward(self, x):
+        if not self.ready:
+            self.linear.register_forward_hook(lambda _, args, output: output * 2)
+            self.ready = True
+        self.seen.append(x)
+        self.by_name["a"].add(len(self.seen))
+        self.by_name["b"] = x
+        return self.linear(x)
+
+
+def test_hooks_that_forward_registers_are_not_registered_twice():
+    model, args = RegistersHooks(), (torch.randn(2, 4),)
+    captured = capture(model, args)
+    assert (model.ready, model.seen, model.by_name) == (False, [], {"a": set()})
+    assert not model.linear._forward_hooks
+    assert torch.equal(captured.module(*args), model(*args))
+
+
 class Sine(nn.Module):
     def forward(self, x):
         return x.sin() + 1
