@@ -29,6 +29,7 @@ from fx_bridge.capturing.inputs import (
     on_device_of,
 )
 from fx_bridge.capturing.messages import describe, failure, first_line, quiet, remedy
+from fx_bridge.capturing.own_backward import applied_functions, lost_functions, lost_hooks
 from fx_bridge.capturing.state import unchanged
 from fx_bridge.capturing.tracing import complete, trace
 from solver import PartitionError
@@ -272,15 +273,15 @@ def _from_module(
     causes: list[Exception] = []
     for how, way in ways.items():
         try:
-            with quiet(), unchanged(model):
+            with quiet(), unchanged(model), applied_functions() as applied:
                 made = way()
         except Exception as error:
             # The same complaint three times over says no more than once.
             failures.setdefault(first_line(error), f"{how} failed {failure(error, model)}")
             causes.append(error)
             continue
-        lost = "" if how == "symbolic_trace" else _backward_hooks(model)
-        note = "; ".join(note for note in (*failures.values(), made.note, lost) if note)
+        lost = ["" if how == "symbolic_trace" else lost_hooks(model), lost_functions(applied)]
+        note = "; ".join(note for note in (*failures.values(), made.note, *lost) if note)
         return CapturedGraph(made.module, how, note, made.args, made.kwargs, source=model)
     first, *others = failures.values()
     also = " and ".join(text.split(" failed", 1)[0] for text in others)
@@ -291,13 +292,3 @@ def _from_module(
     raise PartitionError(f"cannot capture {describe(model)}: {first}{also}; {advice}") from causes[
         0
     ]
-
-
-def _backward_hooks(model: nn.Module) -> str:
-    """Say which modules have hooks that torch.export leaves out: gradients may be others."""
-    hooked = [n for n, m in model.named_modules() if m._backward_hooks or m._backward_pre_hooks]
-    if not hooked:
-        return ""
-    where = f"{hooked[0]!r}" if hooked[0] else "the model"
-    others = f" and {len(hooked) - 1} more" if len(hooked) > 1 else ""
-    return f"backward hooks of {where}{others} are not in the graph, so gradients may differ"
