@@ -77,7 +77,7 @@ def collapse(
 
     * *Free source, free value*: it has no forward predecessors, and all its nets are free. It
       can move to the earliest stage of its successors, wherever that is, at no cost; so it
-      is left out and placed afterwards.
+      is left out and placed afterwards. (The last unit stays: a plan has a stage.)
     * *Free source, one reader*: it has no forward predecessors, its value is read by one unit
       only, and it reads nothing. Moving it to its reader's device removes a transfer and
       changes nothing else: it has no predecessor whose order could break.
@@ -132,7 +132,8 @@ def collapse(
             } - {unit}
             costly = [net for net in produces[unit] if net not in free_nets]
             alone = not before and not sources
-            if alone and not costly and unit not in joined:
+            last = len(gone) == count - 1
+            if alone and not costly and unit not in joined and not last:
                 gone.add(unit)
                 dropped.append((unit, tuple(sorted(successors[unit]))))
             elif alone and len(readers) == 1:

@@ -317,6 +317,33 @@ def test_inputs_of_no_cost_are_placed_where_they_are_read():
     assert result.objective_values == (10, 2)
 
 
+@pytest.mark.parametrize("memory_model", ["weights", "inference"])
+@pytest.mark.parametrize("memory_bytes", [None, 5, 4, 2])
+@pytest.mark.parametrize("objective", ["bottleneck", "devices", "peak_memory"])
+def test_operators_without_times_are_placed(memory_model, memory_bytes, objective):
+    """Tests that something is left to place where nothing costs anything but memory."""
+    problem = PartitionProblem(
+        (Operator("a", weights=("u",)), Operator("b", reads=("a",), weights=("v",))),
+        (Device("d0", memory_bytes), Device("d1", memory_bytes)),
+        weights={"u": Weight(2), "v": Weight(3)},
+        memory_model=memory_model,
+        objective=(objective,),
+    )
+    result = solve(problem, LIMITS, solver="ideal-dp")
+    best = brute_force(to_instance(problem))
+    assert result.objective_values == (None if best is None else best[0])
+    assert result.status is (SolveStatus.INFEASIBLE if best is None else SolveStatus.OPTIMAL)
+
+
+def test_operators_that_cost_nothing_are_placed():
+    operators = (Operator("a"), Operator("b", reads=("a",)))
+    problem = PartitionProblem(operators, (Device("d"),), memory_model="weights")
+    for chunks in (1, 2):
+        result = solve(problem.replace(chunks_per_device=chunks), LIMITS, solver="ideal-dp")
+        assert result.status is SolveStatus.OPTIMAL
+        assert result.plan.assignment == {"a": "d", "b": "d"}
+
+
 def test_ideals_of_random_graphs():
     for seed in range(50):
         rng = random.Random(seed)
