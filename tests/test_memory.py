@@ -551,3 +551,41 @@ def test_stages_of_a_graph_whose_weights_are_inputs():
     assert held == [inputs[0].nbytes, inputs[1].nbytes]
     with pytest.raises(PartitionError, match="names 'three', which is no placeholder"):
         stage_profiles(split, weights=["three"])
+
+
+class Chosen(nn.Module):
+    """Chooses samples by their values, in one of two ways that yield the same."""
+
+    def __init__(self, choose):
+        super().__init__()
+        self.first, self.second, self.choose = nn.Linear(8, 8), nn.Linear(8, 8), choose
+
+    def forward(self, x):
+        return self.second(self.choose(self.first(x), x[:, 0] > 0)).sin()
+
+
+def by_mask(h, mask):
+    return h[mask]
+
+
+def by_index(h, mask):
+    return h[mask.nonzero().squeeze(1)]
+
+
+def test_gradients_pass_an_operator_that_cannot_run_on_fakes():
+    """Tests that an index by a mask keeps nothing before it from being trained."""
+    sizes = []
+    for choose, made_up in ((by_mask, "index"), (by_index, "nonzero")):
+        captured = capture(Chosen(choose), (torch.randn(4, 8),))
+        profile = memory_profile(captured, training=True, optimizer="adamw")
+        assert made_up in profile.made_up
+        sizes.append(profile.peak_bytes)
+    assert sizes[0] == sizes[1]
+
+
+def test_outputs_chosen_by_a_mask_can_be_trained():
+    model = Chosen(lambda h, _: h)
+    model.register_forward_hook(lambda _, args, output: output[args[0][:, 0] > 0])
+    captured = capture(model, (torch.randn(4, 8),))
+    profile = memory_profile(captured, training=True, optimizer="sgd")
+    assert any(point.phase == "backward" for point in profile.points)

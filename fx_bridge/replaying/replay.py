@@ -23,7 +23,8 @@ class Replay(fx.Interpreter):
     """An interpreter of the captured graph in which every tensor is fake.
 
     Symbolic sizes take their hints. An operator that cannot run on fake tensors, for example
-    because its result depends on the data, yields new tensors of the captured sizes.
+    because its result depends on the data, yields new tensors of the captured sizes. Where the run
+    is differentiated, gradients pass it, to all that it reads.
 
     Parameters
     ----------
@@ -90,7 +91,8 @@ class Replay(fx.Interpreter):
             if self.must_run:
                 raise
             self.made_up.append(node.name)
-            return self.substitute(node)
+            value = self.substitute(node)
+            return self._passing_gradients(node, value) if self.differentiates else value
 
     def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run a submodule on fakes of its parameters and buffers, which may change the fakes."""
@@ -128,6 +130,23 @@ class Replay(fx.Interpreter):
         """Return a value for a node that cannot run; see :attr:`Replay`."""
         return self._fresh(node)
 
+    def _passing_gradients(self, node: fx.Node, value: Any) -> Any:
+        """Make what `node` yields depend on what it reads, as autograd sees it."""
+        read = [
+            tensor
+            for tensor in pytree.tree_leaves([self.env[other] for other in node.all_input_nodes])
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad
+        ]
+
+        def passing(made: Any) -> Any:
+            if not isinstance(made, torch.Tensor) or made.layout is not torch.strided:
+                return made
+            if not read or not (made.is_floating_point() or made.is_complex()):
+                return made
+            return _PassesGradients.apply(made, *read)  # type: ignore[no-untyped-call]
+
+        return pytree.tree_map(passing, value)
+
     def _fresh(self, node: fx.Node) -> Any:
         return pytree.tree_map(self._concrete, node.meta.get("val"))
 
@@ -145,6 +164,20 @@ class Replay(fx.Interpreter):
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return hint(value)
         return value
+
+
+class _PassesGradients(torch.autograd.Function):
+    """Returns a tensor as one that depends on others, of which it keeps nothing for backward."""
+
+    @staticmethod
+    def forward(ctx: Any, made: torch.Tensor, *read: torch.Tensor) -> torch.Tensor:
+        ctx.read = [(t.size(), t.dtype, t.device) for t in read]
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        made = (torch.empty(size, dtype=dtype, device=at) for size, dtype, at in ctx.read)
+        return None, *made
 
 
 @contextlib.contextmanager
