@@ -85,6 +85,10 @@ def test_a_missing_or_empty_file_is_made_only_where_asked(tmp_path):
         connect(missing, create=False)
     with raises(empty, "is empty"):
         connect(empty, create=False)
+    # Who asks for a report may have results of a comparison, in a folder of their own.
+    for path in (missing, empty, tmp_path):
+        with raises(path, "the --out file of a sweep, or the results.json of a report"):
+            connect(path, create=False)
     assert not missing.exists()
     with raises(tmp_path / "no", "there is no folder"):
         check_file(tmp_path / "no" / "a.sqlite", create=True)

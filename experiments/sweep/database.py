@@ -178,6 +178,8 @@ def one_writer(path: Path) -> Iterator[None]:
 def check_file(path: Path, *, create: bool) -> bool:
     """Return whether there is no file yet; raise PartitionError if there is something else."""
     wanted = "the --out file of a sweep"
+    if not create:
+        wanted += ", or the results.json of a report"
     if "\0" in str(path):
         raise PartitionError(f"cannot read {path}: a null character; write another path")
     try:
