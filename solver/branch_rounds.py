@@ -60,6 +60,6 @@ def _raise_bound(search: BranchSearch, branch: Branch, budget: Budget) -> None:
             share_s = _TRIAL_SHARE * budget.remaining_s
         search.search(branch, share_s, within=limit)
         if branch.bound <= limit:
-            if not branch.closed:
+            if not (branch.closed or budget.is_used_up):
                 search.search(branch, share_s, within=limit, beyond=True)
             return

@@ -88,13 +88,13 @@ class BranchSearch:
         if windows.empty:
             _refute(branch, within)
             return
-        if within is None:
-            if self._is_refuted(branch, ceiling):
-                branch.closed = True
-                return
-            if not self._has_time_for(windows):
-                branch.spent = True
-                return
+        if within is None and self._is_refuted(branch, ceiling):
+            branch.closed = True
+            return
+        if not self._has_time_for(windows):
+            # All plans below a limit are only some of the branch's.
+            branch.spent = within is None
+            return
         formulation = CpSatFormulation(
             self._restated.units,
             windows,

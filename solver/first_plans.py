@@ -33,8 +33,10 @@ _LOCAL_SEARCH_SHARE = 0.12
 """Of the time left, at most this much goes into local search, and as much into sub-solves."""
 _FEW_MOVES_PER_UNIT = 100
 """Moves of local search on smaller graphs, which the model often solves at once."""
-_IDEALS_SHARE = 0.25
+_IDEALS_SHARE = 0.35
 """Of the time left, at most this much goes into listing stages between ideals."""
+_IDEALS_BOUND_SHARE = 0.6
+"""At most this much goes into that and the bound from them."""
 _NEIGHBOURHOODS_S = 6.0
 _NEIGHBOURHOODS = 40
 """Most seconds, or sub-solves of a deterministic run, that improve the first incumbent."""
@@ -100,7 +102,11 @@ class FirstPlans:
         value = self._incumbent.value(0)
         if value is None or not self._restated.is_large:
             return
-        self._bounds.look_at_ideals(value, self._budget.deadline_s(_IDEALS_SHARE))
+        self._bounds.look_at_ideals(
+            value,
+            self._budget.deadline_s(_IDEALS_SHARE),
+            self._budget.deadline_s(_IDEALS_BOUND_SHARE),
+        )
         # Where moves gain next to nothing, sub-solves seldom gain more.
         if before is None or value <= before * (1000 - _NEAR_PERMILLE) // 1000:
             self._improve_by_neighbourhoods(target)

@@ -52,15 +52,16 @@ class ObjectiveBounds:
             least = max(least, *(self._known.objective_bounds or (0,))[:1])
         return least
 
-    def look_at_ideals(self, ceiling: int, end_s: float | None) -> None:
+    def look_at_ideals(self, ceiling: int, end_s: float | None, bound_end_s: float | None) -> None:
         """Take over the bound and the windows of :class:`SkeletonBound`, where they apply.
 
         Parameters
         ----------
         ceiling : int
             Only plans with at most this value of the first objective are of interest.
-        end_s : float or None
-            By when to be done, on the clock of ``time.perf_counter``.
+        end_s, bound_end_s : float or None
+            By when stages must be listed, and from when on no better bound is looked for, on the
+            clock of ``time.perf_counter``.
         """
         restated, slots = self._restated, self._restated.slots
         if (
@@ -82,4 +83,7 @@ class ObjectiveBounds:
         )
         if bound is not None:
             self.stage_bounds.narrow_by(bound)
-            self._least_ns = max(least, min(bound.least_bottleneck_ns(least), ceiling))
+            found = bound.least_bottleneck_ns(
+                least, math.inf if bound_end_s is None else bound_end_s
+            )
+            self._least_ns = max(least, min(found, ceiling))

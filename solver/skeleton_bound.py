@@ -264,33 +264,35 @@ class SkeletonBound:
 
     # -- the program ----------------------------------------------------------------------
 
-    def least_bottleneck_ns(self, at_least: int) -> int:
+    def least_bottleneck_ns(self, at_least: int, end_s: float = math.inf) -> int:
         """Return a lower bound of the bottleneck, at most one more than the ceiling.
 
         Parameters
         ----------
         at_least : int
             A bound that is known.
+        end_s : float
+            When to look for no better one, on the clock of ``time.perf_counter``.
         """
         refuted, possible = at_least - 1, self.ceiling_ns + 1
         trial = self.ceiling_ns
         # A program takes as long as there are sets of devices.
         near = min(max(_NEAR // len(self._sets.counts), _LEAST_NEAR), _MOST_NEAR)
-        while possible - refuted > 1 + refuted // near:
+        while possible - refuted > 1 + refuted // near and time.perf_counter() < end_s:
             if self._program(trial).reaches_all:
                 possible = trial
             else:
                 refuted = trial
             trial = (refuted + possible) // 2
-        return self._refuted_by_ways(refuted, near) + 1
+        return self._refuted_by_ways(refuted, near, end_s) + 1
 
-    def _refuted_by_ways(self, refuted: int, near: int) -> int:
+    def _refuted_by_ways(self, refuted: int, near: int, end_s: float) -> int:
         """Return the largest limit that is known to be too low, from one that is."""
         possible = self.ceiling_ns + 1
         # Low limits have few ways.
         step = refuted // _WAY_STEP + 1
         try:
-            while possible - refuted > 1 + refuted // near:
+            while possible - refuted > 1 + refuted // near and time.perf_counter() < end_s:
                 trial = min(refuted + step, (refuted + possible) // 2)
                 if self._ways(trial).exist:
                     possible = trial

@@ -22,7 +22,9 @@ def rows(monkeypatch):
     monkeypatch.setattr(first_plans, "improve_by_neighbourhoods", lambda units, plan, **_: plan)
     monkeypatch.setattr(branch_search, "closure_bound_ns", lambda *_, at_least, **__: at_least)
     monkeypatch.setattr(StageBounds, "least_bottleneck_ns", lambda *args: 1)
-    monkeypatch.setattr(SkeletonBound, "least_bottleneck_ns", lambda self, at_least: at_least)
+    monkeypatch.setattr(
+        SkeletonBound, "least_bottleneck_ns", lambda self, at_least, end_s: at_least
+    )
     found = []
     add = branch_search.add_border_ideals
 
