@@ -29,6 +29,22 @@ class Doubled(torch.nn.Module):
 def model():
     return Doubled(), (Pair(torch.ones(2, 4)),)
 
+class OwnRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.relu()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+class Activated(Doubled):
+    def forward(self, pair):
+        return OwnRelu.apply(self.linear(pair.first))
+
+def activated():
+    return Activated(), (Pair(torch.ones(2, 4)),)
+
 def on_meta():
     with torch.device("meta"):
         return torch.nn.Linear(4, 4), (torch.ones(1, 4),)
@@ -101,3 +117,14 @@ def test_what_cannot_be_written_is_said_before_the_work(in_folder, capsys):
     assert main(["split", "mlp", "--plan", "plan.json", "--out", "mine"]) == 2
     output = capsys.readouterr()
     assert "holds other files, such as notes.txt" in output.err and not output.out
+
+
+def test_split_says_what_the_graph_lacks(in_folder, capsys):
+    assert main(["plan", "some_models:activated", "--devices", "2x1MiB", "--out", "plan.json"]) == 0
+    capsys.readouterr()
+    assert main(["split", "some_models:activated", "--plan", "plan.json"]) == 0
+    assert "note: the graph has the forward pass alone of" in capsys.readouterr().err
+    assert main(["plan", "some_models:model", "--devices", "2x1MiB", "--out", "plan.json"]) == 0
+    capsys.readouterr()
+    assert main(["split", "some_models:model", "--plan", "plan.json"]) == 0
+    assert "note:" not in capsys.readouterr().err

@@ -79,6 +79,8 @@ def split(
     if out is not None:
         check_folder(out)
     captured = capture_model(loaded)
+    if captured.note:
+        say(f"note: {captured.note}")
     parts = split_by_plan(captured, chosen)
     report = None
     if loaded.has_weights:
