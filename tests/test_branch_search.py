@@ -1,0 +1,63 @@
+"""What the answer of a model says of its branch."""
+
+import pytest
+
+from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits
+from solver.bounds import StageBounds
+from solver.branch_search import BranchSearch
+from solver.branches import Branches
+from solver.budget import Budget
+from solver.dominance import simplify
+from solver.incumbent import Incumbent
+from solver.model_run import Answer, Question
+from solver.reduce import condense
+from solver.restated import RestatedProblem
+
+
+def search_and_plan():
+    """Return a search of one branch, and a plan with a bottleneck of 30 ns; the best has 20."""
+    ops = (Operator("a", 10), Operator("b", 10, ("a",)), Operator("c", 20, ("b",)))
+    problem = PartitionProblem(ops, (Device("x"), Device("y")))
+    restated = RestatedProblem.of(simplify(condense(problem)))
+    branches = Branches(restated, Incumbent(restated.identical), "bottleneck", {}, 0)
+    limits = SolveLimits()
+    bounds = StageBounds(restated.units)
+    search = BranchSearch(restated, bounds, branches, limits, Budget(limits))
+    return search, PartitionPlan({"a": "x", "b": "y", "c": "y"}, ("x", "y"))
+
+
+def question(within):
+    return Question(None, None, is_hinted=False, within=within, restart_at=None, judge=None)
+
+
+def concluded(within, answer):
+    search, _ = search_and_plan()
+    (branch,) = search.branches.all
+    search._conclude(branch, question(within), answer)
+    return branch
+
+
+def test_an_optimum_beyond_a_limit_closes_nothing():
+    # Plans of 20 to 29 ns may be missing from the model.
+    _, plan = search_and_plan()
+    branch = concluded(19, Answer(20, plan, 30, is_optimal=True))
+    assert (branch.bound, branch.closed) == (20, False)
+
+
+@pytest.mark.parametrize("within", [None, 30])
+def test_an_optimum_of_all_plans_closes_its_branch(within):
+    _, plan = search_and_plan()
+    branch = concluded(within, Answer(30, plan, 30, is_optimal=True))
+    assert (branch.bound, branch.closed) == (30, True)
+
+
+def test_a_model_without_solutions_says_what_it_was_asked():
+    refuted = concluded(19, Answer(None))
+    assert (refuted.bound, refuted.closed) == (20, False)
+    assert concluded(None, Answer(None)).closed
+
+
+def test_a_plan_that_is_not_proven_leaves_its_branch_open():
+    _, plan = search_and_plan()
+    branch = concluded(None, Answer(20, plan, 30))
+    assert (branch.bound, branch.closed) == (20, False)
