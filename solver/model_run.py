@@ -129,20 +129,19 @@ def run_model(
     )
 
 
-def _solver(limits: SolveLimits, budget: Budget, slice_s: float | None) -> cp_model.CpSolver:
+def settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
+    """Return a solver with what all models here need, whole ones and those of sub-solves.
+
+    Parameters
+    ----------
+    workers : int
+        Threads, or searches that take turns.
+    seed : int
+    """
     solver = cp_model.CpSolver()
     parameters = solver.parameters
-    workers = limits.worker_count
-    if limits.deterministic:
-        # Searches take turns in an order that depends on their number, so that is fixed.
-        parameters.interleave_search = True
-        workers = _TURNS
     parameters.num_workers = workers
-    # The last worker alternates between neighbourhoods of the incumbent.
-    parameters.subsolvers.extend(_SUBSOLVERS[: max(1, workers - 1)])
-    # A search that hears of others' bounds loses its way more often than it gains by them.
-    parameters.share_objective_bounds = limits.deterministic
-    parameters.random_seed = limits.seed
+    parameters.random_seed = seed
     # Ctrl-C is the caller's.
     parameters.catch_sigint_signal = False
     # In 9.15 the inclusion passes of presolve make some feasible models infeasible.
@@ -153,6 +152,20 @@ def _solver(limits: SolveLimits, budget: Budget, slice_s: float | None) -> cp_mo
     parameters.max_presolve_iterations = 1
     # The older propagation of linear rows is several times faster on these models.
     parameters.new_linear_propagation = False
+    return solver
+
+
+def _solver(limits: SolveLimits, budget: Budget, slice_s: float | None) -> cp_model.CpSolver:
+    # Searches take turns in an order that depends on their number, so that is fixed.
+    workers = _TURNS if limits.deterministic else limits.worker_count
+    solver = settled_solver(workers, limits.seed)
+    parameters = solver.parameters
+    if limits.deterministic:
+        parameters.interleave_search = True
+    # The last worker alternates between neighbourhoods of the incumbent.
+    parameters.subsolvers.extend(_SUBSOLVERS[: max(1, workers - 1)])
+    # A search that hears of others' bounds loses its way more often than it gains by them.
+    parameters.share_objective_bounds = limits.deterministic
     budget.limit(parameters, slice_s)
     return solver
 

@@ -20,6 +20,7 @@ from solver.cuts import NO_BLOCK, positions_of_blocks, unit_blocks, unit_stages
 from solver.evaluate import Evaluation, evaluate
 from solver.load_rows import LoadRows
 from solver.memory_rows import MemoryRows
+from solver.model_run import settled_solver
 from solver.plan import PartitionPlan
 from solver.reduce import UnitGraph, interchangeable_kinds
 from solver.stage_model import StageModel
@@ -220,16 +221,8 @@ class _Search:
         return cluster_of, StageWindows(tuple(low), tuple(high))
 
     def _solver(self) -> cp_model.CpSolver:
-        solver = cp_model.CpSolver()
+        solver = settled_solver(self.workers, self.seed)
         parameters = solver.parameters
-        parameters.num_workers = self.workers
-        parameters.random_seed = self.seed
-        parameters.catch_sigint_signal = False
-        # As in solver.model_run, for the same reasons.
-        parameters.presolve_inclusion_work_limit = 0
-        parameters.keep_all_feasible_solutions_in_presolve = True
-        parameters.max_presolve_iterations = 1
-        parameters.new_linear_propagation = False
         parameters.max_deterministic_time = MOST_WORK_S * self.workers
         remaining_s = self.deadline_s - time.perf_counter()
         if remaining_s < float("inf"):
