@@ -183,14 +183,15 @@ class _Cuts:
                 share += amount / amount.sum()
         self._position = np.concatenate([[0.0], np.cumsum(share)])
         link = units.problem.interconnect.default
-        crossing = np.zeros(len(units) + 1, dtype=np.int64)
+        # Floats: sums of times may not fit 64 bits, and only say which cut is crossed least.
+        crossing = np.zeros(len(units) + 1)
         for net, time_ns in zip(units.nets, net_times(units, link, link).tolist(), strict=True):
             if net.consumers:
                 first, last = sorted((net.producer, *net.consumers))[:: len(net.consumers)]
                 crossing[first + 1] += time_ns
                 crossing[last + 1] -= time_ns
         # What has been made before a cut and is read behind it.
-        self._crossing_ns: Ints = np.cumsum(crossing)
+        self._crossing_ns = np.cumsum(crossing)
         self._certain = [0, *block_starts(units), int(self._all[-1])]
 
     def spread(self, count: int | None, moves: Moves) -> Ints:

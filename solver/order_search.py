@@ -2,9 +2,9 @@
 
 Every plan is a cut of some order, and the best cut of an order is quickly found
 (:func:`solver.chain.best_cut`). Where a graph is one long path but for a few groups of units that
-much of it reads, orders that differ in the places of these groups are worth comparing:
-simulated annealing (Kirkpatrick, Gelatt and Vecchi, "Optimization by simulated annealing", Science
-220, 1983) over places, with threshold acceptance (Dueck and Scheuer, J. Comput. Physics 90, 1990).
+much of it reads, orders that differ in the places of these groups are worth comparing: a local
+search over places that takes a worse plan within a threshold, drawn at random below one that falls
+to nothing (threshold accepting: Dueck and Scheuer, J. Comput. Physics 90, 1990).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def search_orders(
     units : UnitGraph
     seed : int
     target : int
-        Stop when the first objective reaches this.
+        Stop when the first objective, in its own unit, reaches this.
     deadline_s : float, optional
         On ``time.perf_counter``. Until then the result depends on nothing but the arguments.
 
@@ -68,15 +68,15 @@ def search_orders(
 def _movable(units: UnitGraph, sides: SideGroups) -> list[int]:
     """Return the shared groups that different stages may run."""
     classes = {device.device_class for device in units.problem.devices}
-    work = [min(times) for times in zip(*map(units.latency_ns, sorted(classes)), strict=True)]
-    average = sum(work) / len(units.problem.devices)
-    done = [0]
+    work_ns = [min(times) for times in zip(*map(units.latency_ns, sorted(classes)), strict=True)]
+    average_ns = sum(work_ns) / len(units.problem.devices)
+    done_ns = [0]
     for unit in sides.path:
-        done.append(done[-1] + work[unit])
+        done_ns.append(done_ns[-1] + work_ns[unit])
     return [
         number
         for number, group in enumerate(sides.groups)
-        if group.is_shared and done[group.latest] - done[group.earliest] > average / _FAR
+        if group.is_shared and done_ns[group.latest] - done_ns[group.earliest] > average_ns / _FAR
     ]
 
 
@@ -100,6 +100,7 @@ class _Search:
         self._known: dict[tuple[int, ...], _Cut | None] = {}
 
     def run(self, target: int, deadline_s: float | None) -> PartitionPlan | None:
+        begun_s = time.perf_counter()
         starts = [
             (found, places)
             for places in (self._sides.shared_early(), self._sides.late())
@@ -108,6 +109,13 @@ class _Search:
         if not starts:
             return None
         best = last = min(starts, key=lambda entry: entry[0].value)
+        # Where cuts look at some places only, the last one looks at all, if there is time.
+        cuts_whole = self._places <= len(self._units)
+        if cuts_whole and deadline_s is not None:
+            now_s = time.perf_counter()
+            whole_s = (now_s - begun_s) / 2 * (len(self._units) / self._places) ** 2
+            cuts_whole = now_s + whole_s <= deadline_s
+            deadline_s -= whole_s if cuts_whole else 0.0
         count = max(_LEAST_CUTS, min(_MOST_CUTS, _WORK // max(self._cut_work, 1)))
         for number in range(count):
             late = deadline_s is not None and time.perf_counter() > deadline_s
@@ -119,7 +127,7 @@ class _Search:
             if found is not None and found.value <= last[0].value * (1 + worse):
                 last = found, trial
                 best = min(best, last, key=lambda entry: entry[0].value)
-        if self._places > len(self._units):
+        if not cuts_whole:
             return best[0].plan
         whole = best_cut(renumbered(self._units, self._sides.order(best[1])))
         return best[0].plan if whole is None else better(self._units, best[0].plan, whole)

@@ -50,7 +50,7 @@ class SideGroups:
     ----------
     path : tuple of int
     groups : tuple of SideGroup
-        In a topological order.
+        By their first units.
     """
 
     path: tuple[int, ...]
@@ -60,7 +60,7 @@ class SideGroups:
     def of(cls, units: UnitGraph) -> SideGroups:
         """Look at a graph.
 
-        Takes linear time.
+        Takes linear time but for sorting, where groups read only those before them.
         """
         return _Builder(units).groups()
 
@@ -189,7 +189,7 @@ class _Builder:
         changed = True
         while changed:
             changed = False
-            # Two groups may be between each other, or else one round is enough.
+            # A group may read one with a later first unit: one round is not always enough.
             for number, read in enumerate(before):
                 least = max((earliest[other] for other in read), default=0)
                 if least > earliest[number]:
