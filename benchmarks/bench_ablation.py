@@ -17,23 +17,23 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import solver.branching.first_plans as first_plans
+import solver.branching.model_run as model_run
+import solver.branching.restated as restated
 import solver.cp_sat as cp_sat
-import solver.first_plans as first_plans
 import solver.ideal_dp as ideal_dp
-import solver.model_run as model_run
-import solver.restated as restated
 from experiments.problems.generators import GeneratorSettings, generate
 from experiments.problems.workloads import load_workload
 from solver import Device, PartitionProblem, SolveLimits, SolveStatus
 from solver.auto import solve_auto
+from solver.bounding.linear_bounds import PositionBound
 from solver.budget import Budget
-from solver.dominance import Simplified
 from solver.hardware import Charging
-from solver.identical_blocks import IdenticalBlocks
-from solver.linear_bounds import PositionBound
-from solver.load_rows import LoadRows
+from solver.ideals.repeated_chains import RepeatedChains
+from solver.modelling.load_rows import LoadRows
 from solver.reduce import UnitGraph
-from solver.repeated_chains import RepeatedChains
+from solver.reducing.dominance import Simplified
+from solver.reducing.identical_blocks import IdenticalBlocks
 
 
 def _nothing() -> None:

@@ -5,6 +5,7 @@ from solver.diagnosis import Diagnosis
 from solver.digraph import problem_from_digraph, problem_to_digraph
 from solver.errors import PartitionError
 from solver.evaluate import DeviceUsage, Evaluation, evaluate
+from solver.evaluating.step import PipelineStep
 from solver.hardware import (
     DEFAULT_DEVICE_CLASS,
     PCIE,
@@ -31,7 +32,6 @@ from solver.registry import SOLVERS, check_limits, check_solver, solve
 from solver.result import Progress, SolveLimits, Solver, SolveResult, SolveStatus
 from solver.schedules import Action, ActionTables, action_tables
 from solver.serialization import load_plan, load_problem, save_plan, save_problem
-from solver.step import PipelineStep
 from solver.summary import summary
 from solver.timeline import PipelineTimeline, PipelineTimes, simulate
 from solver.training import Backward, in_flight

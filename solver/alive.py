@@ -8,10 +8,10 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from solver.arrays import Ints, unique_pairs
-from solver.layout import Layout
+from solver.evaluating.layout import Layout
+from solver.evaluating.stage_memory import StageMemory, microbatches_in_flight
 from solver.plan import PartitionPlan, check_assignment
 from solver.problem import PartitionProblem
-from solver.stage_memory import StageMemory, microbatches_in_flight
 
 AliveKind = Literal[
     "weight", "received", "value", "saved", "earlier", "gradient", "sent", "workspace"

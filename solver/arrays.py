@@ -53,7 +53,7 @@ class Lists:
 
 @dataclass(frozen=True, slots=True)
 class HoldingArrays:
-    """The holdings of a problem (:mod:`solver.holdings`) as arrays; each has one entry for each."""
+    """The holdings of a problem (:mod:`solver.evaluating.holdings`), an array entry for each."""
 
     operator: Ints
     first: Ints

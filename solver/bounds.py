@@ -15,15 +15,15 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from solver.border_bound import BorderBound
-from solver.direct import direct
+from solver.borders.border_bound import BorderBound
+from solver.bounding.direct import direct
+from solver.bounding.linear_bounds import PositionBound
+from solver.bounding.path_bounds import PathBound
+from solver.bounding.spine import restricted, spine_units
+from solver.bounding.stepping import SteppingBound
 from solver.hardware import Device
-from solver.ideal_costs import Bools, Indices
-from solver.linear_bounds import PositionBound
-from solver.path_bounds import PathBound
+from solver.ideals.ideal_costs import Bools, Indices
 from solver.reduce import UnitGraph
-from solver.spine import restricted, spine_units
-from solver.stepping import SteppingBound
 
 Ints = npt.NDArray[np.int64]
 
@@ -154,10 +154,10 @@ class StageBounds:
     read is counted at the first of them only, which can only lower the sums. Descendants bound
     from the other end in the same way.
 
-    Where the position bound applies (:mod:`solver.linear_bounds`), what the first stages can have
-    done together takes their transfers into account, on the whole graph and on its spine.
+    Where the position bound applies (:mod:`solver.bounding.linear_bounds`), what the first stages
+    can have done together takes their transfers into account, on the whole graph and on its spine.
     Markers on a path know nothing of relays, which count as direct transfers for them
-    (:mod:`solver.direct`).
+    (:mod:`solver.bounding.direct`).
     """
 
     def __init__(self, units: UnitGraph) -> None:

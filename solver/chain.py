@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from solver.chain_pass import ChainPass
+from solver.chaining.chain_pass import ChainPass
+from solver.chaining.segments import Ints
 from solver.cuts import block_starts
 from solver.device_sets import Moves, device_moves
 from solver.evaluate import evaluate
@@ -22,7 +23,6 @@ from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 from solver.reduce import UnitGraph, condense
 from solver.result import SolveLimits, SolveResult, SolveStatus, judge
-from solver.segments import Ints
 
 _NAME = "chain"
 _WORK_LIMIT = 3_000_000_000

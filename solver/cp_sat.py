@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from solver.branch_rounds import search_in_rounds
-from solver.branch_search import NAME, BranchSearch
-from solver.branches import Branches
+from solver.bounding.objective_bounds import ObjectiveBounds
+from solver.branching.branch_rounds import search_in_rounds
+from solver.branching.branch_search import NAME, BranchSearch
+from solver.branching.branches import Branches
+from solver.branching.first_plans import FirstPlans
+from solver.branching.incumbent import Incumbent
+from solver.branching.restated import RestatedProblem
 from solver.budget import Budget
-from solver.dominance import simplify
 from solver.evaluate import evaluate
-from solver.first_plans import FirstPlans
-from solver.incumbent import Incumbent
-from solver.objective_bounds import ObjectiveBounds
 from solver.problem import PartitionProblem
 from solver.reduce import condense
-from solver.restated import RestatedProblem
+from solver.reducing.dominance import simplify
 from solver.result import SolveLimits, SolveResult, SolveStatus
 
 

@@ -13,6 +13,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
 
+from solver.diagnosing.shortfalls import find_shortfalls
+from solver.diagnosing.variants import (
+    changed,
+    drops,
+    keeping,
+    memory_limits,
+    other_limits,
+    with_more_memory,
+    without_times,
+)
 from solver.diagnosis import (
     Change,
     ColocationLimit,
@@ -34,16 +44,6 @@ from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 from solver.registry import check_limits, solve
 from solver.result import SolveLimits, SolveResult, SolveStatus
-from solver.shortfalls import find_shortfalls
-from solver.variants import (
-    changed,
-    drops,
-    keeping,
-    memory_limits,
-    other_limits,
-    with_more_memory,
-    without_times,
-)
 
 _MOST_PLANS: Final = 16
 """Plans to remember, newest first: one that keeps the limits asked about saves a search."""

@@ -13,18 +13,18 @@ import numpy as np
 
 from solver.arrays import Ints, sums
 from solver.cuts import broken_by
-from solver.layout import Layout
-from solver.moves import Moves, Passes, stage_moves, stage_passes
-from solver.plan import PartitionPlan, Stage, check_assignment
-from solver.problem import ObjectiveName, PartitionProblem
-from solver.relays import Hops
-from solver.stage_memory import (
+from solver.evaluating.layout import Layout
+from solver.evaluating.moves import Moves, Passes, stage_moves, stage_passes
+from solver.evaluating.relays import Hops
+from solver.evaluating.stage_memory import (
     StageMemory,
     microbatches_in_flight,
     received_bytes_of,
     weights_bytes_of,
 )
-from solver.step import PipelineStep, pipeline_step
+from solver.evaluating.step import PipelineStep, pipeline_step
+from solver.plan import PartitionPlan, Stage, check_assignment
+from solver.problem import ObjectiveName, PartitionProblem
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ class StageUsage:
     stage : Stage
     received_bytes, live_bytes, saved_bytes : int
         Memory of the stage: what it receives, its largest sum of holdings
-        (:mod:`solver.holdings`), and what it keeps of `in_flight` - 1 earlier microbatches. The
-        weights are held by the device.
+        (:mod:`solver.evaluating.holdings`), and what it keeps of `in_flight` - 1 earlier
+        microbatches. The weights are held by the device.
     in_flight : int
         Microbatches of which it keeps what their backward passes need.
     compute_ns, send_ns, receive_ns, time_ns : int

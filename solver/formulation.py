@@ -32,7 +32,7 @@ monotone                    y[u,p+1] <= y[u,p];  y[u,p] <= y[v,p] on edge (u,v) 
 cuts                        y[u,p] <= behind[b,p+1] for u in block b - 1;          cuts
                             behind[b,p] <= y[v,p] for v in block b
 pinned to stage k           x[u,p] => sum over q < p of occupied[q] = k            pinned stages
-identical blocks            rows of :mod:`solver.symmetry_rows`                    identical blocks
+identical blocks            rows of :mod:`solver.modelling.symmetry_rows`          identical blocks
 right-aligned               used[p] <= used[p+1];  1 - used[p] <= y[u,p+1]         devices
 device choice               sum_k q[p,k] = used[p];  sum_p q[p,k] <= |k|           devices
 pins                        x[u,p] <= sum of q[p,k] over the allowed k             devices
@@ -41,7 +41,7 @@ send                        sum_p pair[n,p,r] >= received[n,r];                 
                             pair[n,p,r] <= x[producer,p]
 relay, instead of these     hop[n,b] >= y[c,b] - y[producer,b]; of what the graph  transfers
                             returns hop[n,b] = 1 - y[producer,b]
-memory, at every t          weights[p] + received[p]                           memory
+memory, at every t          weights[p] + received[p]                               memory
                             + (in_flight(p) - 1) * saved[p]
                             + sum of x[u,p] over storages with first <= t <= last
                             + sum of crosses (x if an output) with last < t
@@ -54,7 +54,7 @@ step                        start[j] >= start[i] + time[i] if j comes after i   
 
 The memory rows are exact although they ignore whether an operator runs on p at t; the proof
 is in ``docs/formulation.md``, section 3. The model has no costs of its own: its objective
-values equal those of :mod:`solver.evaluate`, which :mod:`solver.branch_search` asserts.
+values equal those of :mod:`solver.evaluate`, which :mod:`solver.branching.branch_search` asserts.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from solver.bounds import StageWindows
-from solver.crossings import Crossings
-from solver.cut_rows import add_cuts, add_pinned_stages
-from solver.identical_blocks import IdenticalBlocks
-from solver.latency_rows import LatencyRows
-from solver.linear import LinearSum
-from solver.load_rows import LoadRows
-from solver.memory_rows import MemoryRows
-from solver.position_times import PositionTimes
+from solver.modelling.crossings import Crossings
+from solver.modelling.cut_rows import add_cuts, add_pinned_stages
+from solver.modelling.latency_rows import LatencyRows
+from solver.modelling.linear import LinearSum
+from solver.modelling.load_rows import LoadRows
+from solver.modelling.memory_rows import MemoryRows
+from solver.modelling.position_times import PositionTimes
+from solver.modelling.stage_model import StageModel
+from solver.modelling.step_rows import StepRows
+from solver.modelling.symmetry_rows import add_block_order
 from solver.problem import ObjectiveName
 from solver.reduce import UnitGraph
-from solver.stage_model import StageModel
-from solver.step_rows import StepRows
-from solver.symmetry_rows import add_block_order
+from solver.reducing.identical_blocks import IdenticalBlocks
 
 
 class CpSatFormulation:

@@ -20,7 +20,7 @@ after it:
   outside the producer that is one or none, again a function of S. With more it depends on how
   the readers are divided, which is not a function of S or of the ideals before or after it: two
   plans with the same S may differ in it. The program then counts one send, or as many as any
-  plan below the ceiling has (:mod:`solver.ideal_readers`), which are too few at most, so its
+  plan below the ceiling has (:mod:`solver.ideals.ideal_readers`), which are too few at most, so its
   optimum is a lower bound; it claims optimality only if a plan turns out to cost no more.
 * *Relayed* values: a stage receives what I makes and what is outside I reads, or what I makes and
   the graph returns; it sends the same of J, and the last stage sends nothing. These are functions
@@ -38,18 +38,18 @@ Devices are told apart by kind only. ``latency`` is not a sum or maximum over st
 parallel), and links between pairs of devices make costs depend on two devices: both are declined.
 
 **Several chunks** are one program for every choice of what the rounds through the devices run in
-all (:mod:`solver.ideal_chunks`, with the proof). Only ``bottleneck`` with the memory model
+all (:mod:`solver.ideals.ideal_chunks`, with the proof). Only ``bottleneck`` with the memory model
 ``weights`` is done; everything else is declined.
 
 **What makes it fast.** Units that some best plan keeps together are merged first
-(:mod:`solver.dominance`, :func:`solver.ideals.collapse`), which removes most ideals of some graphs:
-every dangling output doubles their number. Of ideals that differ by exchanges of identical chains
-one is regarded (:mod:`solver.repeated_chains`). Costs of all pairs
-of ideals in a block are one matrix product (:mod:`solver.ideal_costs`). The stages below a
+(:mod:`solver.reducing.dominance`, :func:`solver.ideals.ideals.collapse`), which removes most ideals
+of some graphs: every dangling output doubles their number. Of ideals that differ by exchanges of
+identical chains one is regarded (:mod:`solver.ideals.repeated_chains`). Costs of all pairs of
+ideals in a block are one matrix product (:mod:`solver.ideals.ideal_costs`). The stages below a
 ceiling on the load are few, and the same for all sets of devices: for the bottleneck they are
-listed once, and each set is a bit (:mod:`solver.ideal_stages`, :mod:`solver.ideal_bottleneck`).
-Other objectives take a sweep for each set (:mod:`solver.ideal_sweep`), in which limits leave few
-ideals where it can end.
+listed once, and each set is a bit (:mod:`solver.ideals.ideal_stages`,
+:mod:`solver.ideals.ideal_bottleneck`). Other objectives take a sweep for each set
+(:mod:`solver.ideals.ideal_sweep`), in which limits leave few ideals where it can end.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ from dataclasses import dataclass, replace
 from solver.chain import solve_chain
 from solver.cuts import is_hand_made
 from solver.device_sets import DeviceSets
-from solver.dominance import simplify
 from solver.evaluate import Evaluation, evaluate
-from solver.ideal_chunks import MOST_IDEALS as _MOST_INTERLEAVED
-from solver.ideal_chunks import InterleavedSearch
-from solver.ideal_objectives import Minimiser
-from solver.ideal_sweep import GaveUp, Solution
-from solver.ideal_tables import StageTables, net_times_ns
-from solver.ideals import Blocks, collapse, list_ideals
+from solver.ideals.ideal_chunks import MOST_IDEALS as _MOST_INTERLEAVED
+from solver.ideals.ideal_chunks import InterleavedSearch
+from solver.ideals.ideal_objectives import Minimiser
+from solver.ideals.ideal_sweep import GaveUp, Solution
+from solver.ideals.ideal_tables import StageTables, net_times_ns
+from solver.ideals.ideals import Blocks, collapse, list_ideals
+from solver.ideals.repeated_chains import RepeatedChains, repeated_chains
 from solver.local_search import first_incumbents
 from solver.net_times import relay_times
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 from solver.reduce import DeviceKind, UnitGraph, condense, interchangeable_kinds
-from solver.repeated_chains import RepeatedChains, repeated_chains
+from solver.reducing.dominance import simplify
 from solver.result import SolveLimits, SolveResult, SolveStatus
 
 _NAME = "ideal-dp"

@@ -11,19 +11,19 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from solver.bounding.linear_bounds import PositionBound
+from solver.bounding.relaxed_bounds import least_devices, least_value, usable_devices
 from solver.chain import best_cut, transition_count
-from solver.clusters import contract
-from solver.coarsen import cheap_order, consecutive_clusters
 from solver.cuts import by_block
 from solver.evaluate import evaluate
 from solver.greedy import solve_greedy
-from solver.linear_bounds import PositionBound
+from solver.improving.neighbourhoods import MOST_WORK_S, improve_by_neighbourhoods
 from solver.local_search import improve
-from solver.neighbourhoods import MOST_WORK_S, improve_by_neighbourhoods
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 from solver.reduce import UnitGraph, condense
-from solver.relaxed_bounds import least_devices, least_value, usable_devices
+from solver.reducing.clusters import contract
+from solver.reducing.coarsen import cheap_order, consecutive_clusters
 from solver.result import Progress, SolveLimits, SolveResult, SolveStatus
 
 _NAME = "coarse"

@@ -14,18 +14,18 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from solver.anneal import PEAK_SCALE, Cooling, anneal
 from solver.chain import best_cut, transition_count
-from solver.clusters import cluster, contract
+from solver.chaining.orders import renumbered, topological_orders
 from solver.cuts import NO_BLOCK, positions_of_blocks, unit_blocks
 from solver.evaluate import evaluate
 from solver.hardware import Device
-from solver.orders import renumbered, topological_orders
+from solver.improving.anneal import PEAK_SCALE, Cooling, anneal
+from solver.improving.stage_state import StageState
+from solver.improving.step_search import improve_step
 from solver.plan import PartitionPlan
 from solver.problem import ObjectiveName
 from solver.reduce import UnitGraph
-from solver.stage_state import StageState
-from solver.step_search import improve_step
+from solver.reducing.clusters import cluster, contract
 
 _SHARES = (1 / 8, 1 / 16, 1 / 4)
 """Largest clusters of the rounds, as shares of an average stage."""
@@ -71,7 +71,7 @@ def improve(
         search then tries to mend. Units stay on the stages that are their block's in `plan`. A
         plan of several chunks is returned as it is, and so is one of relayed values and one with
         pinned stages, whose numbers change when a stage becomes empty. For the objective ``step``
-        all of them are improved by :mod:`solver.step_search`, if they are feasible.
+        all of them are improved by :mod:`solver.improving.step_search`, if they are feasible.
     seed : int
     max_iterations : int, optional
         Moves tried in all; the default grows with the number of units.

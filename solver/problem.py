@@ -25,8 +25,8 @@ from solver.checks import (
 from solver.cut_checks import check_hand_made, ordered_cuts
 from solver.cuts import blocks_of
 from solver.errors import PartitionError
+from solver.evaluating.holdings import Holding, holdings_of
 from solver.hardware import Device, Interconnect
-from solver.holdings import Holding, holdings_of
 from solver.problem_checks import (
     check_colocation,
     check_devices,
@@ -367,7 +367,7 @@ class PartitionProblem:
 
     @cached_property
     def holdings(self) -> tuple[Holding, ...]:
-        """What stages hold because of their operators; see :mod:`solver.holdings`."""
+        """What stages hold because of their operators; see :mod:`solver.evaluating.holdings`."""
         return holdings_of(self)
 
     @property

@@ -7,11 +7,11 @@ from typing import NamedTuple
 import numpy as np
 
 from solver.arrays import Ints, sums, unique_pairs
-from solver.layout import Layout
-from solver.moves import stage_moves
+from solver.evaluating.layout import Layout
+from solver.evaluating.moves import stage_moves
+from solver.evaluating.step import place_positions
 from solver.plan import PartitionPlan, check_assignment
 from solver.problem import PartitionProblem
-from solver.step import place_positions
 
 
 class QuotientArc(NamedTuple):

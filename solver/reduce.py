@@ -73,7 +73,7 @@ class SharedBytes:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A :class:`solver.holdings.Holding` in terms of units.
+    """A :class:`solver.evaluating.holdings.Holding` in terms of units.
 
     Attributes
     ----------

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+from solver.evaluating.step import PipelineStep
 from solver.schedules import Pass
-from solver.step import PipelineStep
 from solver.timeline import Job, PipelineTimes, timed_jobs
 
 SpanKind = Literal["compute", "send", "receive"]

@@ -7,8 +7,8 @@ from random_problems import random_problem
 from solver.device_sets import DeviceSets
 from solver.hardware import STAGING_HOST
 from solver.ideal_dp import _collapse
-from solver.ideal_tables import StageTables
-from solver.ideals import list_ideals
+from solver.ideals.ideal_tables import StageTables
+from solver.ideals.ideals import list_ideals
 from solver.reduce import condense, interchangeable_kinds
 
 

@@ -17,12 +17,12 @@ from solver import (
     Weight,
     evaluate,
 )
-from solver.border_bound import BorderBound
-from solver.linear_bounds import PositionBound
-from solver.path_bounds import PathBound
+from solver.borders.border_bound import BorderBound
+from solver.bounding.linear_bounds import PositionBound
+from solver.bounding.path_bounds import PathBound
+from solver.bounding.relaxed_bounds import least_average_ns, usable_devices
+from solver.bounding.spine import spine
 from solver.reduce import condense
-from solver.relaxed_bounds import least_average_ns, usable_devices
-from solver.spine import spine
 
 
 def layers(seed, *, charging="peer_to_peer"):

@@ -5,10 +5,11 @@ from oracle import brute_force
 from random_problems import random_problem, to_instance
 from test_skeleton_bound import decoder, with_values
 
-from solver import SolveLimits, SolveStatus, branch_rounds, branch_search, first_plans, restated
+from solver import SolveLimits, SolveStatus
 from solver.bounds import StageBounds
+from solver.branching import branch_rounds, branch_search, first_plans, restated
 from solver.cp_sat import solve_cp_sat
-from solver.skeleton_bound import SkeletonBound
+from solver.skeletons.skeleton_bound import SkeletonBound
 
 
 @pytest.fixture

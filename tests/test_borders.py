@@ -8,12 +8,12 @@ import pytest
 from test_border_bound import layers
 
 from solver import PartitionPlan, evaluate
-from solver import borders as borders_module
-from solver.border_steps import BorderSteps
-from solver.borders import BorderList
-from solver.position_steps import StageKind
+from solver.borders import borders as borders_module
+from solver.borders.border_steps import BorderSteps
+from solver.borders.borders import BorderList
+from solver.bounding.position_steps import StageKind
+from solver.bounding.spine import spine_units
 from solver.reduce import condense
-from solver.spine import spine_units
 
 
 def borders_of(problem):

@@ -4,14 +4,14 @@ import pytest
 
 from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits
 from solver.bounds import StageBounds
-from solver.branch_search import BranchSearch
-from solver.branches import Branches
+from solver.branching.branch_search import BranchSearch
+from solver.branching.branches import Branches
+from solver.branching.incumbent import Incumbent
+from solver.branching.model_run import Answer, Question
+from solver.branching.restated import RestatedProblem
 from solver.budget import Budget
-from solver.dominance import simplify
-from solver.incumbent import Incumbent
-from solver.model_run import Answer, Question
 from solver.reduce import condense
-from solver.restated import RestatedProblem
+from solver.reducing.dominance import simplify
 
 
 def search_and_plan():

@@ -19,9 +19,9 @@ from solver import (
     Weight,
     solve,
 )
+from solver.bounding.closure_lp import _Program, closure_bound_ns
+from solver.bounding.linear_bounds import least_times_ns
 from solver.bounds import StageBounds
-from solver.closure_lp import _Program, closure_bound_ns
-from solver.linear_bounds import least_times_ns
 from solver.reduce import condense
 
 

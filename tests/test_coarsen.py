@@ -8,12 +8,12 @@ from random_problems import random_problem, to_instance
 
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import ColocationGroup, PartitionPlan
-from solver.articulation import articulation_units
-from solver.clusters import contract
-from solver.coarsen import cheap_order, consecutive_clusters
+from solver.bounding.articulation import articulation_units
+from solver.bounding.linear_bounds import PositionBound
 from solver.evaluate import evaluate
-from solver.linear_bounds import PositionBound
 from solver.reduce import condense
+from solver.reducing.clusters import contract
+from solver.reducing.coarsen import cheap_order, consecutive_clusters
 from solver.registry import solve
 from solver.result import SolveLimits
 

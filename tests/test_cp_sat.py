@@ -5,8 +5,9 @@ from oracle import brute_force
 from ortools.sat.python import cp_model
 from random_problems import random_problem, to_instance
 
-from solver import SolveLimits, SolveStatus, cp_sat, model_run, restated, solve
+from solver import SolveLimits, SolveStatus, cp_sat, solve
 from solver.bounds import StageBounds
+from solver.branching import model_run, restated
 from solver.formulation import CpSatFormulation
 from solver.reduce import condense
 

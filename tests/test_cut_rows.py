@@ -6,12 +6,12 @@ from ortools.sat.python import cp_model
 from random_problems import hand_made_problem
 
 from solver.bounds import StageWindows
-from solver.cut_rows import add_cuts, add_pinned_stages, narrowed
 from solver.evaluate import evaluate
 from solver.hardware import Device, Interconnect
+from solver.modelling.cut_rows import add_cuts, add_pinned_stages, narrowed
+from solver.modelling.stage_model import StageModel
 from solver.plan import PartitionPlan
 from solver.reduce import condense
-from solver.stage_model import StageModel
 
 
 def plain_problem(seed):

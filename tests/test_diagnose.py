@@ -30,6 +30,8 @@ from solver import (
     solve,
 )
 from solver.diagnose import diagnose
+from solver.diagnosing.shortfalls import find_shortfalls, least_bytes_together
+from solver.diagnosing.variants import changed
 from solver.diagnosis import (
     ColocationLimit,
     DeviceCountLimit,
@@ -40,8 +42,6 @@ from solver.diagnosis import (
     PinLimit,
     Without,
 )
-from solver.shortfalls import find_shortfalls, least_bytes_together
-from solver.variants import changed
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 RANDOM = 250

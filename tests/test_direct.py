@@ -4,8 +4,8 @@ import pytest
 from oracle import brute_force
 from random_problems import random_plan, random_problem, to_instance
 
+from solver.bounding.direct import direct, direct_problem
 from solver.bounds import StageBounds
-from solver.direct import direct, direct_problem
 from solver.evaluate import evaluate
 from solver.hardware import Device, Interconnect, Link
 from solver.problem import OBJECTIVES, Operator, PartitionProblem

@@ -10,13 +10,13 @@ import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
-from solver.dominance import simplify
 from solver.errors import PartitionError
 from solver.evaluate import evaluate
 from solver.hardware import STAGING_HOST, Device, Interconnect, Link
 from solver.plan import PartitionPlan
 from solver.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
 from solver.reduce import condense
+from solver.reducing.dominance import simplify
 from solver.training import Backward
 
 BLOCK = 100

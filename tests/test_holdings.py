@@ -1,7 +1,7 @@
 """What operators make their stages hold, on small graphs worked out by hand."""
 
 from solver import Device, Operator, PartitionProblem
-from solver.holdings import ALWAYS, Holding
+from solver.evaluating.holdings import ALWAYS, Holding
 from solver.training import Backward
 
 

@@ -8,9 +8,9 @@ from ideal_cases import stage_tables, stages_of
 from oracle import brute_force
 from random_problems import to_instance
 
-import solver.ideal_bottleneck
-from solver.ideal_bottleneck import BottleneckSearch
-from solver.ideal_sweep import GaveUp
+import solver.ideals.ideal_bottleneck
+from solver.ideals.ideal_bottleneck import BottleneckSearch
+from solver.ideals.ideal_sweep import GaveUp
 from solver.training import in_flight
 
 
@@ -114,7 +114,7 @@ def test_it_equals_all_chains(known):
 @pytest.mark.parametrize("most", [3, 10, 30])
 def test_long_lists(monkeypatch, most):
     """Tests that lower ceilings shorten lists, and that without any that does a bound is left."""
-    monkeypatch.setattr(solver.ideal_bottleneck, "_MOST_STAGES", most)
+    monkeypatch.setattr(solver.ideals.ideal_bottleneck, "_MOST_STAGES", most)
     solved = stopped = 0
     for seed in range(60):
         tables, sets = stage_tables(seed, max_operators=6)

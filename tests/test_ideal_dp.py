@@ -13,9 +13,9 @@ import solver.ideal_dp
 from experiments.problems.workloads import load_workload
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
 from solver.hardware import STAGING_HOST
-from solver.ideal_costs import Crossing, PairSum
 from solver.ideal_dp import can_win, why_declined
-from solver.ideals import list_ideals, membership
+from solver.ideals.ideal_costs import Crossing, PairSum
+from solver.ideals.ideals import list_ideals, membership
 from solver.problem import ColocationGroup, GraphInput, Weight
 from solver.result import SolveStatus
 

@@ -5,7 +5,7 @@ import pytest
 from ideal_cases import stage_tables, stages_of
 
 from solver.evaluate import stage_memory_bytes
-from solver.ideals import DROPPED
+from solver.ideals.ideals import DROPPED
 
 
 def members(tables, start, end):

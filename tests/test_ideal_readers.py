@@ -11,15 +11,15 @@ from random_problems import to_instance
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
 from solver.evaluate import evaluate
 from solver.ideal_dp import _collapse
-from solver.ideal_readers import Readers
-from solver.ideal_stages import Families, StageLister
-from solver.ideal_sweep import Stage
-from solver.ideal_tables import StageTables
-from solver.ideals import list_ideals
+from solver.ideals.ideal_readers import Readers
+from solver.ideals.ideal_stages import Families, StageLister
+from solver.ideals.ideal_sweep import Stage
+from solver.ideals.ideal_tables import StageTables
+from solver.ideals.ideals import list_ideals
+from solver.ideals.set_bits import SetBits
 from solver.plan import PartitionPlan
 from solver.reduce import condense, interchangeable_kinds
 from solver.result import SolveStatus
-from solver.set_bits import SetBits
 
 
 def problem_of(seed, *, overlap=False):

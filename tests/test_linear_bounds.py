@@ -16,11 +16,11 @@ from solver import (
     Weight,
     solve,
 )
-from solver.direct import direct
-from solver.linear_bounds import PositionBound
+from solver.bounding.direct import direct
+from solver.bounding.linear_bounds import PositionBound
+from solver.bounding.relaxed_bounds import least_average_ns, least_value, usable_devices
 from solver.problem import OBJECTIVES
 from solver.reduce import condense
-from solver.relaxed_bounds import least_average_ns, least_value, usable_devices
 
 
 def bound_of(problem, name="bottleneck"):

@@ -18,11 +18,11 @@ from solver import (
     evaluate,
     solve,
 )
-from solver.anneal import Cooling, anneal
-from solver.clusters import cluster, contract
+from solver.improving.anneal import Cooling, anneal
+from solver.improving.stage_state import StageState
 from solver.local_search import first_incumbents, improve
 from solver.reduce import condense
-from solver.stage_state import StageState
+from solver.reducing.clusters import cluster, contract
 
 LIMITS = SolveLimits(workers=1)
 

@@ -5,7 +5,7 @@ from random_problems import hand_made_problem, random_problem
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem
 from solver.evaluate import evaluate
-from solver.neighbourhoods import improve_by_neighbourhoods
+from solver.improving.neighbourhoods import improve_by_neighbourhoods
 from solver.reduce import condense
 from solver.registry import solve
 from solver.result import SolveLimits

@@ -8,10 +8,10 @@ from random_problems import to_instance
 
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, evaluate
 from solver.chain import best_cut
-from solver.order_search import _movable, search_orders
-from solver.orders import renumbered
+from solver.chaining.orders import renumbered
+from solver.improving.order_search import _movable, search_orders
+from solver.improving.side_groups import SideGroups
 from solver.reduce import condense
-from solver.side_groups import SideGroups
 
 
 def layers_with_masks(seed, layers=6):

@@ -4,7 +4,7 @@ from random_problems import random_problem
 
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, evaluate
 from solver.chain import best_cut
-from solver.orders import renumbered, topological_orders
+from solver.chaining.orders import renumbered, topological_orders
 from solver.reduce import condense
 
 

@@ -19,10 +19,10 @@ from solver import (
     Weight,
     evaluate,
 )
-from solver.linear_bounds import PositionBound
-from solver.path_bounds import PathBound
+from solver.bounding.linear_bounds import PositionBound
+from solver.bounding.path_bounds import PathBound
+from solver.bounding.relaxed_bounds import least_average_ns, usable_devices
 from solver.reduce import condense
-from solver.relaxed_bounds import least_average_ns, usable_devices
 
 
 def streams(seed, layers=3):

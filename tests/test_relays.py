@@ -8,10 +8,10 @@ from random_problems import random_plan, random_problem
 
 from solver.errors import PartitionError
 from solver.evaluate import evaluate
+from solver.evaluating.relays import positions_of, relay_hops
 from solver.hardware import Device, Interconnect, Link
 from solver.plan import PartitionPlan
 from solver.problem import Operator, PartitionProblem
-from solver.relays import positions_of, relay_hops
 from solver.training import Backward
 
 ONE_BYTE_PER_NS = Link(1_000_000_000)

@@ -12,12 +12,12 @@ from repeated_blocks import layers_of_blocks, problem_with_blocks
 
 import solver.ideal_dp
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
-from solver.dominance import simplify
 from solver.hardware import STAGING_HOST
-from solver.ideals import collapse, list_ideals
+from solver.ideals.ideals import collapse, list_ideals
+from solver.ideals.repeated_chains import RepeatedChains, repeated_chains
 from solver.problem import ColocationGroup, Weight
 from solver.reduce import condense
-from solver.repeated_chains import RepeatedChains, repeated_chains
+from solver.reducing.dominance import simplify
 from solver.result import SolveStatus
 
 LIMITS = SolveLimits(workers=1)

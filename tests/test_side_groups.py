@@ -5,8 +5,8 @@ import random
 from random_problems import random_problem
 
 from solver import Device, Operator, PartitionProblem, Weight
+from solver.improving.side_groups import SideGroups
 from solver.reduce import condense
-from solver.side_groups import SideGroups
 
 
 def path_with_sides():

@@ -21,11 +21,11 @@ from solver import (
     evaluate,
     solve,
 )
+from solver.bounding.linear_bounds import least_times_ns
 from solver.bounds import StageWindows
-from solver.linear_bounds import least_times_ns
 from solver.reduce import condense
-from solver.skeleton import MOST_WIDE_NETS, Skeleton
-from solver.skeleton_bound import SkeletonBound
+from solver.skeletons.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.skeletons.skeleton_bound import SkeletonBound
 
 LINK = Interconnect(default=Link(bandwidth_bytes_per_s=10**9, latency_ns=0))
 

@@ -8,12 +8,12 @@ import pytest
 from test_skeleton_bound import LINK, decoder
 
 from solver import Device, Operator, PartitionProblem, Weight
-from solver.ideals import membership
-from solver.linear_bounds import least_times_ns
+from solver.bounding.linear_bounds import least_times_ns
+from solver.ideals.ideals import membership
 from solver.reduce import condense
-from solver.skeleton import MOST_WIDE_NETS, Skeleton
-from solver.skeleton_loose import Loose
-from solver.skeleton_supply import supply_ns
+from solver.skeletons.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.skeletons.skeleton_loose import Loose
+from solver.skeletons.skeleton_supply import supply_ns
 
 
 def descendants(units):

@@ -7,10 +7,10 @@ import pytest
 from test_skeleton_bound import decoder
 
 from solver import PartitionPlan, evaluate
-from solver.linear_bounds import least_times_ns
+from solver.bounding.linear_bounds import least_times_ns
 from solver.reduce import condense
-from solver.skeleton import MOST_WIDE_NETS, Skeleton
-from solver.skeleton_stages import StageCosts
+from solver.skeletons.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.skeletons.skeleton_stages import StageCosts
 
 
 def plan_in_order(problem, rng):

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from random_problems import random_plan, random_problem
 
 from solver.evaluate import evaluate
+from solver.evaluating.step import PipelineStep
 from solver.spans import Span, spans
-from solver.step import PipelineStep
 from solver.timeline import PipelineTimes
 
 SEEDS = st.integers(0, 100_000)

@@ -3,8 +3,8 @@
 import numpy as np
 
 from solver import Device, GraphInput, Operator, PartitionPlan, PartitionProblem, Weight
-from solver.layout import Layout
-from solver.stage_memory import (
+from solver.evaluating.layout import Layout
+from solver.evaluating.stage_memory import (
     StageMemory,
     microbatches_in_flight,
     received_bytes_of,

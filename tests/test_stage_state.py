@@ -5,8 +5,8 @@ import random
 from random_problems import random_problem
 
 from solver import PartitionPlan, evaluate
+from solver.improving.stage_state import StageState
 from solver.reduce import condense
-from solver.stage_state import StageState
 
 
 def in_order(state, unit, target):

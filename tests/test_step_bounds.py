@@ -6,8 +6,8 @@ import random
 import pytest
 from random_pipelines import random_settings, random_times
 
+from solver.evaluating.step_bounds import gpipe_step_ns, step_bound_ns
 from solver.schedules import action_tables
-from solver.step_bounds import gpipe_step_ns, step_bound_ns
 from solver.timeline import PipelineTimes, timeline
 
 

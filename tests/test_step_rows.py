@@ -5,11 +5,11 @@ from oracle import brute_force
 from ortools.sat.python import cp_model
 from random_problems import random_plan, random_problem, to_instance
 
-from solver import step_rows
 from solver.bounds import StageBounds
 from solver.cp_sat import solve_cp_sat
 from solver.evaluate import evaluate
 from solver.formulation import CpSatFormulation
+from solver.modelling import step_rows
 from solver.reduce import condense
 from solver.result import SolveLimits, SolveStatus
 

@@ -5,8 +5,8 @@ from random_problems import random_plan, random_problem
 
 from solver import Device, Interconnect, Operator, PartitionPlan, PartitionProblem
 from solver.evaluate import evaluate
+from solver.improving.step_search import improve_step
 from solver.reduce import condense
-from solver.step_search import improve_step
 
 
 def test_a_chain_cut_badly_is_cut_well():

@@ -12,7 +12,7 @@ import numpy as np
 
 from experiments.pipelines.pipeline_group import MeasuredPlan
 from solver import PartitionPlan, PartitionProblem, evaluate
-from solver.relays import positions_of, relay_hops
+from solver.evaluating.relays import positions_of, relay_hops
 from solver.schedules import action_tables
 from solver.timeline import simulate
 

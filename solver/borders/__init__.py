@@ -1,0 +1,1 @@
+"""A bound from the borders that can exist between articulation units."""

@@ -1,0 +1,1 @@
+"""What every plan takes: windows of positions, minimum cuts, linear programs."""

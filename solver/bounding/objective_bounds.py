@@ -1,0 +1,89 @@
+"""Lower bounds of objectives that need no model of the whole problem."""
+
+from __future__ import annotations
+
+import math
+
+from solver.bounding.direct import direct
+from solver.bounding.relaxed_bounds import least_value
+from solver.bounds import StageBounds
+from solver.branching.restated import RestatedProblem
+from solver.problem import ObjectiveName
+from solver.result import SolveResult
+from solver.skeletons.skeleton_bound import SkeletonBound
+
+
+class ObjectiveBounds:
+    """What is known of the objectives of all plans.
+
+    Parameters
+    ----------
+    restated : RestatedProblem
+    known : SolveResult, optional
+        Another solver's answer, whose bounds are taken over.
+
+    Attributes
+    ----------
+    stage_bounds : StageBounds
+        Of the units with identical blocks in order.
+    """
+
+    def __init__(self, restated: RestatedProblem, known: SolveResult | None) -> None:
+        self._restated = restated
+        self._problem = restated.problem
+        self._known = known
+        self._least_ns: int | None = None
+        self.stage_bounds = StageBounds(restated.identical.ordered())
+
+    def least(self, name: ObjectiveName) -> int:
+        """Return a lower bound of an objective over all plans."""
+        least = 0
+        if name == "bottleneck":
+            if self._least_ns is None:
+                self._least_ns = self.stage_bounds.least_bottleneck_ns(self._restated.slots)
+            least = self._least_ns
+        if name == "step":
+            least = least_value(direct(self._restated.units), "step", None)
+            if not self._problem.interconnect.overlap:
+                least = max(least, self._problem.microbatches * self.least("bottleneck"))
+        if name == "devices":
+            least = self.stage_bounds.least_devices()
+        if name == self._problem.objective[0] and self._known is not None:
+            least = max(least, *(self._known.objective_bounds or (0,))[:1])
+        return least
+
+    def look_at_ideals(self, ceiling: int, end_s: float | None, bound_end_s: float | None) -> None:
+        """Take over the bound and the windows of :class:`SkeletonBound`, where they apply.
+
+        Parameters
+        ----------
+        ceiling : int
+            Only plans with at most this value of the first objective are of interest.
+        end_s, bound_end_s : float or None
+            By when stages must be listed, and from when on no better bound is looked for, on the
+            clock of ``time.perf_counter``.
+        """
+        restated, slots = self._restated, self._restated.slots
+        if (
+            self._problem.objective[0] != "bottleneck"
+            or slots < 2
+            or not SkeletonBound.applies(restated.units)
+        ):
+            return
+        if len(restated.kinds) > 1 and restated.orders(every_length=False):
+            # Linear programs of single orders say more, and ask for windows of each.
+            return
+        least = self.least("bottleneck")
+        order = self._problem.devices[:slots] if len(restated.kinds) == 1 else None
+        windows = self.stage_bounds.windows(slots, ceiling, order)
+        if windows.empty:
+            return
+        bound = SkeletonBound.of(
+            restated.units, slots, ceiling, windows, math.inf if end_s is None else end_s
+        )
+        if bound is not None:
+            self.stage_bounds.narrow_by(bound)
+            found = bound.least_bottleneck_ns(
+                least, math.inf if bound_end_s is None else bound_end_s
+            )
+            self._least_ns = max(least, min(found, ceiling))

@@ -1,0 +1,256 @@
+"""Looks for better plans in one branch."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from solver.bounding.closure_lp import closure_bound_ns
+from solver.bounding.linear_bounds import PositionBound
+from solver.bounds import BorderIdeals, StageBounds, StageWindows
+from solver.branching.branches import Branch, Branches
+from solver.branching.model_run import Answer, Question, run_model
+from solver.branching.restated import RestatedProblem
+from solver.budget import Budget
+from solver.formulation import CpSatFormulation
+from solver.modelling.border_rows import add_border_ideals
+from solver.modelling.cut_rows import narrowed
+from solver.plan import PartitionPlan
+from solver.result import Progress, SolveLimits
+
+NAME = "cp-sat"
+"""The exact solver's, in answers and progress."""
+_MODEL_S_PER_PLACE = 2.5e-4
+"""Time that a model takes to be made, for each position that a unit may have."""
+_PROGRAM_SHARE = 0.2
+"""Of the time left, at most this much goes into the linear programs of a branch."""
+_RESTART_GAIN_PERMILLE = 10
+"""A better incumbent by this much is worth new stage windows and a new presolve."""
+
+
+class BranchSearch:
+    """Searches the branches of one objective, whichever it is asked for.
+
+    Parameters
+    ----------
+    restated : RestatedProblem
+    stage_bounds : StageBounds
+        Of the units with identical blocks in order.
+    branches : Branches
+    limits : SolveLimits
+    budget : Budget
+    """
+
+    def __init__(
+        self,
+        restated: RestatedProblem,
+        stage_bounds: StageBounds,
+        branches: Branches,
+        limits: SolveLimits,
+        budget: Budget,
+    ) -> None:
+        self._restated = restated
+        self._stage_bounds = stage_bounds
+        self._limits = limits
+        self._budget = budget
+        self.branches = branches
+
+    def border_ideals(self, branch: Branch, limit_ns: int | None) -> BorderIdeals | None:
+        """Return what plans of a branch within a limit can have before each border, if known."""
+        devices = self._restated.devices(branch.order)
+        return self._stage_bounds.border_ideals(branch.slots, limit_ns, devices, branch.chunks)
+
+    def search(
+        self,
+        branch: Branch,
+        slice_s: float | None,
+        *,
+        within: int | None = None,
+        beyond: bool = False,
+    ) -> None:
+        """Look for a plan of `branch` that is better than the incumbent.
+
+        Parameters
+        ----------
+        branch : Branch
+        slice_s : float or None
+            The most time for it.
+        within : int, optional
+            Only where plans within this limit are.
+        beyond : bool
+            Beyond the limit too, if plans are there.
+        """
+        best = self.branches.best
+        if best is not None and branch.bound >= best:
+            branch.closed = True
+            return
+        ceiling = best if within is None else within
+        windows, largest_load_ns = self._windows(branch, ceiling)
+        if windows.empty:
+            _refute(branch, within)
+            return
+        if within is None and self._is_refuted(branch, ceiling):
+            branch.closed = True
+            return
+        if not self._has_time_for(windows):
+            # All plans below a limit are only some of the branch's.
+            branch.spent = within is None
+            return
+        formulation = CpSatFormulation(
+            self._restated.units,
+            windows,
+            branch.slots,
+            chunks=branch.chunks,
+            largest_load_ns=best if beyond else largest_load_ns,
+            order=branch.order,
+            use_all=self._uses_all(branch),
+            all_rounds=self._restated.has_steps,
+            identical=self._restated.identical,
+        )
+        ideals = self.border_ideals(branch, largest_load_ns)
+        if ideals is not None:
+            add_border_ideals(formulation.stages, ideals)
+        question = self._question(formulation, within, beyond=beyond)
+        report = None
+        if self._limits.on_progress is not None:
+            report = partial(self._report, branch)
+        answer = run_model(question, self._limits, self._budget, slice_s, report)
+        self._conclude(branch, question, answer)
+
+    def _windows(self, branch: Branch, ceiling: int | None) -> tuple[StageWindows, int | None]:
+        """Return the stage windows of plans that are at least as good as the incumbent."""
+        problem = self._restated.problem
+        limits = dict(self.branches.earlier)
+        if ceiling is not None:
+            limits[self.branches.objective] = ceiling
+        largest_load_ns = limits.get("bottleneck")
+        if "step" in limits and not problem.interconnect.overlap:
+            # Every microbatch takes a device as long as its load says.
+            load_ns = limits["step"] // problem.microbatches
+            largest_load_ns = load_ns if largest_load_ns is None else min(largest_load_ns, load_ns)
+        windows = self._stage_bounds.windows(
+            branch.slots, largest_load_ns, self._restated.devices(branch.order), branch.chunks
+        )
+        positions = branch.slots * branch.chunks
+        return narrowed(self._restated.units, windows, positions), largest_load_ns
+
+    def _is_refuted(self, branch: Branch, ceiling: int | None) -> bool:
+        """Whether linear programs prove that a branch has no better bottleneck; asked once."""
+        units, devices = self._restated.units, self._restated.devices(branch.order)
+        if self.branches.objective != "bottleneck" or ceiling is None:
+            return False
+        if branch.relaxed or devices is None or branch.chunks > 1:
+            return False
+        if not self._restated.is_large or not PositionBound.applies(units):
+            return False
+        branch.relaxed = True
+        left_s = self._budget.wall_remaining_s
+        branch.bound = closure_bound_ns(
+            self._stage_bounds,
+            units,
+            devices,
+            at_least=branch.bound,
+            ceiling_ns=ceiling,
+            time_limit_s=None if left_s is None else _PROGRAM_SHARE * left_s,
+        )
+        return branch.bound >= ceiling
+
+    def _has_time_for(self, windows: StageWindows) -> bool:
+        """Whether the model can be made within the time that is left."""
+        left_s = self._budget.wall_remaining_s
+        places = sum(windows.last) - sum(windows.first) + len(windows.first)
+        return (
+            left_s is None
+            or self.branches.best is None
+            or not self._restated.is_large
+            or _MODEL_S_PER_PLACE * places < left_s
+        )
+
+    def _uses_all(self, branch: Branch) -> bool:
+        """Whether the branch has only plans with a device in every slot.
+
+        Needed where the number of used devices matters, and what depends on it is no constant of
+        the position: alignment to the right fixes it only with one chunk of equal devices.
+        """
+        restated = self._restated
+        if not restated.depends_on_count:
+            return False
+        if restated.has_steps:
+            return True
+        return restated.chunks > 1 or (branch.order is not None and len(restated.kinds) > 1)
+
+    def _question(
+        self, formulation: CpSatFormulation, within: int | None, *, beyond: bool
+    ) -> Question:
+        """Add limits on the objectives, and the incumbent as a hint where it is a solution."""
+        branches, best = self.branches, self.branches.best
+        stages = formulation.stages
+        for earlier, value in branches.earlier.items():
+            stages.model.add(formulation.objective(earlier).expression <= value)
+        target = formulation.objective(branches.objective)
+        stages.model.minimize(target.expression)
+        choice = None
+        if branches.incumbent.plan is not None and within is None:
+            # The incumbent's own branch keeps it as a solution: a full hint is worth more there.
+            choice = stages.choice_of(branches.incumbent.plan)
+        if choice is not None:
+            stages.set_hint(choice)
+        elif within is not None and not beyond:
+            stages.model.add(target.expression <= within)
+        elif best is not None:
+            stages.model.add(target.expression <= best - 1)
+        restart_at = None
+        # When a run stops after a solution depends on the clock.
+        if branches.objective == "bottleneck" and not self._limits.deterministic:
+            restart_at = None if best is None else best * (1000 - _RESTART_GAIN_PERMILLE) // 1000
+        is_exact = "step" not in (*branches.earlier, branches.objective)
+        is_exact = is_exact or formulation.step.is_exact
+        return Question(
+            stages,
+            best,
+            is_hinted=choice is not None,
+            within=within,
+            restart_at=restart_at,
+            judge=None if is_exact else self._judge,
+        )
+
+    def _judge(self, plan: PartitionPlan) -> int:
+        self.branches.incumbent.offer(plan)
+        assert self.branches.best is not None
+        return self.branches.best
+
+    def _report(self, branch: Branch, best: int | None, bound: int) -> None:
+        """Tell the caller of the incumbent, and of the bound over all branches."""
+        assert self._limits.on_progress is not None
+        least = self.branches.least(branch, bound)
+        elapsed_s = self._budget.elapsed_s
+        self._limits.on_progress(Progress(NAME, self.branches.objective, best, least, elapsed_s))
+
+    def _conclude(self, branch: Branch, question: Question, answer: Answer) -> None:
+        """Note what an answer says of its branch, and offer its plan."""
+        if answer.bound is None:
+            _refute(branch, question.within)
+            return
+        branch.bound = max(branch.bound, answer.bound)
+        if answer.plan is None:
+            return
+        evaluation = self.branches.incumbent.offer(answer.plan)
+        if question.judge is not None:
+            branch.spent = answer.is_optimal
+            return
+        name = self.branches.objective
+        value = evaluation.value(name)
+        assert answer.value is not None
+        assert value <= answer.value, (name, value, answer.value)
+        if answer.is_optimal and (question.within is None or value <= question.within):
+            assert value == branch.bound, (
+                f"the model proves {name} = {branch.bound}, but the evaluator says {value}"
+            )
+            branch.closed = True
+
+
+def _refute(branch: Branch, within: int | None) -> None:
+    """Note that a branch has no plan that is looked for."""
+    if within is None:
+        branch.closed = True
+    else:
+        branch.bound = max(branch.bound, within + 1)

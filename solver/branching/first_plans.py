@@ -1,0 +1,238 @@
+"""Finds the first incumbent, which models start from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from solver.bounding.objective_bounds import ObjectiveBounds
+from solver.branching.incumbent import Incumbent
+from solver.branching.restated import RestatedProblem
+from solver.budget import Budget
+from solver.chain import solve_chain
+from solver.cuts import is_hand_made
+from solver.evaluate import evaluate
+from solver.greedy import solve_greedy
+from solver.improving.neighbourhoods import improve_by_neighbourhoods
+from solver.improving.order_search import search_orders
+from solver.local_search import first_incumbents
+from solver.plan import PartitionPlan
+from solver.problem import PartitionProblem
+from solver.result import SolveLimits, SolveResult, SolveStatus
+
+_NEAR_PERMILLE = 10
+"""An incumbent so near its bound is good enough to start with."""
+_WAY_PERMYRIAD = (5, 20, 80, 320)
+"""How far above the bound on borders its own plans are looked for, until they keep to that."""
+_WITHOUT_HOST_SHARE = 0.4
+"""Of the time left, at most this much goes into plans without a host."""
+_ORDERS_SHARE = 0.15
+"""Of the time left, at most this much goes into cuts of several orders."""
+_LOCAL_SEARCH_SHARE = 0.12
+"""Of the time left, at most this much goes into local search, and as much into sub-solves."""
+_FEW_MOVES_PER_UNIT = 100
+"""Moves of local search on smaller graphs, which the model often solves at once."""
+_IDEALS_SHARE = 0.35
+"""Of the time left, at most this much goes into listing stages between ideals."""
+_IDEALS_BOUND_SHARE = 0.6
+"""At most this much goes into that and the bound from them."""
+_NEIGHBOURHOODS_S = 6.0
+_NEIGHBOURHOODS = 40
+"""Most seconds, or sub-solves of a deterministic run, that improve the first incumbent."""
+
+
+class FirstPlans:
+    """Finds the first incumbent of one run of the exact solver.
+
+    Parameters
+    ----------
+    restated : RestatedProblem
+    bounds : ObjectiveBounds
+        Says when a plan is good enough; learns from the incumbent.
+    incumbent : Incumbent
+        Is offered every plan.
+    limits : SolveLimits
+    budget : Budget
+    known : SolveResult or None
+        Another solver's answer.
+    solve : callable
+        The exact solver itself, for a smaller problem: of limits and a budget of its own.
+    """
+
+    def __init__(
+        self,
+        restated: RestatedProblem,
+        bounds: ObjectiveBounds,
+        incumbent: Incumbent,
+        limits: SolveLimits,
+        budget: Budget,
+        known: SolveResult | None,
+        solve: Callable[[PartitionProblem, SolveLimits, Budget], SolveResult],
+    ) -> None:
+        self._restated = restated
+        self._problem = restated.problem
+        self._bounds = bounds
+        self._incumbent = incumbent
+        self._limits = limits
+        self._budget = budget
+        self._known = known
+        self._solve = solve
+
+    def find(self) -> None:
+        """Offer plans of all sources, and what local search and sub-solves make of them."""
+        target = self._bounds.least(self._problem.objective[0])
+        starts: list[PartitionPlan] = []
+        for source in (
+            self._known_plan,
+            self._plans_along_borders,
+            self._baselines,
+            self._plan_without_host,
+            self._cut_of_orders,
+        ):
+            for plan in source():
+                # Only such plans are hints for the model of the simplified problem.
+                starts.append(self._restated.simplified.repair(plan))
+                self._incumbent.offer(starts[-1])
+        before = self._incumbent.value(0)
+        if before is not None and before <= target * (1000 + _NEAR_PERMILLE) // 1000:
+            # The model closes so small a gap sooner than a search that proves nothing.
+            return
+        self._improve_by_moves(starts, target)
+        value = self._incumbent.value(0)
+        if value is None or not self._restated.is_large:
+            return
+        self._bounds.look_at_ideals(
+            value,
+            self._budget.deadline_s(_IDEALS_SHARE),
+            self._budget.deadline_s(_IDEALS_BOUND_SHARE),
+        )
+        # Where moves gain next to nothing, sub-solves seldom gain more.
+        if before is None or value <= before * (1000 - _NEAR_PERMILLE) // 1000:
+            self._improve_by_neighbourhoods(target)
+
+    # -- sources of plans, each asked for the next one after the last was offered -------------
+
+    def _known_plan(self) -> Iterator[PartitionPlan]:
+        """Yield the plan of another solver's answer."""
+        if self._known is not None and self._known.status is SolveStatus.FEASIBLE:
+            assert self._known.plan is not None
+            yield self._known.plan
+
+    def _plans_along_borders(self) -> Iterator[PartitionPlan]:
+        """Yield the plans behind the bound on borders (:mod:`solver.borders.border_bound`)."""
+        borders = self._bounds.stage_bounds.borders
+        if borders is None or self._problem.objective[0] != "bottleneck":
+            return
+        least_ns = self._bounds.least("bottleneck")
+        for permyriad in _WAY_PERMYRIAD:
+            limit_ns = least_ns + least_ns * permyriad // 10_000
+            value = self._incumbent.value(0)
+            if value is not None and value <= limit_ns:
+                break
+            plan = borders.plan(limit_ns)
+            if plan is not None and evaluate(self._problem, plan).feasible:
+                yield plan
+
+    def _baselines(self) -> Iterator[PartitionPlan]:
+        """Yield what the baselines find."""
+        for baseline in (solve_chain, solve_greedy):
+            limits = replace(self._limits, time_limit_s=self._budget.wall_remaining_s)
+            result = baseline(self._problem, limits)
+            if result.plan is not None and result.objective_values is not None:
+                yield result.plan
+
+    def _plan_without_host(self) -> Iterator[PartitionPlan]:
+        """Yield a plan that leaves out a host, which the best plan often does.
+
+        Transfers to a host cost it nothing. So fewer units can be merged than for the other
+        devices alone, and every order of devices with it is harder to search.
+        """
+        problem = self._problem
+        others = tuple(device for device in problem.devices if not device.is_host)
+        if (
+            problem.interconnect.charging != "host_staged"
+            or not 0 < len(others) < len(problem.devices)
+            or problem.objective[0] != "bottleneck"
+            or not self._restated.is_large
+            or any(allowed is not None for allowed in self._restated.units.allowed_devices)
+            # Fewer devices may be too few stages.
+            or is_hand_made(problem)
+        ):
+            return
+        # A bound of these plans is none of all plans, so nobody hears of it.
+        limits = replace(self._limits, on_progress=None)
+        if self._budget.remaining_s is not None:
+            share_s = _WITHOUT_HOST_SHARE * self._budget.remaining_s
+            limits = replace(limits, time_limit_s=share_s)
+        gone = {device.name for device in problem.devices if device.is_host}
+        links = problem.interconnect.links.items()
+        interconnect = replace(
+            problem.interconnect, links={k: v for k, v in links if gone.isdisjoint(k)}
+        )
+        without = problem.replace(devices=others, interconnect=interconnect)
+        spent = Budget(limits)
+        plan = self._solve(without, limits, spent).plan
+        self._budget.add(spent)
+        if plan is not None:
+            yield plan
+
+    def _cut_of_orders(self) -> Iterator[PartitionPlan]:
+        """Yield the best cut of orders that make shared values at different places.
+
+        Where a maker pays for each device that reads, much depends on them.
+        """
+        problem, restated = self._problem, self._restated
+        if (
+            problem.objective[0] == "bottleneck"
+            and problem.interconnect.charging == "peer_to_peer"
+            and problem.chunks_per_device == 1
+            and restated.is_large
+            and not is_hand_made(problem)
+        ):
+            plan = search_orders(
+                restated.units,
+                seed=self._limits.seed,
+                target=self._bounds.least("bottleneck"),
+                deadline_s=self._budget.deadline_s(_ORDERS_SHARE),
+            )
+            if plan is not None:
+                yield plan
+
+    # -- better plans ---------------------------------------------------------------------
+
+    def _improve_by_moves(self, starts: list[PartitionPlan], target: int) -> None:
+        """Offer what local search makes of `starts`, and of cuts of its own."""
+        restated = self._restated
+        plan = first_incumbents(
+            restated.units,
+            starts,
+            seed=self._limits.seed,
+            max_iterations=None if restated.is_large else _FEW_MOVES_PER_UNIT * len(restated.units),
+            target=target,
+            deadline_s=self._budget.deadline_s(_LOCAL_SEARCH_SHARE),
+        )
+        if plan is not None:
+            self._incumbent.offer(plan)
+
+    def _improve_by_neighbourhoods(self, target: int) -> None:
+        """Offer what sub-solves around the borders of stages make of the incumbent."""
+        units, plan = self._restated.units, self._incumbent.plan
+        assert plan is not None
+        if self._limits.deterministic:
+            better = improve_by_neighbourhoods(
+                units, plan, max_solves=_NEIGHBOURHOODS, seed=self._limits.seed, target=target
+            )
+        else:
+            time_s = _NEIGHBOURHOODS_S
+            if self._budget.remaining_s is not None:
+                time_s = min(time_s, _LOCAL_SEARCH_SHARE * self._budget.remaining_s)
+            better = improve_by_neighbourhoods(
+                units,
+                plan,
+                deadline_s=time.perf_counter() + time_s,
+                workers=self._limits.worker_count,
+                seed=self._limits.seed,
+                target=target,
+            )
+        self._incumbent.offer(better)

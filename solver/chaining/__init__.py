@@ -1,0 +1,1 @@
+"""What cuts an order into contiguous stages, and the orders to cut."""

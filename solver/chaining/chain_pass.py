@@ -1,0 +1,377 @@
+"""One sweep of the interval dynamic program over a fixed order of units.
+
+Suffixes [i, n) are solved from right to left. ``best[s, i]`` is the least cost of running
+[i, n) on the set of devices s; one transition puts [i, j) on a device of kind k and the rest
+on s without it. Only ends j within the memory of the largest device, and within the best
+bottleneck known from a first pass over few cuts, are looked at: O(n * window) per transition.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from solver.chaining.segments import Ints, SegmentRow, SegmentRows
+from solver.cuts import block_starts, unit_stages
+from solver.device_sets import Moves, ViableStates
+from solver.hardware import STAGING_HOST, Device
+from solver.net_times import both_ways
+from solver.plan import PartitionPlan
+from solver.problem import PartitionProblem
+from solver.reduce import UnitGraph
+from solver.training import most_in_flight
+
+_INFINITE = 1 << 61
+
+
+class ChainPass:
+    """One sweep from the right end to the left for one objective."""
+
+    def __init__(
+        self,
+        problem: PartitionProblem,
+        units: UnitGraph,
+        moves: Moves,
+        cuts: Ints,
+        objective: str,
+        ceilings: dict[str, int],
+        stage_count: int | None,
+    ) -> None:
+        self.problem = problem
+        self.units = units
+        self.moves = moves
+        self.cuts = cuts
+        # For a step the bottleneck is minimised, with every number of devices.
+        self.every_size = objective == "step"
+        self.objective = "bottleneck" if self.every_size else objective
+        self.ceilings = ceilings
+        self.staged = problem.interconnect.charging == "host_staged"
+        self.relayed = problem.interconnect.charging == "relayed"
+        send, receive, self.profile_of = self._profiles()
+        self.send_table = send
+        self.rows = SegmentRows(units, receive, relayed=self.relayed)
+        length = self.rows.length
+        self.length = length
+        states = len(moves.sizes)
+        self.best = np.full((states, length + 1), _INFINITE, dtype=np.int64)
+        self.best[0, length] = 0
+        self.end = np.full((states, length + 1), length + 1, dtype=np.int64)
+        self.rest = np.zeros((states, length + 1), dtype=np.int64)
+        self.kind = np.full((states, length + 1), -1, dtype=np.int64)
+        # send[profile][state, j]: what [start, j) pays when the rest from j is on `state`.
+        send_states = 1 if self.staged else states
+        self.send = [np.zeros((send_states, length + 1), dtype=np.int64) for _ in send]
+        if self.relayed:
+            by_place = [[times[index] for index in self.rows.order] for times in send]
+            self.send = [self.rows.crossing(times)[None, :] for times in by_place]
+        # A rest has one device less, so it is on the level before.
+        sizes = np.array(moves.sizes)
+        self.levels = [np.flatnonzero(sizes == size) for size in range(1, int(sizes.max()) + 1)]
+        self.needs_loads = self.objective in ("bottleneck", "latency") or "bottleneck" in ceilings
+        self.work = self._work_before()
+        self.banned = self._banned_before()
+        self.block_ends = np.array([*block_starts(units), length], dtype=np.int64)
+        self.stage_count = stage_count
+        self.elsewhere = self._pinned_elsewhere_before()
+        self.viable = ViableStates(units, moves, ceilings.get("bottleneck"))
+        self.transitions = [
+            np.array(transitions, dtype=np.int64).reshape(-1, 2).T for transitions in moves.moves
+        ]
+
+    # -- tables ---------------------------------------------------------------------------
+
+    def _profiles(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
+        """Return send and receive times of all operators by profile, and each kind's profile."""
+        send: list[list[int]] = []
+        receive: list[list[int]] = []
+        profile_of: list[int] = []
+        known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        for device in self.moves.kinds:
+            pair = (
+                tuple(self._times(device, sends=True)),
+                tuple(self._times(device, sends=False)),
+            )
+            if pair not in known:
+                known[pair] = len(send)
+                send.append(list(pair[0]))
+                receive.append(list(pair[1]))
+            profile_of.append(known[pair])
+        return send, receive, profile_of
+
+    def _times(self, device: Device, *, sends: bool) -> list[int]:
+        count = len(self.problem.operators)
+        if self.staged:
+            if device.is_host:
+                return [0] * count
+            partners = [STAGING_HOST]
+        else:
+            names = itertools.chain.from_iterable(self.moves.names)
+            partners = [name for name in names if name != device.name] or [device.name]
+        ends = [(device.name, p) if sends else (p, device.name) for p in partners]
+        links = {both_ways(self.problem.interconnect, *pair) for pair in ends}
+        # Times of values that nobody reads may not fit 64 bits.
+        arrays = self.problem.arrays
+        is_sent = np.diff(arrays.readers.start[: count + 1]) > 0
+        sent = np.flatnonzero(is_sent | arrays.is_output if self.relayed else is_sent)
+        times = [self.problem.arrays.transfer_ns(sent, *pair) for pair in links]
+        slowest = np.zeros(count, dtype=np.int64)
+        slowest[sent] = np.max(times, axis=0)
+        result: list[int] = slowest.tolist()
+        return result
+
+    def _work_before(self) -> list[Ints]:
+        before: dict[str, Ints] = {}
+        for device in self.moves.kinds:
+            name = device.device_class
+            if name not in before:
+                work = self.problem.arrays.latency_ns(name)[self.rows.order]
+                before[name] = np.concatenate([[0], np.cumsum(work)])
+        return [before[device.device_class] for device in self.moves.kinds]
+
+    def _banned_before(self) -> list[Ints | None]:
+        """Count, before each place, the operators that a kind may not run; None if it may all."""
+        banned: list[Ints | None] = []
+        if all(allowed is None for allowed in self.units.allowed_devices):
+            return [None] * len(self.moves.kinds)
+        for device in self.moves.kinds:
+            flags = [
+                self.units.allowed_devices[unit] is not None
+                and device.name not in (self.units.allowed_devices[unit] or ())
+                for unit, members in enumerate(self.units.members)
+                for _ in members
+            ]
+            if any(flags):
+                banned.append(np.concatenate([[0], np.cumsum(flags, dtype=np.int64)]))
+            else:
+                banned.append(None)
+        return banned
+
+    def _pinned_elsewhere_before(self) -> Ints:
+        """Count, by stage and before each place, the operators pinned to other stages."""
+        if self.stage_count is None:
+            return np.zeros((0, self.length + 1), dtype=np.int64)
+        pinned = [
+            stages[0] if stages else -1
+            for stages, members in zip(unit_stages(self.units), self.units.members, strict=True)
+            for _ in members
+        ]
+        stage_at = np.array(pinned, dtype=np.int64)
+        numbers = np.arange(self.stage_count)[:, None]
+        other = (stage_at[None, :] >= 0) & (stage_at[None, :] != numbers)
+        before = np.zeros((len(numbers), self.length + 1), dtype=np.int64)
+        before[:, 1:] = np.cumsum(other, axis=1)
+        return before
+
+    # -- the sweep ------------------------------------------------------------------------
+
+    def run(self) -> list[PartitionPlan]:
+        """Return the best plan found, if any; for a step that of each number of devices."""
+        starts = set(self.cuts.tolist())
+        end = self.length
+        for start in range(self.length - 1, -1, -1):
+            self.rows.step()
+            if self.needs_loads and not self.relayed:
+                self._charge_sends(start)
+            if start not in starts:
+                continue
+            row = self.rows.row(end)
+            reach = self._reach(row)
+            if reach == 0:
+                return []
+            # The window's end never moves right as the start moves left.
+            end = start + reach
+            self._extend(row, reach)
+        values = self.best[:, 0]
+        groups = self.levels if self.every_size else [np.arange(len(values))]
+        states = [int(group[np.argmin(values[group])]) for group in groups if len(group)]
+        return [self._plan(state) for state in states if values[state] < _INFINITE]
+
+    def _reach(self, row: SegmentRow) -> int:
+        """Return how many operators from the start fit the block, largest device and ceiling."""
+        block_end = self.block_ends[np.searchsorted(self.block_ends, row.start, side="right")]
+        count = min(len(row.weights_bytes), int(block_end) - row.start)
+        capacities = [device.memory_bytes for device in self.moves.kinds]
+        limits = [capacity for capacity in capacities if capacity is not None]
+        if len(limits) == len(capacities):
+            # Both parts only grow as the segment grows to either side.
+            needed = row.weights_bytes[:count] + row.live_bytes[:count]
+            count = int(np.searchsorted(needed, max(limits), side="right"))
+        ceiling = self.ceilings.get("bottleneck")
+        if ceiling is not None:
+            places = slice(row.start + 1, row.start + 1 + count)
+            least = np.min(
+                [work[places] - work[row.start] for work in self.work], axis=0, initial=_INFINITE
+            )
+            count = int(np.searchsorted(least, ceiling, side="right"))
+        return count
+
+    def _extend(self, row: SegmentRow, reach: int) -> None:
+        """Try all first segments [start, j) with j among the cuts, for every state."""
+        start = row.start
+        low, high = np.searchsorted(self.cuts, [start + 1, start + reach + 1])
+        ends = self.cuts[low:high]
+        if not len(ends):
+            return
+        offset = ends - start - 1
+        viable = self.viable.states(start)
+        for kind, (targets, rests) in enumerate(self.transitions):
+            some = viable[targets]
+            targets, rests = targets[some], rests[some]
+            if not len(targets):
+                continue
+            memory = self._memory(row, offset, targets)
+            cost = self._cost(row, ends, offset, kind, rests, memory)
+            total = self._join(cost, self.best[np.ix_(rests, ends)])
+            choice = np.argmin(total, axis=1)
+            value = total[np.arange(len(choice)), choice]
+            better = value < self.best[targets, start]
+            chosen = targets[better]
+            self.best[chosen, start] = value[better]
+            self.end[chosen, start] = ends[choice[better]]
+            self.rest[chosen, start] = rests[better]
+            self.kind[chosen, start] = kind
+
+    def _memory(self, row: SegmentRow, offset: Ints, targets: Ints) -> Ints:
+        """Return memory by target state and end; all states share a row unless training."""
+        memory = row.weights_bytes[offset] + row.received_bytes[offset] + row.live_bytes[offset]
+        memory += row.waiting_bytes[offset]
+        if not self.problem.is_training:
+            return memory[None, :]
+        # Of one microbatch the live bytes know when it is made.
+        counts = [self._in_flight(self.moves.sizes[target]) for target in targets.tolist()]
+        before: Ints = np.array(counts, dtype=np.int64)[:, None] - 1
+        return memory[None, :] + before * row.saved_bytes[offset][None, :]
+
+    def _in_flight(self, following: int) -> int:
+        """Return the microbatches in flight on the first of the last `following` devices.
+
+        With several chunks per device it depends on the number of all devices; the most is
+        counted.
+        """
+        problem = self.problem
+        most = len(problem.devices) if problem.chunks_per_device > 1 else following
+        return max(
+            most_in_flight(
+                problem.schedule,
+                problem.microbatches,
+                chunks=problem.chunks_per_device,
+                devices=devices,
+                followers=following - 1,
+            )
+            for devices in range(following, most + 1)
+        )
+
+    def _cost(
+        self, row: SegmentRow, ends: Ints, offset: Ints, kind: int, rests: Ints, memory: Ints
+    ) -> Ints:
+        """Return the cost of [start, j) on `kind`, infinite where it breaks a limit."""
+        capacity = self.moves.kinds[kind].memory_bytes
+        allowed = np.ones((len(rests), len(ends)), dtype=np.bool_)
+        if capacity is not None:
+            allowed &= memory <= capacity
+        banned = self.banned[kind]
+        if banned is not None:
+            allowed &= (banned[ends] == banned[row.start])[None, :]
+        if self.stage_count is not None:
+            numbers = self.stage_count - 1 - np.array(self.moves.sizes, dtype=np.int64)[rests]
+            # The first stage starts at the first place, and no other one does.
+            fitting = (numbers == 0) if row.start == 0 else (numbers > 0)
+            before = self.elsewhere[np.maximum(numbers, 0)]
+            allowed &= fitting[:, None] & (before[:, ends] == before[:, [row.start]])
+        permille = np.zeros((1, len(ends)), dtype=np.int64)
+        if capacity is not None:
+            permille = -(-memory * 1000 // capacity)
+        load = np.zeros((1, len(ends)), dtype=np.int64)
+        if self.needs_loads:
+            load = self._load(row, ends, offset, kind, rests)
+        if "bottleneck" in self.ceilings:
+            allowed &= load <= self.ceilings["bottleneck"]
+        if "peak_memory" in self.ceilings:
+            allowed &= permille <= self.ceilings["peak_memory"]
+        if "devices" in self.ceilings:
+            sizes = np.array(self.moves.sizes, dtype=np.int64)[rests]
+            allowed &= (sizes < self.ceilings["devices"])[:, None]
+        cost = {
+            "devices": np.ones((1, len(ends)), dtype=np.int64),
+            "transfer": row.received_values_bytes[offset][None, :],
+            "bottleneck": load,
+            "latency": load,
+            "peak_memory": permille,
+        }[self.objective]
+        result: Ints = np.where(allowed, cost, _INFINITE)
+        return result
+
+    def _load(self, row: SegmentRow, ends: Ints, offset: Ints, kind: int, rests: Ints) -> Ints:
+        profile = self.profile_of[kind]
+        compute = (self.work[kind][ends] - self.work[kind][row.start])[None, :]
+        receive = row.receive_ns[profile][offset][None, :]
+        table = self.send[profile]
+        shared = self.staged or self.relayed
+        send = table[:, ends] if shared else table[np.ix_(rests, ends)]
+        if self.problem.interconnect.overlap:
+            largest: Ints = np.maximum(np.maximum(compute, receive), send)
+            return largest
+        total: Ints = compute + receive + send
+        return total
+
+    def _join(self, cost: Ints, rest: Ints) -> Ints:
+        if self.objective in ("bottleneck", "peak_memory"):
+            joined: Ints = np.maximum(cost, rest)
+        else:
+            joined = np.minimum(cost + rest, _INFINITE)
+        return joined
+
+    # -- sends ----------------------------------------------------------------------------
+
+    def _charge_sends(self, place: int) -> None:
+        """Charge the value of `place` to every segment that starts here or before, by its end."""
+        readers = self.rows.readers[place]
+        if not readers:
+            return
+        operator = self.rows.order[place]
+        single = readers[-2] if len(readers) > 1 else place
+        for profile, table in enumerate(self.send_table):
+            send_ns = table[operator]
+            if not send_ns:
+                continue
+            if self.staged:
+                self.send[profile][:, place + 1 : readers[-1] + 1] += send_ns
+                continue
+            # Ends past the last reader but one leave a single reader in the rest.
+            self.send[profile][:, single + 1 : readers[-1] + 1] += send_ns
+            if single > place:
+                counts = self._segments_reading(place, readers)
+                self.send[profile][:, place + 1 : single + 1] += send_ns * counts
+
+    def _segments_reading(self, place: int, readers: list[int]) -> Ints:
+        """Count, by state and end j, the segments of the best rest from j that read a value.
+
+        Returns an array of shape (states, readers[-2] - place) for j = place + 1, ….
+        """
+        last = readers[-1]
+        span = np.arange(place + 1, last + 1)
+        following = np.array(readers)[np.searchsorted(readers, span)]
+        counts = np.zeros((len(self.moves.sizes), last - place + 1), dtype=np.int64)
+        for states in self.levels:
+            end = self.end[states, place + 1 : last + 1]
+            inside = np.minimum(end, last + 1) - place - 1
+            rest = self.rest[states, place + 1 : last + 1]
+            counts[states, :-1] = (following < end) + counts[rest, inside]
+        return counts[:, : readers[-2] - place]
+
+    # -- the plan -------------------------------------------------------------------------
+
+    def _plan(self, state: int) -> PartitionPlan:
+        free = [list(names) for names in self.moves.names]
+        assignment: dict[str, str] = {}
+        stages: list[str] = []
+        start = 0
+        while start < self.length:
+            device = free[self.kind[state, start]].pop(0)
+            end = int(self.end[state, start])
+            stages.append(device)
+            for place in range(start, end):
+                assignment[self.problem.operators[self.rows.order[place]].name] = device
+            state, start = int(self.rest[state, start]), end
+        return PartitionPlan(assignment, tuple(stages))

@@ -1,0 +1,1 @@
+"""Changed problems and needs without search, which say why nothing fits."""

@@ -1,0 +1,85 @@
+"""Peak memory of many stages at once, of each of which the blocks are known."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solver.arrays import Ints
+from solver.ideals.ideal_costs import Bools
+from solver.ideals.ideals import DROPPED, Blocks
+from solver.reduce import UnitGraph
+
+_MOST_ENTRIES = 1 << 17
+"""Holdings (and operators) times stages that are looked at together, in a cache."""
+_Turns = tuple[tuple[Ints, Ints], ...]
+"""Places and rows: every row once, and in each pair every place at most once."""
+
+
+class StagePeaks:
+    """What stages hold of storages at most, as :mod:`solver.evaluating.stage_memory` says.
+
+    A holding is there from its first operator on; it leaves after its last one, or, if it stays or
+    waits for an operator elsewhere, at the end of the stage. What there is changes after certain
+    operators only, so the sums of all changes, cumulated, are what is held while each operator
+    runs; those of other stages do not count.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    blocks : Blocks
+    """
+
+    def __init__(self, units: UnitGraph, blocks: Blocks) -> None:
+        holdings = units.problem.arrays.holdings
+        block_of = np.array([blocks.block_of[u] for u in units.unit_of_operator()], dtype=np.int64)
+        # What was dropped is no part of any stage: it is in the last row, which is empty.
+        block_of[block_of == DROPPED] = blocks.count
+        self._block_of_operator = block_of
+        self._block = block_of[holdings.operator]
+        self._size_bytes = holdings.size_bytes[:, None]
+        self._starts = _turns(np.maximum(holdings.first, 0))
+        self._ends = _turns(holdings.last + 1)
+        self._stays = np.flatnonzero(holdings.stays)
+        waiting, read = holdings.waits_for.pairs(np.arange(len(self._block)))
+        pairs = np.unique(np.stack([waiting, block_of[read]]), axis=1)
+        waiting, reader = pairs[:, self._block[pairs[0]] != pairs[1]]
+        self._waits = tuple((holding, reader[rows]) for holding, rows in _turns(waiting))
+
+    def peak_bytes(self, inside: Bools) -> Ints:
+        """Return the peak of each stage, given which blocks (rows) each stage (column) has."""
+        count = inside.shape[1]
+        peaks = np.zeros(count, dtype=np.int64)
+        width = max(1, _MOST_ENTRIES // max(len(self._block) + len(self._block_of_operator), 1))
+        for first in range(0, count, width):
+            part = inside[:, first : first + width]
+            padded = np.vstack([part, np.zeros((1, part.shape[1]), dtype=np.bool_)])
+            peaks[first : first + width] = self._peaks(padded)
+        return peaks
+
+    def _peaks(self, inside: Bools) -> Ints:
+        own = inside[self._block]
+        operators = inside[self._block_of_operator]
+        change = np.zeros((len(operators) + 1, inside.shape[1]), dtype=np.int64)
+        held = own * self._size_bytes
+        for place, row in self._starts:
+            change[place] += held[row]
+        leaves = own
+        for holding, reader in self._waits:
+            leaves[holding] &= inside[reader]
+        leaves[self._stays] = False
+        held = leaves * self._size_bytes
+        for place, row in self._ends:
+            change[place] -= held[row]
+        np.cumsum(change, axis=0, out=change)
+        peaks: Ints = (change[:-1] * operators).max(axis=0)
+        return peaks
+
+
+def _turns(places: Ints) -> _Turns:
+    """Divide rows, each with its place, so that no place occurs twice in a part."""
+    rows = np.argsort(places, kind="stable")
+    ordered = places[rows]
+    turn = np.arange(len(rows)) - np.searchsorted(ordered, ordered)
+    return tuple(
+        (ordered[turn == t], rows[turn == t]) for t in range(int(turn.max(initial=-1)) + 1)
+    )

@@ -1,0 +1,1 @@
+"""Searches that improve plans: annealing, orders, exact sub-solves, steps."""

@@ -1,0 +1,170 @@
+"""Search for the topological order whose best cut is best.
+
+Every plan is a cut of some order, and the best cut of an order is quickly found
+(:func:`solver.chain.best_cut`). Where a graph is one long path but for a few groups of units that
+much of it reads, orders that differ in the places of these groups are worth comparing: a local
+search over places that takes a worse plan within a threshold, drawn at random below one that falls
+to nothing (threshold accepting: Dueck and Scheuer, J. Comput. Physics 90, 1990).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solver.chain import best_cut, transition_count
+from solver.chaining.orders import renumbered
+from solver.evaluate import evaluate
+from solver.improving.side_groups import SideGroups
+from solver.local_search import better
+from solver.plan import PartitionPlan
+from solver.reduce import UnitGraph
+
+_WORK = 3_000_000_000
+"""Array entries that all cuts of a search may touch."""
+_CUT_WORK = 100_000_000
+"""Array entries that one cut may touch; beyond that, it looks at some places only."""
+_LEAST_CUTS, _MOST_CUTS = 4, 60
+"""Orders to cut."""
+_MOST_GROUPS = 24
+"""Groups to move; with more, single ones say little."""
+_FAR = 4
+"""A group is worth moving by the average work of a device divided by this."""
+_WORSE = 0.05
+"""A new plan may be worse than the last one by this part of it at first, by nothing at the end."""
+_MOVES = (1, 1, 2, 3)
+"""Groups that move at once, each number as often as it is listed."""
+
+
+def search_orders(
+    units: UnitGraph, *, seed: int = 0, target: int = 0, deadline_s: float | None = None
+) -> PartitionPlan | None:
+    """Return the best plan among cuts of orders that make shared values at different places.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    seed : int
+    target : int
+        Stop when the first objective, in its own unit, reaches this.
+    deadline_s : float, optional
+        On ``time.perf_counter``. Until then the result depends on nothing but the arguments.
+
+    Returns
+    -------
+    PartitionPlan or None
+        Feasible. None if there is nothing to move, or no cut fits.
+    """
+    sides = SideGroups.of(units)
+    movable = _movable(units, sides)
+    if not 0 < len(movable) <= _MOST_GROUPS:
+        return None
+    search = _Search(units, sides, movable, random.Random(seed))
+    return search.run(target, deadline_s)
+
+
+def _movable(units: UnitGraph, sides: SideGroups) -> list[int]:
+    """Return the shared groups that different stages may run."""
+    classes = {device.device_class for device in units.problem.devices}
+    work_ns = [min(times) for times in zip(*map(units.latency_ns, sorted(classes)), strict=True)]
+    average_ns = sum(work_ns) / len(units.problem.devices)
+    done_ns = [0]
+    for unit in sides.path:
+        done_ns.append(done_ns[-1] + work_ns[unit])
+    return [
+        number
+        for number, group in enumerate(sides.groups)
+        if group.is_shared and done_ns[group.latest] - done_ns[group.earliest] > average_ns / _FAR
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A feasible plan with its value of the first objective."""
+
+    value: int
+    plan: PartitionPlan
+
+
+class _Search:
+    def __init__(
+        self, units: UnitGraph, sides: SideGroups, movable: Sequence[int], rng: random.Random
+    ) -> None:
+        self._units, self._sides, self._movable, self._rng = units, sides, movable, rng
+        transitions = transition_count(units)
+        self._places = min(len(units) + 1, int((2 * _CUT_WORK / transitions) ** 0.5))
+        self._cut_work = transitions * self._places**2 // 2
+        self._names = [units.problem.operators[members[0]].name for members in units.members]
+        self._known: dict[tuple[int, ...], _Cut | None] = {}
+
+    def run(self, target: int, deadline_s: float | None) -> PartitionPlan | None:
+        begun_s = time.perf_counter()
+        starts = [
+            (found, places)
+            for places in (self._sides.shared_early(), self._sides.late())
+            if (found := self._cut(places)) is not None
+        ]
+        if not starts:
+            return None
+        best = last = min(starts, key=lambda entry: entry[0].value)
+        # Where cuts look at some places only, the last one looks at all, if there is time.
+        cuts_whole = self._places <= len(self._units)
+        if cuts_whole and deadline_s is not None:
+            now_s = time.perf_counter()
+            whole_s = (now_s - begun_s) / 2 * (len(self._units) / self._places) ** 2
+            cuts_whole = now_s + whole_s <= deadline_s
+            deadline_s -= whole_s if cuts_whole else 0.0
+        count = max(_LEAST_CUTS, min(_MOST_CUTS, _WORK // max(self._cut_work, 1)))
+        for number in range(count):
+            late = deadline_s is not None and time.perf_counter() > deadline_s
+            if late or best[0].value <= target:
+                break
+            trial = self._neighbour(last[1], last[0].plan)
+            found = self._cut(trial)
+            worse = _WORSE * (1 - number / count) * self._rng.random() ** 2
+            if found is not None and found.value <= last[0].value * (1 + worse):
+                last = found, trial
+                best = min(best, last, key=lambda entry: entry[0].value)
+        if not cuts_whole:
+            return best[0].plan
+        whole = best_cut(renumbered(self._units, self._sides.order(best[1])))
+        return best[0].plan if whole is None else better(self._units, best[0].plan, whole)
+
+    def _cut(self, places: Sequence[int]) -> _Cut | None:
+        """Return the best cut of an order, if it is feasible."""
+        key = tuple(places)
+        if key not in self._known:
+            order = self._sides.order(places)
+            plan = best_cut(renumbered(self._units, order), most_cuts=self._places)
+            self._known[key] = None
+            if plan is not None:
+                evaluation = evaluate(self._units.problem, plan)
+                if evaluation.feasible:
+                    self._known[key] = _Cut(evaluation.objective[0], plan)
+        return self._known[key]
+
+    def _neighbour(self, places: Sequence[int], plan: PartitionPlan) -> list[int]:
+        """Return places with some groups at the start of a stage, or as early or late as can be."""
+        starts = self._starts(plan)
+        result = list(places)
+        for _ in range(self._rng.choice(_MOVES)):
+            number = self._rng.choice(self._movable)
+            group = self._sides.groups[number]
+            choices = {group.earliest, group.latest}
+            choices.update(p for p in starts if group.earliest <= p <= group.latest)
+            place = self._rng.choice(sorted(choices))
+            result = self._sides.moved(result, number, place)
+        return result
+
+    def _starts(self, plan: PartitionPlan) -> list[int]:
+        """Return the places at which stages of a plan begin."""
+        starts: list[int] = []
+        seen: set[str] = set()
+        for place, unit in enumerate(self._sides.path):
+            device = plan.assignment[self._names[unit]]
+            if device not in seen:
+                seen.add(device)
+                starts.append(place)
+        return starts

@@ -1,0 +1,283 @@
+"""Stages of a skeleton: what a device runs between two ideals, and what it costs at least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.arrays import Ints
+from solver.ideals.ideal_costs import Bools, Crossing, Floats, Indices, PairSum
+from solver.ideals.ideals import membership, nested, packed_words
+from solver.reduce import UnitGraph
+from solver.skeletons.skeleton import Feeders, Skeleton
+from solver.skeletons.skeleton_loose import Loose
+
+_COLUMNS = 64
+"""Ends whose stages are costed together."""
+MOST_CELLS = 1_500_000_000
+"""Most pairs of ideals to look at."""
+MOST_STAGES = 4_000_000
+"""Most stages to keep."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stages:
+    """All stages within a limit on the load that some plan may begin with or reach, as columns.
+
+    Attributes
+    ----------
+    start, end : Indices, shape (n,)
+        Ideals.
+    load_ns : list of Floats, shape (n,)
+        By class of devices: the least load without sends of wide values.
+    held_bytes : Floats, shape (n,)
+        What kept units of the stage make it hold at least when it ends.
+    remote_ns : list of Floats, shape (n,)
+        By group of feeders: how much more the load is if none of their chains runs here.
+    away_ns : list of Floats, shape (n,)
+        By group of feeders: the least time that others then spend on sends to the device.
+    """
+
+    start: Indices
+    end: Indices
+    load_ns: list[Floats]
+    held_bytes: Floats
+    remote_ns: list[Floats]
+    away_ns: list[Floats]
+
+    def at_most(self, load_ns: int) -> Stages:
+        """Return the stages with a load of at most `load_ns` on some class."""
+        kept = np.flatnonzero(np.minimum.reduce(self.load_ns) <= load_ns)
+        return Stages(
+            self.start[kept],
+            self.end[kept],
+            [column[kept] for column in self.load_ns],
+            self.held_bytes[kept],
+            [column[kept] for column in self.remote_ns],
+            [column[kept] for column in self.away_ns],
+        )
+
+
+class StageCosts:
+    """Least costs of all stages of a skeleton.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    skeleton : Skeleton
+    classes : sequence of str
+        The classes of devices.
+
+    Attributes
+    ----------
+    slowness : list of float
+        By class: the least ratio of a kept unit's time to its time on its fastest class.
+
+    Notes
+    -----
+    Proof. Let S be what a device d runs, and regard the kept units of S alone for all terms but
+    those of feeders. Their work, one send of each local net that leaves S and one receive of each
+    that a kept unit of S reads from outside are part of the load of d.
+
+    Take a group of feeders, and its chains whose readers are in S. If a chain runs wholly on d, so
+    does a unit that reads each of the inputs; d receives those made elsewhere, once for all chains,
+    and spends the work of the chain. Otherwise take the last unit of the chain that is not on d:
+    what it makes is received, for the next unit or the reader is on d. These receives differ
+    from chain to chain, as every value in one has a single reader, and from all others above. So d
+    spends at least the less of "the inputs, and for each chain the less of its work and its
+    receive" and "the receives of all chains". An input that some kept unit of S reads is received
+    either way. If an input is read by several groups, one of them is charged. ∎
+
+    Sends of a wide value, to as many devices as run a reader of it, are added by whoever knows
+    which stages follow (:class:`solver.skeletons.skeleton_bound.SkeletonBound`).
+    """
+
+    def __init__(
+        self,
+        units: UnitGraph,
+        skeleton: Skeleton,
+        classes: Sequence[str],
+    ) -> None:
+        self.skeleton = skeleton
+        kept = skeleton.units
+        place = {unit: number for number, unit in enumerate(kept)}
+        times = np.array([units.latency_ns(name) for name in classes], dtype=np.int64)[
+            :, list(kept)
+        ]
+        member = membership(skeleton.ideals, len(kept))
+        fastest = times.min(axis=0)
+        work = fastest @ member
+        order = np.argsort(work, kind="stable")
+        self.member: Bools = np.ascontiguousarray(member[:, order])
+        self.count = len(skeleton.ideals)
+        self.work_ns: Ints = work[order]
+        self.class_work_ns: list[Floats] = [(row @ self.member).astype(np.float64) for row in times]
+        self._words = packed_words(self.member)
+        self._move = PairSum(self.member)
+        for net in skeleton.local_nets:
+            crossing = Crossing(net.producer, net.readers, net.time_ns)
+            self._move.add_sent(crossing)
+            self._move.add_received(crossing)
+        self._move.add_units(skeleton.supply_ns)
+        busy = fastest > 0
+        self.slowness = [
+            float((row[busy] / fastest[busy]).min()) if busy.any() else 1.0 for row in times
+        ]
+        self._weights_bytes = np.zeros(self.count)
+        for entry in units.weights:
+            holders = [place[unit] for unit in entry.units if unit in place]
+            self._weights_bytes += entry.size_bytes * self.member[holders].any(axis=0)
+        self.loose = Loose.of(skeleton, self.member, units.weights)
+        self._held = _held(units, place, self.member)
+        self.made: list[Bools] = [self.member[net.producer] for net in skeleton.wide]
+        self._read: list[Ints] = [
+            self.member[list(net.readers)].sum(axis=0, dtype=np.int64) for net in skeleton.wide
+        ]
+        self._least: list[Ints] = []
+        self._remote: list[Ints] = []
+        for group in skeleton.feeders:
+            least, remote = _by_reader(group, len(kept))
+            self._least.append(least @ self.member)
+            self._remote.append(remote @ self.member)
+
+    def within(self, work_ns: float, weights_bytes: float) -> Bools:
+        """Return the ideals with at most so much work on the fastest class, and weights."""
+        result: Bools = self.work_ns * (1 - 1e-9) <= work_ns
+        return result & (self._weights_bytes <= weights_bytes)
+
+    def reads(self, net: int, stages: Stages) -> Bools:
+        """Return whether a kept unit of each stage reads a wide value."""
+        result: Bools = self._read[net][stages.end] > self._read[net][stages.start]
+        return result
+
+    def into(self, ends: Indices, starts: Indices, most_ns: int, most_bytes: float) -> Stages:
+        """Return the stages from `starts` to `ends` within a load and a memory.
+
+        Parameters
+        ----------
+        ends, starts : Indices
+            Ascending, as all are by work.
+        most_ns : int
+        most_bytes : float
+        """
+        least = self.work_ns[starts]
+        low = int(np.searchsorted(least, self.work_ns[ends[0]] - most_ns))
+        high = int(np.searchsorted(least, self.work_ns[ends[-1]], side="right"))
+        starts = starts[low:high]
+        fits = nested(self._words, starts, ends)
+        fits &= self.work_ns[ends][None, :] - self.work_ns[starts][:, None] <= most_ns
+        some = fits.any(axis=1)
+        starts, fits = starts[some], fits[some]
+        if not len(starts):
+            return _none(len(self.class_work_ns), len(self._least))
+        load = self._move.table(starts, ends)
+        remote: list[Floats] = []
+        for number, group in enumerate(self.skeleton.feeders):
+            local, away = self._feeding(number, group, starts, ends)
+            least_ns = np.minimum(local, away)
+            load = load + least_ns
+            remote.append(away - least_ns)
+        held = self._held.table(starts, ends)
+        loads = [
+            load + (work[ends][None, :] - work[starts][:, None]) for work in self.class_work_ns
+        ]
+        fits &= np.minimum.reduce(loads) <= most_ns
+        fits &= held <= most_bytes
+        rows, columns = np.nonzero(fits)
+        return Stages(
+            starts[rows],
+            ends[columns],
+            [table[rows, columns] for table in loads],
+            held[rows, columns],
+            [table[rows, columns] for table in remote],
+            [
+                (amounts[ends[columns]] - amounts[starts[rows]]).astype(np.float64)
+                for amounts in self._remote
+            ],
+        )
+
+    def _feeding(
+        self, number: int, group: Feeders, starts: Indices, ends: Indices
+    ) -> tuple[Floats, Floats]:
+        """Return what feeders cost at least if some chain runs on the device, and if none does."""
+
+        def between(amounts: Ints) -> Floats:
+            result: Floats = (amounts[ends][None, :] - amounts[starts][:, None]).astype(np.float64)
+            return result
+
+        local, away = between(self._least[number]), between(self._remote[number])
+        for index in group.inputs:
+            net = self.skeleton.wide[index]
+            if net.owner != number:
+                continue
+            arrives = (net.time_ns * self.made[index][starts]).astype(np.float64)[:, None]
+            local = local + arrives
+            away = away + arrives * (between(self._read[index]) > 0)
+        return local, away
+
+
+def _held(units: UnitGraph, place: Mapping[int, int], member: Bools) -> PairSum:
+    """Sum what a stage holds at its end at least: weights, what came in, what waits for others."""
+    held = PairSum(member)
+
+    def places(of_units: Iterable[int], producer: int = -1) -> tuple[int, ...]:
+        return tuple(sorted({place[unit] for unit in of_units if unit in place} - {producer}))
+
+    for entry in units.weights:
+        if holders := places(entry.units):
+            held.add_touched(Crossing(-1, holders, entry.size_bytes))
+    if units.problem.memory_model == "weights":
+        return held
+    for net in units.input_nets:
+        if readers := places(net.consumers):
+            held.add_touched(Crossing(-1, readers, net.held_bytes))
+    for net in units.nets:
+        producer = place.get(net.producer, -1)
+        if producer >= 0 and (readers := places(net.consumers, producer)):
+            held.add_received(Crossing(producer, readers, net.held_bytes))
+    outputs = [0] * len(place)
+    for storage in units.storages:
+        producer = place.get(storage.unit, -1)
+        if producer < 0:
+            continue
+        if storage.is_output:
+            outputs[producer] += storage.size_bytes
+        elif readers := places(storage.readers, producer):
+            held.add_sent(Crossing(producer, readers, storage.size_bytes))
+    held.add_units(outputs)
+    return held
+
+
+def blocks(ends: Indices) -> list[Indices]:
+    """Return `ends` in pieces that are costed together."""
+    return [ends[low : low + _COLUMNS] for low in range(0, len(ends), _COLUMNS)]
+
+
+def joined(parts: Sequence[Stages]) -> Stages:
+    """Return the stages of all parts, of which there is at least one."""
+    return Stages(
+        np.concatenate([part.start for part in parts]),
+        np.concatenate([part.end for part in parts]),
+        [np.concatenate(columns) for columns in zip(*(p.load_ns for p in parts), strict=True)],
+        np.concatenate([part.held_bytes for part in parts]),
+        [np.concatenate(columns) for columns in zip(*(p.remote_ns for p in parts), strict=True)],
+        [np.concatenate(columns) for columns in zip(*(p.away_ns for p in parts), strict=True)],
+    )
+
+
+def _none(classes: int, groups: int) -> Stages:
+    none = np.zeros(0)
+    index = np.zeros(0, dtype=np.intp)
+    return Stages(index, index, [none] * classes, none, [none] * groups, [none] * groups)
+
+
+def _by_reader(group: Feeders, count: int) -> tuple[Ints, Ints]:
+    """Return, by place of the reader, the least cost of chains and that of receiving from them."""
+    least = np.zeros(count, dtype=np.int64)
+    remote = np.zeros(count, dtype=np.int64)
+    for reader, work, received in zip(group.readers, group.work_ns, group.remote_ns, strict=True):
+        least[reader] += min(work, received)
+        remote[reader] += received
+    return least, remote
