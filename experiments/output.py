@@ -17,6 +17,8 @@ from solver.serialization import check_folder_writable
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fx_bridge.capture import CapturedGraph
+
 _PIPE_WIDTH: Final = 160
 
 
@@ -37,6 +39,12 @@ def print_json(answer: Any) -> None:
 def say(text: str) -> None:
     """Tell a person something that is no part of the answer, on stderr."""
     print(printable(text), file=sys.stderr)
+
+
+def say_note(captured: CapturedGraph | None) -> None:
+    """Tell a person what the capture of a model has to say, if there is a model and a note."""
+    if captured is not None and captured.note:
+        say(f"note: {captured.note}")
 
 
 def say_written(path: str | os.PathLike[str]) -> None:

@@ -119,12 +119,18 @@ def test_what_cannot_be_written_is_said_before_the_work(in_folder, capsys):
     assert "holds other files, such as notes.txt" in output.err and not output.out
 
 
-def test_split_says_what_the_graph_lacks(in_folder, capsys):
-    assert main(["plan", "some_models:activated", "--devices", "2x1MiB", "--out", "plan.json"]) == 0
-    capsys.readouterr()
-    assert main(["split", "some_models:activated", "--plan", "plan.json"]) == 0
-    assert "note: the graph has the forward pass alone of" in capsys.readouterr().err
-    assert main(["plan", "some_models:model", "--devices", "2x1MiB", "--out", "plan.json"]) == 0
-    capsys.readouterr()
-    assert main(["split", "some_models:model", "--plan", "plan.json"]) == 0
-    assert "note:" not in capsys.readouterr().err
+def test_commands_that_capture_say_what_the_graph_lacks(in_folder, capsys):
+    for model, noted in (("some_models:activated", True), ("some_models:model", False)):
+        for words in (
+            ["plan", model, "--devices", "2x1MiB", "--out", "plan.json", "--json"],
+            ["split", model, "--plan", "plan.json", "--json"],
+            ["score", "plan.json", model, "--devices", "2x1MiB", "--json"],
+            ["hand-over", "plan.json", model, "--to", "programs", "--out", "programs", "--json"],
+            ["export", model, "--devices", "2x1MiB", "--out", "problem.json", "--json"],
+        ):
+            assert main(words) == 0
+            output = capsys.readouterr()
+            assert json.loads(output.out)
+            found = [line for line in output.err.splitlines() if line.startswith("note: ")]
+            assert len(found) == noted, words
+            assert all("the graph has the forward pass alone of" in line for line in found)

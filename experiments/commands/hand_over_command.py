@@ -11,7 +11,7 @@ import typer
 from experiments.commands.completions import complete_from
 from experiments.commands.option_reading import check_given
 from experiments.commands.options import OUTPUT_PANEL, BuiltModelArgument, JsonOption, PlanArgument
-from experiments.output import check_writable, print_json
+from experiments.output import check_writable, print_json, say_note
 from solver import PartitionError, load_plan
 from solver.checks import check_choice
 from solver.quantities import printable
@@ -86,6 +86,7 @@ def hand_over(
 
     loaded = build_model(spec)
     captured = capture_model(loaded)
+    say_note(captured)
     answer: dict[str, object] = {"to": to, "file": out}
     if to == "programs":
         programs = save_stage_programs(split_by_plan(captured, plan), out)

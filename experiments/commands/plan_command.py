@@ -12,7 +12,7 @@ from experiments.commands.options import (
     ProblemOptions,
     SearchOptions,
 )
-from experiments.output import check_writable
+from experiments.output import check_writable, say_note
 from experiments.problems.problem_request import read_problem
 from solver import check_solver
 
@@ -42,7 +42,8 @@ def plan(
     check_writable(out)
     request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
-        _, asked = read_problem(model, request, progress.step)
+        captured, asked = read_problem(model, request, progress.step)
+        say_note(captured)
         solvers = dict.fromkeys(("greedy", search.solver))
         results = solve_all(asked, solvers, limits, model, progress)
     finish(asked, results, limits, out, as_json)

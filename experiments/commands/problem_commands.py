@@ -16,7 +16,7 @@ from experiments.commands.options import (
     ProblemOutOption,
     SeedOption,
 )
-from experiments.output import check_writable, print_json
+from experiments.output import check_writable, print_json, say_note
 from experiments.problems.problem_request import read_problem
 from solver import PartitionError, PartitionProblem, save_problem
 from solver.quantities import printable
@@ -52,7 +52,8 @@ def export(
     check_writable(out)
     request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
-        _, made = read_problem(model, request, progress.step)
+        captured, made = read_problem(model, request, progress.step)
+    say_note(captured)
     _save(made, out, as_json)
 
 

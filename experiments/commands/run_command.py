@@ -18,7 +18,7 @@ from experiments.commands.options import (
     SolversOption,
     ThreadsOption,
 )
-from experiments.output import make_console, print_json
+from experiments.output import make_console, print_json, say_note
 from experiments.problems.problem_request import ProblemRequest, check_model_request
 from solver import PartitionError
 from solver.quantities import printable
@@ -84,6 +84,7 @@ def run(
     with ProgressLine() as progress:
         progress.step(f"{model}: capturing")
         captured = captured_model(model)
+        say_note(captured)
         if profile is not None:
             profile.check(captured)
         check_hand_made(captured, settings)

@@ -14,7 +14,7 @@ from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import check_given, read_limits, read_request
 from experiments.commands.options import JsonOption, ModelArgument, ProblemOptions, SearchOptions
 from experiments.exit_codes import EXIT_NO_PLAN
-from experiments.output import print_json
+from experiments.output import print_json, say_note
 from experiments.plan_files import FORMATS, ForeignPlan, check_format, read_foreign_plan
 from experiments.problems.problem_request import read_problem
 from solver import (
@@ -77,6 +77,7 @@ def score(
     request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
         captured, scored = read_problem(model, request, progress.step)
+        say_note(captured)
         found = read_foreign_plan(plan_file, scored, captured, asked)
         rounds = 1 + max(found.plan.chunks.values(), default=0)
         if request.chunks_per_device is None and rounds > scored.chunks_per_device:

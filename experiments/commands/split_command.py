@@ -12,7 +12,7 @@ from experiments.commands.completions import complete_files
 from experiments.commands.option_reading import check_given
 from experiments.commands.options import OUTPUT_PANEL, BuiltModelArgument, JsonOption
 from experiments.exit_codes import EXIT_NOT_EQUAL
-from experiments.output import make_console, print_json, say
+from experiments.output import make_console, print_json, say, say_note
 from solver import PartitionError, PartitionPlan, load_plan
 from solver.quantities import format_bytes, printable
 
@@ -79,8 +79,7 @@ def split(
     if out is not None:
         check_folder(out)
     captured = capture_model(loaded)
-    if captured.note:
-        say(f"note: {captured.note}")
+    say_note(captured)
     parts = split_by_plan(captured, chosen)
     report = None
     if loaded.has_weights:
