@@ -28,6 +28,7 @@ from experiments.environment import releases
 from experiments.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from experiments.output import check_writable, make_console
 from experiments.progress import ProgressLine
+from experiments.wording import counted
 from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.coverage_worker import CoverageRow, WorkerLimits, run_isolated
 from experiments.zoo.meta_models import Configuration
@@ -132,7 +133,7 @@ def remarks(rows: Sequence[CoverageRow]) -> list[str]:
     sized = sum(not row.made_up for row in exported)
     split = sum(row.stages > 0 for row in exported)
     lines.append(
-        f"{len(exported)} of {len(rows)} models captured and exported; "
+        f"{len(exported)} of {counted(len(rows), 'model')} captured and exported; "
         f"{sized} with no operator made up, {split} split in stages."
     )
     return lines

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
+from experiments.wording import counted
 from solver import PartitionError, PartitionPlan, PartitionProblem, load_plan
 from solver.serialization import read_json
 
@@ -152,7 +153,8 @@ def _from_tags(
         return ForeignPlan("tags", plan)
     if len(plan.device_order) > len(devices):
         raise PartitionError(
-            f"there are {len(plan.device_order)} tags but {len(devices)} devices; give as many"
+            f"there are {len(plan.device_order)} tags but "
+            f"{counted(len(devices), 'device')}; give as many"
         )
     device_of = dict(zip(plan.device_order, devices, strict=False))
     assignment = {name: device_of[tag] for name, tag in plan.assignment.items()}

@@ -20,6 +20,7 @@ from fx_bridge.profiling.memory_ledger import Allocation, Kind, Phase
 from fx_bridge.profiling.memory_run import Loss, MemoryRun, NothingToTrainError, Runner, Training
 from fx_bridge.profiling.optimizer_state import OptimizerFactory, check_optimizer_or_factory
 from fx_bridge.replaying.replay import tensors_in
+from fx_bridge.wording import counted
 from solver import PartitionError
 
 _SHOWN: Final = 10
@@ -126,7 +127,9 @@ class MemoryProfile:
             lines.append(f"{storage.size_bytes:>18,}  {storage.kind} {storage.owner}")
         if len(self.alive_at_peak) > _SHOWN:
             rest = self.alive_at_peak[_SHOWN:]
-            lines.append(f"{sum(s.size_bytes for s in rest):>18,}  in {len(rest)} others")
+            lines.append(
+                f"{sum(s.size_bytes for s in rest):>18,}  in {counted(len(rest), 'other')}"
+            )
         return "\n".join(lines)
 
 

@@ -30,6 +30,7 @@ from fx_bridge.placing.placement_checks import home_of
 from fx_bridge.placing.stage_copies import copied_stage
 from fx_bridge.splits.split_reader import stage_graph
 from fx_bridge.stages import PipelinePosition, SharedWeight, StageInterfaces, stage_interfaces
+from fx_bridge.wording import counted
 from solver import PartitionError, PartitionPlan
 from solver.checks import check_choice, check_positive
 from solver.training import SCHEDULES, Schedule, interleaved_rounds
@@ -303,8 +304,8 @@ def _checked(
         _check_world(interfaces, world_size)
     if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < count:
         raise PartitionError(
-            f"rank is {rank!r}, but the plan has {count} devices; write a number from 0 to "
-            f"{count - 1}"
+            f"rank is {rank!r}, but the plan has {counted(count, 'device')}; write "
+            f"{'0' if count == 1 else f'a number from 0 to {count - 1}'}"
         )
     if count == 1 and interfaces.rounds > 1 and not training:
         raise PartitionError(
@@ -335,9 +336,9 @@ def _check_world(interfaces: StageInterfaces, world_size: int) -> None:
     count = len(interfaces.devices)
     if world_size != count:
         raise PartitionError(
-            f"there are {world_size} processes, but the plan has {count} devices "
-            f"({', '.join(interfaces.devices)}); start {count} processes, such as by torchrun "
-            f"--nproc_per_node={count}"
+            f"the job has {counted(world_size, 'process', 'processes')}, but the plan has "
+            f"{counted(count, 'device')} ({', '.join(interfaces.devices)}); start {count}, such "
+            f"as by torchrun --nproc_per_node={count}"
         )
 
 

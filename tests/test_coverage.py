@@ -201,7 +201,7 @@ def test_an_interrupted_run_leaves_what_is_done(monkeypatch, tmp_path, capsys):
     assert [row["model"] for row in json.loads(path.read_text())["rows"]] == ["gpt2-small"]
     printed = capsys.readouterr().out
     assert "gpt2-small: capture: no\\x1b[1m" in printed
-    assert "0 of 1 models captured and exported" in printed
+    assert "0 of 1 model captured and exported" in printed
 
 
 def test_reasons_are_shortened():

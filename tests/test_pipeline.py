@@ -357,7 +357,7 @@ def test_other_losses_ranks_and_groups_are_refused():
     pipeline = build_pipeline_stage(split, 0, microbatches=2, loss_fn=lambda out, _: out)
     with pytest.raises(PartitionError, match="loss_fn does not return a tensor of one element"):
         pipeline.step(torch.ones(4, 4))
-    with pytest.raises(PartitionError, match="1 processes, but the plan has 2 devices"):
+    with pytest.raises(PartitionError, match="1 process, but the plan has 2 devices"):
         build_pipeline_stage(split_by_plan(captured, PLAN), 1, microbatches=2)
     on_meta = capture(model.to("meta"), args)
     with pytest.raises(PartitionError, match=r"'0\.weight' is on the meta device and has"):

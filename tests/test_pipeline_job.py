@@ -63,7 +63,7 @@ def test_a_job_is_ready_without_weights_in_memory(saved):
 
 def test_a_wrong_world_is_named(saved):
     text = refused(options(saved), Launch(0, 3, 0, 3))
-    assert "there are 3 processes, but the plan has 2 devices (cpu:0, cpu:1)" in text
+    assert "the job has 3 processes, but the plan has 2 devices (cpu:0, cpu:1)" in text
     assert "--nproc_per_node=2" in text
 
 

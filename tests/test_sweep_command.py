@@ -30,7 +30,7 @@ def folder(tmp_path, monkeypatch):
 def test_a_sweep_is_run_once_and_reported(folder, capsys):
     assert main(["sweep", "sweep.toml", "--out", "r.sqlite", "--jobs", "1"]) == 0
     out, err = capsys.readouterr()
-    assert out.splitlines()[0] == "2 cells of 1 cases: 1 feasible, 1 optimal"
+    assert out.splitlines()[0] == "2 cells of 1 case: 1 feasible, 1 optimal"
     assert out.splitlines()[1].startswith("2 done in ")
     assert err.splitlines()[-1] == "wrote r.sqlite"
     assert main(["sweep", "sweep.toml", "-o", "r.sqlite", "--json"]) == 0

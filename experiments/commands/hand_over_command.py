@@ -12,6 +12,7 @@ from experiments.commands.completions import complete_from
 from experiments.commands.option_reading import check_given
 from experiments.commands.options import OUTPUT_PANEL, BuiltModelArgument, JsonOption, PlanArgument
 from experiments.output import check_writable, print_json, say_note
+from experiments.wording import counted
 from solver import PartitionError, load_plan
 from solver.checks import check_choice
 from solver.quantities import printable
@@ -91,7 +92,7 @@ def hand_over(
     if to == "programs":
         programs = save_stage_programs(split_by_plan(captured, plan), out)
         answer["programs"] = [stage.file for stage in programs.stages]
-        told = f"{len(programs.stages)} programs"
+        told = counted(len(programs.stages), "program")
     else:
         content: dict[str, int | str]
         if to == "device-map":
@@ -101,7 +102,7 @@ def hand_over(
             content = {path: point.name.lower() for path, point in points.items()}
         write_text_atomically(out, json.dumps(content, indent=1) + "\n")
         answer["modules"] = content
-        told = f"{len(content)} modules"
+        told = counted(len(content), "module")
     if as_json:
         print_json(answer)
     else:

@@ -18,6 +18,7 @@ from experiments.commands.options import (
 )
 from experiments.output import check_writable, print_json, say_note
 from experiments.problems.problem_request import read_problem
+from experiments.wording import counted
 from solver import PartitionError, PartitionProblem, save_problem
 from solver.quantities import printable
 
@@ -136,5 +137,5 @@ def _save(problem: PartitionProblem, out: str, as_json: bool) -> None:
             }
         )
         return
-    counts = f"{len(problem.operators)} operators, {len(problem.devices)} devices"
-    print(printable(f"wrote {out}: {counts}"))
+    operators = counted(len(problem.operators), "operator")
+    print(printable(f"wrote {out}: {operators}, {counted(len(problem.devices), 'device')}"))

@@ -15,6 +15,7 @@ from experiments.commands.options import (
     ThreadsOption,
 )
 from experiments.output import check_writable, make_console, print_json, say_written
+from experiments.wording import counted
 from solver.quantities import format_bytes, format_ns, printable
 
 _SHOWN: Final = 12
@@ -103,7 +104,8 @@ def profile(
     console.print(table)
     sums = [sum(found.forward_ns.values()), sum(found.backward_ns.values())]
     console.print(
-        f"{len(total_ns)} operators: forward {format_ns(sums[0])}, backward {format_ns(sums[1])}; "
+        f"{counted(len(total_ns), 'operator')}: forward {format_ns(sums[0])}, "
+        f"backward {format_ns(sums[1])}; "
         f"calibrated by {found.forward_permille / 1000:g} and {found.backward_permille / 1000:g}"
     )
     rate = found.link.bandwidth_bytes_per_s

@@ -20,6 +20,7 @@ from experiments.commands.options import (
 )
 from experiments.output import make_console, print_json, say_note
 from experiments.problems.problem_request import ProblemRequest, check_model_request
+from experiments.wording import counted
 from solver import PartitionError
 from solver.quantities import printable
 
@@ -88,7 +89,7 @@ def run(
         if profile is not None:
             profile.check(captured)
         check_hand_made(captured, settings)
-        progress.step(f"{model}: starting {count} processes")
+        progress.step(f"{model}: starting {counted(count, 'process', 'processes')}")
         with PipelineGroup(count, threads=threads, time_limit_s=process_limit) as group:
             if profile is None:
                 progress.step(f"{model}: measuring")

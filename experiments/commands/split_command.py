@@ -13,6 +13,7 @@ from experiments.commands.option_reading import check_given
 from experiments.commands.options import OUTPUT_PANEL, BuiltModelArgument, JsonOption
 from experiments.exit_codes import EXIT_NOT_EQUAL
 from experiments.output import make_console, print_json, say, say_note
+from experiments.wording import counted
 from solver import PartitionError, PartitionPlan, load_plan
 from solver.quantities import format_bytes, printable
 
@@ -148,12 +149,9 @@ def _show(
         console.print(f"The split computes the same (largest error {report.max_abs_error:g}).")
     if written is not None:
         size = format_bytes(sum(each["size_bytes"] for each in written["files"]))
-        count = len(written["files"])
-        print(
-            printable(
-                f"wrote {written['folder']}: {count} files with {size}, and {written['manifest']}"
-            )
-        )
+        files = counted(len(written["files"]), "file")
+        told = f"wrote {written['folder']}: {files} with {size}, and {written['manifest']}"
+        print(printable(told))
 
 
 def _save(parts: fx.GraphModule, captured: CapturedGraph, out: str, model: str) -> dict[str, Any]:

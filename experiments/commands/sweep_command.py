@@ -11,6 +11,7 @@ import typer
 from experiments.commands.completions import complete_files, complete_models
 from experiments.commands.options import MOST_DEVICES, OUTPUT_PANEL, JsonOption
 from experiments.output import check_writable, print_json, say, say_written
+from experiments.wording import counted
 from solver import PartitionError
 from solver.quantities import format_seconds
 
@@ -108,9 +109,11 @@ def sweep(
         print_json({"file": out, **found.to_json()})
     else:
         counts = ", ".join(f"{count} {status}" for status, count in found.by_status.items())
-        print(f"{found.cells} cells of {found.cases} cases: {counts or 'none'}")
+        print(
+            f"{counted(found.cells, 'cell')} of {counted(found.cases, 'case')}: {counts or 'none'}"
+        )
         seconds = format_seconds(found.wall_time_s)
-        print(f"{found.done} done in {seconds}, {found.present} were done before")
+        print(f"{found.done} done in {seconds}, {found.present} done before")
     say_written(out)
     if not found.cells:
         raise PartitionError("no case has a problem; the lines above say why")

@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from experiments.pipelines.agreement import Launch
 from experiments.pipelines.weightless import build_weightless
+from experiments.wording import counted
 from experiments.zoo.building import ModelSpec, build_model, capture_model
 from experiments.zoo.models import resolve_model
 from fx_bridge.batching.microbatches import ChunkSpecs, pipeline_specs
@@ -171,7 +172,8 @@ def _check_world(plan: PartitionPlan, launch: Launch) -> None:
     count = len(plan.device_order)
     if launch.world_size != count:
         raise PartitionError(
-            f"there are {launch.world_size} processes, but the plan has {count} devices "
+            f"the job has {counted(launch.world_size, 'process', 'processes')}, but the plan "
+            f"has {counted(count, 'device')} "
             f"({', '.join(plan.device_order)}); start {count}, such as by torchrun "
             f"--nproc_per_node={count}"
         )

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 
 from experiments.pipelines.pipeline_job import Job, JobOptions
 from experiments.pipelines.rank_watch import RankWatch
+from experiments.wording import counted
 from fx_bridge.files.rank_weights import load_model_weights
 from fx_bridge.pipeline import build_pipeline_stage
 from fx_bridge.pipelining.pipeline_rank import PipelineRank
@@ -94,7 +95,7 @@ def run_steps(job: Job, options: JobOptions, rank: int, watch: RankWatch) -> Ran
     optimizer = _optimizer(pipeline.parameters(), options)
     if rank == 0:
         each = f"{job.microbatches} microbatches" if job.microbatches > 1 else "one microbatch"
-        print(f"running {options.steps} steps of {each}", file=sys.stderr, flush=True)
+        print(f"running {counted(options.steps, 'step')} of {each}", file=sys.stderr, flush=True)
     args, kwargs = job.batch
     results: list[Any] = []
     losses: list[float] = []

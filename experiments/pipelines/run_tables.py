@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from experiments.wording import counted
 from solver.quantities import MISSING, format_bytes, format_ns, printable
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def accuracy_lines(found: Accuracy) -> Sequence[str]:
     lines = [
         f"median absolute error of the time of a step: {found.time_error:.1%}",
         f"median absolute error of the peak memory of a rank: {found.memory_error:.1%}",
-        f"plans measured in the predicted order: {len(found.ordered)} of {count} models",
+        f"plans measured in the predicted order: {len(found.ordered)} of {counted(count, 'model')}",
     ]
     if found.unordered:
         lines.append(f"not in order: {', '.join(found.unordered)}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from experiments.planners.answers import judged
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
+from experiments.wording import counted
 from solver import Device, SolveLimits
 from solver.quantities import format_bytes
 
@@ -106,7 +107,7 @@ def _mixed_in_words(run: DeviceMapRun) -> str:
     if not run.mixed:
         return ""
     others = len(run.mixed) - 1
-    more = f", as do {others} others" if others else ""
+    more = f", as {'does' if others == 1 else 'do'} {counted(others, 'other')}" if others else ""
     return f"; accelerate's run ends at {run.mixed[0].operator}, which reads on two devices{more}"
 
 

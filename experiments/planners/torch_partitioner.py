@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from experiments.planners.answers import judged
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
+from experiments.wording import counted
 from solver import PartitionError, PartitionProblem, SolveLimits
 
 if TYPE_CHECKING:
@@ -33,7 +34,8 @@ def _plan(name: str, mode: TorchMode, task: PlanningTask, limits: SolveLimits) -
     lost = {at for at in found.partition_of.values() if at not in device_of}
     if lost:
         raise PartitionError(
-            f"torch reports no device for {len(lost)} of {len(found.devices_of)} partitions"
+            f"torch reports no device for {len(lost)} of "
+            f"{counted(len(found.devices_of), 'partition')}"
         )
     plan = plan_in_rounds(
         captured, {operator: device_of[at] for operator, at in found.partition_of.items()}
@@ -65,7 +67,7 @@ def _words(problem: PartitionProblem, found: TorchPartition) -> str:
     )
     copies = sum(len(devices) > 1 for devices in found.devices_of.values())
     told = f"; {copies} with copies on more devices, left out" if copies else ""
-    return f"{len(first)} partition{'s' if len(first) > 1 else ''}: {words}{told}"
+    return f"{counted(len(first), 'partition')}: {words}{told}"
 
 
 def _spec(mode: TorchMode, description: str) -> PlannerSpec:

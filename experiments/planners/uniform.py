@@ -9,6 +9,7 @@ from experiments.planners.answers import judged
 from experiments.planners.deepspeed import partition_uniform
 from experiments.planners.sequence import LayerSequence
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
+from experiments.wording import counted
 from solver import PartitionError, SolveLimits
 from solver.quantities import printable
 
@@ -76,7 +77,8 @@ def _plan(task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
     first = [min(unit_of[index_of[name]] for name in names) for names in blocks]
     starts = sorted([0, *first[1:], len(layers)])
     ends = [starts[end] for end in partition_uniform(len(blocks), layers.stage_count)]
-    words = f"{len(blocks)} layers in stages of at most {-(-len(blocks) // layers.stage_count)}"
+    most = -(-len(blocks) // layers.stage_count)
+    words = f"{counted(len(blocks), 'layer')} in stages of at most {most}"
     return judged(_NAME, task.problem, layers.plan(ends), started_s, words)
 
 

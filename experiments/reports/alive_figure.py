@@ -20,12 +20,12 @@ from experiments.reports.svg import (
     YELLOW,
     Drawing,
     Fill,
-    counted,
     mixed,
     scale,
     shortened,
     text_width,
 )
+from experiments.wording import counted
 from solver.alive import AliveKind
 from solver.quantities import format_bytes
 

@@ -12,6 +12,7 @@ from experiments.reports.details import PlanDetails, plan_details
 from experiments.reports.headline import case_name
 from experiments.reports.rows import answers_table, troubles
 from experiments.reports.table import Table
+from experiments.wording import counted
 from solver import SOLVERS, Device, PartitionProblem, SolveLimits
 from solver.quantities import format_bytes, format_ns
 
@@ -172,11 +173,11 @@ def _stage_limits(problem: PartitionProblem) -> tuple[str, ...]:
     if problem.chunks_per_device > 1:
         words.append(f"up to {problem.chunks_per_device} chunks per device")
     if problem.max_devices is not None:
-        words.append(f"at most {problem.max_devices} devices")
+        words.append(f"at most {counted(problem.max_devices, 'device')}")
     if problem.microbatches > 1:
         words.append(f"{problem.microbatches} microbatches by {problem.schedule}")
     if problem.cuts:
-        words.append(f"{len(problem.cuts)} cuts made by hand")
+        words.append(f"{counted(len(problem.cuts), 'cut')} made by hand")
     return (f"Limits: {', '.join(words)}",) if words else ()
 
 

@@ -18,6 +18,7 @@ from experiments.reports.statistics import (
     proofs_of,
     reference_planner,
 )
+from experiments.wording import counted
 from solver.quantities import format_gap, format_seconds
 
 _LISTED: Final = 6
@@ -120,7 +121,7 @@ def _proof_sentences(proofs: Proofs) -> list[str]:
     rows = (*proofs.optimal, *proofs.infeasible, *proofs.open, *proofs.undecided)
     text = (
         f"The exact solver ({proofs.reference}) proves its plan optimal in {len(proofs.optimal)} "
-        f"of {_counted(proofs.answers, _noun(row.case for row in rows))}"
+        f"of {counted(proofs.answers, _noun(row.case for row in rows))}"
     )
     if (longest := proofs.longest_proof) is not None:
         slowest = f"{format_seconds(longest.wall_time_s)} ({case_name(longest.case)})"
@@ -193,7 +194,7 @@ def _compared(versus: Versus) -> str:
     if versus.compared:
         parts = [
             f"the exact solver is better in {len(versus.wins)}, equal in {len(versus.ties)}, worse "
-            f"in {len(versus.losses)} of {_counted(versus.compared, noun)} where both have plans"
+            f"in {len(versus.losses)} of {counted(versus.compared, noun)} where both have plans"
         ]
     else:
         parts = ["in no case do both have a plan"]
@@ -206,9 +207,9 @@ def _compared(versus: Versus) -> str:
                 told += f", {format_ratio(most[0])} times at most ({case_name(most[1])})"
         parts.append(told)
     if versus.without_ratio:
-        parts.append(f"{_counted(versus.without_ratio, noun)} with a value of zero not in the mean")
+        parts.append(f"{counted(versus.without_ratio, noun)} with a value of zero not in the mean")
     if (troubles := _troubles(versus)) and versus.planner != BEST_OTHER:
-        parts.append(f"it {troubles} of {_counted(versus.outcomes.answers, 'answer')}")
+        parts.append(f"it {troubles} of {counted(versus.outcomes.answers, 'answer')}")
     return "; ".join(parts)
 
 
@@ -239,7 +240,7 @@ def _check_sentences(study: Study) -> list[str]:
         return []
     same = sum(check.equal for check in study.checks)
     return [
-        f"{same} of {_counted(len(study.checks), 'split model')} "
+        f"{same} of {counted(len(study.checks), 'split model')} "
         f"{'computes' if same == 1 else 'compute'} what the model computes.",
         *(
             f"NOT EQUAL: {case_name(check.case)}, split by {check.planner}: "
@@ -274,10 +275,6 @@ def _noun(keys: Iterable[CaseKey]) -> str:
     """Return what is counted: with several seeds a case has several answers."""
     counts = Counter(keys)
     return "case" if max(counts.values(), default=1) == 1 else "answer"
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _ended(text: str) -> str:

@@ -20,12 +20,12 @@ from experiments.reports.svg import (
     WIDTH,
     Drawing,
     axis_labels,
-    counted,
     mixed,
     number,
     scale,
     ticks,
 )
+from experiments.wording import counted
 from solver.quantities import format_bytes
 
 _MOST_COLUMNS: Final = 4

@@ -13,6 +13,7 @@ from experiments.reports.headline import Finding, headline
 from experiments.reports.names import ReportFiles
 from experiments.reports.rows import overview_table
 from experiments.reports.table import Table
+from experiments.wording import counted
 from solver.quantities import MISSING, format_bytes, format_seconds
 
 TITLE: Final = "How plans compare"
@@ -107,7 +108,7 @@ def _model_facts(record: ModelRecord | None) -> tuple[str, ...]:
         return (f"Could not be compared: {record.reason}",)
     facts = [record.description[:1].upper() + record.description[1:]] if record.description else []
     facts.append(
-        f"{record.operators:,} operators, {record.edges:,} edges, "
+        f"{counted(record.operators, 'operator')}, {counted(record.edges, 'edge')}, "
         f"{format_bytes(record.weight_bytes)} of weights, "
         f"{format_bytes(record.one_device_bytes)} on one device"
     )
@@ -162,7 +163,7 @@ def _run(study: Study) -> str:
     limit = "No time limit" if limits.time_limit_s is None else None
     text = limit or f"At most {limits.time_limit_s:g} {unit} for each answer"
     seeds = sorted({row.seed for row in study.rows} or {limits.seed})
-    text += f", {limits.worker_count} {'worker' if limits.worker_count == 1 else 'workers'}, "
+    text += f", {counted(limits.worker_count, 'worker')}, "
     text += f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
     text += f". The whole run took {format_seconds(study.wall_time_s)}"
     if study.peak_rss_bytes is not None:

@@ -23,12 +23,12 @@ from experiments.reports.svg import (
     Drawing,
     Fill,
     axis_labels,
-    counted,
     mixed,
     scale,
     text_width,
     ticks,
 )
+from experiments.wording import counted
 from solver.quantities import format_ns
 
 _LEFT: Final = 120

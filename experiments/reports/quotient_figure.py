@@ -17,11 +17,11 @@ from experiments.reports.svg import (
     WIDTH,
     Direction,
     Drawing,
-    counted,
     mixed,
     number,
     text_width,
 )
+from experiments.wording import counted
 from solver.quantities import format_bytes, format_ns
 from solver.quotient import QuotientArc
 

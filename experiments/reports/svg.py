@@ -148,11 +148,6 @@ def number(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if value % 1 else str(int(value))
 
 
-def counted(count: int, one: str, many: str = "") -> str:
-    """Return a number of things in words, such as ``1 stage`` or ``2 stages``."""
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
 class Drawing:
     """An SVG image under construction.
 

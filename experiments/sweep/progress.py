@@ -15,6 +15,7 @@ from rich.progress import (
 from experiments.progress import LiveLines
 from experiments.records import PlannerRow
 from experiments.sweep.store import FAILURES
+from experiments.wording import counted
 
 
 class SweepProgress(LiveLines):
@@ -48,7 +49,7 @@ class SweepProgress(LiveLines):
     def begin(self, cells: int, missing: int) -> None:
         """Say how many cells there are, and how many of them are to be done."""
         self._start("cells", cells, cells - missing)
-        self._say(f"{cells} cells, {cells - missing} of them done before")
+        self._say(f"{counted(cells, 'cell')}, {cells - missing} of them done before")
 
     def done(self, row: PlannerRow) -> None:
         """Say what became of a cell."""

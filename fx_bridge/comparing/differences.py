@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fx_bridge.comparing.observation import Observation
+from fx_bridge.wording import counted
 
 
 @dataclass(slots=True)
@@ -77,7 +78,7 @@ class Comparison:
             return
         by = f"by at most {error:.3g}" if error else "by the sign of zero"
         self.differences.append(
-            f"{where} differs in {int((~same).sum()):,} of {same.numel():,} elements, {by}"
+            f"{where} differs in {int((~same).sum()):,} of {counted(same.numel(), 'element')}, {by}"
         )
 
 

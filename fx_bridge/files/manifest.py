@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 
 from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.capturing.graph_digest import first_difference, graph_lines, lines_digest
+from fx_bridge.wording import counted
 from solver import PartitionError, PartitionPlan
 from solver.json_fields import (
     PLAIN,
@@ -257,8 +258,8 @@ def check_file(folder: Path, file: str, size_bytes: int, sha256: str) -> Path:
         found_bytes = path.stat().st_size
         if found_bytes != size_bytes:
             raise PartitionError(
-                f"{path} has {found_bytes} bytes but the manifest says {size_bytes}: it is "
-                "another file or cut off; copy it anew, or write the folder again"
+                f"{path} has {counted(found_bytes, 'byte')} but the manifest says {size_bytes:,}: "
+                "it is another file or cut off; copy it anew, or write the folder again"
             )
         found = file_sha256(path)
     except FileNotFoundError:
@@ -297,7 +298,8 @@ def _check_agreement(manifest: Manifest) -> None:
             raise PartitionError(f"plan: {name!r} is not one of the nodes")
     if len(manifest.stages) != len(plan.stages):
         raise PartitionError(
-            f"stages has {len(manifest.stages)} entries, but the plan has {len(plan.stages)} stages"
+            f"stages has {counted(len(manifest.stages), 'entry', 'entries')}, but the plan has "
+            f"{counted(len(plan.stages), 'stage')}"
         )
     for index, (entry, stage) in enumerate(zip(manifest.stages, plan.stages, strict=True)):
         expected = {"device": stage.device, "chunk": stage.chunk}

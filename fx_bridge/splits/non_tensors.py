@@ -23,6 +23,7 @@ from fx_bridge.replaying.replay import tensors_in
 from fx_bridge.splits.copies import Placement, with_copies
 from fx_bridge.splits.plan_checks import check_splittable
 from fx_bridge.splits.tags import plan_from_tags
+from fx_bridge.wording import counted
 from solver import PartitionError, PartitionPlan, PartitionProblem, evaluate
 
 _PURE: Final = ("operator", "_operator", "math", "builtins", "torch", "torch_sym")
@@ -123,8 +124,8 @@ def move_non_tensors(
         changed = [*moves.moved, *moves.copies]
         raise PartitionError(
             f"moving {changed[0]!r}{' and others' * (len(changed) > 1)} off the boundaries takes "
-            f"device {device!r} {missing_bytes:,} bytes over its memory; put them and their "
-            "readers on one device, or give it more memory"
+            f"device {device!r} {counted(missing_bytes, 'byte')} over its memory; put them and "
+            "their readers on one device, or give it more memory"
         )
     assert moves.problem is not None
     before = evaluate(problem, plan).violations

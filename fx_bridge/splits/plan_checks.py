@@ -9,6 +9,7 @@ import networkx as nx
 
 from fx_bridge.capture import CapturedGraph
 from fx_bridge.colocation import inseparable_groups, random_operators
+from fx_bridge.wording import counted
 from solver import PartitionError, PartitionPlan
 
 Group = TypeVar("Group", bound=Hashable)
@@ -82,7 +83,10 @@ def check_total(captured: CapturedGraph, plan: PartitionPlan) -> None:
             f"the plan has no device for operator {missing[0]!r}{others}: {remedy}"
         )
     if unknown:
-        others = f" (nor are {len(unknown) - 1} others)" if len(unknown) > 1 else ""
+        others = ""
+        if len(unknown) > 1:
+            are = "is" if len(unknown) == 2 else "are"
+            others = f" (nor {are} {counted(len(unknown) - 1, 'other')})"
         raise PartitionError(
             f"the plan places {unknown[0]!r}, which is not an operator of the graph{others}: "
             f"{remedy}"

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from fx_bridge.splits.stage_graph import StageGraph, StageNode, StageValue, StageWeight
+from fx_bridge.wording import counted
 from solver import PartitionError
 from solver.json_fields import PLAIN, Parser, build, check_schema, record, several
 
@@ -28,7 +29,8 @@ def _check_references(graph: StageGraph) -> None:
         for position in positions:
             if position is not None and position >= count:
                 raise PartitionError(
-                    f"{where} names stage {position}, but there are only {count} stages"
+                    f"{where} names stage {position}, but there {'is' if count == 1 else 'are'} "
+                    f"only {counted(count, 'stage')}"
                 )
 
     def check_values(used: Iterable[str], where: str) -> None:
