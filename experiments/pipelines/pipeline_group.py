@@ -9,12 +9,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
+from experiments.environment import available_memory_bytes
 from experiments.pipelines.workers import WorkerGroup
-from solver import PartitionPlan
+from experiments.wording import counted
+from solver import MiB, PartitionError, PartitionPlan
 from solver.checks import check_positive
+from solver.quantities import format_bytes
 from solver.serialization import plan_to_json
+
+_PROCESS_BYTES: Final = 200 * MiB
+"""Less than each process holds alone once torch is loaded, before there is any model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,11 @@ class PipelineGroup:
         Of each process.
     time_limit_s : float
         Of the clock, for everything that the group does.
+
+    Raises
+    ------
+    PartitionError
+        When it is entered, if the memory of this machine cannot hold so many processes.
     """
 
     def __init__(self, count: int = 2, *, threads: int = 1, time_limit_s: float = 600.0) -> None:
@@ -64,6 +75,7 @@ class PipelineGroup:
         )
 
     def __enter__(self) -> PipelineGroup:
+        _check_memory(self.count)
         with contextlib.ExitStack() as stack:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fxpartition."))
             stack.enter_context(self._workers)
@@ -160,3 +172,17 @@ class PipelineGroup:
 
     def _ask(self, job: Mapping[str, Any]) -> list[dict[str, Any]]:
         return self._workers.ask([job] * self.count)
+
+
+def _check_memory(count: int) -> None:
+    """Refuse processes that cannot fit, before the first is started."""
+    room_bytes = available_memory_bytes()
+    if room_bytes is None or count * _PROCESS_BYTES <= room_bytes:
+        return
+    most = room_bytes // _PROCESS_BYTES
+    raise PartitionError(
+        f"{counted(count, 'process', 'processes')} need at least "
+        f"{format_bytes(count * _PROCESS_BYTES)} of memory, without any model, but only "
+        f"{format_bytes(room_bytes)} is available here; "
+        + (f"start at most {most}" if most > 1 else "free some, since 2 are the least")
+    )
