@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import json
+import math
 import os
 import re
 import signal
@@ -33,6 +34,7 @@ from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.coverage_worker import CoverageRow, WorkerLimits, run_isolated
 from experiments.zoo.meta_models import Configuration
 from solver import PartitionError
+from solver.json_fields import PLAIN, optional, record, several
 from solver.quantities import MISSING, format_bytes, format_seconds, printable
 from solver.serialization import read_json, write_text_atomically
 
@@ -174,7 +176,19 @@ def saved_rows(path: str) -> list[CoverageRow]:
         not isinstance(row, dict) or row.keys() != names for row in rows
     ):
         raise PartitionError(f"{path} holds no rows of this release; give --json another file")
-    return [CoverageRow(**{**row, "made_up": tuple(row["made_up"])}) for row in rows]
+    try:
+        return list(several(record(CoverageRow, _PARSERS))(rows, "rows"))
+    except PartitionError as error:
+        raise PartitionError(f"{path}: {error}, or give --json another file") from None
+
+
+def _seconds(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise PartitionError(f"{where} is {value!r}; write seconds that are not negative")
+    return float(value)
+
+
+_PARSERS: Final = {**PLAIN, "float | None": optional(_seconds)}
 
 
 def run(

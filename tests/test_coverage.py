@@ -233,6 +233,39 @@ def test_a_resumed_run_keeps_what_is_done(monkeypatch, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("model", ["gpt2"], "rows[1]: model is ['gpt2']; write a text"),
+        ("nodes", "12", "rows[1]: nodes is '12'; write a whole number"),
+        ("made_up", 3, "rows[1]: made_up is not a list"),
+        ("made_up", [3], "rows[1]: made_up[0] is 3; write a text"),
+        ("ran", 1, "rows[1]: ran is 1; write true or false"),
+        ("split_s", "1", "rows[1]: split_s is '1'; write seconds"),
+        ("build_s", float("nan"), "rows[1]: build_s is nan"),
+        ("capture_s", -1, "rows[1]: capture_s is -1; write seconds"),
+        ("peak_memory_bytes", 1.5, "rows[1]: peak_memory_bytes is 1.5; write a whole number"),
+    ],
+)
+def test_rows_of_wrong_kinds_are_refused(monkeypatch, tmp_path, capsys, field, value, message):
+    monkeypatch.setattr(coverage, "run_isolated", None)
+    document = json.loads(coverage.to_json([CoverageRow("a", "b"), CoverageRow("c", "d")]))
+    document["rows"][1][field] = value
+    path = tmp_path / "rows.json"
+    path.write_text(json.dumps(document))
+    assert _run_main(monkeypatch, ["--json", str(path), "--resume"]) == 2
+    error = capsys.readouterr().err
+    assert message in error and str(path) in error and error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '{"rows": 3}', '{"rows": [3]}', "[[", "\0\1"])
+def test_other_files_are_refused(monkeypatch, tmp_path, capsys, text):
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    assert _run_main(monkeypatch, ["--json", str(path), "--resume"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
     "arguments",
     [
         ["--resume"],
