@@ -203,3 +203,8 @@ def test_the_command_writes_a_problem_that_can_be_solved(tmp_path, capsys):
 def test_the_command_refuses_nonsense(tmp_path, capsys, words, message):
     assert main(["generate", *words, "--out", str(tmp_path / "graph.json")]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_help_says_that_a_plan_is_not_promised(capsys):
+    assert main(["generate", "--help"]) == 0
+    assert "none may fit, and solve says by how much" in " ".join(capsys.readouterr().out.split())

@@ -95,7 +95,8 @@ def generate(
         typer.Option(
             "--slack",
             metavar="PERCENT",
-            help="Memory beyond what one device would need.",
+            help="Memory of all devices beyond what one would need; of few operators there may be "
+            "no plan.",
         ),
     ] = 15.0,
     seed: SeedOption = 0,
@@ -108,7 +109,9 @@ def generate(
         fxpartition generate layered --operators 1000 --seed 1 --out graph.json
         fxpartition solve graph.json --time-limit 30
 
-    Kinds that repeat a block have as many whole ones as come nearest.
+    Kinds that repeat a block have as many whole ones as come nearest. Nothing
+    is solved here: where operators are few or large for their devices, none may
+    fit, and solve says by how much.
     """
     from experiments.problems.generators import GeneratorSettings, generate_problem
 
