@@ -20,6 +20,8 @@ CROSSINGS = 8
 _MARKERS_PER_STAGE = (32, 16, 8, 4)
 """How densely markers may lie; the first choice that is not too much work."""
 _CELLS_PER_STAGE = 800
+_MOST_CELLS = 100_000
+"""Of all regions together, which overlap: every step looks at many of them for each horizon."""
 _MOST_CUT_UNITS = 300_000
 """Units in all regions together; each is in some two hundred minimum cuts."""
 
@@ -173,7 +175,8 @@ class PathRegions:
         successors: list[list[int]] = [[] for _ in range(len(self._units))]
         for source, target in self._units.edges:
             successors[source].append(target)
-        width = max(self._average // _CELLS_PER_STAGE, 1)
+        overlapping = int((self.end - self.start).sum())
+        width = max(self._average // _CELLS_PER_STAGE, overlapping // _MOST_CELLS, 1)
         low, high, arriving, leaving = [], [], [], []
         for region in range(regions):
             start, end = int(self.start[region]), int(self.end[region])

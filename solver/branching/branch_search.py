@@ -14,6 +14,7 @@ from solver.budget import Budget
 from solver.formulation import CpSatFormulation
 from solver.modelling.border_rows import add_border_ideals
 from solver.modelling.cut_rows import narrowed
+from solver.modelling.model_size import link_terms
 from solver.plan import PartitionPlan
 from solver.result import Progress, SolveLimits
 
@@ -21,8 +22,18 @@ NAME = "cp-sat"
 """The exact solver's, in answers and progress."""
 _MODEL_S_PER_PLACE = 2.5e-4
 """Time that a model takes to be made, for each position that a unit may have."""
+_MODEL_S_PER_TERM = 7.5e-6
+"""And for each term of the times on links, where the device order is free."""
+_MOST_TERMS = 600_000
+"""With more of them, a few seconds, such a model knows no more than the average load."""
+_TERMS_SHARE = 0.15
+"""Of the time left, at most this much goes into them."""
+_TERMS_SHARE_WITHOUT_PLAN = 0.5
+"""The same as long as no plan is known."""
 _PROGRAM_SHARE = 0.2
 """Of the time left, at most this much goes into the linear programs of a branch."""
+_TIMED = frozenset({"bottleneck", "latency", "step"})
+"""Objectives that ask for times on links."""
 _RESTART_GAIN_PERMILLE = 10
 """A better incumbent by this much is worth new stage windows and a new presolve."""
 
@@ -91,7 +102,7 @@ class BranchSearch:
         if within is None and self._is_refuted(branch, ceiling):
             branch.closed = True
             return
-        if not self._has_time_for(windows):
+        if not (self._has_time_for(windows) and self._may_decide_order(branch, windows)):
             # All plans below a limit are only some of the branch's.
             branch.spent = within is None
             return
@@ -164,6 +175,21 @@ class BranchSearch:
             or not self._restated.is_large
             or _MODEL_S_PER_PLACE * places < left_s
         )
+
+    def _may_decide_order(self, branch: Branch, windows: StageWindows) -> bool:
+        """Whether the model of a branch is not too large for what it is worth.
+
+        Says the same in every deterministic run, as what is left then depends on no clock.
+        """
+        left_s = self._budget.remaining_s
+        names = (*self.branches.earlier, self.branches.objective)
+        if branch.order is not None or left_s is None or not _TIMED.intersection(names):
+            return True
+        terms = link_terms(self._restated.units, windows, branch.slots, branch.chunks)
+        if self.branches.best is None:
+            # Such a model may find a plan where nothing else has found one.
+            return terms * _MODEL_S_PER_TERM <= _TERMS_SHARE_WITHOUT_PLAN * left_s
+        return terms <= _MOST_TERMS and terms * _MODEL_S_PER_TERM <= _TERMS_SHARE * left_s
 
     def _uses_all(self, branch: Branch) -> bool:
         """Whether the branch has only plans with a device in every slot.

@@ -100,7 +100,7 @@ class FirstPlans:
             return
         self._improve_by_moves(starts, target)
         value = self._incumbent.value(0)
-        if value is None or not self._restated.is_large:
+        if value is None or not self._restated.is_large or self._budget.is_used_up:
             return
         self._bounds.look_at_ideals(
             value,
@@ -189,6 +189,7 @@ class FirstPlans:
             and problem.chunks_per_device == 1
             and restated.is_large
             and not is_hand_made(problem)
+            and not (self._incumbent.plan is not None and self._budget.is_used_up)
         ):
             plan = search_orders(
                 restated.units,

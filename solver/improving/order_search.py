@@ -101,11 +101,13 @@ class _Search:
 
     def run(self, target: int, deadline_s: float | None) -> PartitionPlan | None:
         begun_s = time.perf_counter()
-        starts = [
-            (found, places)
-            for places in (self._sides.shared_early(), self._sides.late())
-            if (found := self._cut(places)) is not None
-        ]
+        starts: list[tuple[_Cut, Sequence[int]]] = []
+        for places in (self._sides.shared_early(), self._sides.late()):
+            if starts and deadline_s is not None and time.perf_counter() > deadline_s:
+                break
+            found = self._cut(places)
+            if found is not None:
+                starts.append((found, places))
         if not starts:
             return None
         best = last = min(starts, key=lambda entry: entry[0].value)
