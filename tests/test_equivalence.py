@@ -135,6 +135,23 @@ def test_the_sign_of_zero_is_a_difference(model):
     assert not check_equivalence(Complex(1), Complex(-1), X).equal
 
 
+@pytest.mark.parametrize("dtype", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "uint16"])
+def test_types_with_few_kernels_are_compared(dtype):
+    class Converted(nn.Module):
+        def __init__(self, numbers):
+            super().__init__()
+            self.register_buffer("numbers", torch.tensor(numbers).to(getattr(torch, dtype)))
+
+        def forward(self, x):
+            return self.numbers.clone()
+
+    model, other = Converted([1.0, 2.0, 4.0]), Converted([1.0, 2.0, 8.0])
+    assert check_equivalence(model, copy.deepcopy(model), X).equal
+    report = check_equivalence(model, other, X)
+    assert report.max_abs_error == 4.0
+    assert "output differs in 1 of 3 elements, by at most 4" in report.differences
+
+
 def test_a_missing_gradient_is_named(model):
     def change(self, x, forward):
         outputs = forward(x)
