@@ -273,7 +273,8 @@ def _from_module(
     causes: list[Exception] = []
     for how, way in ways.items():
         try:
-            with quiet(), unchanged(model), applied_functions() as applied:
+            watch = how != "export-strict"
+            with quiet(), unchanged(model, watch=watch) as changes, applied_functions() as applied:
                 made = way()
         except Exception as error:
             # The same complaint three times over says no more than once.
@@ -281,7 +282,8 @@ def _from_module(
             causes.append(error)
             continue
         lost = ["" if how == "symbolic_trace" else lost_hooks(model), lost_functions(applied)]
-        note = "; ".join(note for note in (*failures.values(), made.note, *lost) if note)
+        notes = (*failures.values(), made.note, *lost, changes.note)
+        note = "; ".join(note for note in notes if note)
         return CapturedGraph(made.module, how, note, made.args, made.kwargs, source=model)
     first, *others = failures.values()
     also = " and ".join(text.split(" failed", 1)[0] for text in others)

@@ -1,36 +1,146 @@
-"""Keep what a model remembers in Python while its forward is traced."""
+"""Keep what a model remembers in Python while its forward is traced, and say what that was."""
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
+import torch
 from torch import nn
 
+from fx_bridge.wording import counted
+
 _CONTAINERS: Final = (dict, list, set, deque)
+_PLAIN: Final = (bool, int, float, str, bytes)
+_SHOWN: Final = 3
+_OF_TORCH: Final = frozenset(vars(nn.Module()))
+_MISSING: Final = object()
+
+
+@dataclass(slots=True)
+class Changes:
+    """What forward did that the graph does not, known after the block of `unchanged`.
+
+    Attributes
+    ----------
+    attributes : list of str
+        What it assigned that was another value before, and containers whose content it changed.
+        No buffers, which the graph writes.
+    seeds : bool
+        Whether it set the state of the random number generator.
+    """
+
+    attributes: list[str] = field(default_factory=list)
+    seeds: bool = False
+
+    @property
+    def note(self) -> str:
+        """What a person has to know of the graph; empty if there were no changes."""
+        notes: list[str] = []
+        if self.attributes:
+            named = ", ".join(map(repr, self.attributes[:_SHOWN]))
+            others = len(self.attributes) - _SHOWN
+            named += f" and {counted(others, 'other')}" if others > 0 else ""
+            them = "it a buffer" if len(self.attributes) == 1 else "them buffers"
+            notes.append(
+                f"forward changes {named}, which the graph does not; make {them} if later calls "
+                "read what an earlier one left"
+            )
+        if self.seeds:
+            notes.append(
+                "forward sets the state of the random number generator, which the graph does "
+                "not, so random numbers differ; set it before the call"
+            )
+        return "; ".join(notes)
 
 
 @contextlib.contextmanager
-def unchanged(model: nn.Module) -> Iterator[None]:
-    """Restore the attributes of `model` and its submodules on exit.
+def unchanged(model: nn.Module, *, watch: bool = True) -> Iterator[Changes]:
+    """Restore the attributes of `model` and its submodules, and the random state, on exit.
 
     Tracing runs forward, which may count its calls, keep a value, or register hooks and remember
     that it has. Lists, dicts, sets and deques get back what was in them, too: with the hooks kept
     and the memory of them gone, the next call would register them again.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    watch : bool
+        Notice assignments. Not where Python is compiled, which would compile that too.
     """
-    before = [(module.__dict__, dict(module.__dict__)) for module in model.modules()]
+    named = list(model.named_modules())
+    before = [(module.__dict__, dict(module.__dict__)) for _, module in named]
     contents = _contents(value for _, values in before for value in values.values())
+    random_state = torch.get_rng_state()
+    changes = Changes()
+    assigned: dict[tuple[int, str], Any] = {}
     try:
-        yield
+        with _assignments(assigned) if watch else contextlib.nullcontext():
+            yield changes
     finally:
+        if not torch.equal(random_state, torch.get_rng_state()):
+            torch.set_rng_state(random_state)
+            changes.seeds = True
+        altered = {id(container) for container, held in contents if _is_altered(container, held)}
+        for (path, module), (_, values) in zip(named, before, strict=True):
+            own = {name: value for (at, name), value in assigned.items() if at == id(module)}
+            changes.attributes += [
+                f"{path}.{name}" if path else name
+                for name in _changed(module, values, own, altered)
+            ]
         for attributes, values in before:
             for name in attributes.keys() - values.keys():
                 del attributes[name]
             attributes.update(values)
         for container, held in contents:
             _restore(container, held)
+
+
+@contextlib.contextmanager
+def _assignments(assigned: dict[tuple[int, str], Any]) -> Iterator[None]:
+    """Collect what is assigned to attributes of modules, by module and name.
+
+    torch.export itself puts back some of them before anyone can look.
+    """
+    original: Any = nn.Module.__setattr__
+
+    def assign(module: nn.Module, name: str, value: Any) -> None:
+        assigned[id(module), name] = value
+        original(module, name, value)
+
+    patched: Any = nn.Module
+    patched.__setattr__ = assign
+    try:
+        yield
+    finally:
+        patched.__setattr__ = original
+
+
+def _changed(
+    module: nn.Module, before: Mapping[str, Any], assigned: Mapping[str, Any], altered: set[int]
+) -> list[str]:
+    """Return the attributes of a module that forward changed, but for those of torch's own."""
+    if type(module).__module__.startswith("torch."):
+        return []
+    return [
+        name
+        for name in dict.fromkeys((*before, *assigned))
+        if name not in _OF_TORCH
+        and name not in module._buffers
+        and name not in module._parameters
+        and name not in module._modules
+        and (
+            not _is_same(before.get(name, _MISSING), assigned.get(name, before.get(name)))
+            or any(id(each) in altered for each, _ in _contents([before.get(name)]))
+        )
+    ]
+
+
+def _is_same(old: object, new: object) -> bool:
+    return old is new or (type(old) is type(new) and isinstance(old, _PLAIN) and old == new)
 
 
 def _contents(values: Iterable[Any]) -> list[tuple[Any, list[Any]]]:
@@ -53,9 +163,13 @@ def _held(container: Any) -> list[Any]:
     return list(container)
 
 
-def _restore(container: Any, held: list[Any]) -> None:
+def _is_altered(container: Any, held: list[Any]) -> bool:
     now = _held(container)
-    if len(now) == len(held) and all(a is b for a, b in zip(now, held, strict=True)):
+    return len(now) != len(held) or any(a is not b for a, b in zip(now, held, strict=True))
+
+
+def _restore(container: Any, held: list[Any]) -> None:
+    if not _is_altered(container, held):
         return
     container.clear()
     if isinstance(container, dict):
