@@ -5,13 +5,14 @@ Exit codes are those of :mod:`experiments.exit_codes`, in every command.
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from experiments.exit_codes import (
     EXIT_BAD_INPUT,
@@ -22,6 +23,7 @@ from experiments.exit_codes import (
 )
 
 _LONGEST: Final = 2000
+_STDERR: Final = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -46,6 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise KeyboardInterrupt
 
     if argv is None:
+        _keep_errors_apart()
         signal.signal(signal.SIGTERM, terminate)
     if sys.stdout is None:
         return _fail("standard output is closed; give the answer somewhere to go")
@@ -118,6 +121,36 @@ def _run(argv: Sequence[str] | None) -> int:
         words = sys.argv[1:] if argv is None else argv
         return _fail(explain_usage(error, message(), words))
     return int(code or EXIT_DONE)
+
+
+class _Lossy(io.FileIO):
+    """A file that loses what cannot be written, such as a log on a full disk."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data) or 0
+        except OSError:
+            return len(data)
+
+
+def _keep_errors_apart() -> None:
+    """Let what is said on stderr fail no command, and go nowhere where stderr is closed.
+
+    Else the answer would be followed by an error, or notes would be printed on standard output.
+    """
+    if sys.stderr is not sys.__stderr__:
+        return  # somebody else's, who asked for it
+    if sys.stderr is None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        if nowhere != _STDERR:
+            os.dup2(nowhere, _STDERR)
+    encoding = getattr(sys.stderr, "encoding", None)
+    sys.stderr = io.TextIOWrapper(
+        io.BufferedWriter(_Lossy(_STDERR, "w", closefd=False)),
+        encoding=encoding,
+        errors="backslashreplace",
+        line_buffering=True,
+    )
 
 
 def _forget_output() -> None:

@@ -309,6 +309,7 @@ def test_compare_as_json(saved: Path, capsys: pytest.CaptureFixture[str]) -> Non
 BAD_INPUT = [
     (["plan", "mlp"], "--devices is missing"),
     (["plan", "mlp", "--devices", ""], "device list is empty"),
+    (["report", ""], "RESULTS is empty; write a name such as results.sqlite"),
     (["plan", "mlp", "--devices", "0GiB"], "memory is 0GiB"),
     (["plan", "mlp", "--devices", "4x24"], "has no unit"),
     (["plan", "mlp", "--devices", "80GiB@zzz"], "device class 'zzz' is unknown"),
@@ -522,6 +523,20 @@ def test_an_answer_that_cannot_be_printed_is_one_line_and_exit_code_2(
         assert done.returncode == 2, done.stderr
         assert len(done.stderr.splitlines()) == 1, done.stderr
         assert done.stderr.startswith("error: ")
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="Linux only")
+@pytest.mark.parametrize("where", ["2> /dev/full", "2>&-", "2>&- <&-"])
+def test_what_cannot_be_said_on_stderr_fails_nothing_and_is_not_in_the_answer(
+    saved: Path, tmp_path: Path, where: str
+) -> None:
+    plan = tmp_path / "plan.json"
+    for words, code in ((f"solve '{saved}' --solver greedy --json --out '{plan}'", 0), ("no", 2)):
+        command = f"'{sys.executable}' -m experiments {words} {where}"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+        assert done.returncode == code
+        assert (json.loads(done.stdout)["status"] == "feasible") if code == 0 else not done.stdout
+    assert load_plan(plan).assignment
 
 
 def test_a_schedule_plans_a_pipeline(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
