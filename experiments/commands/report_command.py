@@ -8,6 +8,7 @@ import typer
 
 from experiments.commands.answers import finish_study
 from experiments.commands.completions import complete_files
+from experiments.commands.option_reading import check_given
 from experiments.commands.options import JsonOption, ReportOutOption
 from solver import PartitionError
 
@@ -38,6 +39,7 @@ def report(
     from experiments.reports.writing import prepare_folder
     from experiments.sweep.store import load_study
 
+    check_given(results, "RESULTS", "results.sqlite")
     if out is not None:
         prepare_folder(out)
     is_json = results.lower().endswith(".json")
