@@ -11,14 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-import numpy as np
-
 from solver.chaining.chain_pass import ChainPass
-from solver.chaining.segments import Ints
-from solver.cuts import block_starts
-from solver.device_sets import Moves, device_moves
+from solver.chaining.cut_places import CutPlaces
+from solver.chaining.farthest_cuts import farthest_cuts
+from solver.device_sets import Moves, are_few, device_moves, order_moves
 from solver.evaluate import evaluate
-from solver.net_times import net_times
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 from solver.reduce import UnitGraph, condense
@@ -55,15 +52,27 @@ def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     ``latency`` (it minimises the sum of loads) and ``step`` (it minimises the bottleneck for each
     number of devices, and takes the best of these), for links that differ by pair (each device is
     charged at its slowest), for graphs with backward operators (their transfers are left out),
-    for more than 1,024 distinguishable sets of devices (a few device orders are tried), and
-    for later objectives of a tuple. The result is always what the evaluator says.
+    for more than 1,024 distinguishable sets of devices (for the bottleneck
+    :mod:`solver.chaining.farthest_cuts` chooses a device order with its cuts; else, or if that
+    finds nothing, a few device orders are tried), and for later objectives of a tuple. The
+    result is always what the evaluator says.
     """
     started_s = time.perf_counter()
     units = condense(problem)
     if any(allowed is not None and not allowed for allowed in units.allowed_devices):
         return _no_plan(started_s, "operators that must share a device are pinned apart")
     best: tuple[tuple[int, ...], PartitionPlan] | None = None
-    for moves in device_moves(units):
+    choices = device_moves(units)
+    if not are_few(units):
+        deadline_s = None if limits.time_limit_s is None else started_s + limits.time_limit_s
+        found = farthest_cuts(units, deadline_s=deadline_s)
+        values = None if found is None else judge(_NAME, problem, found, 0.0).objective_values
+        if found is not None and values is not None:
+            best = values, found
+            # Only later objectives have something left to gain.
+            later = len(problem.objective) > 1
+            choices = [order_moves(units, found.device_order)] if later else []
+    for moves in choices:
         for count in _stage_counts(units, moves):
             best = _improve(problem, units, moves, count, best, started_s, limits)
     if best is None:
@@ -72,7 +81,11 @@ def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
 
 
 def best_cut(
-    units: UnitGraph, *, most_cuts: int | None = None, stretch_permille: int = 1000
+    units: UnitGraph,
+    *,
+    most_cuts: int | None = None,
+    stretch_permille: int = 1000,
+    deadline_s: float | None = None,
 ) -> PartitionPlan | None:
     """Return the cut of the units' own numbering that is best for the first objective.
 
@@ -86,6 +99,9 @@ def best_cut(
         Look at about this many places only, spread evenly but where little crosses.
     stretch_permille : int
         Capacities to cut by, per thousand of the true ones: a start for a search that repairs.
+    deadline_s : float, optional
+        On ``time.perf_counter``: the end of a search for a device order, where there are too
+        many. What a pass over one order takes is not limited.
 
     Returns
     -------
@@ -94,22 +110,44 @@ def best_cut(
         to tell apart; not necessarily feasible. None if nothing fits.
     """
     best: tuple[tuple[bool, tuple[int, ...]], PartitionPlan] | None = None
+    if not are_few(units):
+        found = farthest_cuts(
+            units,
+            most_places=most_cuts,
+            stretch_permille=stretch_permille,
+            deadline_s=deadline_s,
+        )
+        if found is not None:
+            best = _rank(units, found), found
+            if not best[0][0]:
+                return found
     for moves in device_moves(units):
-        cuts = _Cuts(units).spread(most_cuts, moves)
+        places = CutPlaces(units).spread(_affordable(moves, most_cuts))
         roomy = moves.stretched(stretch_permille)
         objective = units.problem.objective[0]
         for count in _stage_counts(units, moves):
-            for found in ChainPass(units.problem, units, roomy, cuts, objective, {}, count).run():
-                evaluation = evaluate(units.problem, found)
-                rank = (not evaluation.feasible, evaluation.objective)
+            for found in ChainPass(units.problem, units, roomy, places, objective, {}, count).run():
+                rank = _rank(units, found)
                 if best is None or rank < best[0]:
-                    best = (rank, found)
+                    best = rank, found
     return None if best is None else best[1]
+
+
+def _rank(units: UnitGraph, plan: PartitionPlan) -> tuple[bool, tuple[int, ...]]:
+    """Return what is smaller for a better plan."""
+    evaluation = evaluate(units.problem, plan)
+    return not evaluation.feasible, evaluation.objective
 
 
 def transition_count(units: UnitGraph) -> int:
     """Return how many transitions between sets of devices a pass looks at for every cut."""
     return sum(moves.transition_count for moves in device_moves(units))
+
+
+def _affordable(moves: Moves, most: int | None) -> int:
+    """Return how many places a pass may look at, `most` of them or any number."""
+    affordable = int((2 * _WORK_LIMIT / max(moves.transition_count, 1)) ** 0.5)
+    return affordable if most is None else min(most, affordable)
 
 
 def _stage_counts(units: UnitGraph, moves: Moves) -> Sequence[int | None]:
@@ -136,7 +174,7 @@ def _improve(
     limits: SolveLimits,
 ) -> tuple[tuple[int, ...], PartitionPlan] | None:
     """Run a coarse pass, a full pass, and passes for the later objectives."""
-    cuts = _Cuts(units)
+    cuts = CutPlaces(units)
     ceilings: dict[str, int] = {}
     level = 0
     for spread in (_FIRST_PASS_CUTS, None, *[None] * (len(problem.objective) - 1)):
@@ -150,7 +188,7 @@ def _improve(
         if best is not None:
             # The best value so far bounds the pass; a plan at the bound itself is still found.
             ceilings[name] = best[0][level]
-        places = cuts.spread(spread, moves)
+        places = cuts.spread(_affordable(moves, spread))
         for found in ChainPass(problem, units, moves, places, name, ceilings, stage_count).run():
             candidate = judge(_NAME, problem, found, 0.0)
             values = candidate.objective_values
@@ -163,50 +201,3 @@ def _improve(
                 break
             ceilings[name] = best[0][level - 1]
     return best
-
-
-class _Cuts:
-    """Places at which the order may be cut: before the first operator of each unit."""
-
-    def __init__(self, units: UnitGraph) -> None:
-        sizes = [len(members) for members in units.members]
-        self._all = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        classes = {device.device_class for device in units.problem.devices}
-        work = np.array([units.latency_ns(c) for c in classes], dtype=np.float64).min(axis=0)
-        held = np.zeros(len(units))
-        for entry in units.weights:
-            held[entry.units[0]] += entry.size_bytes
-        # Even in work, in bytes and in operators together, so that no stretch is left out.
-        share = np.ones(len(units)) / len(units)
-        for amount in (work, held):
-            if amount.sum() > 0:
-                share += amount / amount.sum()
-        self._position = np.concatenate([[0.0], np.cumsum(share)])
-        link = units.problem.interconnect.default
-        # Floats: sums of times may not fit 64 bits, and only say which cut is crossed least.
-        crossing = np.zeros(len(units) + 1)
-        for net, time_ns in zip(units.nets, net_times(units, link, link).tolist(), strict=True):
-            if net.consumers:
-                first, last = sorted((net.producer, *net.consumers))[:: len(net.consumers)]
-                crossing[first + 1] += time_ns
-                crossing[last + 1] -= time_ns
-        # What has been made before a cut and is read behind it.
-        self._crossing_ns = np.cumsum(crossing)
-        self._certain = [0, *block_starts(units), int(self._all[-1])]
-
-    def spread(self, count: int | None, moves: Moves) -> Ints:
-        """Return all cuts, or about `count` of them, within the limit of work.
-
-        Those are spread evenly, but where little is moved.
-        """
-        affordable = int((2 * _WORK_LIMIT / max(moves.transition_count, 1)) ** 0.5)
-        count = affordable if count is None else min(count, affordable)
-        if len(self._all) <= count:
-            return self._all
-        ends = np.searchsorted(self._position, np.linspace(0.0, self._position[-1], count))
-        # Of each stretch the cut that least crosses; lexsort puts it first.
-        stretch = np.searchsorted(ends, np.arange(len(self._all)), side="right")
-        order = np.lexsort((self._crossing_ns, stretch))
-        chosen = order[np.flatnonzero(np.diff(stretch[order], prepend=-1))]
-        picked: Ints = np.union1d(self._all[chosen], self._certain)
-        return picked

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -88,6 +89,13 @@ class Moves:
         return replace(self, kinds=kinds)
 
 
+def are_few(units: UnitGraph) -> bool:
+    """Whether the sets of devices are so few that a chain tells them all apart."""
+    most = units.problem.max_devices or len(units.problem.devices)
+    kinds = interchangeable_kinds(units)
+    return math.prod(min(len(kind.devices), most) + 1 for kind in kinds) <= _MOST_STATES
+
+
 def device_moves(units: UnitGraph) -> list[Moves]:
     """Return the exact state space if it is small, else one for each of a few device orders."""
     kinds = interchangeable_kinds(units)
@@ -95,10 +103,7 @@ def device_moves(units: UnitGraph) -> list[Moves]:
     names = tuple(tuple(device.name for device in kind.devices) for kind in kinds)
     representatives = tuple(kind.device for kind in kinds)
     most = min(sum(counts), units.problem.max_devices or sum(counts))
-    state_count = 1
-    for count in counts:
-        state_count *= min(count, most) + 1
-    if state_count <= _MOST_STATES:
+    if are_few(units):
         sets = DeviceSets.of(counts, most)
         moves: list[list[tuple[int, int]]] = [[] for _ in kinds]
         for state, smaller in enumerate(sets.smaller):
@@ -109,6 +114,17 @@ def device_moves(units: UnitGraph) -> list[Moves]:
         _ordered_moves(representatives, names, order[-most:])
         for order in _device_orders(representatives, counts)
     ]
+
+
+def order_moves(units: UnitGraph, order: Sequence[str]) -> Moves:
+    """Return the moves of one device order, with the devices that it lacks before it."""
+    kinds = interchangeable_kinds(units)
+    names = tuple(tuple(device.name for device in kind.devices) for kind in kinds)
+    kind_of = {name: number for number, own in enumerate(names) for name in own}
+    missing = [name for name in kind_of if name not in order]
+    most = units.problem.max_devices or len(kind_of)
+    flat = [kind_of[name] for name in (*missing, *order)]
+    return _ordered_moves(tuple(kind.device for kind in kinds), names, flat[-most:])
 
 
 def _device_orders(kinds: tuple[Device, ...], counts: Sequence[int]) -> list[list[int]]:

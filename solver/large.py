@@ -108,7 +108,7 @@ class _LargeSearch:
         return contract(units, *consecutive_clusters(units, order, most))
 
     def _cut(self, graph: UnitGraph) -> None:
-        self._offer(best_cut(graph))
+        self._offer(best_cut(graph, deadline_s=self.deadline_s))
 
     def _improve(self, coarse: UnitGraph) -> None:
         assert self.bound is not None

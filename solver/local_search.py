@@ -136,7 +136,7 @@ def first_incumbents(
             found = evaluate(units.problem, best)
             if found.feasible and found.objective[0] <= target:
                 return best
-        cut = best_cut(renumbered(units, order), most_cuts=_ORDER_CUTS)
+        cut = best_cut(renumbered(units, order), most_cuts=_ORDER_CUTS, deadline_s=deadline_s)
         if cut is not None:
             best = cut if best is None else better(units, best, cut)
     for stretch in _STRETCHES:

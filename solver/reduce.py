@@ -174,11 +174,26 @@ class DeviceKind:
         return self.devices[0]
 
 
-def interchangeable_kinds(units: UnitGraph) -> tuple[DeviceKind, ...]:
-    """Group the devices of a problem into kinds that no constraint and no cost tells apart."""
+def interchangeable_kinds(
+    units: UnitGraph, linked: Mapping[str, int | str] | None = None
+) -> tuple[DeviceKind, ...]:
+    """Group the devices of a problem into kinds that no constraint and no cost tells apart.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    linked : mapping of str to int or str, optional
+        What tells devices apart by their links; the names of all that the interconnect names if
+        it is not given.
+
+    Returns
+    -------
+    tuple of DeviceKind
+    """
     problem = units.problem
     pins = {allowed for allowed in units.allowed_devices if allowed is not None}
-    linked = {end for pair in problem.interconnect.links for end in pair}
+    if linked is None:
+        linked = {end: end for pair in problem.interconnect.links for end in pair}
     kinds: dict[tuple[object, ...], list[Device]] = {}
     for device in problem.devices:
         key = (
@@ -186,7 +201,7 @@ def interchangeable_kinds(units: UnitGraph) -> tuple[DeviceKind, ...]:
             device.device_class,
             device.is_host,
             frozenset(pin for pin in pins if device.name in pin),
-            device.name if device.name in linked else "",
+            linked.get(device.name, ""),
         )
         kinds.setdefault(key, []).append(device)
     return tuple(DeviceKind(tuple(devices)) for devices in kinds.values())

@@ -12,15 +12,20 @@ import itertools
 
 import numpy as np
 
+from solver.chaining.kind_costs import (
+    Links,
+    banned_before,
+    in_flight,
+    links_of,
+    slowest_ns,
+    work_before,
+)
 from solver.chaining.segments import Ints, SegmentRow, SegmentRows
 from solver.cuts import block_starts, unit_stages
 from solver.device_sets import Moves, ViableStates
-from solver.hardware import STAGING_HOST, Device
-from solver.net_times import both_ways
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 from solver.reduce import UnitGraph
-from solver.training import most_in_flight
 
 _INFINITE = 1 << 61
 
@@ -69,8 +74,8 @@ class ChainPass:
         sizes = np.array(moves.sizes)
         self.levels = [np.flatnonzero(sizes == size) for size in range(1, int(sizes.max()) + 1)]
         self.needs_loads = self.objective in ("bottleneck", "latency") or "bottleneck" in ceilings
-        self.work = self._work_before()
-        self.banned = self._banned_before()
+        self.work = work_before(problem, self.rows.order, moves.kinds)
+        self.banned = banned_before(units, moves.kinds)
         self.block_ends = np.array([*block_starts(units), length], dtype=np.int64)
         self.stage_count = stage_count
         self.elsewhere = self._pinned_elsewhere_before()
@@ -86,66 +91,20 @@ class ChainPass:
         send: list[list[int]] = []
         receive: list[list[int]] = []
         profile_of: list[int] = []
-        known: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
+        known: dict[tuple[Links, Links], int] = {}
+        names = list(itertools.chain.from_iterable(self.moves.names))
         for device in self.moves.kinds:
+            partners = [name for name in names if name != device.name] or [device.name]
             pair = (
-                tuple(self._times(device, sends=True)),
-                tuple(self._times(device, sends=False)),
+                links_of(self.problem, device, partners, sends=True),
+                links_of(self.problem, device, partners, sends=False),
             )
             if pair not in known:
                 known[pair] = len(send)
-                send.append(list(pair[0]))
-                receive.append(list(pair[1]))
+                send.append(slowest_ns(self.problem, pair[0]))
+                receive.append(slowest_ns(self.problem, pair[1]))
             profile_of.append(known[pair])
         return send, receive, profile_of
-
-    def _times(self, device: Device, *, sends: bool) -> list[int]:
-        count = len(self.problem.operators)
-        if self.staged:
-            if device.is_host:
-                return [0] * count
-            partners = [STAGING_HOST]
-        else:
-            names = itertools.chain.from_iterable(self.moves.names)
-            partners = [name for name in names if name != device.name] or [device.name]
-        ends = [(device.name, p) if sends else (p, device.name) for p in partners]
-        links = {both_ways(self.problem.interconnect, *pair) for pair in ends}
-        # Times of values that nobody reads may not fit 64 bits.
-        arrays = self.problem.arrays
-        is_sent = np.diff(arrays.readers.start[: count + 1]) > 0
-        sent = np.flatnonzero(is_sent | arrays.is_output if self.relayed else is_sent)
-        times = [self.problem.arrays.transfer_ns(sent, *pair) for pair in links]
-        slowest = np.zeros(count, dtype=np.int64)
-        slowest[sent] = np.max(times, axis=0)
-        result: list[int] = slowest.tolist()
-        return result
-
-    def _work_before(self) -> list[Ints]:
-        before: dict[str, Ints] = {}
-        for device in self.moves.kinds:
-            name = device.device_class
-            if name not in before:
-                work = self.problem.arrays.latency_ns(name)[self.rows.order]
-                before[name] = np.concatenate([[0], np.cumsum(work)])
-        return [before[device.device_class] for device in self.moves.kinds]
-
-    def _banned_before(self) -> list[Ints | None]:
-        """Count, before each place, the operators that a kind may not run; None if it may all."""
-        banned: list[Ints | None] = []
-        if all(allowed is None for allowed in self.units.allowed_devices):
-            return [None] * len(self.moves.kinds)
-        for device in self.moves.kinds:
-            flags = [
-                self.units.allowed_devices[unit] is not None
-                and device.name not in (self.units.allowed_devices[unit] or ())
-                for unit, members in enumerate(self.units.members)
-                for _ in members
-            ]
-            if any(flags):
-                banned.append(np.concatenate([[0], np.cumsum(flags, dtype=np.int64)]))
-            else:
-                banned.append(None)
-        return banned
 
     def _pinned_elsewhere_before(self) -> Ints:
         """Count, by stage and before each place, the operators pinned to other stages."""
@@ -239,28 +198,9 @@ class ChainPass:
         if not self.problem.is_training:
             return memory[None, :]
         # Of one microbatch the live bytes know when it is made.
-        counts = [self._in_flight(self.moves.sizes[target]) for target in targets.tolist()]
+        counts = [in_flight(self.problem, self.moves.sizes[target]) for target in targets.tolist()]
         before: Ints = np.array(counts, dtype=np.int64)[:, None] - 1
         return memory[None, :] + before * row.saved_bytes[offset][None, :]
-
-    def _in_flight(self, following: int) -> int:
-        """Return the microbatches in flight on the first of the last `following` devices.
-
-        With several chunks per device it depends on the number of all devices; the most is
-        counted.
-        """
-        problem = self.problem
-        most = len(problem.devices) if problem.chunks_per_device > 1 else following
-        return max(
-            most_in_flight(
-                problem.schedule,
-                problem.microbatches,
-                chunks=problem.chunks_per_device,
-                devices=devices,
-                followers=following - 1,
-            )
-            for devices in range(following, most + 1)
-        )
 
     def _cost(
         self, row: SegmentRow, ends: Ints, offset: Ints, kind: int, rests: Ints, memory: Ints
