@@ -240,6 +240,7 @@ def test_late_searches_end_with_their_first_plan(monkeypatch):
     assert len(asked) == 1
     best = farthest_cuts(units)
     assert len(asked) > 5
+    assert farthest_cuts(units) == best
     assert evaluate(units.problem, best).bottleneck_ns < evaluate(units.problem, plan).bottleneck_ns
 
 

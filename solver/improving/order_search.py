@@ -61,8 +61,8 @@ def search_orders(
     movable = _movable(units, sides)
     if not 0 < len(movable) <= _MOST_GROUPS:
         return None
-    search = _Search(units, sides, movable, random.Random(seed))
-    return search.run(target, deadline_s)
+    search = _Search(units, sides, movable, random.Random(seed), deadline_s)
+    return search.run(target)
 
 
 def _movable(units: UnitGraph, sides: SideGroups) -> list[int]:
@@ -90,17 +90,23 @@ class _Cut:
 
 class _Search:
     def __init__(
-        self, units: UnitGraph, sides: SideGroups, movable: Sequence[int], rng: random.Random
+        self,
+        units: UnitGraph,
+        sides: SideGroups,
+        movable: Sequence[int],
+        rng: random.Random,
+        deadline_s: float | None,
     ) -> None:
         self._units, self._sides, self._movable, self._rng = units, sides, movable, rng
+        self._deadline_s = deadline_s
         transitions = transition_count(units)
         self._places = min(len(units) + 1, int((2 * _CUT_WORK / transitions) ** 0.5))
         self._cut_work = transitions * self._places**2 // 2
         self._names = [units.problem.operators[members[0]].name for members in units.members]
         self._known: dict[tuple[int, ...], _Cut | None] = {}
 
-    def run(self, target: int, deadline_s: float | None) -> PartitionPlan | None:
-        begun_s = time.perf_counter()
+    def run(self, target: int) -> PartitionPlan | None:
+        begun_s, deadline_s = time.perf_counter(), self._deadline_s
         starts: list[tuple[_Cut, Sequence[int]]] = []
         for places in (self._sides.shared_early(), self._sides.late()):
             if starts and deadline_s is not None and time.perf_counter() > deadline_s:
@@ -131,7 +137,9 @@ class _Search:
                 best = min(best, last, key=lambda entry: entry[0].value)
         if not cuts_whole:
             return best[0].plan
-        whole = best_cut(renumbered(self._units, self._sides.order(best[1])))
+        whole = best_cut(
+            renumbered(self._units, self._sides.order(best[1])), deadline_s=self._deadline_s
+        )
         return best[0].plan if whole is None else better(self._units, best[0].plan, whole)
 
     def _cut(self, places: Sequence[int]) -> _Cut | None:
@@ -139,7 +147,11 @@ class _Search:
         key = tuple(places)
         if key not in self._known:
             order = self._sides.order(places)
-            plan = best_cut(renumbered(self._units, order), most_cuts=self._places)
+            plan = best_cut(
+                renumbered(self._units, order),
+                most_cuts=self._places,
+                deadline_s=self._deadline_s,
+            )
             self._known[key] = None
             if plan is not None:
                 evaluation = evaluate(self._units.problem, plan)
