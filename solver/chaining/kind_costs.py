@@ -1,6 +1,6 @@
 """What segments of an order cost on a kind of device, as far as the kind alone decides it.
 
-:class:`solver.chaining.chain_pass.ChainPass` and :mod:`solver.chaining.farthest_cuts` share these.
+:class:`solver.chaining.chain_pass.ChainPass` and :mod:`solver.chaining.limit_program` share these.
 """
 
 from __future__ import annotations
