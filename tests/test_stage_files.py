@@ -457,6 +457,7 @@ def change(data, path, value):
         (("extra",), 1, "'extra' is unknown"),
         (("model_name",), 3, "model_name is 3"),
         (("nodes", "relu"), "something", "graph_sha256 is not that of nodes"),
+        (("nodes", "relu"), "\ud800", "graph_sha256 is not that of nodes"),
         (("nodes", "relu"), 5, r"nodes\['relu'\] is 5"),
         (("graph_sha256",), "12", "graph_sha256 is '12'"),
         (("plan", "device_order"), ["a"], "plan: device_order is"),
