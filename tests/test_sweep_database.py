@@ -76,6 +76,10 @@ def test_another_kind_of_file_is_one_line_and_stays_as_it_is(tmp_path, create):
     damaged.write_bytes(newer.read_bytes()[:100] + b"x" * 2000)
     with raises(damaged, "damaged.sqlite: "):
         connect(damaged, create=create)
+    no_text = newer.read_bytes().replace(b"CREATE TABLE problems", b"CREATE TABLX problem\xfe")
+    damaged.write_bytes(no_text.replace(b"problems", b"problem\xfe"))
+    with raises(damaged, "damaged.sqlite is damaged: it holds no text"):
+        connect(damaged, create=create)
 
 
 def test_a_missing_or_empty_file_is_made_only_where_asked(tmp_path):
