@@ -8,6 +8,7 @@ from solver.bounding.direct import direct
 from solver.bounding.relaxed_bounds import least_value
 from solver.bounds import StageBounds
 from solver.branching.restated import RestatedProblem
+from solver.prices.price_bound import PriceBound
 from solver.problem import ObjectiveName
 from solver.result import SolveResult
 from solver.skeletons.skeleton_bound import SkeletonBound
@@ -51,6 +52,25 @@ class ObjectiveBounds:
         if name == self._problem.objective[0] and self._known is not None:
             least = max(least, *(self._known.objective_bounds or (0,))[:1])
         return least
+
+    def price_devices(self, ceiling: int, end_s: float | None) -> None:
+        """Take over the bound of :class:`PriceBound`, where devices differ.
+
+        Parameters
+        ----------
+        ceiling : int
+            Only plans with less of the first objective are of interest.
+        end_s : float or None
+            When to stop, on the clock of ``time.perf_counter``.
+        """
+        slots = self._restated.slots
+        if self._problem.objective[0] != "bottleneck" or slots < 2:
+            return
+        bound = PriceBound.of(self._restated.units, slots)
+        if bound is not None and bound.tells_devices_apart:
+            self._least_ns = bound.least_bottleneck_ns(
+                self.least("bottleneck"), ceiling, end_s=math.inf if end_s is None else end_s
+            )
 
     def look_at_ideals(self, ceiling: int, end_s: float | None, bound_end_s: float | None) -> None:
         """Take over the bound and the windows of :class:`SkeletonBound`, where they apply.

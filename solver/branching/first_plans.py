@@ -33,6 +33,8 @@ _LOCAL_SEARCH_SHARE = 0.12
 """Of the time left, at most this much goes into local search, and as much into sub-solves."""
 _FEW_MOVES_PER_UNIT = 100
 """Moves of local search on smaller graphs, which the model often solves at once."""
+_PRICES_SHARE = 0.15
+"""Of the time left, at most this much goes into the bound by prices of unequal devices."""
 _IDEALS_SHARE = 0.35
 """Of the time left, at most this much goes into listing stages between ideals."""
 _IDEALS_BOUND_SHARE = 0.6
@@ -100,6 +102,10 @@ class FirstPlans:
             return
         self._improve_by_moves(starts, target)
         value = self._incumbent.value(0)
+        many_orders = self._restated.orders(every_length=False) is None
+        if value is not None and (self._restated.is_large or many_orders):
+            # Models of smaller problems with few orders say more, and soon.
+            self._bounds.price_devices(value, self._budget.deadline_s(_PRICES_SHARE))
         if value is None or not self._restated.is_large or self._budget.is_used_up:
             return
         self._bounds.look_at_ideals(
