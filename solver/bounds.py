@@ -197,7 +197,11 @@ class StageBounds:
             self._positions.append((whole, 0))
             if len(kept) < count:
                 self._positions.append((PositionBound(restricted(units, kept), slots), 2))
-            if whole.largest_region_ns * slots > _LARGE_REGION * self._total_work:
+            if (
+                whole.largest_region_ns * slots > _LARGE_REGION * self._total_work
+                # Steps along a path take long, and of speeds that count as the best say little.
+                and (len(names) == 1 or whole.set_count <= PathBound.most_sets)
+            ):
                 self._positions.append((PathBound(direct(units), slots), 0))
 
     @cached_property

@@ -9,6 +9,7 @@ destructive improvement", EJOR 112, 1999).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -65,6 +66,11 @@ class DestructiveBound(ABC):
         self._total = int(self._work.sum())
         # One device takes no longer for everything.
         self._largest_ns = int(self._total * slowest) + 2 * sum(net_times_ns) + 2
+
+    @property
+    def set_count(self) -> int:
+        """Sets of devices, where kinds that are alike do not count as one."""
+        return math.prod(count + 1 for count in self._kinds.values())
 
     @staticmethod
     def applies(units: UnitGraph) -> bool:

@@ -33,8 +33,10 @@ _LOCAL_SEARCH_SHARE = 0.12
 """Of the time left, at most this much goes into local search, and as much into sub-solves."""
 _FEW_MOVES_PER_UNIT = 100
 """Moves of local search on smaller graphs, which the model often solves at once."""
-_PRICES_SHARE = 0.15
-"""Of the time left, at most this much goes into the bound by prices of unequal devices."""
+_PRICES_SHARE = 0.1
+_MANY_ORDERS_PRICES_SHARE = 0.3
+"""Of the time left, at most this much goes into the bound by prices; the other where no model of a
+single order says anything of all plans."""
 _IDEALS_SHARE = 0.35
 """Of the time left, at most this much goes into listing stages between ideals."""
 _IDEALS_BOUND_SHARE = 0.6
@@ -105,7 +107,8 @@ class FirstPlans:
         many_orders = self._restated.orders(every_length=False) is None
         if value is not None and (self._restated.is_large or many_orders):
             # Models of smaller problems with few orders say more, and soon.
-            self._bounds.price_devices(value, self._budget.deadline_s(_PRICES_SHARE))
+            share = _MANY_ORDERS_PRICES_SHARE if many_orders else _PRICES_SHARE
+            self._bounds.price_devices(value, self._budget.deadline_s(share))
         if value is None or not self._restated.is_large or self._budget.is_used_up:
             return
         self._bounds.look_at_ideals(
