@@ -10,6 +10,7 @@ from solver.branching.branch_search import NAME, BranchSearch
 from solver.branching.branches import Branches
 from solver.branching.first_plans import FirstPlans
 from solver.branching.incumbent import Incumbent
+from solver.branching.relaxation import relax_orders
 from solver.branching.restated import RestatedProblem
 from solver.budget import Budget
 from solver.evaluate import evaluate
@@ -66,6 +67,7 @@ def _solve(
         earlier = dict(zip(problem.objective, proven, strict=False))
         branches = Branches(restated, incumbent, name, earlier, bounds.least(name))
         search = BranchSearch(restated, bounds.stage_bounds, branches, limits, budget)
+        relax_orders(search, budget)
         search_in_rounds(search, len(restated.units), budget)
         if incumbent.plan is None and branches.are_closed:
             return _failed(SolveStatus.INFEASIBLE, proven, budget, "proven: no plan fits")

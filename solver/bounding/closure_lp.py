@@ -33,7 +33,7 @@ _SIMPLEX_ROWS = 12_000
 """Up to here the simplex method is quicker; beyond, a first-order method."""
 _SIMPLEX_ITERATIONS = 100_000
 _FIRST_ORDER_ITERATIONS = 40_000
-_PROGRAMS = 6
+MOST_PROGRAMS = 6
 _WORTHWHILE = 1000
 """A program that gains less than this part of the bound is the last one."""
 _LARGEST_SHARE = 10.0
@@ -48,6 +48,7 @@ def closure_bound_ns(
     at_least: int,
     ceiling_ns: int,
     time_limit_s: float | None = None,
+    programs: int = MOST_PROGRAMS,
 ) -> int:
     """Return a lower bound of the bottleneck of the plans for one order of devices.
 
@@ -65,6 +66,8 @@ def closure_bound_ns(
         Only plans with less are of interest: a bound of `ceiling_ns` says that there are none.
     time_limit_s : float, optional
         Of all programs together. Without it, only their iterations are limited.
+    programs : int
+        The most to solve. The first one is for all plans below the ceiling.
 
     Notes
     -----
@@ -77,7 +80,7 @@ def closure_bound_ns(
     net_times_ns = least_times_ns(units)
     trial_ns = ceiling_ns - 1
     step = 0
-    for _ in range(_PROGRAMS):
+    for _ in range(programs):
         left_s = end_s - time.perf_counter()
         if bound >= ceiling_ns or left_s <= 0:
             break

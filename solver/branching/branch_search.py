@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from solver.bounding.closure_lp import closure_bound_ns
+from solver.bounding.closure_lp import MOST_PROGRAMS, closure_bound_ns
 from solver.bounding.linear_bounds import PositionBound
 from solver.bounds import BorderIdeals, StageBounds, StageWindows
 from solver.branching.branches import Branch, Branches
@@ -99,8 +99,7 @@ class BranchSearch:
         if windows.empty:
             _refute(branch, within)
             return
-        if within is None and self._is_refuted(branch, ceiling):
-            branch.closed = True
+        if self._is_refuted(branch, within):
             return
         if not (self._has_time_for(windows) and self._may_decide_order(branch, windows)):
             # All plans below a limit are only some of the branch's.
@@ -144,26 +143,49 @@ class BranchSearch:
         positions = branch.slots * branch.chunks
         return narrowed(self._restated.units, windows, positions), largest_load_ns
 
-    def _is_refuted(self, branch: Branch, ceiling: int | None) -> bool:
+    def can_relax(self, branch: Branch) -> bool:
+        """Whether linear programs (:mod:`solver.bounding.closure_lp`) say something of a branch."""
+        return (
+            self.branches.objective == "bottleneck"
+            and self.branches.best is not None
+            and branch.order is not None
+            and branch.chunks == 1
+            and self._restated.is_large
+            and PositionBound.applies(self._restated.units)
+        )
+
+    def relax(self, branch: Branch, time_s: float | None, programs: int = MOST_PROGRAMS) -> None:
+        """Bound a branch by linear programs; they may close it.
+
+        Parameters
+        ----------
+        branch : Branch
+            One that `can_relax`.
+        time_s : float or None
+        programs : int
+            The most to solve; the first one says whether there is a better plan at all.
+        """
+        devices, best = self._restated.devices(branch.order), self.branches.best
+        assert devices is not None and best is not None
+        branch.bound = closure_bound_ns(
+            self._stage_bounds,
+            self._restated.units,
+            devices,
+            at_least=branch.bound,
+            ceiling_ns=best,
+            time_limit_s=time_s,
+            programs=programs,
+        )
+        branch.closed = branch.bound >= best
+
+    def _is_refuted(self, branch: Branch, within: int | None) -> bool:
         """Whether linear programs prove that a branch has no better bottleneck; asked once."""
-        units, devices = self._restated.units, self._restated.devices(branch.order)
-        if self.branches.objective != "bottleneck" or ceiling is None:
-            return False
-        if branch.relaxed or devices is None or branch.chunks > 1:
-            return False
-        if not self._restated.is_large or not PositionBound.applies(units):
+        if within is not None or branch.relaxed or not self.can_relax(branch):
             return False
         branch.relaxed = True
         left_s = self._budget.wall_remaining_s
-        branch.bound = closure_bound_ns(
-            self._stage_bounds,
-            units,
-            devices,
-            at_least=branch.bound,
-            ceiling_ns=ceiling,
-            time_limit_s=None if left_s is None else _PROGRAM_SHARE * left_s,
-        )
-        return branch.bound >= ceiling
+        self.relax(branch, None if left_s is None else _PROGRAM_SHARE * left_s)
+        return branch.closed
 
     def _has_time_for(self, windows: StageWindows) -> bool:
         """Whether the model can be made within the time that is left."""

@@ -1,0 +1,70 @@
+"""Linear programs of all device orders before the search, against brute force."""
+
+import pytest
+from oracle import brute_force
+from random_problems import random_problem, to_instance
+
+from solver import SolveLimits, SolveStatus, solve
+from solver.branching import relaxation
+from solver.branching.branch_search import BranchSearch
+
+LIMITS = SolveLimits(workers=1, time_limit_s=60)
+
+
+@pytest.fixture
+def relaxed(monkeypatch):
+    """Take small problems for large ones; keep what the programs say of each order."""
+    monkeypatch.setattr("solver.branching.restated._LARGE_FROM", 0)
+    said = []
+    relax = BranchSearch.relax
+
+    def recorded(search, branch, time_s, programs=6):
+        relax(search, branch, time_s, programs)
+        said.append((programs, branch.order, branch.bound, branch.closed, search.branches.best))
+
+    monkeypatch.setattr(BranchSearch, "relax", recorded)
+    return said
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_optima_are_those_of_brute_force(block, relaxed):
+    solved = 0
+    for seed in range(50 * block, 50 * (block + 1)):
+        problem = random_problem(seed).replace(objective=("bottleneck",))
+        before = len(relaxed)
+        result = solve(problem, LIMITS, solver="cp-sat")
+        best = brute_force(to_instance(problem))
+        assert result.status is (SolveStatus.OPTIMAL if best else SolveStatus.INFEASIBLE), seed
+        if best:
+            optimum = int(best[0][0])
+            assert result.objective == optimum, seed
+            solved += len(relaxed) > before
+            for _, _, bound, closed, known in relaxed[before:]:
+                assert closed == (bound >= known)
+    assert solved > 10
+    first = [entry for entry in relaxed if entry[0] == 1]
+    assert sum(closed for _, _, _, closed, _ in first) > 10
+
+
+def test_the_best_bounds_are_searched_first(relaxed, monkeypatch):
+    """Tests that the incumbent's order stays first, and the others go by what is proven."""
+    orders = []
+    original = relaxation.relax_orders
+
+    def noted(search, budget):
+        def single():
+            return [branch for branch in search.branches.all if branch.order is not None]
+
+        places = [branch.order is None for branch in search.branches.all]
+        first = single()[:1]
+        original(search, budget)
+        assert places == [branch.order is None for branch in search.branches.all]
+        assert single()[:1] == first
+        bounds = [branch.bound for branch in single()[1:]]
+        assert bounds == sorted(bounds)
+        orders.append(len(set(bounds)))
+
+    monkeypatch.setattr("solver.cp_sat.relax_orders", noted)
+    for seed in range(60):
+        solve(random_problem(seed).replace(objective=("bottleneck",)), LIMITS, solver="cp-sat")
+    assert max(orders) > 1
