@@ -45,8 +45,12 @@ class Budget:
         """What is left, at least a little; None without a limit."""
         if self._limits.time_limit_s is None:
             return None
-        spent_s = self._spent_s if self._limits.deterministic else self.elapsed_s
-        return max(self._limits.time_limit_s - spent_s, _LEAST_S)
+        return max(self._limits.time_limit_s - self.spent_s, _LEAST_S)
+
+    @property
+    def spent_s(self) -> float:
+        """What has been used, in the seconds that the limit counts."""
+        return self._spent_s if self._limits.deterministic else self.elapsed_s
 
     @property
     def wall_remaining_s(self) -> float | None:

@@ -10,6 +10,7 @@ from solver.branching.branch_search import NAME, BranchSearch
 from solver.branching.branches import Branches
 from solver.branching.first_plans import FirstPlans
 from solver.branching.incumbent import Incumbent
+from solver.branching.order_guesses import OrderGuesses
 from solver.branching.relaxation import relax_orders
 from solver.branching.restated import RestatedProblem
 from solver.budget import Budget
@@ -68,7 +69,8 @@ def _solve(
         branches = Branches(restated, incumbent, name, earlier, bounds.least(name))
         search = BranchSearch(restated, bounds.stage_bounds, branches, limits, budget)
         relax_orders(search, budget)
-        search_in_rounds(search, len(restated.units), budget)
+        guesses = OrderGuesses(restated, branches)
+        search_in_rounds(search, guesses, restated, budget)
         if incumbent.plan is None and branches.are_closed:
             return _failed(SolveStatus.INFEASIBLE, proven, budget, "proven: no plan fits")
         proven.append(branches.least())

@@ -75,7 +75,7 @@ def test_too_large_a_model_is_not_made_and_leaves_a_true_bound(monkeypatch):
 
     monkeypatch.setattr(branch_search, "CpSatFormulation", small)
     # Without a plan a large model is better than none.
-    monkeypatch.setattr(branch_search, "_TERMS_SHARE_WITHOUT_PLAN", 0)
+    monkeypatch.setattr(branch_search, "_TERMS_SHARE_OF_USE", 0)
     for problem in linked_problems(range(150)):
         best = brute_force(to_instance(problem))
         if best is None:

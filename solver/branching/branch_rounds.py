@@ -3,44 +3,95 @@
 from __future__ import annotations
 
 from solver.branching.branch_search import BranchSearch
-from solver.branching.branches import Branch
+from solver.branching.branches import Branch, Branches
+from solver.branching.order_guesses import Order, OrderGuesses
+from solver.branching.restated import RestatedProblem
 from solver.budget import Budget
 
 _FIRST_SLICE_S = 2.0
 _SLICE_S_PER_UNIT = 0.001
 """Time of each branch in the first round of searches: presolve grows with the model."""
 _SLICE_GROWTH = 4
+_GUESS_SHARE = 0.5
+"""Of the time left, so much goes into guesses where the free order closes late or never."""
+_NEAR_PERMILLE = 10
+"""A gap that the model of all orders may close sooner than guesses find anything."""
 _TRIAL_STEP = 400
 """The first limit to try is above the bound by this part of it, the next by twice as much."""
 _TRIAL_SHARE = 0.2
 """Of the time left, at most this much goes into one of them."""
 
 
-def search_in_rounds(search: BranchSearch, units: int, budget: Budget) -> None:
+def search_in_rounds(
+    search: BranchSearch, guesses: OrderGuesses, restated: RestatedProblem, budget: Budget
+) -> None:
     """Search branches until all are closed or spent, or no time is left.
 
     They are searched in rounds with growing slices of time, so that each gets a bound before
-    any of them takes all the time.
+    any of them takes all the time. Guesses have a slice in every round, too. Where units are many
+    and the gap is not small, no model of all orders closes in a moment, and guesses come first.
 
     Parameters
     ----------
     search : BranchSearch
-    units : int
-        How many there are.
+    guesses : OrderGuesses
+    restated : RestatedProblem
     budget : Budget
     """
     branches = search.branches
+    slice_s = _FIRST_SLICE_S + _SLICE_S_PER_UNIT * len(restated.units)
+    if _guesses_lead(branches, restated):
+        _search_guesses(search, guesses, restated, slice_s, budget)
     if branches.objective == "bottleneck" and len(branches.all) == 1:
         _raise_bound(search, branches.all[0], budget)
-    slice_s = _FIRST_SLICE_S + _SLICE_S_PER_UNIT * units
-    while (pending := branches.pending) and not budget.is_used_up:
+    while not (branches.are_closed or budget.is_used_up):
+        pending = branches.pending
+        is_alone = len(pending) == 1 and guesses.next() is None
         for branch in pending:
             if branch.is_pending:
-                search.search(branch, None if len(pending) == 1 else slice_s)
+                search.search(branch, None if is_alone else slice_s)
                 branches.close_covered()
             if budget.is_used_up:
-                break
+                return
+        if not branches.are_closed:
+            _search_guesses(search, guesses, restated, slice_s, budget)
+        if not branches.pending and guesses.next() is None:
+            return
         slice_s *= _SLICE_GROWTH
+
+
+def _guesses_lead(branches: Branches, restated: RestatedProblem) -> bool:
+    """Whether no model of all orders is likely to close in a moment."""
+    best = branches.best
+    if best is None or not restated.is_large:
+        return False
+    return best > branches.least() * (1000 + _NEAR_PERMILLE) // 1000
+
+
+def _search_guesses(
+    search: BranchSearch,
+    guesses: OrderGuesses,
+    restated: RestatedProblem,
+    slice_s: float,
+    budget: Budget,
+) -> None:
+    """Search guesses, the incumbent's order first, for a slice of time."""
+    branches = search.branches
+    if budget.remaining_s is not None and (
+        _guesses_lead(branches, restated) or not branches.pending
+    ):
+        slice_s = max(slice_s, _GUESS_SHARE * budget.remaining_s)
+    end_s = budget.spent_s + slice_s
+    passed: set[Order] = set()
+    while (guess := guesses.next(passed)) is not None:
+        before = branches.best
+        search.search(guess, end_s - budget.spent_s)
+        if branches.best == before:
+            assert guess.order is not None
+            passed.add(guess.order)
+        if budget.spent_s >= end_s or budget.is_used_up:
+            break
+    branches.close_covered()
 
 
 def _raise_bound(search: BranchSearch, branch: Branch, budget: Budget) -> None:

@@ -23,13 +23,13 @@ NAME = "cp-sat"
 _MODEL_S_PER_PLACE = 2.5e-4
 """Time that a model takes to be made, for each position that a unit may have."""
 _MODEL_S_PER_TERM = 7.5e-6
-"""And for each term of the times on links, where the device order is free."""
+"""And for each term of the times on links."""
 _MOST_TERMS = 600_000
-"""With more of them, a few seconds, such a model knows no more than the average load."""
+"""With more of them, a few seconds, a model of all orders knows no more than the average load."""
 _TERMS_SHARE = 0.15
 """Of the time left, at most this much goes into them."""
-_TERMS_SHARE_WITHOUT_PLAN = 0.5
-"""The same as long as no plan is known."""
+_TERMS_SHARE_OF_USE = 0.5
+"""The same of a model of one order, and as long as no plan is known."""
 _PROGRAM_SHARE = 0.2
 """Of the time left, at most this much goes into the linear programs of a branch."""
 _TIMED = frozenset({"bottleneck", "latency", "step"})
@@ -101,7 +101,7 @@ class BranchSearch:
             return
         if self._is_refuted(branch, within):
             return
-        if not (self._has_time_for(windows) and self._may_decide_order(branch, windows)):
+        if not (self._has_time_for(windows) and self._is_worth_making(branch, windows)):
             # All plans below a limit are only some of the branch's.
             branch.spent = within is None
             return
@@ -198,19 +198,25 @@ class BranchSearch:
             or _MODEL_S_PER_PLACE * places < left_s
         )
 
-    def _may_decide_order(self, branch: Branch, windows: StageWindows) -> bool:
+    def _is_worth_making(self, branch: Branch, windows: StageWindows) -> bool:
         """Whether the model of a branch is not too large for what it is worth.
 
         Says the same in every deterministic run, as what is left then depends on no clock.
         """
         left_s = self._budget.remaining_s
         names = (*self.branches.earlier, self.branches.objective)
-        if branch.order is not None or left_s is None or not _TIMED.intersection(names):
+        if left_s is None or not _TIMED.intersection(names):
             return True
-        terms = link_terms(self._restated.units, windows, branch.slots, branch.chunks)
-        if self.branches.best is None:
-            # Such a model may find a plan where nothing else has found one.
-            return terms * _MODEL_S_PER_TERM <= _TERMS_SHARE_WITHOUT_PLAN * left_s
+        terms = link_terms(
+            self._restated.units,
+            windows,
+            branch.slots,
+            branch.chunks,
+            decides_order=branch.order is None,
+        )
+        if branch.order is not None or self.branches.best is None:
+            # It knows more than the average load, or may find the first plan.
+            return terms * _MODEL_S_PER_TERM <= _TERMS_SHARE_OF_USE * left_s
         return terms <= _MOST_TERMS and terms * _MODEL_S_PER_TERM <= _TERMS_SHARE * left_s
 
     def _uses_all(self, branch: Branch) -> bool:

@@ -51,7 +51,9 @@ class Branches:
     Attributes
     ----------
     all : list of Branch
-        In the order in which they are searched.
+        In the order in which they are searched. The free ones cover all plans, and so do the
+        single orders if there are any: guesses, which do not, are kept elsewhere
+        (:mod:`solver.branching.order_guesses`).
     """
 
     def __init__(

@@ -8,11 +8,21 @@ from solver.bounds import StageWindows
 from solver.reduce import UnitGraph, interchangeable_kinds
 
 
-def link_terms(units: UnitGraph, windows: StageWindows, slots: int, chunks: int = 1) -> int:
-    """Return how many terms the times on links have in a model that decides the device order.
+def link_terms(
+    units: UnitGraph,
+    windows: StageWindows,
+    slots: int,
+    chunks: int = 1,
+    *,
+    decides_order: bool = True,
+) -> int:
+    """Return about how many terms the times on links have in a model.
 
-    Whatever may travel from one slot to another is a term for each two kinds of devices that
-    may be there (:meth:`solver.modelling.load_rows.LoadRows.link_time`).
+    If it decides the device order, whatever may travel from one slot to another is a term for
+    each two kinds of devices that may be there
+    (:meth:`solver.modelling.load_rows.LoadRows.link_time`). In a model of one order it is a
+    term of each row over an interval of slots with one of the two, about a quarter of the square
+    of the slots.
 
     Parameters
     ----------
@@ -22,6 +32,7 @@ def link_terms(units: UnitGraph, windows: StageWindows, slots: int, chunks: int 
         Number of devices in a round.
     chunks : int
         Number of rounds.
+    decides_order : bool
 
     Returns
     -------
@@ -54,7 +65,8 @@ def link_terms(units: UnitGraph, windows: StageWindows, slots: int, chunks: int 
                 travels += sum(
                     source < target or (either_way and source != target) for source in sources
                 )
-    return travels * len(interchangeable_kinds(units)) ** 2
+    each = len(interchangeable_kinds(units)) ** 2 if decides_order else max(1, slots**2 // 4)
+    return travels * each
 
 
 def _slots_of(units: Iterable[int], windows: StageWindows, slots: int) -> set[int]:
