@@ -155,6 +155,14 @@ def test_the_other_order_is_found_by_a_guess(no_orders):
     assert not search.branches.are_closed
 
 
+def test_a_slice_that_ranking_uses_up_is_no_error(no_orders):
+    problem, plan = two_orders()
+    search, guesses, searched, budget = search_of(problem, plan)
+    branch_rounds._search_guesses(search, guesses, searched, -1.0, budget)
+    assert search.branches.best == 110
+    assert guesses.next().is_pending
+
+
 def test_deterministic_runs_are_equal(guesses_first, monkeypatch):
     # Leaves more to guesses.
     monkeypatch.setattr(branch_search, "_MOST_TERMS", 0)

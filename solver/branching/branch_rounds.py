@@ -84,13 +84,15 @@ def _search_guesses(
     end_s = budget.spent_s + slice_s
     passed: set[Order] = set()
     while (guess := guesses.next(passed)) is not None:
+        # To rank guesses takes time as well.
+        left_s = end_s - budget.spent_s
+        if left_s <= 0 or budget.is_used_up:
+            break
         before = branches.best
-        search.search(guess, end_s - budget.spent_s)
+        search.search(guess, left_s)
         if branches.best == before:
             assert guess.order is not None
             passed.add(guess.order)
-        if budget.spent_s >= end_s or budget.is_used_up:
-            break
     branches.close_covered()
 
 
