@@ -264,6 +264,29 @@ def test_written_weights_and_constants_are_compared():
     assert bool((model.scale == 1).all() and (model.constant == 1).all())
 
 
+def test_what_a_call_makes_and_keeps_is_missed_in_buffers_alone():
+    class Keeps(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = torch.nn.utils.weight_norm(nn.Linear(4, 4))
+            self.last = None
+            self.register_buffer("held", torch.ones(4))
+
+        def forward(self, x):
+            self.last = self.linear(x)
+            self.held = self.held + 1
+            return self.last.relu() + self.held
+
+    model = Keeps()
+    captured = capture(model, X)
+    plan = PartitionPlan({node.name: "a" for node in captured.operators}, ("a",))
+    assert check_equivalence(model, split_by_plan(captured, plan), X).equal
+    without = nn.Module()
+    without.forward = lambda x: model(x).detach()
+    found = check_equivalence(model, without, X).differences
+    assert found == ("'held' is written by the model, but the split does not hold it",)
+
+
 def test_a_replaced_parameter_is_put_back():
     class Replaces(nn.Module):
         def __init__(self):

@@ -28,7 +28,8 @@ class Observation:
     """Parameters, buffers and other tensors after the call, by original name; one entry for
     each stage that holds it."""
     written: list[set[str]]
-    """Of each tensor that the call wrote or made: all of its names."""
+    """Of each tensor that the call wrote, and of each buffer that it made: all of its names. What
+    else it made and kept, such as the weight of an old ``weight_norm``, no graph keeps."""
     shared: set[frozenset[str]]
     """The groups of outputs, inputs and names of `state` that share memory."""
     differentiable: list[bool]
@@ -104,10 +105,11 @@ def observe(
         random_state = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
         state: dict[str, list[torch.Tensor]] = {}
         written: dict[int, set[str]] = {}
+        registered = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
         for name, tensor in _tensors(module):
             known = before.get(id(tensor))
             kept = known is not None and same_bits(tensor, known)
-            if not kept:
+            if not kept and (known is not None or id(tensor) in registered):
                 written.setdefault(id(tensor), set()).add(name)
             # What was not written needs no copy: it will not be restored.
             state.setdefault(name, []).append(tensor.detach() if kept else tensor.detach().clone())
