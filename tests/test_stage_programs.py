@@ -175,3 +175,30 @@ def test_a_returned_weight_is_refused(tmp_path):
     captured = capture(Model(), (torch.ones(1, 4),))
     with pytest.raises(PartitionError, match=r"returns its weight 'inner\.weight' as it is"):
         save_stage_programs(split_by_plan(captured, cut(captured, 1)), tmp_path)
+
+
+class Selects(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.second(self.first(x[x[:, 0] > 0]).relu())
+
+
+def test_values_whose_size_depends_on_others_stay_in_their_stage(tmp_path):
+    captured = capture(Selects(), (torch.randn(6, 4),))
+    names = [node.name for node in captured.operators]
+    at = names.index("relu")
+    plan = PartitionPlan(
+        {name: "a" if index < at else "b" for index, name in enumerate(names)}, ("a", "b")
+    )
+    match = "reads 'linear', whose size depends on the values of tensors"
+    with pytest.raises(PartitionError, match=match):
+        save_stage_programs(split_by_plan(captured, plan), tmp_path / "programs")
+    whole = PartitionPlan(dict.fromkeys(names, "a"), ("a",))
+    save_stage_programs(split_by_plan(captured, whole), tmp_path / "programs")
+    for count in (0, 1, 3):
+        x = torch.full((6, 4), -1.0).index_fill(0, torch.arange(count), 1.0)
+        (found,) = run_stage_programs(tmp_path / "programs", {"x": x})
+        assert torch.equal(found, captured.source(x))

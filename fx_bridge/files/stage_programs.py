@@ -21,6 +21,7 @@ from typing import Any, Final
 import torch
 from torch import fx
 from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 from torch.utils import _pytree as pytree
 
 from fx_bridge.capturing.messages import first_line, quiet
@@ -31,6 +32,7 @@ from solver import PartitionError
 from solver.json_fields import PLAIN, Parser, build, check_schema, record, several
 from solver.serialization import read_json, write_text_atomically
 
+_SIZED: Final = (torch.Tensor, torch.SymInt)
 INDEX: Final = "programs.json"
 _SCHEMA: Final = "fxpartition.programs"
 _VERSION: Final = 1
@@ -281,6 +283,14 @@ def _save(
     stage = _stage(split, call)
     examples = tuple(_example(node) for node in stage.graph.find_nodes(op="placeholder"))
     position = stage.meta["stage"]
+    for node in stage.graph.find_nodes(op="placeholder"):
+        leaves = pytree.tree_leaves(node.meta["val"])
+        if any(isinstance(x, _SIZED) and free_unbacked_symbols(x) for x in leaves):
+            raise PartitionError(
+                f"stage {position} ({call.target}) reads {node.name!r}, whose size depends on the "
+                "values of tensors, and a program takes one size; split with other stages, or use "
+                "save_stages"
+            )
     path = staging / f"stage_{position}.pt2"
     try:
         with quiet():
