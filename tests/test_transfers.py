@@ -4,6 +4,8 @@ import pytest
 import torch
 from torch import nn
 
+from fx_bridge.capture import capture
+from fx_bridge.placement import place
 from fx_bridge.placing.transfers import (
     Sent,
     call_with_weights,
@@ -13,7 +15,8 @@ from fx_bridge.placing.transfers import (
     receive,
     send_to_host,
 )
-from solver import PartitionError
+from fx_bridge.splitting import split_by_plan
+from solver import PartitionError, PartitionPlan
 
 HOST = torch.device("cpu")
 
@@ -96,3 +99,32 @@ def test_cuda_sends_without_waiting():
     assert len(sent.events) == 1
     assert sent.value[0].is_pinned()
     assert torch.equal(receive(sent)[0], tensor.cpu())
+
+
+class WritesOne(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x, y):
+        x.add_(1)
+        return self.linear(y)
+
+
+def test_inputs_that_share_memory_with_a_written_one_are_refused():
+    model, rows = WritesOne(), torch.zeros(6, 4)
+    captured = capture(model, (rows[:3].clone(), rows[3:].clone()))
+    plan = PartitionPlan({node.name: "a" for node in captured.operators}, ("a",))
+    split = split_by_plan(captured, plan)
+    placed = place(split, {"a": "cpu:0"})
+    for x, y in ((rows[:3], rows[1:4]), (rows[:3], rows[:3]), (rows[:3],) * 2):
+        with pytest.raises(PartitionError, match="two inputs share memory") as error:
+            placed(x, y)
+        assert "\n" not in str(error.value)
+        assert not rows.any()
+    with torch.no_grad():
+        # Rows that do not overlap, and a stage where the inputs are.
+        assert torch.equal(placed(rows[:3], rows[3:]), model.linear(rows[3:]))
+        assert torch.equal(rows.sum(1), torch.tensor([4.0, 4, 4, 0, 0, 0]))
+        result = place(split, {"a": "cpu"})(rows[:3], rows[1:4])
+    assert torch.equal(result, model.linear(rows[1:4]))

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 
 from fx_bridge.placing.transfers import (
     call_with_weights,
+    check_apart,
     check_untrained,
     copy_back,
     move,
@@ -193,10 +194,18 @@ class _Writer:
 
     def _write_back(self) -> None:
         """Write inputs that a stage has written in place to the caller's tensors."""
-        written = self.split.meta.get("written_inputs", ())
-        for (node, _), arrived in list(self.arrivals.items()):
-            if node.op == "placeholder" and node.name in written:
-                self.graph.call_function(copy_back, (self.made[node], arrived))
+        names = self.split.meta.get("written_inputs", ())
+        written = [
+            (self.made[node], arrived)
+            for (node, _), arrived in self.arrivals.items()
+            if node.op == "placeholder" and node.name in names
+        ]
+        inputs = [self.made[node] for node in self.split.graph.find_nodes(op="placeholder")]
+        if written and len(inputs) > 1:
+            originals, arrivals = map(list, zip(*written, strict=True))
+            self.graph.call_function(check_apart, (originals, arrivals, inputs))
+        for original, arrived in written:
+            self.graph.call_function(copy_back, (original, arrived))
 
     def _output(self) -> None:
         output = self.split.graph.output_node()

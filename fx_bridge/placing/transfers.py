@@ -20,6 +20,7 @@ import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from fx_bridge.replaying.writes import memory_of
 from solver import PartitionError
 
 
@@ -88,6 +89,45 @@ def copy_back(original: Any, moved: Any) -> None:
         # There is nothing to write from the meta device.
         if isinstance(theirs, torch.Tensor) and theirs is not ours and not ours.is_meta:
             theirs.copy_(ours)
+
+
+def check_apart(written: Sequence[Any], moved: Sequence[Any], inputs: Sequence[Any]) -> None:
+    """Raise PartitionError where an input that was written elsewhere is a part of another one.
+
+    Parameters
+    ----------
+    written, moved : sequence
+        Inputs that a stage writes in place, and what it wrote.
+    inputs : sequence
+        All of the call.
+    """
+    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
+    for theirs, ours in zip(tree_leaves(written), tree_leaves(moved), strict=True):
+        if not isinstance(theirs, torch.Tensor) or theirs is ours:
+            continue
+        # One of them is the tensor itself.
+        if sum(_overlap(theirs, other) for other in tensors) > 1:
+            raise PartitionError(
+                "two inputs share memory and the model writes to one of them, but on its device "
+                "each is a copy; pass a clone of one, or place the stage where the inputs are"
+            )
+
+
+def _overlap(one: torch.Tensor, other: torch.Tensor) -> bool:
+    if memory_of(one) != memory_of(other) or not one.numel() or not other.numel():
+        return False
+    if one.layout != torch.strided or other.layout != torch.strided:
+        return True
+    (first, last), (low, high) = (_span_bytes(tensor) for tensor in (one, other))
+    return first < high and low < last
+
+
+def _span_bytes(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return where the elements of a tensor begin and end in its storage."""
+    lengths = zip(tensor.shape, tensor.stride(), strict=True)
+    count = 1 + sum(int((length - 1) * step) for length, step in lengths)
+    first = int(tensor.storage_offset())
+    return first * tensor.element_size(), (first + count) * tensor.element_size()
 
 
 def call_with_weights(
