@@ -173,7 +173,6 @@ def test_answers_take_over_the_bound(monkeypatch):
     """Tests six devices that all differ, whose orders are too many for models of their own."""
     problem = unequal_chain(3, devices=6, count=40)
     limits = SolveLimits(workers=1, time_limit_s=20, deterministic=True)
-    monkeypatch.setattr("solver.branching.branch_rounds.search_in_rounds", lambda *_: None)
     monkeypatch.setattr("solver.cp_sat.search_in_rounds", lambda *_: None)
     result = solve(problem, limits, solver="cp-sat")
     assert result.status in (SolveStatus.FEASIBLE, SolveStatus.OPTIMAL)
