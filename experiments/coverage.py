@@ -29,13 +29,12 @@ from experiments.environment import releases
 from experiments.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from experiments.output import check_writable, make_console
 from experiments.progress import ProgressLine
-from experiments.wording import counted
 from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.coverage_worker import CoverageRow, WorkerLimits, run_isolated
 from experiments.zoo.meta_models import Configuration
 from solver import PartitionError
 from solver.json_fields import PLAIN, optional, record, several
-from solver.quantities import MISSING, format_bytes, format_seconds, printable
+from solver.quantities import MISSING, counted, format_bytes, format_seconds, printable
 from solver.serialization import read_json, write_text_atomically
 
 SCHEMA: Final = "fxpartition.coverage"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from experiments.wording import counted
 from solver import PartitionError, PartitionPlan, PartitionProblem, load_plan
+from solver.quantities import counted
 from solver.serialization import read_json
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ from fx_bridge.profiling.memory_ledger import Allocation, Kind, Phase
 from fx_bridge.profiling.memory_run import Loss, MemoryRun, NothingToTrainError, Runner, Training
 from fx_bridge.profiling.optimizer_state import OptimizerFactory, check_optimizer_or_factory
 from fx_bridge.replaying.replay import tensors_in
-from fx_bridge.wording import counted
 from solver import PartitionError
+from solver.quantities import counted
 
 _SHOWN: Final = 10
 """Storages that a printed profile lists."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from solver.checks import check_name, several
 from solver.cuts import NO_BLOCK, is_hand_made
 from solver.errors import PartitionError
+from solver.quantities import counted
 
 if TYPE_CHECKING:
     from solver.problem import Operator, PartitionProblem
@@ -59,7 +60,7 @@ def check_hand_made(problem: PartitionProblem) -> None:
     most = _most_stages(problem)
     if len(problem.cuts) >= most:
         raise PartitionError(
-            f"{_counted(len(problem.cuts), 'cut')} ({_listed(problem.cuts)}) need at least "
+            f"{counted(len(problem.cuts), 'cut')} ({_listed(problem.cuts)}) need at least "
             f"{len(problem.cuts) + 1} stages, but {_stages_in_words(problem)}; leave a cut out, "
             "or give more devices or chunks_per_device"
         )
@@ -84,13 +85,9 @@ def _most_stages(problem: PartitionProblem) -> int:
 
 def _stages_in_words(problem: PartitionProblem) -> str:
     most = _most_stages(problem)
-    devices = _counted(most // problem.chunks_per_device, "device")
-    chunks = _counted(problem.chunks_per_device, "chunk")
+    devices = counted(most // problem.chunks_per_device, "device")
+    chunks = counted(problem.chunks_per_device, "chunk")
     return f"{devices} with {chunks} each allow {most}"
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _listed(names: Sequence[str], most: int = 4) -> str:

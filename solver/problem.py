@@ -50,6 +50,8 @@ OBJECTIVES: Final[tuple[str, ...]] = (
     "peak_memory",
     "step",
 )
+MOST_CHUNKS: Final = 1000
+"""Stages of one device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,4 +429,8 @@ class PartitionProblem:
         check_choice(self.schedule, SCHEDULES, "schedule")
         check_positive(self.microbatches, "microbatches")
         check_positive(self.chunks_per_device, "chunks_per_device")
+        if self.chunks_per_device > MOST_CHUNKS:
+            raise PartitionError(
+                f"chunks_per_device is {self.chunks_per_device}; write at most {MOST_CHUNKS}"
+            )
         check_positive_or_none(self.max_devices, "max_devices", "no limit")

@@ -208,6 +208,7 @@ def latency(name, table, **fields):
         ({"microbatches": 0}, ("microbatches is 0", "at least 1")),
         ({"microbatches": -1}, ("microbatches is -1", "not negative")),
         ({"chunks_per_device": 0}, ("chunks_per_device is 0", "at least 1")),
+        ({"chunks_per_device": 10**9}, ("chunks_per_device is 1000000000", "at most 1000")),
         ({"chunks_per_device": None}, ("chunks_per_device is None", "whole number")),
         ({"max_devices": 0}, ("max_devices is 0", "positive number, or None for no limit")),
         ({"max_devices": "2"}, ("max_devices is '2'", "whole number")),

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import experiments.wording
-import fx_bridge.wording
 from experiments.cli import main
+from solver.quantities import counted
 
 ONE_OPERATOR = """
 import torch
@@ -18,9 +17,7 @@ def model():
 """
 
 
-@pytest.mark.parametrize("module", [experiments.wording, fx_bridge.wording])
-def test_numbers_of_things(module) -> None:
-    counted = module.counted
+def test_numbers_of_things() -> None:
     assert [counted(n, "stage") for n in (0, 1, 2000)] == ["0 stages", "1 stage", "2,000 stages"]
     assert [counted(n, "process", "processes") for n in (1, 2)] == ["1 process", "2 processes"]
 

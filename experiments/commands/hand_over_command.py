@@ -12,10 +12,9 @@ from experiments.commands.completions import complete_from
 from experiments.commands.option_reading import check_given
 from experiments.commands.options import OUTPUT_PANEL, BuiltModelArgument, JsonOption, PlanArgument
 from experiments.output import check_writable, print_json, say_note
-from experiments.wording import counted
 from solver import PartitionError, load_plan
 from solver.checks import check_choice
-from solver.quantities import printable
+from solver.quantities import counted, printable
 from solver.serialization import write_text_atomically
 
 Form = Literal["device-map", "split-spec", "programs"]

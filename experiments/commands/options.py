@@ -22,13 +22,13 @@ from experiments.commands.completions import (
     complete_planners,
 )
 from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
+from solver.problem import MOST_CHUNKS
 from solver.training import SCHEDULES
 
 PROBLEM_PANEL: Final = "Problem"
 SEARCH_PANEL: Final = "Search"
 OUTPUT_PANEL: Final = "Output"
 
-MOST_CHUNKS: Final = 1000
 MOST_DEVICES: Final = 1024
 MOST_MICROBATCHES: Final = 100_000
 MOST_SECONDS: Final = 10_000_000

@@ -18,9 +18,8 @@ from experiments.commands.options import (
 )
 from experiments.output import check_writable, print_json, say_note
 from experiments.problems.problem_request import read_problem
-from experiments.wording import counted
 from solver import PartitionError, PartitionProblem, save_problem
-from solver.quantities import printable
+from solver.quantities import counted, printable
 
 KINDS = (
     "layered",

@@ -15,8 +15,7 @@ from experiments.commands.options import (
     ThreadsOption,
 )
 from experiments.output import check_writable, make_console, print_json, say_written
-from experiments.wording import counted
-from solver.quantities import format_bytes, format_ns, printable
+from solver.quantities import counted, format_bytes, format_ns, printable
 
 _SHOWN: Final = 12
 

@@ -20,9 +20,8 @@ from experiments.commands.options import (
 )
 from experiments.output import make_console, print_json, say_note
 from experiments.problems.problem_request import ProblemRequest, check_model_request
-from experiments.wording import counted
 from solver import PartitionError
-from solver.quantities import printable
+from solver.quantities import counted, printable
 
 if TYPE_CHECKING:
     from experiments.pipelines.plan_runs import RunSettings

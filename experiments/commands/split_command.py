@@ -13,9 +13,8 @@ from experiments.commands.option_reading import check_given
 from experiments.commands.options import OUTPUT_PANEL, BuiltModelArgument, JsonOption
 from experiments.exit_codes import EXIT_NOT_EQUAL
 from experiments.output import make_console, print_json, say, say_note
-from experiments.wording import counted
 from solver import PartitionError, PartitionPlan, load_plan
-from solver.quantities import format_bytes, printable
+from solver.quantities import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from torch import fx

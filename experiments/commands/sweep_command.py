@@ -11,9 +11,8 @@ import typer
 from experiments.commands.completions import complete_files, complete_models
 from experiments.commands.options import MOST_DEVICES, OUTPUT_PANEL, JsonOption
 from experiments.output import check_writable, print_json, say, say_written
-from experiments.wording import counted
 from solver import PartitionError
-from solver.quantities import format_seconds
+from solver.quantities import counted, format_seconds
 
 
 def sweep(

@@ -13,10 +13,9 @@ from typing import Any, Final
 
 from experiments.environment import available_memory_bytes
 from experiments.pipelines.workers import WorkerGroup
-from experiments.wording import counted
 from solver import MiB, PartitionError, PartitionPlan
 from solver.checks import check_positive
-from solver.quantities import format_bytes
+from solver.quantities import counted, format_bytes
 from solver.serialization import plan_to_json
 
 _PROCESS_BYTES: Final = 200 * MiB

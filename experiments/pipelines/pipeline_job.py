@@ -13,7 +13,6 @@ from torch.utils import _pytree as pytree
 
 from experiments.pipelines.agreement import Launch
 from experiments.pipelines.weightless import build_weightless
-from experiments.wording import counted
 from experiments.zoo.building import ModelSpec, build_model, capture_model
 from experiments.zoo.models import resolve_model
 from fx_bridge.batching.microbatches import ChunkSpecs, pipeline_specs
@@ -24,6 +23,7 @@ from fx_bridge.pipeline import check_pipeline, local_device
 from fx_bridge.splitting import split_by_plan
 from solver import PartitionError, PartitionPlan, load_plan
 from solver.checks import check_choice
+from solver.quantities import counted
 from solver.training import Schedule
 
 OPTIMIZERS: Final[tuple[str, ...]] = ("adamw", "sgd")

@@ -16,11 +16,11 @@ from torch.utils import _pytree as pytree
 
 from experiments.pipelines.pipeline_job import Job, JobOptions
 from experiments.pipelines.rank_watch import RankWatch
-from experiments.wording import counted
 from fx_bridge.files.rank_weights import load_model_weights
 from fx_bridge.pipeline import build_pipeline_stage
 from fx_bridge.pipelining.pipeline_rank import PipelineRank
 from solver import PartitionError
+from solver.quantities import counted
 
 _RTOL: Final = 1e-4
 """Of what other kernels computed, or steps of an optimizer, which divides by small numbers."""

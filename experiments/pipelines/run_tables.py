@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments.wording import counted
-from solver.quantities import MISSING, format_bytes, format_ns, printable
+from solver.quantities import MISSING, counted, format_bytes, format_ns, printable
 
 if TYPE_CHECKING:
     from rich.table import Table

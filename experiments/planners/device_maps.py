@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from experiments.planners.answers import judged
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
-from experiments.wording import counted
 from solver import Device, SolveLimits
-from solver.quantities import format_bytes
+from solver.quantities import counted, format_bytes
 
 if TYPE_CHECKING:
     import torch

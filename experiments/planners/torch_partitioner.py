@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 
 from experiments.planners.answers import judged
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
-from experiments.wording import counted
 from solver import PartitionError, PartitionProblem, SolveLimits
+from solver.quantities import counted
 
 if TYPE_CHECKING:
     from fx_bridge.capture import CapturedGraph

@@ -9,9 +9,8 @@ from experiments.planners.answers import judged
 from experiments.planners.deepspeed import partition_uniform
 from experiments.planners.sequence import LayerSequence
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
-from experiments.wording import counted
 from solver import PartitionError, SolveLimits
-from solver.quantities import printable
+from solver.quantities import counted, printable
 
 if TYPE_CHECKING:
     import torch

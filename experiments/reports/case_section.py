@@ -12,9 +12,8 @@ from experiments.reports.details import PlanDetails, plan_details
 from experiments.reports.headline import case_name
 from experiments.reports.rows import answers_table, troubles
 from experiments.reports.table import Table
-from experiments.wording import counted
 from solver import SOLVERS, Device, PartitionProblem, SolveLimits
-from solver.quantities import format_bytes, format_ns
+from solver.quantities import counted, format_bytes, format_ns
 
 Answer: TypeAlias = tuple[PlannerRow, str | None]
 """A row, and the file of its plan."""

@@ -18,8 +18,7 @@ from experiments.reports.statistics import (
     proofs_of,
     reference_planner,
 )
-from experiments.wording import counted
-from solver.quantities import format_gap, format_seconds
+from solver.quantities import counted, format_gap, format_seconds
 
 _LISTED: Final = 6
 _IN_FULL: Final = (BEST_OTHER, "chain", "greedy")

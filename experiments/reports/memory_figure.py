@@ -25,8 +25,7 @@ from experiments.reports.svg import (
     scale,
     ticks,
 )
-from experiments.wording import counted
-from solver.quantities import format_bytes
+from solver.quantities import counted, format_bytes
 
 _MOST_COLUMNS: Final = 4
 _LEFT: Final = 62

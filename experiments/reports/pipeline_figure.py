@@ -28,8 +28,7 @@ from experiments.reports.svg import (
     text_width,
     ticks,
 )
-from experiments.wording import counted
-from solver.quantities import format_ns
+from solver.quantities import counted, format_ns
 
 _LEFT: Final = 120
 _RIGHT: Final = 64

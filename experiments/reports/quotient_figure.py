@@ -21,8 +21,7 @@ from experiments.reports.svg import (
     number,
     text_width,
 )
-from experiments.wording import counted
-from solver.quantities import format_bytes, format_ns
+from solver.quantities import counted, format_bytes, format_ns
 from solver.quotient import QuotientArc
 
 _GUTTER: Final = 150

@@ -11,7 +11,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from fx_bridge.wording import counted
+from solver.quantities import counted
 
 _CONTAINERS: Final = (dict, list, set, deque)
 _PLAIN: Final = (bool, int, float, str, bytes)

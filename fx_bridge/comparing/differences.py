@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from fx_bridge.comparing.observation import Observation
-from fx_bridge.wording import counted
+from solver.quantities import counted
 
 
 @dataclass(slots=True)

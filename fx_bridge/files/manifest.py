@@ -13,7 +13,6 @@ from typing import Any, Final, TypeAlias
 
 from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.capturing.graph_digest import first_difference, graph_lines, lines_digest
-from fx_bridge.wording import counted
 from solver import PartitionError, PartitionPlan
 from solver.json_fields import (
     PLAIN,
@@ -25,6 +24,7 @@ from solver.json_fields import (
     record,
     several,
 )
+from solver.quantities import counted
 from solver.serialization import plan_from_json, plan_to_json, read_json
 
 MANIFEST: Final = "manifest.json"

@@ -23,8 +23,8 @@ from fx_bridge.replaying.replay import tensors_in
 from fx_bridge.splits.copies import Placement, with_copies
 from fx_bridge.splits.plan_checks import check_splittable
 from fx_bridge.splits.tags import plan_from_tags
-from fx_bridge.wording import counted
 from solver import PartitionError, PartitionPlan, PartitionProblem, evaluate
+from solver.quantities import counted
 
 _PURE: Final = ("operator", "_operator", "math", "builtins", "torch", "torch_sym")
 """Modules whose functions have no effects, as far as they return something other than tensors."""

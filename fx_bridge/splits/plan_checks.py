@@ -9,8 +9,8 @@ import networkx as nx
 
 from fx_bridge.capture import CapturedGraph
 from fx_bridge.colocation import inseparable_groups, random_operators
-from fx_bridge.wording import counted
 from solver import PartitionError, PartitionPlan
+from solver.quantities import counted
 
 Group = TypeVar("Group", bound=Hashable)
 

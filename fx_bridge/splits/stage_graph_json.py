@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from fx_bridge.splits.stage_graph import StageGraph, StageNode, StageValue, StageWeight
-from fx_bridge.wording import counted
 from solver import PartitionError
 from solver.json_fields import PLAIN, Parser, build, check_schema, record, several
+from solver.quantities import counted
 
 
 def stage_graph_from_json(data: object, schema: str, version: int) -> StageGraph:
