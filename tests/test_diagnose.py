@@ -564,7 +564,9 @@ def test_there_are_enough_random_problems():
     assert len(infeasible_problems()) >= 100
 
 
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize(
+    "part", [*range(4), *(pytest.param(part, marks=pytest.mark.nightly) for part in range(4, 10))]
+)
 def test_diagnoses_are_right_by_brute_force(part):
     for seed, problem in infeasible_problems().items():
         if seed % 10 != part:

@@ -26,10 +26,10 @@ def relaxed(monkeypatch):
     return said
 
 
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", range(2))
 def test_optima_are_those_of_brute_force(block, relaxed):
     solved = 0
-    for seed in range(50 * block, 50 * (block + 1)):
+    for seed in range(40 * block, 40 * (block + 1)):
         problem = random_problem(seed).replace(objective=("bottleneck",))
         before = len(relaxed)
         result = solve(problem, LIMITS, solver="cp-sat")
@@ -41,9 +41,9 @@ def test_optima_are_those_of_brute_force(block, relaxed):
             solved += len(relaxed) > before
             for _, _, bound, closed, known in relaxed[before:]:
                 assert closed == (bound >= known)
-    assert solved > 10
+    assert solved > 8
     first = [entry for entry in relaxed if entry[0] == 1]
-    assert sum(closed for _, _, _, closed, _ in first) > 10
+    assert sum(closed for _, _, _, closed, _ in first) > 8
 
 
 def test_the_best_bounds_are_searched_first(relaxed, monkeypatch):
@@ -65,6 +65,6 @@ def test_the_best_bounds_are_searched_first(relaxed, monkeypatch):
         orders.append(len(set(bounds)))
 
     monkeypatch.setattr("solver.cp_sat.relax_orders", noted)
-    for seed in range(60):
+    for seed in range(25):
         solve(random_problem(seed).replace(objective=("bottleneck",)), LIMITS, solver="cp-sat")
     assert max(orders) > 1
