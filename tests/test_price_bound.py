@@ -141,6 +141,40 @@ def test_no_bound_is_above_the_optimum(block):
     assert better > 5 and exact > 5
 
 
+@pytest.mark.parametrize("devices", [3, 1000])
+def test_no_price_overflows(devices):
+    """Tests limits far beyond all compute, large times and bytes, and many devices."""
+    operators = [
+        Operator(
+            f"op{i}",
+            {"fast": 10**13, "slow": 3 * 10**13},
+            (f"op{i - 1}",) if i else (),
+            weights=(f"w{i}",),
+        )
+        for i in range(12)
+    ]
+    weights = {f"w{i}": Weight(10**13) for i in range(12)}
+    kinds = ("fast", "slow")
+    # Some memory is tiny, and so worth much for each byte.
+    rooms = (7 * 10**13, 10**14, 1)
+    problem = PartitionProblem(
+        operators=operators,
+        devices=[Device(f"d{i}", rooms[i % 3], kinds[i % 2]) for i in range(devices)],
+        weights=weights,
+        memory_model="weights",
+    )
+    bound = PriceBound.of(condense(problem), usable_devices(condense(problem)))
+    assert bound is not None
+    # Seven on the fast device, and five on the slow one; or all spread over fast ones.
+    optimum = 15 * 10**13 if devices == 3 else 10**13
+    found = bound.least_bottleneck_ns(10**12, 10**18)
+    assert found <= optimum
+    if devices == 3:
+        assert found > optimum * 0.75
+        # What is far above all compute is never refuted.
+        assert bound.least_bottleneck_ns(10**17, 10**18) == 10**17
+
+
 def test_kinds_that_are_alike_count_as_their_best_where_sets_are_many(monkeypatch):
     apart = together = 0
     for seed in range(1, 30, 2):

@@ -27,8 +27,9 @@ _MOST_SETS = 1000
 """Sets of devices to tell apart; with more, kinds that are alike count as their best."""
 _RESOLUTION = 1 << 30
 """Times and bytes are rounded, in favour of plans, so that no sum of priced ones overflows."""
-_UNIT_PRICE = 1 << 20
-_LARGEST_PRICE = 1 << 24
+_LARGEST_PRICE = 1 << 22
+"""Of a tick, for all devices together: so much for every device, times all time and all bytes, and
+four times that for memory, stays far from what never happens (2**60) on every way."""
 _MEMORY_PRICE = 5.0
 """Most that all memory of a kind is worth, where the time of all devices together is worth 1."""
 _TRIALS = 30
@@ -47,7 +48,7 @@ class PriceBound:
     Parameters
     ----------
     units : UnitGraph
-        With one chunk per device (`applies`).
+        With one chunk per device.
     sets : MarkerSets
     slots : int
         The most devices that a plan may use.
@@ -88,6 +89,8 @@ class PriceBound:
         }
         slowest = max(int(row.sum()) for row in times.values())
         self._tick_ns = slowest // _RESOLUTION + 1
+        # No device computes for longer, however large its load may be.
+        self._most_ticks = slowest // self._tick_ns + 1
         held = np.zeros(len(units), dtype=np.int64)
         for entry in units.weights:
             held[entry.units[0]] += entry.size_bytes
@@ -150,7 +153,7 @@ class PriceBound:
         end_s : float
             When to stop, on the clock of ``time.perf_counter``.
         """
-        search = _Search(self._program(order), self._tick_ns, end_s)
+        search = _Search(self._program(order), self._tick_ns, self._most_ticks, end_s)
         low, high = at_least, at_most
         step = low // _FIRST_STEP + 1
         for _ in range(_TRIALS):
@@ -187,9 +190,11 @@ class PriceBound:
 class _Search:
     """Looks for prices at which no relaxed plan leaves anything; keeps what plans it has seen."""
 
-    def __init__(self, program: PriceProgram, tick_ns: int, end_s: float) -> None:
-        self._program, self._tick_ns, self._end_s = program, tick_ns, end_s
+    def __init__(self, program: PriceProgram, tick_ns: int, most_ticks: int, end_s: float) -> None:
+        self._program, self._end_s = program, end_s
+        self._tick_ns, self._most_ticks = tick_ns, most_ticks
         devices = sum(kind.count for kind in program.kinds)
+        self._unit_price = max(_LARGEST_PRICE // devices, 1)
         size = len(program.kinds)
         # Shares: of all that T is worth on one device of a kind, and all its memory.
         self._time = np.full(size, 1.0 / devices)
@@ -198,7 +203,7 @@ class _Search:
 
     def refutes(self, bottleneck_ns: int) -> bool:
         """Whether no plan has all loads at most `bottleneck_ns`, as far as prices can tell."""
-        limit = -(-bottleneck_ns // self._tick_ns)
+        limit = min(-(-bottleneck_ns // self._tick_ns), self._most_ticks)
         best: tuple[float, Ints, Ints] | None = None
         for _ in range(_ROUNDS):
             found = self._program.most(limit, *self._prices(limit))
@@ -220,12 +225,10 @@ class _Search:
     def _prices(self, limit: int) -> tuple[list[int], list[int]]:
         """Return the shares as integers for each tick and grain; any prices prove something."""
         rooms = [kind.room or 1 for kind in self._program.kinds]
-        time_prices = np.rint(self._time * _UNIT_PRICE)
-        memory_prices = np.rint(self._memory * _UNIT_PRICE * limit / rooms)
-        return (
-            np.clip(time_prices, 0, _LARGEST_PRICE).astype(np.int64).tolist(),
-            np.clip(memory_prices, 0, _LARGEST_PRICE).astype(np.int64).tolist(),
-        )
+        unit = self._unit_price
+        time_prices = np.clip(np.rint(self._time * unit), 0, unit)
+        memory_prices = np.clip(np.rint(self._memory * unit * limit / rooms), 0, 4 * unit)
+        return time_prices.astype(np.int64).tolist(), memory_prices.astype(np.int64).tolist()
 
     def _best_shares(self, limit: int) -> tuple[Ints, Ints] | None:
         """Return the shares at which the plans seen leave least; None if some leave something."""
