@@ -5,6 +5,7 @@ Exit codes are those of :mod:`experiments.exit_codes`, in every command.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
@@ -12,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from experiments.exit_codes import (
     EXIT_BAD_INPUT,
@@ -123,14 +124,22 @@ def _run(argv: Sequence[str] | None) -> int:
     return int(code or EXIT_DONE)
 
 
-class _Lossy(io.FileIO):
-    """A file that loses what cannot be written, such as a log on a full disk."""
+class _Lossy(io.TextIOWrapper):
+    """Text that is lost where it cannot be written, such as in a log on a full disk.
 
-    def write(self, data: Any) -> int:
+    Not a file in Python under a buffer: an interrupt between its write and its answer would make
+    the buffer write the same again.
+    """
+
+    def write(self, text: str) -> int:
         try:
-            return super().write(data) or 0
+            return super().write(text)
         except OSError:
-            return len(data)
+            return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            super().flush()
 
 
 def _keep_errors_apart() -> None:
@@ -145,8 +154,8 @@ def _keep_errors_apart() -> None:
         if nowhere != _STDERR:
             os.dup2(nowhere, _STDERR)
     encoding = getattr(sys.stderr, "encoding", None)
-    sys.stderr = io.TextIOWrapper(
-        io.BufferedWriter(_Lossy(_STDERR, "w", closefd=False)),
+    sys.stderr = _Lossy(
+        io.BufferedWriter(io.FileIO(_STDERR, "w", closefd=False)),
         encoding=encoding,
         errors="backslashreplace",
         line_buffering=True,
