@@ -13,6 +13,7 @@ from solver.branching.incumbent import Incumbent
 from solver.branching.order_guesses import OrderGuesses
 from solver.branching.relaxation import relax_orders
 from solver.branching.restated import RestatedProblem
+from solver.branching.slow_moves import SlowMoves
 from solver.budget import Budget
 from solver.evaluate import evaluate
 from solver.problem import PartitionProblem
@@ -70,7 +71,8 @@ def _solve(
         search = BranchSearch(restated, bounds.stage_bounds, branches, limits, budget)
         relax_orders(search, budget)
         guesses = OrderGuesses(restated, branches)
-        search_in_rounds(search, guesses, restated, budget)
+        moves = SlowMoves(restated, branches, limits, budget)
+        search_in_rounds(search, guesses, moves, restated, budget)
         if incumbent.plan is None and branches.are_closed:
             return _failed(SolveStatus.INFEASIBLE, proven, budget, "proven: no plan fits")
         proven.append(branches.least())

@@ -10,9 +10,11 @@ acyclic partitions Herrmann et al., SIAM J. Sci. Comput. 41, 2019).
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from solver.chain import best_cut, transition_count
 from solver.chaining.orders import renumbered, topological_orders
@@ -27,16 +29,8 @@ from solver.problem import ObjectiveName
 from solver.reduce import UnitGraph
 from solver.reducing.clusters import cluster, contract
 
-_SHARES = (1 / 8, 1 / 16, 1 / 4)
-"""Largest clusters of the rounds, as shares of an average stage."""
-_COARSE = (0.03, 0.002)
-_FINE = (0.01, 0.0001)
-"""First and last temperatures; measured on NASNet and on random layered graphs."""
 _WORTHWHILE = 0.7
 """Clusters beyond this share of the units are left out."""
-_ITERATIONS_PER_UNIT = 360
-_MOST_ITERATIONS = 240_000
-"""Of all rounds together: one to three seconds, or up to ten if memory counts activations."""
 _ONE_ROUND_ABOVE = 5_000
 """Units beyond which a single round uses up all iterations."""
 _FEW_UNITS = 16
@@ -47,6 +41,48 @@ _ORDER_WORK = 60_000_000
 """Array entries, or the time of as many, that cuts of several orders may take."""
 _STRETCHES = (1000, 1100, 1250, 1500, 2000, 4000)
 """Capacities for a start that the search mends, per mille of the true ones."""
+_IDLE_SEARCHES = 2
+"""So many slow searches in turn without a gain are the last ones."""
+_SEEDS = 10
+"""From one slow search to the next; the rounds of each have seeds of their own."""
+_GAIN_PERMILLE = 1
+"""What counts as one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long to search, and how hot.
+
+    Attributes
+    ----------
+    iterations_per_unit, most_iterations : int
+        Moves tried in all rounds together.
+    shares : tuple of float
+        Largest clusters of the rounds, as shares of an average stage; 0 is units alone.
+    coarse, fine : tuple of float
+        First and last temperatures on clusters and on units, see
+        :class:`solver.improving.anneal.Cooling`.
+    """
+
+    iterations_per_unit: int
+    most_iterations: int
+    shares: tuple[float, ...]
+    coarse: tuple[float, float]
+    fine: tuple[float, float]
+
+    def iterations(self, unit_count: int) -> int:
+        """Return a budget of moves that grows with the graph."""
+        return min(unit_count * self.iterations_per_unit, self.most_iterations)
+
+
+QUICK: Final = Pace(360, 240_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.002), (0.01, 0.0001))
+"""One to three seconds, or up to ten if memory counts activations; measured on NASNet."""
+SLOW: Final = (
+    Pace(1000, 2_000_000, (0.0,), (0.0, 0.0), (0.002, 0.00003)),
+    Pace(600, 2_000_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.0005), (0.002, 0.00003)),
+    Pace(600, 2_000_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.002), (0.01, 0.0001)),
+)
+"""In turn; the colder one is better on random layered graphs, the other where values are large."""
 
 
 def improve(
@@ -55,6 +91,7 @@ def improve(
     *,
     seed: int = 0,
     max_iterations: int | None = None,
+    pace: Pace = QUICK,
     target: int = 0,
     deadline_s: float | None = None,
 ) -> PartitionPlan:
@@ -74,11 +111,13 @@ def improve(
         all of them are improved by :mod:`solver.improving.step_search`, if they are feasible.
     seed : int
     max_iterations : int, optional
-        Moves tried in all; the default grows with the number of units.
+        Moves tried in all; by default those of `pace`.
+    pace : Pace
     target : int
         Stop when the objective reaches this, such as a proven bound.
     deadline_s : float, optional
-        On ``time.perf_counter``. Until then the result depends on nothing but the arguments.
+        On ``time.perf_counter``. With time enough for all moves the result depends on nothing but
+        the arguments.
     """
     names = [name for name in units.problem.objective if name != "devices"]
     problem = units.problem
@@ -92,12 +131,60 @@ def improve(
         return plan
     if units.problem.cuts:
         units = _within_blocks(units, plan, devices)
-    search = _Search(units, devices, names[0], seed, target, deadline_s)
-    budget = search.default_iterations() if max_iterations is None else max_iterations
+    search = _Search(units, devices, names[0], seed, pace, target, deadline_s)
+    budget = pace.iterations(len(units)) if max_iterations is None else max_iterations
     found = search.run([devices.index(d) for d in _devices_of_units(units, plan)], budget)
     if found is None:
         return plan
     return better(units, plan, plan_at(units, devices, found))
+
+
+def improve_slowly(
+    units: UnitGraph,
+    plan: PartitionPlan,
+    *,
+    searches: int | None = None,
+    seed: int = 0,
+    target: int = 0,
+    deadline_s: float | None = None,
+) -> Iterator[PartitionPlan]:
+    """Yield better and better plans, for as long as somebody asks and searches find some.
+
+    Each search starts from the best plan so far, with moves and clusters of its own.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    plan : PartitionPlan
+        Feasible.
+    searches : int, optional
+        The most searches.
+    seed, target, deadline_s
+        As for :func:`improve`.
+    """
+    name = next((name for name in units.problem.objective if name != "devices"), None)
+    if name is None:
+        return
+    value = evaluate(units.problem, plan).value(name)
+    idle = 0
+    for number in itertools.count() if searches is None else range(searches):
+        if value <= target or idle == _IDLE_SEARCHES:
+            return
+        if deadline_s is not None and time.perf_counter() >= deadline_s:
+            return
+        found = improve(
+            units,
+            plan,
+            seed=seed + _SEEDS * number,
+            pace=SLOW[number % len(SLOW)],
+            target=target,
+            deadline_s=deadline_s,
+        )
+        before, value = value, evaluate(units.problem, found).value(name)
+        idle = 0 if value < before * (1000 - _GAIN_PERMILLE) // 1000 else idle + 1
+        if found is not plan:
+            plan = found
+            yield plan
 
 
 def first_incumbents(
@@ -212,37 +299,34 @@ class _Search:
     devices: list[Device]
     objective: ObjectiveName
     seed: int
+    pace: Pace
     target: int
     deadline_s: float | None
-
-    def default_iterations(self) -> int:
-        """Return a budget of moves that grows with the graph."""
-        return min(len(self.units) * _ITERATIONS_PER_UNIT, _MOST_ITERATIONS)
 
     def run(self, positions: list[int], budget: int) -> list[int] | None:
         """Return the best positions found within the capacities, or None."""
         best: int | None = None
-        rounds = 1 if len(self.units) > _ONE_ROUND_ABOVE else len(_SHARES)
+        shares = self.pace.shares[: 1 if len(self.units) > _ONE_ROUND_ABOVE else None]
         if any(limit is not None for limit in (d.memory_bytes for d in self.devices)):
             positions = self._mended(positions, budget // 3)
-        each = budget // (2 * rounds)
-        for round_number in range(rounds):
-            share = _SHARES[round_number] / len(self.devices)
-            seed = self.seed + round_number
-            cluster_of, count = cluster(self.units, positions, share, seed)
+        each = budget // (2 * len(shares))
+        for number, share in enumerate(shares):
+            left = 2 * (len(shares) - number)
+            seed = self.seed + number
+            cluster_of, count = self._clusters(positions, share, seed)
             spared = each
             if count <= _WORTHWHILE * len(self.units):
                 start = [0] * count
                 for unit, name in enumerate(cluster_of):
                     start[name] = positions[unit]
                 graph = contract(self.units, cluster_of, count)
-                found = self._anneal(graph, start, Cooling(each, *_COARSE), seed)
-                spared = 0
+                found = self._anneal(graph, start, Cooling(each, *self.pace.coarse), seed, left)
+                spared, left = 0, left - 1
                 if found is not None and (best is None or found[0] < best):
                     best = found[0]
                     positions = [found[1][name] for name in cluster_of]
-            cooling = Cooling(each + spared, *_FINE)
-            found = self._anneal(self.units, positions, cooling, seed)
+            cooling = Cooling(each + spared, *self.pace.fine)
+            found = self._anneal(self.units, positions, cooling, seed, left)
             if found is not None and (best is None or found[0] < best):
                 best, positions = found
             if best is not None and best <= self.target:
@@ -251,13 +335,18 @@ class _Search:
                 break
         return None if best is None else positions
 
+    def _clusters(self, positions: list[int], share: float, seed: int) -> tuple[list[int], int]:
+        if not share:
+            return positions, len(self.units)
+        return cluster(self.units, positions, share / len(self.devices), seed)
+
     def _mended(self, positions: list[int], budget: int) -> list[int]:
         """Return positions within the capacities, if the least peak of memory leads to some."""
         state = StageState(self.units, self.devices)
         state.place(positions)
         if not state.excess_bytes():
             return positions
-        cooling = Cooling(budget, *_FINE)
+        cooling = Cooling(budget, *self.pace.fine)
         # Any plan that fits ends this search: anneal records no other.
         found = anneal(
             state,
@@ -270,8 +359,13 @@ class _Search:
         return positions if found is None else found[1]
 
     def _anneal(
-        self, graph: UnitGraph, positions: Sequence[int], cooling: Cooling, seed: int
+        self, graph: UnitGraph, positions: Sequence[int], cooling: Cooling, seed: int, left: int
     ) -> tuple[int, list[int]] | None:
+        """Anneal for a fair part of the time, if `left` searches are to come with this one."""
+        deadline_s = self.deadline_s
+        if deadline_s is not None:
+            now_s = time.perf_counter()
+            deadline_s = now_s + (deadline_s - now_s) / left
         state = StageState(graph, self.devices, every_value=self.objective == "transfer")
         state.place(positions)
         return anneal(
@@ -280,5 +374,5 @@ class _Search:
             cooling,
             seed,
             target=self.target,
-            deadline_s=self.deadline_s,
+            deadline_s=deadline_s,
         )

@@ -1,6 +1,8 @@
 """Local search: feasible, never worse, repeatable, and against brute force."""
 
+import itertools
 import random
+from types import SimpleNamespace
 
 import pytest
 from oracle import brute_force
@@ -18,9 +20,10 @@ from solver import (
     evaluate,
     solve,
 )
+from solver.improving import anneal as anneal_module
 from solver.improving.anneal import Cooling, anneal
 from solver.improving.stage_state import StageState
-from solver.local_search import first_incumbents, improve
+from solver.local_search import first_incumbents, improve, improve_slowly
 from solver.reduce import condense
 from solver.reducing.clusters import cluster, contract
 
@@ -244,3 +247,52 @@ def test_clusters_cost_what_their_units_cost():
         assert coarse.loads() == fine.loads()
         assert coarse.memory_bytes == fine.memory_bytes
         assert coarse.received_bytes == fine.received_bytes
+
+
+def test_slow_searches_yield_better_and_better_plans():
+    problem = grid(6, 60, devices=tuple(Device(f"d{i}") for i in range(6)))
+    units = condense(problem)
+    start = solve(problem, LIMITS, solver="chain")
+    values = [start.objective_values[0]]
+    for plan in improve_slowly(units, start.plan, searches=3, seed=1):
+        evaluation = evaluate(problem, plan)
+        assert evaluation.feasible
+        values.append(evaluation.objective[0])
+    assert len(values) > 1
+    assert values == sorted(values, reverse=True)
+    assert len(set(values)) == len(values)
+
+
+def test_slow_searches_end():
+    problem = grid(3, 6, devices=(Device("a"), Device("b")))
+    units = condense(problem)
+    best = solve(problem, LIMITS)
+    # An optimum is not improved, with or without a clock.
+    assert list(improve_slowly(units, best.plan)) == []
+    assert list(improve_slowly(units, best.plan, target=best.objective_values[0])) == []
+    assert list(improve_slowly(units, best.plan, deadline_s=0.0)) == []
+
+
+def test_moves_cool_by_the_clock_where_time_is_short(monkeypatch):
+    """A search that has time for some of its moves only ends as cold as one that has for all."""
+    problem = grid(8, 40, seed=3, devices=tuple(Device(f"d{i}") for i in range(4)))
+    units = condense(problem)
+    start = solve(problem, LIMITS, solver="chain").plan
+    place = start.device_order.index
+    ticks = itertools.count()
+    monkeypatch.setattr(anneal_module, "time", SimpleNamespace(perf_counter=ticks.__next__))
+
+    def search(cooling, deadline_s):
+        state = StageState(units, [problem.device_of[name] for name in start.device_order])
+        state.place([place(start.assignment[problem.operators[m[0]].name]) for m in units.members])
+        value, _ = anneal(state, "bottleneck", cooling, 0, deadline_s=deadline_s)
+        return value, max(state.loads()) / value
+
+    all_moves, left_behind = search(Cooling(30_000, 0.05, 1e-5), None)
+    assert left_behind < 1.01
+    some_moves, left_behind = search(Cooling(10**9, 0.05, 1e-5), next(ticks) + 120)
+    assert left_behind < 1.01
+    assert some_moves <= all_moves * 1.02
+    # One that stays hot leaves its best plan far behind.
+    _, left_behind = search(Cooling(30_000, 0.05, 0.05), None)
+    assert left_behind > 1.05

@@ -6,6 +6,7 @@ from solver.branching.branch_search import BranchSearch
 from solver.branching.branches import Branch, Branches
 from solver.branching.order_guesses import Order, OrderGuesses
 from solver.branching.restated import RestatedProblem
+from solver.branching.slow_moves import SlowMoves
 from solver.budget import Budget
 
 _FIRST_SLICE_S = 2.0
@@ -23,30 +24,39 @@ _TRIAL_SHARE = 0.2
 
 
 def search_in_rounds(
-    search: BranchSearch, guesses: OrderGuesses, restated: RestatedProblem, budget: Budget
+    search: BranchSearch,
+    guesses: OrderGuesses,
+    moves: SlowMoves,
+    restated: RestatedProblem,
+    budget: Budget,
 ) -> None:
     """Search branches until all are closed or spent, or no time is left.
 
     They are searched in rounds with growing slices of time, so that each gets a bound before
-    any of them takes all the time. Guesses have a slice in every round, too. Where units are many
-    and the gap is not small, no model of all orders closes in a moment, and guesses come first.
+    any of them takes all the time. Guesses have a slice in every round, too, and moves where
+    searches leave a large gap. Where units are many and the gap is not small, no model of all
+    orders closes in a moment, and moves and guesses come first.
 
     Parameters
     ----------
     search : BranchSearch
     guesses : OrderGuesses
+    moves : SlowMoves
     restated : RestatedProblem
     budget : Budget
     """
     branches = search.branches
     slice_s = _FIRST_SLICE_S + _SLICE_S_PER_UNIT * len(restated.units)
-    if _guesses_lead(branches, restated):
+    if _guesses_lead(branches, restated) and guesses.next() is not None:
+        moves.search()
         _search_guesses(search, guesses, restated, slice_s, budget)
     if branches.objective == "bottleneck" and len(branches.all) == 1:
         _raise_bound(search, branches.all[0], budget)
+        if search.is_wide(branches.all[0]):
+            moves.search()
     while not (branches.are_closed or budget.is_used_up):
         pending = branches.pending
-        is_alone = len(pending) == 1 and guesses.next() is None
+        is_alone = len(pending) == 1 and guesses.next() is None and not moves.are_due
         for branch in pending:
             if branch.is_pending:
                 search.search(branch, None if is_alone else slice_s)
@@ -54,6 +64,7 @@ def search_in_rounds(
             if budget.is_used_up:
                 return
         if not branches.are_closed:
+            moves.search()
             _search_guesses(search, guesses, restated, slice_s, budget)
         if not branches.pending and guesses.next() is None:
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
 from solver.bounding.closure_lp import MOST_PROGRAMS, closure_bound_ns
@@ -20,8 +21,9 @@ from solver.result import Progress, SolveLimits
 
 NAME = "cp-sat"
 """The exact solver's, in answers and progress."""
-_MODEL_S_PER_PLACE = 2.5e-4
-"""Time that a model takes to be made, for each position that a unit may have."""
+_MODEL_S_PER_PLACE = 6e-5
+"""Time that a model takes to be made, for each position that a unit may have, and each that there
+is."""
 _MODEL_S_PER_TERM = 7.5e-6
 """And for each term of the times on links."""
 _MOST_TERMS = 600_000
@@ -32,6 +34,8 @@ _TERMS_SHARE_OF_USE = 0.5
 """The same of a model of one order, and as long as no plan is known."""
 _PROGRAM_SHARE = 0.2
 """Of the time left, at most this much goes into the linear programs of a branch."""
+_WIDE_POSITIONS = 4
+"""Models of units with more open positions than this, on average, find next to nothing."""
 _TIMED = frozenset({"bottleneck", "latency", "step"})
 """Objectives that ask for times on links."""
 _RESTART_GAIN_PERMILLE = 10
@@ -63,6 +67,7 @@ class BranchSearch:
         self._stage_bounds = stage_bounds
         self._limits = limits
         self._budget = budget
+        self._windows_s = 0.0
         self.branches = branches
 
     def border_ideals(self, branch: Branch, limit_ns: int | None) -> BorderIdeals | None:
@@ -94,14 +99,20 @@ class BranchSearch:
         if best is not None and branch.bound >= best:
             branch.closed = True
             return
+        left_s = self._budget.wall_remaining_s
+        if best is not None and left_s is not None and left_s < self._windows_s:
+            branch.spent = within is None
+            return
         ceiling = best if within is None else within
+        started_s = time.perf_counter()
         windows, largest_load_ns = self._windows(branch, ceiling)
+        self._windows_s = time.perf_counter() - started_s
         if windows.empty:
             _refute(branch, within)
             return
         if self._is_refuted(branch, within):
             return
-        if not (self._has_time_for(windows) and self._is_worth_making(branch, windows)):
+        if not (self._has_time_for(branch, windows) and self._is_worth_making(branch, windows)):
             # All plans below a limit are only some of the branch's.
             branch.spent = within is None
             return
@@ -142,6 +153,11 @@ class BranchSearch:
         )
         positions = branch.slots * branch.chunks
         return narrowed(self._restated.units, windows, positions), largest_load_ns
+
+    def is_wide(self, branch: Branch) -> bool:
+        """Whether so much is open that a model of a branch takes long to be made, and to search."""
+        windows, _ = self._windows(branch, self.branches.best)
+        return not windows.empty and _places(windows) > _WIDE_POSITIONS * len(windows.first)
 
     def can_relax(self, branch: Branch) -> bool:
         """Whether linear programs (:mod:`solver.bounding.closure_lp`) say something of a branch."""
@@ -187,15 +203,16 @@ class BranchSearch:
         self.relax(branch, None if left_s is None else _PROGRAM_SHARE * left_s)
         return branch.closed
 
-    def _has_time_for(self, windows: StageWindows) -> bool:
+    def _has_time_for(self, branch: Branch, windows: StageWindows) -> bool:
         """Whether the model can be made within the time that is left."""
         left_s = self._budget.wall_remaining_s
-        places = sum(windows.last) - sum(windows.first) + len(windows.first)
+        positions = branch.slots * branch.chunks
+        model_s = _MODEL_S_PER_PLACE * _places(windows) * positions
         return (
             left_s is None
             or self.branches.best is None
             or not self._restated.is_large
-            or _MODEL_S_PER_PLACE * places < left_s
+            or model_s < left_s
         )
 
     def _is_worth_making(self, branch: Branch, windows: StageWindows) -> bool:
@@ -308,3 +325,8 @@ def _refute(branch: Branch, within: int | None) -> None:
         branch.closed = True
     else:
         branch.bound = max(branch.bound, within + 1)
+
+
+def _places(windows: StageWindows) -> int:
+    """Return how many positions all units together may have."""
+    return sum(windows.last) - sum(windows.first) + len(windows.first)

@@ -67,7 +67,8 @@ def anneal(
     target : int
         Stop at this value.
     deadline_s : float, optional
-        On ``time.perf_counter``; only a cut-off: until then nothing depends on time.
+        On ``time.perf_counter``. Where the iterations would not end by then, cooling goes by the
+        clock, so that the search ends cold; otherwise nothing depends on time.
 
     Returns
     -------
@@ -109,15 +110,18 @@ class _Annealing:
         end = state.count - 1
         swaps_below = _CLOSURE_SHARE + _SWAP_SHARE
         far_above = 1.0 - _FAR_SHARE
-        steps = max(1, cooling.iterations // _CHECK_EVERY)
-        temperature = cooling.first * self.energy
-        factor = (cooling.last / cooling.first) ** (1.0 / steps)
+        first = temperature = cooling.first * self.energy
+        ratio = cooling.last / cooling.first
+        started_s = time.perf_counter()
         for iteration in range(cooling.iterations):
             if not iteration % _CHECK_EVERY:
-                if deadline_s is not None and time.perf_counter() > deadline_s:
-                    break
-                if iteration:
-                    temperature *= factor
+                way = iteration / cooling.iterations
+                if deadline_s is not None:
+                    now_s = time.perf_counter()
+                    if now_s >= deadline_s:
+                        break
+                    way = max(way, (now_s - started_s) / (deadline_s - started_s))
+                temperature = first * ratio**way
             if not movable or (self.best is not None and self.best <= self.target):
                 break
             code = movable[int(draw() * len(movable))]

@@ -37,10 +37,12 @@ _MORE_PRODUCERS = (0, 2, MOST_WIDE_NETS, 3)
 """Loose producers of wide values in the skeletons to try; each gives windows to the next."""
 _MOST_EXPECTED = 50_000_000
 """Most stages that a larger skeleton is expected to have, counted once for each slot."""
-
-
+_LEAST_SHARE = 0.5
+"""A skeleton with less of all work says hardly more than the average load."""
 _MOST_BORDER_IDEALS = 1_500
 """Ideals at all borders that are worth a literal each."""
+_MOST_KNOWN = 8
+"""Limits and device orders whose borders are remembered; asked for in turn, each takes seconds."""
 _WAY_STEP = 200
 """Ways are looked for at limits that grow by this part."""
 
@@ -122,7 +124,7 @@ class SkeletonBound:
     ) -> None:
         self._units, self.slots, self.ceiling_ns, self._end_s = units, slots, ceiling_ns, end_s
         self._last: Program | None = None
-        self._known: tuple[tuple[int, tuple[int, ...] | None], list[Indices]] | None = None
+        self._known: dict[tuple[int, tuple[int, ...] | None], list[Indices]] = {}
         self._classes = sorted({device.device_class for device in units.problem.devices})
         self._set_kinds(units.problem.devices)
         self.skeleton = skeleton
@@ -152,7 +154,7 @@ class SkeletonBound:
         stages = 0.0
         for more in _MORE_PRODUCERS:
             skeleton = Skeleton.of(units, net_times_ns, slots, more)
-            if skeleton is None:
+            if skeleton is None or _work_share(units, skeleton) < _LEAST_SHARE:
                 break
             if found is not None:
                 growth = len(skeleton.ideals) / len(found.skeleton.ideals)
@@ -380,7 +382,7 @@ class SkeletonBound:
     def _borders_within(self, limit_ns: int, order: Sequence[Device] | None) -> list[Indices]:
         """Return the ideals that some plan of at most `limit_ns` has at each border."""
         kinds = None if order is None else tuple(self.kind_of(device) for device in order)
-        if self._known is None or self._known[0] != (limit_ns, kinds):
+        if (limit_ns, kinds) not in self._known:
             try:
                 reached = self._ways(limit_ns, kinds).alive()
             except TooManyLabels:
@@ -388,8 +390,10 @@ class SkeletonBound:
             borders = [np.zeros(self.costs.count, dtype=np.bool_) for _ in range(self.slots + 1)]
             for counts, alive in zip(self._sets.counts, reached, strict=True):
                 borders[self.slots - sum(counts)] |= alive
-            self._known = (limit_ns, kinds), [np.flatnonzero(alive) for alive in borders]
-        return self._known[1]
+            while len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[limit_ns, kinds] = [np.flatnonzero(alive) for alive in borders]
+        return self._known[limit_ns, kinds]
 
     def _program(self, limit_ns: int) -> Program:
         if self._last is None or self._last.level.limit_ns != limit_ns:
@@ -398,3 +402,10 @@ class SkeletonBound:
                 self.costs, stages, limit_ns, self._kinds, self._sets, self._at_border
             )
         return self._last
+
+
+def _work_share(units: UnitGraph, skeleton: Skeleton) -> float:
+    """Return the part of all work that the kept units do, on the fastest class of each."""
+    classes = {device.device_class for device in units.problem.devices}
+    work = np.array([units.latency_ns(name) for name in classes], dtype=np.int64).min(axis=0)
+    return float(work[list(skeleton.units)].sum() / max(work.sum(), 1))
