@@ -66,11 +66,12 @@ def _published(name: str, *, scale: float = 1, host: bool = True, chunks: int = 
 # Communication x 1000, by the authors' program too.
 SCALED_OPTIMA_MS = {"layer.inceptionv3_inference": 158.50205}
 
-# Accelerators alone, several stages per device: (workload, chunks, proven value, seconds).
+# Accelerators alone, several stages per device: (workload, chunks, proven value, seconds). The
+# prototype gave 39.8698 for bert24; the plan found, and proven best, is 0.07 us better.
 INTERLEAVED = (
     ("layer.gnmt_training", 2, 90.1002, 5),
     ("layer.gnmt_training", 3, 89.0267, 5),
-    ("layer.bert24_training", 2, 39.8698, 5),
+    ("layer.bert24_training", 2, 39.869726, 5),
     ("operator.bert_l-3_training", 2, 54.2075, 5),
     ("operator.bert_l-3_inference", 2, 21.9084, 5),
     ("layer.gnmt_inference", 2, 31.8553, 5),

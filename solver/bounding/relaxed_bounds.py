@@ -9,6 +9,7 @@ import numpy as np
 
 from solver.arrays import Ints
 from solver.bounding.linear_bounds import PositionBound
+from solver.bounding.share_bound import least_shared_ns
 from solver.bounding.spine import spine
 from solver.problem import ObjectiveName
 from solver.reduce import UnitGraph
@@ -32,7 +33,7 @@ def least_value(units: UnitGraph, name: ObjectiveName, position_bound: PositionB
         For ``bottleneck``, where it applies.
     """
     if name == "bottleneck":
-        least = least_average_ns(units)
+        least = max(least_average_ns(units), least_shared_ns(units))
         if position_bound is None:
             return least
         least = position_bound.least_bottleneck_ns(least)
@@ -44,8 +45,8 @@ def least_value(units: UnitGraph, name: ObjectiveName, position_bound: PositionB
         return longest_path_ns(units)
     if name == "step":
         # Also if transfers overlap: every microbatch takes its path, and computes on its devices.
-        average_ns = units.problem.microbatches * least_average_ns(units)
-        return max(longest_path_ns(units), average_ns)
+        load_ns = max(least_average_ns(units), least_shared_ns(units))
+        return max(longest_path_ns(units), units.problem.microbatches * load_ns)
     if name == "devices":
         return least_devices(units)
     if name == "peak_memory":
