@@ -82,7 +82,8 @@ SLOW: Final = (
     Pace(600, 2_000_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.0005), (0.002, 0.00003)),
     Pace(600, 2_000_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.002), (0.01, 0.0001)),
 )
-"""In turn; the colder one is better on random layered graphs, the other where values are large."""
+"""In turn: units alone, long and cold, which is best on random layered graphs; clusters with a cold
+end, on series-parallel ones; and as at first, where values are large."""
 
 
 def improve(
@@ -336,6 +337,7 @@ class _Search:
         return None if best is None else positions
 
     def _clusters(self, positions: list[int], share: float, seed: int) -> tuple[list[int], int]:
+        """Return the cluster of every unit and how many there are; for no share, too many."""
         if not share:
             return positions, len(self.units)
         return cluster(self.units, positions, share / len(self.devices), seed)

@@ -52,7 +52,7 @@ def search_in_rounds(
         _search_guesses(search, guesses, restated, slice_s, budget)
     if branches.objective == "bottleneck" and len(branches.all) == 1:
         _raise_bound(search, branches.all[0], budget)
-        if search.is_wide(branches.all[0]):
+        if moves.are_due and search.is_wide(branches.all[0]):
             moves.search()
     while not (branches.are_closed or budget.is_used_up):
         pending = branches.pending
