@@ -25,7 +25,7 @@ from solver.improving.anneal import PEAK_SCALE, Cooling, anneal
 from solver.improving.stage_state import StageState
 from solver.improving.step_search import improve_step
 from solver.plan import PartitionPlan
-from solver.problem import ObjectiveName
+from solver.problem import ObjectiveName, PartitionProblem
 from solver.reduce import UnitGraph
 from solver.reducing.clusters import cluster, contract
 
@@ -86,6 +86,11 @@ SLOW: Final = (
 end, on series-parallel ones; and as at first, where values are large."""
 
 
+def searched_objective(problem: PartitionProblem) -> ObjectiveName | None:
+    """Return the objective that local search minimises: the first other than ``devices``."""
+    return next((name for name in problem.objective if name != "devices"), None)
+
+
 def improve(
     units: UnitGraph,
     plan: PartitionPlan,
@@ -120,19 +125,19 @@ def improve(
         On ``time.perf_counter``. With time enough for all moves the result depends on nothing but
         the arguments.
     """
-    names = [name for name in units.problem.objective if name != "devices"]
     problem = units.problem
-    if names and names[0] == "step":
+    name = searched_objective(problem)
+    if name == "step":
         return improve_step(units, plan, target=target, deadline_s=deadline_s)
     fixed = problem.stage_pins or problem.interconnect.charging == "relayed"
-    if plan.chunks or not names or len(units) < 2 or fixed:
+    if plan.chunks or name is None or len(units) < 2 or fixed:
         return plan
     devices = _devices(units, plan)
     if len(devices) < 2:
         return plan
     if units.problem.cuts:
         units = _within_blocks(units, plan, devices)
-    search = _Search(units, devices, names[0], seed, pace, target, deadline_s)
+    search = _Search(units, devices, name, seed, pace, target, deadline_s)
     budget = pace.iterations(len(units)) if max_iterations is None else max_iterations
     found = search.run([devices.index(d) for d in _devices_of_units(units, plan)], budget)
     if found is None:
@@ -163,7 +168,7 @@ def improve_slowly(
     seed, target, deadline_s
         As for :func:`improve`.
     """
-    name = next((name for name in units.problem.objective if name != "devices"), None)
+    name = searched_objective(units.problem)
     if name is None:
         return
     value = evaluate(units.problem, plan).value(name)

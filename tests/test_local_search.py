@@ -250,7 +250,7 @@ def test_clusters_cost_what_their_units_cost():
 
 
 def test_slow_searches_yield_better_and_better_plans():
-    problem = grid(6, 60, devices=tuple(Device(f"d{i}") for i in range(6)))
+    problem = grid(5, 30, devices=tuple(Device(f"d{i}") for i in range(6)))
     units = condense(problem)
     start = solve(problem, LIMITS, solver="chain")
     values = [start.objective_values[0]]

@@ -55,7 +55,8 @@ def least_value(units: UnitGraph, name: ObjectiveName, position_bound: PositionB
     return 0
 
 
-def _fastest_ns(units: UnitGraph) -> Ints:
+def fastest_ns(units: UnitGraph) -> Ints:
+    """Return the time of every unit on its fastest class, in nanoseconds."""
     classes = sorted({device.device_class for device in units.problem.devices})
     fastest: Ints = np.array([units.latency_ns(c) for c in classes], dtype=np.int64).min(axis=0)
     return fastest
@@ -69,7 +70,7 @@ def least_average_ns(units: UnitGraph) -> int:
     largest 1 / r of as many devices as may be used do T * sum(1 / r) together, which must be
     all the work. Transfers only add, and overlapped with compute they take away nothing.
     """
-    fastest = _fastest_ns(units)
+    fastest = fastest_ns(units)
     busy = fastest > 0
     rates: list[float] = []
     for device in units.problem.devices:
@@ -90,7 +91,7 @@ def longest_path_ns(units: UnitGraph) -> int:
     path of the quotient graph, and take at least their units' times. If a load overlaps with
     transfers it is still at least its compute time.
     """
-    fastest = _fastest_ns(units).tolist()
+    fastest = fastest_ns(units).tolist()
     finish = list(fastest)
     # Ascending by source: a unit's own finish is final before its successors read it.
     for source, target in sorted(units.edges):

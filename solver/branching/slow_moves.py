@@ -5,7 +5,7 @@ from __future__ import annotations
 from solver.branching.branches import Branches
 from solver.branching.restated import RestatedProblem
 from solver.budget import Budget
-from solver.local_search import improve_slowly
+from solver.local_search import improve_slowly, searched_objective
 from solver.result import SolveLimits
 
 _WORTHWHILE_PERMILLE = 30
@@ -69,8 +69,8 @@ class SlowMoves:
 
     def _are_worthwhile(self) -> bool:
         branches = self._branches
-        first = next((n for n in self._restated.problem.objective if n != "devices"), None)
         best = branches.best
-        if best is None or branches.objective != first or not self._restated.is_large:
+        searched = searched_objective(self._restated.problem)
+        if best is None or branches.objective != searched or not self._restated.is_large:
             return False
         return best > branches.least() * (1000 + _WORTHWHILE_PERMILLE) // 1000

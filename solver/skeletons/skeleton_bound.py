@@ -12,6 +12,7 @@ import numpy as np
 
 from solver.arrays import Ints
 from solver.bounding.linear_bounds import least_times_ns
+from solver.bounding.relaxed_bounds import fastest_ns
 from solver.bounds import BorderIdeals, StageWindows
 from solver.device_sets import DeviceSets
 from solver.hardware import Device
@@ -406,6 +407,5 @@ class SkeletonBound:
 
 def _work_share(units: UnitGraph, skeleton: Skeleton) -> float:
     """Return the part of all work that the kept units do, on the fastest class of each."""
-    classes = {device.device_class for device in units.problem.devices}
-    work = np.array([units.latency_ns(name) for name in classes], dtype=np.int64).min(axis=0)
+    work = fastest_ns(units)
     return float(work[list(skeleton.units)].sum() / max(work.sum(), 1))
