@@ -11,7 +11,7 @@ from solver.branching.branches import Branches
 from solver.branching.first_plans import FirstPlans
 from solver.branching.incumbent import Incumbent
 from solver.branching.order_guesses import OrderGuesses
-from solver.branching.relaxation import relax_orders
+from solver.branching.refutation import refute_orders
 from solver.branching.restated import RestatedProblem
 from solver.branching.slow_moves import SlowMoves
 from solver.budget import Budget
@@ -69,7 +69,7 @@ def _solve(
         earlier = dict(zip(problem.objective, proven, strict=False))
         branches = Branches(restated, incumbent, name, earlier, bounds.least(name))
         search = BranchSearch(restated, bounds.stage_bounds, branches, limits, budget)
-        relax_orders(search, budget)
+        refute_orders(search, budget)
         guesses = OrderGuesses(restated, branches)
         moves = SlowMoves(restated, branches, limits, budget)
         search_in_rounds(search, guesses, moves, restated, budget)

@@ -57,18 +57,29 @@ def search_in_rounds(
     while not (branches.are_closed or budget.is_used_up):
         pending = branches.pending
         is_alone = len(pending) == 1 and guesses.next() is None and not moves.are_due
-        for branch in pending:
-            if branch.is_pending:
-                search.search(branch, None if is_alone else slice_s)
+        for place, branch in enumerate(pending):
+            if branch.is_pending and not (branches.orders_close and branch.order is None):
+                own_s = _own_slice_s(slice_s, len(pending) - place, budget)
+                search.search(branch, None if is_alone else own_s)
                 branches.close_covered()
             if budget.is_used_up:
                 return
         if not branches.are_closed:
-            moves.search()
+            if not branches.orders_close:
+                moves.search()
             _search_guesses(search, guesses, restated, slice_s, budget)
         if not branches.pending and guesses.next() is None:
             return
         slice_s *= _SLICE_GROWTH
+
+
+def _own_slice_s(slice_s: float, waiting: int, budget: Budget) -> float:
+    """Return a slice of time that leaves as much for each of those who wait.
+
+    The bound over all orders is that of the order about which least is known.
+    """
+    left_s = budget.remaining_s
+    return slice_s if left_s is None else min(slice_s, left_s / waiting)
 
 
 def _guesses_lead(branches: Branches, restated: RestatedProblem) -> bool:

@@ -70,6 +70,11 @@ class BranchSearch:
         self._windows_s = 0.0
         self.branches = branches
 
+    @property
+    def unit_count(self) -> int:
+        """How many units are searched."""
+        return len(self._restated.units)
+
     def border_ideals(self, branch: Branch, limit_ns: int | None) -> BorderIdeals | None:
         """Return what plans of a branch within a limit can have before each border, if known."""
         devices = self._restated.devices(branch.order)
@@ -82,6 +87,7 @@ class BranchSearch:
         *,
         within: int | None = None,
         beyond: bool = False,
+        is_probe: bool = False,
     ) -> None:
         """Look for a plan of `branch` that is better than the incumbent.
 
@@ -94,6 +100,8 @@ class BranchSearch:
             Only where plans within this limit are.
         beyond : bool
             Beyond the limit too, if plans are there.
+        is_probe : bool
+            Only by its model.
         """
         best = self.branches.best
         if best is not None and branch.bound >= best:
@@ -110,7 +118,7 @@ class BranchSearch:
         if windows.empty:
             _refute(branch, within)
             return
-        if self._is_refuted(branch, within):
+        if not is_probe and self._is_refuted(branch, within):
             return
         if not (self._has_time_for(branch, windows) and self._is_worth_making(branch, windows)):
             # All plans below a limit are only some of the branch's.
@@ -135,6 +143,7 @@ class BranchSearch:
         if self._limits.on_progress is not None:
             report = partial(self._report, branch)
         answer = run_model(question, self._limits, self._budget, slice_s, report)
+        branch.searched |= not is_probe
         self._conclude(branch, question, answer)
 
     def _windows(self, branch: Branch, ceiling: int | None) -> tuple[StageWindows, int | None]:
@@ -197,6 +206,8 @@ class BranchSearch:
     def _is_refuted(self, branch: Branch, within: int | None) -> bool:
         """Whether linear programs prove that a branch has no better bottleneck; asked once."""
         if within is not None or branch.relaxed or not self.can_relax(branch):
+            return False
+        if len(self.branches.all) > 1 and not branch.searched:
             return False
         branch.relaxed = True
         left_s = self._budget.wall_remaining_s

@@ -25,6 +25,7 @@ class Branch:
     chunks: int
     bound: int
     closed: bool = False
+    searched: bool = False
     relaxed: bool = False
     spent: bool = False
 
@@ -83,6 +84,13 @@ class Branches:
     def are_closed(self) -> bool:
         """Whether no branch has a plan that is better than the incumbent."""
         return all(branch.closed for branch in self.all)
+
+    @property
+    def orders_close(self) -> bool:
+        """Whether most single orders are closed, and searches of the others may close them."""
+        single = [branch for branch in self.all if branch.order is not None]
+        closed = sum(branch.closed for branch in single)
+        return 2 * closed > len(single) and any(branch.is_pending for branch in single)
 
     def least(self, searched: Branch | None = None, bound: int = 0) -> int:
         """Return a lower bound of the objective under way over all plans.

@@ -1,11 +1,11 @@
-"""Linear programs of all device orders before the search, against brute force."""
+"""Short models and linear programs of all device orders before the search, against brute force."""
 
 import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
 from solver import SolveLimits, SolveStatus, solve
-from solver.branching import relaxation
+from solver.branching import refutation
 from solver.branching.branch_search import BranchSearch
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
@@ -26,7 +26,13 @@ def relaxed(monkeypatch):
     return said
 
 
+@pytest.fixture
+def without_probes(monkeypatch):
+    monkeypatch.setattr(refutation, "_MOST_IN_VAIN", 0)
+
+
 @pytest.mark.parametrize("block", range(2))
+@pytest.mark.usefixtures("without_probes")
 def test_optima_are_those_of_brute_force(block, relaxed):
     solved = 0
     for seed in range(40 * block, 40 * (block + 1)):
@@ -46,10 +52,54 @@ def test_optima_are_those_of_brute_force(block, relaxed):
     assert sum(closed for _, _, _, closed, _ in first) > 8
 
 
+def test_short_models_refute_what_brute_force_does(monkeypatch):
+    """Tests that orders that a short model closes have no better plan, and others may follow."""
+    monkeypatch.setattr("solver.branching.restated._LARGE_FROM", 0)
+    said = []
+    search = BranchSearch.search
+
+    def recorded(self, branch, slice_s, **settings):
+        search(self, branch, slice_s, **settings)
+        if settings.get("is_probe"):
+            said.append(branch.closed)
+
+    monkeypatch.setattr(BranchSearch, "search", recorded)
+    for seed in range(80):
+        problem = random_problem(seed).replace(objective=("bottleneck",))
+        result = solve(problem, LIMITS, solver="cp-sat")
+        best = brute_force(to_instance(problem))
+        assert result.status is (SolveStatus.OPTIMAL if best else SolveStatus.INFEASIBLE), seed
+        assert not best or result.objective == int(best[0][0]), seed
+    assert sum(said) > 8
+
+
+def test_short_models_in_vain_are_the_last_ones(monkeypatch):
+    """Tests that three without an answer end them."""
+    probed = []
+    monkeypatch.setattr("solver.branching.restated._LARGE_FROM", 0)
+    monkeypatch.setattr(BranchSearch, "relax", lambda *_, **__: None)
+
+    def in_vain(self, branch, slice_s, **settings):
+        if settings.get("is_probe"):
+            probed.append(branch.order)
+        else:
+            branch.closed = True
+
+    monkeypatch.setattr(BranchSearch, "search", in_vain)
+    most = 0
+    for seed in range(25):
+        solve(random_problem(seed).replace(objective=("bottleneck",)), LIMITS, solver="cp-sat")
+        assert len(probed) <= 3, seed
+        most = max(most, len(probed))
+        probed.clear()
+    assert most == 3
+
+
+@pytest.mark.usefixtures("without_probes")
 def test_the_best_bounds_are_searched_first(relaxed, monkeypatch):
     """Tests that the incumbent's order stays first, and the others go by what is proven."""
     orders = []
-    original = relaxation.relax_orders
+    original = refutation.refute_orders
 
     def noted(search, budget):
         def single():
@@ -64,7 +114,7 @@ def test_the_best_bounds_are_searched_first(relaxed, monkeypatch):
         assert bounds == sorted(bounds)
         orders.append(len(set(bounds)))
 
-    monkeypatch.setattr("solver.cp_sat.relax_orders", noted)
+    monkeypatch.setattr("solver.cp_sat.refute_orders", noted)
     for seed in range(25):
         solve(random_problem(seed).replace(objective=("bottleneck",)), LIMITS, solver="cp-sat")
     assert max(orders) > 1
