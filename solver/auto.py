@@ -10,7 +10,7 @@ from solver.result import SolveLimits, SolveResult, SolveStatus
 
 MANY_OPERATORS = 20_000
 """Beyond this the exact model does not fit into a minute; coarse search and its bound do."""
-_IDEALS_SHARE = 0.5
+_IDEALS_SHARE = 0.35
 _IDEALS_LIMIT_S = 15.0
 """Graphs that look as if they had few ideals get this much of the time, and no more."""
 

@@ -23,6 +23,11 @@ def stage_tables(seed, **settings):
         objective=("bottleneck",),
         interconnect=replace(problem.interconnect, links=links),
     )
+    return tables_of(problem)
+
+
+def tables_of(problem):
+    """The tables of a problem's stages, and its sets of devices."""
     units = condense(problem)
     kinds = interchangeable_kinds(units)
     blocks = _collapse(units, kinds, forget_weights=False)

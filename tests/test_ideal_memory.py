@@ -2,8 +2,9 @@
 
 import numpy as np
 import pytest
-from ideal_cases import stage_tables, stages_of
+from ideal_cases import stage_tables, stages_of, tables_of
 
+from solver import Device, Operator, PartitionProblem
 from solver.evaluate import stage_memory_bytes
 from solver.ideals.ideals import DROPPED
 
@@ -56,3 +57,21 @@ def test_bounds_of_all_pairs_are_those_of_single_ones():
     lower, upper = tables.memory_bytes(every, every, 1)
     assert (lower[chosen] == single.always + single.waiting).all()
     assert (upper[chosen] == single.always + single.allocated).all()
+
+
+def test_what_passes_bounds_a_chain():
+    """Tests that ten storages in a row, of which two are held at a time, do not count as ten."""
+    names = [f"op{i}" for i in range(10)]
+    chain = PartitionProblem(
+        tuple(
+            Operator(name, 1, names[i - 1 : i] if i else (), storage_bytes=100, value_bytes=1)
+            for i, name in enumerate(names)
+        ),
+        devices=(Device("a", 300), Device("b", 300)),
+        memory_model="inference",
+    )
+    tables = tables_of(chain)[0]
+    parts = tables.memory_parts(np.array([0]), np.array([tables.count - 1]), paired=True)
+    assert parts.waiting.tolist() == [0]
+    assert parts.allocated.tolist() == [200]
+    assert tables.peak_bytes(np.array([0]), np.array([tables.count - 1])).tolist() == [200]

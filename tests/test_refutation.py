@@ -28,7 +28,9 @@ def relaxed(monkeypatch):
 
 @pytest.fixture
 def without_probes(monkeypatch):
+    """Ask linear programs alone, also of orders that windows refute."""
     monkeypatch.setattr(refutation, "_MOST_IN_VAIN", 0)
+    monkeypatch.setattr(BranchSearch, "has_windows", lambda *_: True)
 
 
 @pytest.mark.parametrize("block", range(2))
@@ -55,6 +57,7 @@ def test_optima_are_those_of_brute_force(block, relaxed):
 def test_short_models_refute_what_brute_force_does(monkeypatch):
     """Tests that orders that a short model closes have no better plan, and others may follow."""
     monkeypatch.setattr("solver.branching.restated._LARGE_FROM", 0)
+    monkeypatch.setattr(refutation, "_MOST_PROGRAMS_IN_VAIN", 0)
     said = []
     search = BranchSearch.search
 
@@ -93,6 +96,33 @@ def test_short_models_in_vain_are_the_last_ones(monkeypatch):
         most = max(most, len(probed))
         probed.clear()
     assert most == 3
+
+
+def test_orders_without_windows_are_asked_nothing(monkeypatch):
+    """Tests that neither a model nor a program is made where units have no positions left."""
+    monkeypatch.setattr("solver.branching.restated._LARGE_FROM", 0)
+    monkeypatch.setattr(BranchSearch, "has_windows", lambda *_: False)
+    asked = []
+    monkeypatch.setattr(BranchSearch, "relax", lambda _, branch, *__, **___: asked.append(branch))
+    monkeypatch.setattr(BranchSearch, "search", lambda _, branch, *__, **___: asked.append(branch))
+    closed = 0
+    original = refutation.refute_orders
+
+    def noted(search, budget):
+        nonlocal closed
+        several = sum(search.can_relax(branch) for branch in search.branches.pending) > 1
+        original(search, budget)
+        if several:
+            assert search.branches.are_closed
+            closed += 1
+        for branch in search.branches.all:
+            branch.closed = True
+
+    monkeypatch.setattr("solver.cp_sat.refute_orders", noted)
+    for seed in range(25):
+        solve(random_problem(seed).replace(objective=("bottleneck",)), LIMITS, solver="cp-sat")
+    assert closed > 3
+    assert not asked
 
 
 @pytest.mark.usefixtures("without_probes")

@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 
 from solver.bounding.direct import direct
+from solver.bounding.part_bound import has_parts, part_bound_ns
 from solver.bounding.relaxed_bounds import least_value
 from solver.bounds import StageBounds
 from solver.branching.restated import RestatedProblem
+from solver.plan import PartitionPlan
 from solver.prices.price_bound import PriceBound
 from solver.problem import ObjectiveName
 from solver.result import SolveResult
@@ -52,6 +54,20 @@ class ObjectiveBounds:
         if name == self._problem.objective[0] and self._known is not None:
             least = max(least, *(self._known.objective_bounds or (0,))[:1])
         return least
+
+    def look_at_parts(self, plan: PartitionPlan, end_s: float | None) -> None:
+        """Take over the bound of :func:`part_bound_ns`, where it applies.
+
+        Parameters
+        ----------
+        plan : PartitionPlan
+            The incumbent.
+        end_s : float or None
+            When to stop, on the clock of ``time.perf_counter``.
+        """
+        if has_parts(self._problem):
+            least_ns = self.least("bottleneck")
+            self._least_ns = max(least_ns, part_bound_ns(self._problem, plan, end_s))
 
     def price_devices(self, ceiling: int, end_s: float | None) -> None:
         """Take over the bound of :class:`PriceBound`, where devices differ.

@@ -163,6 +163,14 @@ class BranchSearch:
         positions = branch.slots * branch.chunks
         return narrowed(self._restated.units, windows, positions), largest_load_ns
 
+    def has_windows(self, branch: Branch) -> bool:
+        """Whether units have positions in plans of a branch that are better than the incumbent.
+
+        Searches ask for plans that are as good, of which the incumbent may be one.
+        """
+        best = self.branches.best
+        return best is None or not self._windows(branch, best - 1)[0].empty
+
     def is_wide(self, branch: Branch) -> bool:
         """Whether so much is open that a model of a branch takes long to be made, and to search."""
         windows, _ = self._windows(branch, self.branches.best)

@@ -33,6 +33,9 @@ _LOCAL_SEARCH_SHARE = 0.12
 """Of the time left, at most this much goes into local search, and as much into sub-solves."""
 _FEW_MOVES_PER_UNIT = 100
 """Moves of local search on smaller graphs, which the model often solves at once."""
+_PARTS_S = 1.0
+_PARTS_SHARE = 0.05
+"""At most so many seconds, and this much of the time left, go into the bound of parts."""
 _PRICES_SHARE = 0.1
 _MANY_ORDERS_PRICES_SHARE = 0.3
 """Of the time left, at most this much goes into the bound by prices; the other where no model of a
@@ -105,6 +108,8 @@ class FirstPlans:
         self._improve_by_moves(starts, target)
         value = self._incumbent.value(0)
         many_orders = self._restated.orders(every_length=False) is None
+        if self._restated.is_large and not self._limits.deterministic:
+            self._look_at_parts()
         if value is not None and (self._restated.is_large or many_orders):
             # Models of smaller problems with few orders say more, and soon.
             share = _MANY_ORDERS_PRICES_SHARE if many_orders else _PRICES_SHARE
@@ -208,6 +213,14 @@ class FirstPlans:
             )
             if plan is not None:
                 yield plan
+
+    def _look_at_parts(self) -> None:
+        """Bound what surrounds the incumbent's largest load, which takes little time or all."""
+        if self._incumbent.plan is not None:
+            end_s = time.perf_counter() + _PARTS_S
+            share_end_s = self._budget.deadline_s(_PARTS_SHARE)
+            end_s = end_s if share_end_s is None else min(end_s, share_end_s)
+            self._bounds.look_at_parts(self._incumbent.plan, end_s)
 
     # -- better plans ---------------------------------------------------------------------
 

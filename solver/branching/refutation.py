@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 
 from solver.branching.branch_search import BranchSearch
-from solver.branching.branches import Branch
 from solver.budget import Budget
 
 _SHARE = 0.4
@@ -16,6 +14,8 @@ _PROBE_S_PER_UNIT = 0.0005
 """Time of a short model: presolve grows with it."""
 _MOST_IN_VAIN = 3
 """After so many short models in a row without an answer, none is asked any more."""
+_MOST_PROGRAMS_IN_VAIN = 2
+"""After so many programs in a row without an answer, short models are asked first."""
 
 
 def refute_orders(search: BranchSearch, budget: Budget) -> None:
@@ -24,8 +24,8 @@ def refute_orders(search: BranchSearch, budget: Budget) -> None:
     What is proven of all plans is the least bound of any order, so that one order without a bound
     leaves nothing proven, however long the others have been searched. Most orders cannot have a
     better plan. Where the memory of activations says so, presolve of the whole model sees it at
-    once and a linear program, which knows weights alone, never does; where transfers say so, it
-    is the other way around. So the short models are asked first, as long as they answer.
+    once and a linear program, which knows weights alone, never does; where transfers say so, the
+    program is quicker, or the only one. So each of the two comes first as long as it answers.
 
     Parameters
     ----------
@@ -37,17 +37,25 @@ def refute_orders(search: BranchSearch, budget: Budget) -> None:
     if len(pending) < 2:
         return
     end_s = budget.deadline_s(_SHARE)
-    probes = _Probes(search, _PROBE_S + _PROBE_S_PER_UNIT * search.unit_count)
+    probe_s = _PROBE_S + _PROBE_S_PER_UNIT * search.unit_count
+    probes_in_vain = programs_in_vain = 0
     for place, branch in enumerate(pending):
         time_s = None
         if end_s is not None:
             time_s = (end_s - time.perf_counter()) / (len(pending) - place)
             if time_s <= 0:
                 return
-        if probes.are_worthwhile:
-            probes.ask(branch)
-        if not branch.closed:
+        branch.closed = not search.has_windows(branch)
+        is_relaxed = not branch.closed and programs_in_vain < _MOST_PROGRAMS_IN_VAIN
+        if is_relaxed:
             search.relax(branch, time_s, programs=1)
+            programs_in_vain = 0 if branch.closed else programs_in_vain + 1
+        if not branch.closed and probes_in_vain < _MOST_IN_VAIN:
+            search.search(branch, probe_s, is_probe=True)
+            probes_in_vain = 0 if branch.closed else probes_in_vain + 1
+        if not (branch.closed or is_relaxed):
+            search.relax(branch, time_s, programs=1)
+            programs_in_vain = 0 if branch.closed else programs_in_vain + 1
         branches.close_covered()
     # The incumbent's own order stays first: its neighbourhood is where better plans are.
     single = [branch for branch in branches.all if branch.order is not None]
@@ -56,22 +64,3 @@ def refute_orders(search: BranchSearch, budget: Budget) -> None:
         branch if branch.order is None or branch is single[0] else next(rest)
         for branch in branches.all
     ]
-
-
-@dataclass(slots=True)
-class _Probes:
-    """Short searches of models, and how many in a row have not refuted their order."""
-
-    search: BranchSearch
-    slice_s: float
-    in_vain: int = 0
-
-    @property
-    def are_worthwhile(self) -> bool:
-        """Whether one of the last ones has answered."""
-        return self.in_vain < _MOST_IN_VAIN
-
-    def ask(self, branch: Branch) -> None:
-        """Search the model of an order for a moment."""
-        self.search.search(branch, self.slice_s, is_probe=True)
-        self.in_vain = 0 if branch.closed else self.in_vain + 1

@@ -30,20 +30,37 @@ class StagePeaks:
     """
 
     def __init__(self, units: UnitGraph, blocks: Blocks) -> None:
-        holdings = units.problem.arrays.holdings
+        self._holdings = holdings = units.problem.arrays.holdings
+        self._count = blocks.count
         block_of = np.array([blocks.block_of[u] for u in units.unit_of_operator()], dtype=np.int64)
         # What was dropped is no part of any stage: it is in the last row, which is empty.
         block_of[block_of == DROPPED] = blocks.count
         self._block_of_operator = block_of
         self._block = block_of[holdings.operator]
         self._size_bytes = holdings.size_bytes[:, None]
-        self._starts = _turns(np.maximum(holdings.first, 0))
-        self._ends = _turns(holdings.last + 1)
-        self._stays = np.flatnonzero(holdings.stays)
+        self._first, self._end = np.maximum(holdings.first, 0), holdings.last + 1
+        self._by_first = np.argsort(self._first, kind="stable")
+        self._by_end = np.argsort(self._end, kind="stable")
+        self._stays = holdings.stays
         waiting, read = holdings.waits_for.pairs(np.arange(len(self._block)))
         pairs = np.unique(np.stack([waiting, block_of[read]]), axis=1)
         waiting, reader = pairs[:, self._block[pairs[0]] != pairs[1]]
         self._waits = tuple((holding, reader[rows]) for holding, rows in _turns(waiting))
+
+    def passing_bytes(self) -> Ints:
+        """Return the most, by block, that is held while one of its operators runs, and then leaves.
+
+        In a stage an operator finds no more than that and what waits for the end of the stage:
+        whatever else a stage holds leaves when it does if all blocks are one stage.
+        """
+        holdings = self._holdings
+        change = np.zeros(len(self._block_of_operator) + 1, dtype=np.int64)
+        size_bytes = np.where(holdings.stays, 0, holdings.size_bytes)
+        np.add.at(change, np.maximum(holdings.first, 0), size_bytes)
+        np.add.at(change, holdings.last + 1, -size_bytes)
+        most = np.zeros(self._count + 1, dtype=np.int64)
+        np.maximum.at(most, self._block_of_operator, np.cumsum(change[:-1]))
+        return most[:-1]
 
     def peak_bytes(self, inside: Bools) -> Ints:
         """Return the peak of each stage, given which blocks (rows) each stage (column) has."""
@@ -57,22 +74,35 @@ class StagePeaks:
         return peaks
 
     def _peaks(self, inside: Bools) -> Ints:
-        own = inside[self._block]
-        operators = inside[self._block_of_operator]
+        # Most blocks are in none of a few stages; what they hold need not be looked at.
+        some: Bools = np.asarray(inside.any(axis=1))
+        ran = some[self._block_of_operator]
+        operators = inside[self._block_of_operator[ran]]
+        number = np.concatenate([[0], np.cumsum(ran)])
+        held = some[self._block]
+        own = inside[self._block[held]]
         change = np.zeros((len(operators) + 1, inside.shape[1]), dtype=np.int64)
-        held = own * self._size_bytes
-        for place, row in self._starts:
-            change[place] += held[row]
-        leaves = own
+        place = np.cumsum(held) - 1
+        order = self._by_first[held[self._by_first]]
+        arrived = own[place[order]] * self._size_bytes[order]
+        _add_sorted(change, number[self._first[order]], arrived, 1)
         for holding, reader in self._waits:
-            leaves[holding] &= inside[reader]
-        leaves[self._stays] = False
-        held = leaves * self._size_bytes
-        for place, row in self._ends:
-            change[place] -= held[row]
+            chosen = held[holding]
+            own[place[holding[chosen]]] &= inside[reader[chosen]]
+        own[self._stays[held]] = False
+        order = self._by_end[held[self._by_end]]
+        left = own[place[order]] * self._size_bytes[order]
+        _add_sorted(change, number[self._end[order]], left, -1)
         np.cumsum(change, axis=0, out=change)
-        peaks: Ints = (change[:-1] * operators).max(axis=0)
+        peaks: Ints = (change[:-1] * operators).max(axis=0, initial=0)
         return peaks
+
+
+def _add_sorted(table: Ints, places: Ints, rows: Ints, sign: int) -> None:
+    """Add rows, or take them away, at places in `table` that ascend and may occur repeatedly."""
+    if len(places):
+        first = np.flatnonzero(np.diff(places, prepend=-1))
+        table[places[first]] += sign * np.add.reduceat(rows, first, axis=0)
 
 
 def _turns(places: Ints) -> _Turns:

@@ -261,7 +261,9 @@ class StageTables:
         """Build bounds on memory.
 
         Below: weights, received values, and storages that wait for the end of the stage, which all
-        are held then. Above: all storages at once. Both are exact where only weights count.
+        are held then. Above: what waits, and all other storages at once or, if less, the most that
+        passes within the ideal at the end, or outside that at the start. Both are exact where only
+        weights count.
         """
         units = self.units
         self.weights = PairSum(self.member)
@@ -294,6 +296,12 @@ class StageTables:
                 self._waiting.add_sent(crossing)
         self._waiting.add_units(waiting)
         self._allocated.add_units(everything)
+        passing = self._peaks.passing_bytes().astype(np.float64)
+        within, after = np.zeros(self.count), np.zeros(self.count)
+        for size_bytes, row in zip(passing, self.member, strict=True):
+            np.maximum(within, size_bytes * row, out=within)
+            np.maximum(after, size_bytes * ~row, out=after)
+        self._passing_within, self._passing_after = within, after
 
     # -- pairs of ideals ------------------------------------------------------------------
 
@@ -342,9 +350,10 @@ class StageTables:
             nothing = np.zeros((1,) * always.ndim)
             return MemoryParts(always, nothing, nothing)
         always += sums(self._received, starts, ends)
-        return MemoryParts(
-            always, sums(self._waiting, starts, ends), sums(self._allocated, starts, ends)
-        )
+        waiting, allocated = sums(self._waiting, starts, ends), sums(self._allocated, starts, ends)
+        before, after = self._passing_after[starts], self._passing_within[ends]
+        passing = np.minimum(before if paired else before[:, None], after)
+        return MemoryParts(always, waiting, np.minimum(allocated, waiting + passing))
 
     def peak_bytes(self, starts: Indices, ends: Indices) -> Floats:
         """Return the peak of the storages of stages from each start to the end at its place.
