@@ -46,7 +46,7 @@ def search_in_rounds(
     budget : Budget
     """
     branches = search.branches
-    slice_s = _FIRST_SLICE_S + _SLICE_S_PER_UNIT * len(restated.units)
+    slice_s = first_s = _FIRST_SLICE_S + _SLICE_S_PER_UNIT * len(restated.units)
     if _guesses_lead(branches, restated) and guesses.next() is not None:
         moves.search()
         _search_guesses(search, guesses, restated, slice_s, budget)
@@ -59,7 +59,7 @@ def search_in_rounds(
         is_alone = len(pending) == 1 and guesses.next() is None and not moves.are_due
         for place, branch in enumerate(pending):
             if branch.is_pending and not (branches.orders_close and branch.order is None):
-                own_s = _own_slice_s(slice_s, len(pending) - place, budget)
+                own_s = _own_slice_s(slice_s, first_s, len(pending) - place, budget)
                 search.search(branch, None if is_alone else own_s)
                 branches.close_covered()
             if budget.is_used_up:
@@ -73,13 +73,14 @@ def search_in_rounds(
         slice_s *= _SLICE_GROWTH
 
 
-def _own_slice_s(slice_s: float, waiting: int, budget: Budget) -> float:
-    """Return a slice of time that leaves as much for each of those who wait.
+def _own_slice_s(slice_s: float, least_s: float, waiting: int, budget: Budget) -> float:
+    """Return a slice of time that leaves as much for each of those who wait, but a first slice.
 
-    The bound over all orders is that of the order about which least is known.
+    The bound over all orders is that of the order about which least is known; and slices that are
+    too short for any of them are wasted.
     """
     left_s = budget.remaining_s
-    return slice_s if left_s is None else min(slice_s, left_s / waiting)
+    return slice_s if left_s is None else min(slice_s, max(least_s, left_s / waiting))
 
 
 def _guesses_lead(branches: Branches, restated: RestatedProblem) -> bool:

@@ -210,12 +210,14 @@ class BranchSearch:
             programs=programs,
         )
         branch.closed = branch.bound >= best
+        branch.asked = True
 
     def _is_refuted(self, branch: Branch, within: int | None) -> bool:
         """Whether linear programs prove that a branch has no better bottleneck; asked once."""
         if within is not None or branch.relaxed or not self.can_relax(branch):
             return False
-        if len(self.branches.all) > 1 and not branch.searched:
+        if branch.asked and not branch.searched:
+            # The first program did not help, so the model has its turn.
             return False
         branch.relaxed = True
         left_s = self._budget.wall_remaining_s

@@ -15,8 +15,9 @@ class Branch:
     """One device order (or all of that many devices, None), with what is known of it.
 
     `bound` is a proven lower bound of the objective under way among the plans of this order
-    that are better than the incumbent; a closed branch has none that is better. `relaxed` says
-    that linear programs have been asked. A spent branch is open, but its model, which only
+    that are better than the incumbent; a closed branch has none that is better. `asked` says
+    that its first linear program has been solved, `relaxed` that all have, and `searched` that its
+    model has had a whole slice of time. A spent branch is open, but its model, which only
     bounds the objective, has nothing more to say.
     """
 
@@ -25,6 +26,7 @@ class Branch:
     chunks: int
     bound: int
     closed: bool = False
+    asked: bool = False
     searched: bool = False
     relaxed: bool = False
     spent: bool = False

@@ -44,7 +44,7 @@ def refute_orders(search: BranchSearch, budget: Budget) -> None:
         if end_s is not None:
             time_s = (end_s - time.perf_counter()) / (len(pending) - place)
             if time_s <= 0:
-                return
+                break
         branch.closed = not search.has_windows(branch)
         is_relaxed = not branch.closed and programs_in_vain < _MOST_PROGRAMS_IN_VAIN
         if is_relaxed:
