@@ -35,7 +35,8 @@ def search_in_rounds(
     They are searched in rounds with growing slices of time, so that each gets a bound before
     any of them takes all the time. Guesses have a slice in every round, too, and moves where
     searches leave a large gap. Where units are many and the gap is not small, no model of all
-    orders closes in a moment, and moves and guesses come first.
+    orders closes in a moment, and moves and guesses come first. Once most single orders are closed,
+    all time goes to the others.
 
     Parameters
     ----------

@@ -101,7 +101,7 @@ class BranchSearch:
         beyond : bool
             Beyond the limit too, if plans are there.
         is_probe : bool
-            Only by its model.
+            By its model alone, without linear programs; not counted as a search of the branch.
         """
         best = self.branches.best
         if best is not None and branch.bound >= best:

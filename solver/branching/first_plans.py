@@ -108,7 +108,7 @@ class FirstPlans:
         self._improve_by_moves(starts, target)
         value = self._incumbent.value(0)
         many_orders = self._restated.orders(every_length=False) is None
-        if self._restated.is_large and not self._limits.deterministic:
+        if self._restated.is_large:
             self._look_at_parts()
         if value is not None and (self._restated.is_large or many_orders):
             # Models of smaller problems with few orders say more, and soon.
@@ -215,8 +215,11 @@ class FirstPlans:
                 yield plan
 
     def _look_at_parts(self) -> None:
-        """Bound what surrounds the incumbent's largest load, which takes little time or all."""
-        if self._incumbent.plan is not None:
+        """Bound what surrounds the incumbent's largest load.
+
+        It takes little time or says little, so a clock ends it: not in a deterministic run.
+        """
+        if self._incumbent.plan is not None and not self._limits.deterministic:
             end_s = time.perf_counter() + _PARTS_S
             share_end_s = self._budget.deadline_s(_PARTS_SHARE)
             end_s = end_s if share_end_s is None else min(end_s, share_end_s)

@@ -1,10 +1,12 @@
-"""Refutes device orders by short models and by linear programs before any of them is searched."""
+"""Refutes device orders by short models and linear programs before any of them is searched."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 
 from solver.branching.branch_search import BranchSearch
+from solver.branching.branches import Branch
 from solver.budget import Budget
 
 _SHARE = 0.4
@@ -37,25 +39,20 @@ def refute_orders(search: BranchSearch, budget: Budget) -> None:
     if len(pending) < 2:
         return
     end_s = budget.deadline_s(_SHARE)
-    probe_s = _PROBE_S + _PROBE_S_PER_UNIT * search.unit_count
-    probes_in_vain = programs_in_vain = 0
+    asking = _Asking(search)
     for place, branch in enumerate(pending):
         time_s = None
         if end_s is not None:
             time_s = (end_s - time.perf_counter()) / (len(pending) - place)
             if time_s <= 0:
                 break
-        branch.closed = not search.has_windows(branch)
-        is_relaxed = not branch.closed and programs_in_vain < _MOST_PROGRAMS_IN_VAIN
-        if is_relaxed:
-            search.relax(branch, time_s, programs=1)
-            programs_in_vain = 0 if branch.closed else programs_in_vain + 1
-        if not branch.closed and probes_in_vain < _MOST_IN_VAIN:
-            search.search(branch, probe_s, is_probe=True)
-            probes_in_vain = 0 if branch.closed else probes_in_vain + 1
-        if not (branch.closed or is_relaxed):
-            search.relax(branch, time_s, programs=1)
-            programs_in_vain = 0 if branch.closed else programs_in_vain + 1
+        branch.closed |= not search.has_windows(branch)
+        if asking.programs_lead:
+            asking.program(branch, time_s)
+            asking.probe(branch)
+        else:
+            asking.probe(branch)
+            asking.program(branch, time_s)
         branches.close_covered()
     # The incumbent's own order stays first: its neighbourhood is where better plans are.
     single = [branch for branch in branches.all if branch.order is not None]
@@ -64,3 +61,30 @@ def refute_orders(search: BranchSearch, budget: Budget) -> None:
         branch if branch.order is None or branch is single[0] else next(rest)
         for branch in branches.all
     ]
+
+
+@dataclass(slots=True)
+class _Asking:
+    """Asks of open orders, and counts how often in a row each of two ways gave no answer."""
+
+    search: BranchSearch
+    programs_in_vain: int = 0
+    probes_in_vain: int = 0
+
+    @property
+    def programs_lead(self) -> bool:
+        """Whether one of the last programs has answered."""
+        return self.programs_in_vain < _MOST_PROGRAMS_IN_VAIN
+
+    def program(self, branch: Branch, time_s: float | None) -> None:
+        """Solve one linear program, whose bound is of use in any case."""
+        if not branch.closed:
+            self.search.relax(branch, time_s, programs=1)
+            self.programs_in_vain = 0 if branch.closed else self.programs_in_vain + 1
+
+    def probe(self, branch: Branch) -> None:
+        """Search the model for a moment, as long as that answers."""
+        if not branch.closed and self.probes_in_vain < _MOST_IN_VAIN:
+            slice_s = _PROBE_S + _PROBE_S_PER_UNIT * self.search.unit_count
+            self.search.search(branch, slice_s, is_probe=True)
+            self.probes_in_vain = 0 if branch.closed else self.probes_in_vain + 1

@@ -30,7 +30,7 @@ class StagePeaks:
     """
 
     def __init__(self, units: UnitGraph, blocks: Blocks) -> None:
-        self._holdings = holdings = units.problem.arrays.holdings
+        holdings = units.problem.arrays.holdings
         self._count = blocks.count
         block_of = np.array([blocks.block_of[u] for u in units.unit_of_operator()], dtype=np.int64)
         # What was dropped is no part of any stage: it is in the last row, which is empty.
@@ -53,11 +53,10 @@ class StagePeaks:
         In a stage an operator finds no more than that and what waits for the end of the stage:
         whatever else a stage holds leaves when it does if all blocks are one stage.
         """
-        holdings = self._holdings
         change = np.zeros(len(self._block_of_operator) + 1, dtype=np.int64)
-        size_bytes = np.where(holdings.stays, 0, holdings.size_bytes)
-        np.add.at(change, np.maximum(holdings.first, 0), size_bytes)
-        np.add.at(change, holdings.last + 1, -size_bytes)
+        size_bytes = np.where(self._stays, 0, self._size_bytes[:, 0])
+        np.add.at(change, self._first, size_bytes)
+        np.add.at(change, self._end, -size_bytes)
         most = np.zeros(self._count + 1, dtype=np.int64)
         np.maximum.at(most, self._block_of_operator, np.cumsum(change[:-1]))
         return most[:-1]
