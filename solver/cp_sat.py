@@ -69,7 +69,7 @@ def _solve(
         earlier = dict(zip(problem.objective, proven, strict=False))
         branches = Branches(restated, incumbent, name, earlier, bounds.least(name))
         search = BranchSearch(restated, bounds.stage_bounds, branches, limits, budget)
-        refute_orders(search, budget)
+        refute_orders(search, bounds, budget)
         guesses = OrderGuesses(restated, branches)
         moves = SlowMoves(restated, branches, limits, budget)
         search_in_rounds(search, guesses, moves, restated, budget)

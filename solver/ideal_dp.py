@@ -140,7 +140,7 @@ def can_win(problem: PartitionProblem) -> bool:
     kinds = interchangeable_kinds(units)
     if math.prod(len(kind.devices) + 1 for kind in kinds) > _MOST_SETS:
         return False
-    blocks = _collapse(units, kinds, forget_weights=problem.memory_model == "weights")
+    blocks = collapse_units(units, kinds, forget_weights=problem.memory_model == "weights")
     most = _FEW_IDEALS
     if problem.objective == ("bottleneck",):
         work_ns = sum(min(t) for t in zip(*_latencies_ns(units, kinds), strict=True))
@@ -150,11 +150,12 @@ def can_win(problem: PartitionProblem) -> bool:
             few, many = _INTERLEAVED.get(problem.chunks_per_device, (0, 0))
             most = many if moved_ns <= _CHEAP_TRANSFERS * work_ns else few
     most = min(most, _MOST_ENTRIES // max(blocks.count, 1))
-    chains = _chains(units, blocks)
+    chains = identical_chains(units, blocks)
     return list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most) is not None
 
 
-def _chains(units: UnitGraph, blocks: Blocks) -> RepeatedChains:
+def identical_chains(units: UnitGraph, blocks: Blocks) -> RepeatedChains:
+    """Return groups of identical chains of blocks, of which ideals in one order are enough."""
     # With several chunks the places of chains in other rounds tell them apart.
     one_chunk = units.problem.chunks_per_device == 1
     return repeated_chains(units, blocks) if one_chunk else RepeatedChains()
@@ -202,7 +203,18 @@ class _Answer:
     reason: str = ""
 
 
-def _collapse(units: UnitGraph, kinds: Sequence[DeviceKind], *, forget_weights: bool) -> Blocks:
+def collapse_units(
+    units: UnitGraph, kinds: Sequence[DeviceKind], *, forget_weights: bool
+) -> Blocks:
+    """Merge units into the blocks whose ideals the program is about.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    kinds : sequence of DeviceKind
+    forget_weights : bool
+        Whether units whose weights alone keep them apart are merged, which is a relaxation.
+    """
     times = _net_times_ns(units, kinds)
     free = frozenset(
         index
@@ -233,12 +245,12 @@ def _solve(problem: PartitionProblem, limits: SolveLimits, started_s: float) -> 
         raise GaveUp(f"there are more than {_MOST_SETS:,} different sets of devices")
     deadline_s = None if limits.time_limit_s is None else started_s + limits.time_limit_s
     known = _Known(units, limits)
-    whole = _collapse(units, kinds, forget_weights=False)
+    whole = collapse_units(units, kinds, forget_weights=False)
     if problem.memory_model != "weights":
         return _solve_blocks(units, kinds, whole, known, deadline_s)
     # Without the weights of units that cost nothing else there are far fewer ideals, and it seldom
     # matters where these go. If it does, the same is done with them.
-    blocks = _collapse(units, kinds, forget_weights=True)
+    blocks = collapse_units(units, kinds, forget_weights=True)
     relaxed = _solve_blocks(units, kinds, blocks, known, deadline_s)
     if not blocks.weightless or relaxed.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
         return relaxed
@@ -266,7 +278,7 @@ def _solve_blocks(
     problem = units.problem
     most = MOST_IDEALS if problem.chunks_per_device == 1 else _MOST_INTERLEAVED
     most = min(most, _MOST_ENTRIES // max(blocks.count, 1))
-    chains = _chains(units, blocks)
+    chains = identical_chains(units, blocks)
     ideals = list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most)
     if ideals is None:
         return _Answer(SolveStatus.UNKNOWN, reason=f"the graph has more than {most:,} ideals")

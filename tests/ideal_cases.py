@@ -6,7 +6,7 @@ from random_problems import random_problem
 
 from solver.device_sets import DeviceSets
 from solver.hardware import STAGING_HOST
-from solver.ideal_dp import _collapse
+from solver.ideal_dp import collapse_units
 from solver.ideals.ideal_tables import StageTables
 from solver.ideals.ideals import list_ideals
 from solver.reduce import condense, interchangeable_kinds
@@ -30,7 +30,7 @@ def tables_of(problem):
     """The tables of a problem's stages, and its sets of devices."""
     units = condense(problem)
     kinds = interchangeable_kinds(units)
-    blocks = _collapse(units, kinds, forget_weights=False)
+    blocks = collapse_units(units, kinds, forget_weights=False)
     ideals = list_ideals(blocks.count, blocks.edges, 10_000)
     tables = StageTables(units, kinds, blocks, ideals)
     most = problem.max_devices or len(problem.devices)

@@ -10,7 +10,7 @@ from random_problems import to_instance
 
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
 from solver.evaluate import evaluate
-from solver.ideal_dp import _collapse
+from solver.ideal_dp import collapse_units
 from solver.ideals.ideal_readers import Readers
 from solver.ideals.ideal_stages import Families, StageLister
 from solver.ideals.ideal_sweep import Stage
@@ -43,7 +43,7 @@ def problem_of(seed, *, overlap=False):
 def tables_of(problem):
     units = condense(problem)
     kinds = interchangeable_kinds(units)
-    blocks = _collapse(units, kinds, forget_weights=False)
+    blocks = collapse_units(units, kinds, forget_weights=False)
     return StageTables(units, kinds, blocks, list_ideals(blocks.count, blocks.edges, 1000))
 
 

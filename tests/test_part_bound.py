@@ -7,7 +7,8 @@ from oracle import brute_force
 from random_problems import random_problem, to_instance
 
 from solver import Device, Link, Operator, PartitionProblem, SolveLimits, Weight, evaluate, solve
-from solver.bounding.part_bound import has_parts, part_bound_ns, part_of
+from solver.bounding.part_bound import part_bound_ns
+from solver.bounding.parts import has_parts, part_of
 from solver.bounding.relaxed_bounds import least_average_ns
 from solver.hardware import Interconnect
 from solver.plan import PartitionPlan

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
+from solver.bounding.decomposition import Decomposition
 from solver.bounding.direct import direct
-from solver.bounding.part_bound import has_parts, part_bound_ns
+from solver.bounding.part_bound import part_bound_ns
+from solver.bounding.parts import has_parts
 from solver.bounding.relaxed_bounds import least_value
 from solver.bounds import StageBounds
 from solver.branching.restated import RestatedProblem
+from solver.hardware import Device
 from solver.plan import PartitionPlan
 from solver.prices.price_bound import PriceBound
 from solver.problem import ObjectiveName
@@ -36,6 +40,7 @@ class ObjectiveBounds:
         self._problem = restated.problem
         self._known = known
         self._least_ns: int | None = None
+        self._decomposition: Decomposition | None = None
         self.stage_bounds = StageBounds(restated.identical.ordered())
 
     def least(self, name: ObjectiveName) -> int:
@@ -55,7 +60,38 @@ class ObjectiveBounds:
             least = max(least, *(self._known.objective_bounds or (0,))[:1])
         return least
 
-    def look_at_parts(self, plan: PartitionPlan, end_s: float | None) -> None:
+    def decompose(self, ceiling: int, end_s: float | None) -> bool:
+        """Take over the bound of :class:`Decomposition`, where it applies; return if it is better.
+
+        Parameters
+        ----------
+        ceiling : int
+            Only plans with less of the first objective are of interest.
+        end_s : float or None
+            When to stop, on the clock of ``time.perf_counter``.
+        """
+        least_ns = self.least("bottleneck")
+        if Decomposition.applies(self._restated.units) and least_ns < ceiling:
+            self._decomposition = Decomposition(self._restated.units, ceiling - 1, end_s)
+            self._least_ns = self._decomposition.least_bottleneck_ns(least_ns, end_s)
+        return self.least("bottleneck") > least_ns
+
+    def refutes_order(self, order: Sequence[Device], limit_ns: int) -> bool:
+        """Return whether parts of the graph say that no plan on these devices is within a limit.
+
+        Parameters
+        ----------
+        order : sequence of Device
+            The first stage's first.
+        limit_ns : int
+            Of every load.
+        """
+        parts = self._decomposition
+        if parts is None or limit_ns > parts.ceiling_ns:
+            return False
+        return parts.refutes_order([device.name for device in order], limit_ns)
+
+    def look_around(self, plan: PartitionPlan, end_s: float | None) -> None:
         """Take over the bound of :func:`part_bound_ns`, where it applies.
 
         Parameters

@@ -7,6 +7,7 @@ from functools import partial
 
 from solver.bounding.closure_lp import MOST_PROGRAMS, closure_bound_ns
 from solver.bounding.linear_bounds import PositionBound
+from solver.bounding.objective_bounds import ObjectiveBounds
 from solver.bounds import BorderIdeals, StageBounds, StageWindows
 from solver.branching.branches import Branch, Branches
 from solver.branching.model_run import Answer, Question, run_model
@@ -170,6 +171,13 @@ class BranchSearch:
         """
         best = self.branches.best
         return best is None or not self._windows(branch, best - 1)[0].empty
+
+    def is_refuted_by(self, bounds: ObjectiveBounds, branch: Branch) -> bool:
+        """Whether parts of the graph say that the order of a branch has nothing better."""
+        best, devices = self.branches.best, self._restated.devices(branch.order)
+        if best is None or devices is None or self.branches.objective != "bottleneck":
+            return False
+        return bounds.refutes_order(devices, best - 1)
 
     def is_wide(self, branch: Branch) -> bool:
         """Whether so much is open that a model of a branch takes long to be made, and to search."""

@@ -33,9 +33,11 @@ _LOCAL_SEARCH_SHARE = 0.12
 """Of the time left, at most this much goes into local search, and as much into sub-solves."""
 _FEW_MOVES_PER_UNIT = 100
 """Moves of local search on smaller graphs, which the model often solves at once."""
-_PARTS_S = 1.0
-_PARTS_SHARE = 0.05
-"""At most so many seconds, and this much of the time left, go into the bound of parts."""
+_PARTS_SHARE = 0.2
+"""Of the time left, at most this much goes into what parts of the graph cost."""
+_AROUND_S = 1.0
+_AROUND_SHARE = 0.05
+"""At most so many seconds, and this much of the time left, go into what is around a load."""
 _PRICES_SHARE = 0.1
 _MANY_ORDERS_PRICES_SHARE = 0.3
 """Of the time left, at most this much goes into the bound by prices; the other where no model of a
@@ -108,19 +110,19 @@ class FirstPlans:
         self._improve_by_moves(starts, target)
         value = self._incumbent.value(0)
         many_orders = self._restated.orders(every_length=False) is None
-        if self._restated.is_large:
-            self._look_at_parts()
+        parts_say_more = self._restated.is_large and self._look_at_parts()
         if value is not None and (self._restated.is_large or many_orders):
             # Models of smaller problems with few orders say more, and soon.
             share = _MANY_ORDERS_PRICES_SHARE if many_orders else _PRICES_SHARE
             self._bounds.price_devices(value, self._budget.deadline_s(share))
         if value is None or not self._restated.is_large or self._budget.is_used_up:
             return
-        self._bounds.look_at_ideals(
-            value,
-            self._budget.deadline_s(_IDEALS_SHARE),
-            self._budget.deadline_s(_IDEALS_BOUND_SHARE),
-        )
+        if not parts_say_more:
+            self._bounds.look_at_ideals(
+                value,
+                self._budget.deadline_s(_IDEALS_SHARE),
+                self._budget.deadline_s(_IDEALS_BOUND_SHARE),
+            )
         # Where moves gain next to nothing, sub-solves seldom gain more.
         if before is None or value <= before * (1000 - _NEAR_PERMILLE) // 1000:
             self._improve_by_neighbourhoods(target)
@@ -214,16 +216,23 @@ class FirstPlans:
             if plan is not None:
                 yield plan
 
-    def _look_at_parts(self) -> None:
-        """Bound what surrounds the incumbent's largest load.
+    def _look_at_parts(self) -> bool:
+        """Bound what parts of the graph cost, and what surrounds the incumbent's largest load.
 
-        It takes little time or says little, so a clock ends it: not in a deterministic run.
+        Returns whether the former says more than was known.
         """
-        if self._incumbent.plan is not None and not self._limits.deterministic:
-            end_s = time.perf_counter() + _PARTS_S
-            share_end_s = self._budget.deadline_s(_PARTS_SHARE)
-            end_s = end_s if share_end_s is None else min(end_s, share_end_s)
-            self._bounds.look_at_parts(self._incumbent.plan, end_s)
+        plan, value = self._incumbent.plan, self._incumbent.value(0)
+        if plan is None or value is None:
+            return False
+        say_more = self._bounds.decompose(value, self._budget.deadline_s(_PARTS_SHARE))
+        # This takes little time or says little, so a clock ends it: not in a deterministic run.
+        if not self._limits.deterministic:
+            end_s = time.perf_counter() + _AROUND_S
+            share_end_s = self._budget.deadline_s(_AROUND_SHARE)
+            self._bounds.look_around(
+                plan, end_s if share_end_s is None else min(end_s, share_end_s)
+            )
+        return say_more
 
     # -- better plans ---------------------------------------------------------------------
 

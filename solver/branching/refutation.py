@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from solver.bounding.objective_bounds import ObjectiveBounds
 from solver.branching.branch_search import BranchSearch
 from solver.branching.branches import Branch
 from solver.budget import Budget
@@ -20,18 +21,20 @@ _MOST_PROGRAMS_IN_VAIN = 2
 """After so many programs in a row without an answer, short models are asked first."""
 
 
-def refute_orders(search: BranchSearch, budget: Budget) -> None:
+def refute_orders(search: BranchSearch, bounds: ObjectiveBounds, budget: Budget) -> None:
     """Refute orders of unequal devices; put the best bounds of the others first.
 
     What is proven of all plans is the least bound of any order, so that one order without a bound
     leaves nothing proven, however long the others have been searched. Most orders cannot have a
     better plan. Where the memory of activations says so, presolve of the whole model sees it at
     once and a linear program, which knows weights alone, never does; where transfers say so, the
-    program is quicker, or the only one. So each of the two comes first as long as it answers.
+    program is quicker, or the only one. So each of the two comes first as long as it answers. What
+    parts of the graph cost on these devices, and windows, take some hundredths of a second.
 
     Parameters
     ----------
     search : BranchSearch
+    bounds : ObjectiveBounds
     budget : Budget
     """
     branches = search.branches
@@ -46,7 +49,7 @@ def refute_orders(search: BranchSearch, budget: Budget) -> None:
             time_s = (end_s - time.perf_counter()) / (len(pending) - place)
             if time_s <= 0:
                 break
-        branch.closed |= not search.has_windows(branch)
+        branch.closed |= search.is_refuted_by(bounds, branch) or not search.has_windows(branch)
         if asking.programs_lead:
             asking.program(branch, time_s)
             asking.probe(branch)

@@ -1,0 +1,162 @@
+"""A bound of the bottleneck from parts of the graph that share the time of all devices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Sequence
+
+from solver.bounding.part_choice import PartSize, choose_parts
+from solver.bounding.part_stages import PartStages
+from solver.bounding.parts import has_parts, part_of
+from solver.ideal_dp import why_declined
+from solver.ideals.ideal_stages import TooManyStages
+from solver.reduce import UnitGraph
+
+_WEIGHT = 1000
+"""Of a nanosecond on the fastest class of devices; a slow one's is worth less."""
+_SIZES = (PartSize(4_000, 200), PartSize(1_500, 50), PartSize(600, 12))
+"""Sizes of parts; smaller ones for what has too many stages, as with few devices."""
+_STEP = 1000
+"""Bounds are exact to this part of the incumbent's value."""
+
+
+class Decomposition:
+    """Parts of a graph that have few ideals, with all their stages below a ceiling.
+
+    Source: decomposition with the coupling constraints summed up (Guignard and Kim, "Lagrangean
+    decomposition", Mathematical Programming 39, 1987), here with an exact dynamic program over
+    ideals for each part, and with fixed multipliers, the speeds of the devices.
+
+    **Why it bounds.** Take a plan whose loads are at most T. What it leaves of its stages in a
+    part is a plan of the part (:func:`solver.bounding.parts.part_of`), with no larger load on any
+    device. Parts have no operator in common, and each value is sent and received in the part of
+    its producer, or in none. So the loads of all parts on a device, and the times of operators in
+    no part, sum up to at most the plan's load there, which is at most T. With a weight w_d >= 0
+    for every device: the least weighed sums of loads of the parts, each load at most T, and the
+    least weighed times of the other operators, sum up to at most T times the sum of w_d, over the
+    devices that are used. If they do not, no plan has a bottleneck of T. Nor has any if one of the
+    parts has no plan with such loads.
+
+    This sees what linear relaxations of borders do not: every border costs whole values, and the
+    memory of activations of whole stages. It does not see that parts need different devices.
+
+    Parameters
+    ----------
+    units : UnitGraph
+        Of a problem that :meth:`applies`.
+    ceiling_ns : int
+        Only plans with loads of at most this are of interest.
+    end_s : float or None
+        When to stop looking for stages, on the clock of ``time.perf_counter``.
+    """
+
+    def __init__(self, units: UnitGraph, ceiling_ns: int, end_s: float | None) -> None:
+        problem = units.problem
+        self.ceiling_ns = ceiling_ns
+        classes = {device.device_class for device in problem.devices}
+        work_ns = {name: sum(units.latency_ns(name)) for name in classes}
+        fastest = min(work_ns.values())
+        weights = {
+            name: max(_WEIGHT * fastest // own, 1) if own else _WEIGHT
+            for name, own in work_ns.items()
+        }
+        self._weight_of = {d.name: weights[d.device_class] for d in problem.devices}
+        own_weights = sorted(self._weight_of.values(), reverse=True)
+        self._capacity = sum(own_weights[: problem.max_devices])
+        self._parts: list[PartStages] = []
+        alone = rest = frozenset(range(len(units)))
+        for size in _SIZES:
+            too_large: set[int] = set()
+            for members in choose_parts(units, rest, size):
+                if end_s is not None and time.perf_counter() > end_s:
+                    break
+                names = {problem.operators[i].name for u in members for i in units.members[u]}
+                try:
+                    self._parts.append(PartStages(part_of(problem, names), weights, ceiling_ns))
+                    alone -= frozenset(members)
+                except TooManyStages:
+                    too_large.update(members)
+            rest = frozenset(too_large)
+        self._alone = self._least_work(units, alone)
+
+    @staticmethod
+    def applies(units: UnitGraph) -> bool:
+        """Return whether loads are sums over parts, each of which can be listed."""
+        problem = units.problem
+        return (
+            has_parts(problem)
+            and not problem.interconnect.overlap
+            and why_declined(problem.replace(objective=("bottleneck",))) is None
+        )
+
+    def _least_work(self, units: UnitGraph, chosen: Collection[int]) -> int:
+        """Return the least weighed time of units, each by itself."""
+        devices = units.problem.devices
+        latency_ns = {d.device_class: units.latency_ns(d.device_class) for d in devices}
+        total = 0
+        for unit in chosen:
+            allowed = units.allowed_devices[unit]
+            total += min(
+                self._weight_of[d.name] * latency_ns[d.device_class][unit]
+                for d in devices
+                if allowed is None or d.name in allowed
+            )
+        return total
+
+    def refutes(self, limit_ns: int) -> bool:
+        """Return whether no plan has a bottleneck of at most `limit_ns`, at most the ceiling."""
+        room = self._capacity * limit_ns - self._alone
+        return self._exceed(room, (part.least_load(limit_ns) for part in self._parts))
+
+    def refutes_order(self, order: Sequence[str], limit_ns: int) -> bool:
+        """Return whether no plan on devices in this order has such a bottleneck.
+
+        Parameters
+        ----------
+        order : sequence of str
+            Names of devices, the first stage's first.
+        limit_ns : int
+            At most the ceiling.
+        """
+        room = sum(self._weight_of[name] for name in order) * limit_ns - self._alone
+        return self._exceed(
+            room, (part.least_load_in_order(order, limit_ns) for part in self._parts)
+        )
+
+    @staticmethod
+    def _exceed(room: int, loads: Iterable[int | None]) -> bool:
+        """Return whether loads exceed what there is room for, or one is None: no plan."""
+        for load in loads:
+            if load is None or load > room:
+                return True
+            room -= load
+        return room < 0
+
+    def least_bottleneck_ns(self, least_ns: int, end_s: float | None) -> int:
+        """Return a bottleneck that no plan is below, at least `least_ns`.
+
+        Parameters
+        ----------
+        least_ns : int
+            One that is known.
+        end_s : float or None
+            When to stop, on the clock of ``time.perf_counter``.
+        """
+        low, high = least_ns - 1, self.ceiling_ns
+        if low >= high:
+            return least_ns
+        if self.refutes(high):
+            return high + 1
+        step_ns = self.ceiling_ns // _STEP + 1
+        middle = low + step_ns
+        # Of `low` it is known that no plan is so good, of `high` nothing; if not even the first
+        # step can be ruled out, there is nothing to find.
+        while middle < high and not (end_s is not None and time.perf_counter() > end_s):
+            if self.refutes(middle):
+                low = middle
+            elif middle == least_ns - 1 + step_ns:
+                break
+            else:
+                high = middle
+            middle = max((low + high) // 2, low + step_ns)
+        return low + 1

@@ -1,0 +1,92 @@
+"""The bound of parts that share the time of devices, against brute force on the whole."""
+
+import itertools
+
+import pytest
+from oracle import brute_force
+from random_problems import random_problem, to_instance
+
+from solver import (
+    PartitionPlan,
+    SolveLimits,
+    evaluate,
+    solve,
+)
+from solver.bounding import decomposition
+from solver.bounding.decomposition import Decomposition
+from solver.bounding.part_choice import PartSize
+from solver.bounding.relaxed_bounds import least_average_ns
+from solver.reduce import condense
+from solver.reducing.dominance import simplify
+
+LIMITS = SolveLimits(workers=1, time_limit_s=60)
+
+
+def decomposed(problem, ceiling_ns):
+    """The decomposition of a problem's simplified units, or None where it does not apply."""
+    units = simplify(condense(problem)).units
+    if any(allowed is not None and not allowed for allowed in units.allowed_devices):
+        return None
+    return Decomposition(units, ceiling_ns, None) if Decomposition.applies(units) else None
+
+
+def solved(seeds):
+    """Random problems to which it applies, with their best bottleneck and a device order."""
+    for seed in seeds:
+        problem = random_problem(seed).replace(objective=("bottleneck",))
+        found = brute_force(to_instance(problem))
+        if found is None or decomposed(problem, 0) is None:
+            continue
+        order = solve(problem, LIMITS, solver="cp-sat").plan.device_order
+        yield seed, problem, int(found[0][0]), order
+
+
+@pytest.mark.parametrize(("most_ideals", "most_added"), [(4_000, 200), (12, 4), (5, 2)])
+def test_no_plan_is_below_the_bound(monkeypatch, most_ideals, most_added):
+    monkeypatch.setattr(decomposition, "_SIZES", (PartSize(most_ideals, most_added),))
+    compared = tight = better = 0
+    for seed, problem, best, order in solved(range(300)):
+        parts = decomposed(problem, best + best // 2 + 1)
+        bound = parts.least_bottleneck_ns(0, None)
+        assert bound <= best, seed
+        assert not parts.refutes(best), seed
+        unused = [device.name for device in problem.devices if device.name not in order]
+        assert not parts.refutes_order([*order, *unused], best), seed
+        compared += 1
+        tight += decomposed(problem, best - 1).refutes(best - 1) if best else 0
+        better += bound > least_average_ns(condense(problem))
+    assert compared > 40
+    assert tight > 15
+    assert better > 30
+
+
+def test_orders_are_refuted_that_have_no_plan():
+    """Tests every order of devices of small problems against the best plan of each."""
+    refuted = compared = 0
+    for seed, problem, best, _ in solved(range(80)):
+        parts = decomposed(problem, best)
+        for order in itertools.permutations(device.name for device in problem.devices):
+            says = parts.refutes_order(order, best)
+            compared += 1
+            refuted += says
+            assert not says or not has_plan(problem, order, best), (seed, order)
+    assert 10 < refuted < compared
+
+
+def has_plan(problem, order, limit_ns):
+    """Whether a plan on devices in this order has at most this bottleneck."""
+    rank_of = {name: rank for rank, name in enumerate(order)}
+    names = [op.name for op in problem.operators]
+    for devices in itertools.product(order, repeat=len(names)):
+        assignment = dict(zip(names, devices, strict=True))
+        if all(
+            rank_of[assignment[read]] <= rank_of[assignment[op.name]]
+            for op in problem.operators
+            for read in op.reads
+            if read in assignment
+        ):
+            used = tuple(name for name in order if name in devices)
+            found = evaluate(problem, PartitionPlan(assignment, used))
+            if found.feasible and found.objective[0] <= limit_ns:
+                return True
+    return False
