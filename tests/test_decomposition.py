@@ -12,8 +12,7 @@ from solver import (
     evaluate,
     solve,
 )
-from solver.bounding import decomposition
-from solver.bounding.decomposition import Decomposition
+from solver.bounding.decomposition import Decomposition, applies
 from solver.bounding.part_choice import PartSize
 from solver.bounding.relaxed_bounds import least_average_ns
 from solver.reduce import condense
@@ -22,12 +21,15 @@ from solver.reducing.dominance import simplify
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 
 
-def decomposed(problem, ceiling_ns):
+LARGE = PartSize(4_000, 200)
+
+
+def decomposed(problem, ceiling_ns, size=LARGE):
     """The decomposition of a problem's simplified units, or None where it does not apply."""
     units = simplify(condense(problem)).units
     if any(allowed is not None and not allowed for allowed in units.allowed_devices):
         return None
-    return Decomposition(units, ceiling_ns, None) if Decomposition.applies(units) else None
+    return Decomposition(units, ceiling_ns, [size], None) if applies(units) else None
 
 
 def solved(seeds):
@@ -41,19 +43,18 @@ def solved(seeds):
         yield seed, problem, int(found[0][0]), order
 
 
-@pytest.mark.parametrize(("most_ideals", "most_added"), [(4_000, 200), (12, 4), (5, 2)])
-def test_no_plan_is_below_the_bound(monkeypatch, most_ideals, most_added):
-    monkeypatch.setattr(decomposition, "_SIZES", (PartSize(most_ideals, most_added),))
+@pytest.mark.parametrize("size", [LARGE, PartSize(12, 4), PartSize(5, 2)])
+def test_no_plan_is_below_the_bound(size):
     compared = tight = better = 0
     for seed, problem, best, order in solved(range(300)):
-        parts = decomposed(problem, best + best // 2 + 1)
+        parts = decomposed(problem, best + best // 2 + 1, size)
         bound = parts.least_bottleneck_ns(0, None)
         assert bound <= best, seed
         assert not parts.refutes(best), seed
         unused = [device.name for device in problem.devices if device.name not in order]
         assert not parts.refutes_order([*order, *unused], best), seed
         compared += 1
-        tight += decomposed(problem, best - 1).refutes(best - 1) if best else 0
+        tight += decomposed(problem, best - 1, size).refutes(best - 1) if best else 0
         better += bound > least_average_ns(condense(problem))
     assert compared > 40
     assert tight > 15

@@ -5,7 +5,7 @@ from oracle import brute_force
 from random_problems import random_problem, to_instance
 
 from solver import SolveLimits, SolveStatus, solve
-from solver.bounding.decomposition import Decomposition
+from solver.bounding import decomposition
 from solver.branching import refutation
 from solver.branching.branch_search import BranchSearch
 
@@ -30,7 +30,7 @@ def relaxed(monkeypatch):
 @pytest.fixture(autouse=True)
 def _without_parts(monkeypatch):
     """Leave all orders to be asked, also those that parts of so small graphs refute."""
-    monkeypatch.setattr(Decomposition, "applies", lambda _: False)
+    monkeypatch.setattr(decomposition, "applies", lambda _: False)
 
 
 @pytest.fixture

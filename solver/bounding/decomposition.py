@@ -14,8 +14,9 @@ from solver.reduce import UnitGraph
 
 _WEIGHT = 1000
 """Of a nanosecond on the fastest class of devices; a slow one's is worth less."""
-_SIZES = (PartSize(4_000, 200), PartSize(1_500, 50), PartSize(600, 12))
-"""Sizes of parts; smaller ones for what has too many stages, as with few devices."""
+_LARGE = (PartSize(3_000, 120), PartSize(1_000, 30), PartSize(400, 10))
+_SMALL = (PartSize(600, 25), PartSize(250, 10))
+"""Sizes of parts; the next ones for what has too many stages, as with few devices."""
 _STEP = 1000
 """Bounds are exact to this part of the incumbent's value."""
 
@@ -43,14 +44,18 @@ class Decomposition:
     Parameters
     ----------
     units : UnitGraph
-        Of a problem that :meth:`applies`.
+        Of a problem to which it :func:`applies`.
     ceiling_ns : int
         Only plans with loads of at most this are of interest.
+    sizes : sequence of PartSize
+        Of parts, the largest first.
     end_s : float or None
         When to stop looking for stages, on the clock of ``time.perf_counter``.
     """
 
-    def __init__(self, units: UnitGraph, ceiling_ns: int, end_s: float | None) -> None:
+    def __init__(
+        self, units: UnitGraph, ceiling_ns: int, sizes: Sequence[PartSize], end_s: float | None
+    ) -> None:
         problem = units.problem
         self.ceiling_ns = ceiling_ns
         classes = {device.device_class for device in problem.devices}
@@ -65,7 +70,7 @@ class Decomposition:
         self._capacity = sum(own_weights[: problem.max_devices])
         self._parts: list[PartStages] = []
         alone = rest = frozenset(range(len(units)))
-        for size in _SIZES:
+        for size in sizes:
             too_large: set[int] = set()
             for members in choose_parts(units, rest, size):
                 if end_s is not None and time.perf_counter() > end_s:
@@ -78,16 +83,6 @@ class Decomposition:
                     too_large.update(members)
             rest = frozenset(too_large)
         self._alone = self._least_work(units, alone)
-
-    @staticmethod
-    def applies(units: UnitGraph) -> bool:
-        """Return whether loads are sums over parts, each of which can be listed."""
-        problem = units.problem
-        return (
-            has_parts(problem)
-            and not problem.interconnect.overlap
-            and why_declined(problem.replace(objective=("bottleneck",))) is None
-        )
 
     def _least_work(self, units: UnitGraph, chosen: Collection[int]) -> int:
         """Return the least weighed time of units, each by itself."""
@@ -105,8 +100,12 @@ class Decomposition:
 
     def refutes(self, limit_ns: int) -> bool:
         """Return whether no plan has a bottleneck of at most `limit_ns`, at most the ceiling."""
-        room = self._capacity * limit_ns - self._alone
-        return self._exceed(room, (part.least_load(limit_ns) for part in self._parts))
+        least = self._least_load(limit_ns)
+        return least is None or least > self._capacity * limit_ns
+
+    def _least_load(self, limit_ns: int) -> int | None:
+        """Return what all loads weigh at least, if each is within a limit; None without plans."""
+        return self._sum(part.least_load(limit_ns) for part in self._parts)
 
     def refutes_order(self, order: Sequence[str], limit_ns: int) -> bool:
         """Return whether no plan on devices in this order has such a bottleneck.
@@ -118,19 +117,17 @@ class Decomposition:
         limit_ns : int
             At most the ceiling.
         """
-        room = sum(self._weight_of[name] for name in order) * limit_ns - self._alone
-        return self._exceed(
-            room, (part.least_load_in_order(order, limit_ns) for part in self._parts)
-        )
+        least = self._sum(part.least_load_in_order(order, limit_ns) for part in self._parts)
+        return least is None or least > limit_ns * sum(self._weight_of[name] for name in order)
 
-    @staticmethod
-    def _exceed(room: int, loads: Iterable[int | None]) -> bool:
-        """Return whether loads exceed what there is room for, or one is None: no plan."""
+    def _sum(self, loads: Iterable[int | None]) -> int | None:
+        """Add what parts weigh to what the other operators do; None if a part has no plan."""
+        total = self._alone
         for load in loads:
-            if load is None or load > room:
-                return True
-            room -= load
-        return room < 0
+            if load is None:
+                return None
+            total += load
+        return total
 
     def least_bottleneck_ns(self, least_ns: int, end_s: float | None) -> int:
         """Return a bottleneck that no plan is below, at least `least_ns`.
@@ -142,21 +139,61 @@ class Decomposition:
         end_s : float or None
             When to stop, on the clock of ``time.perf_counter``.
         """
-        low, high = least_ns - 1, self.ceiling_ns
-        if low >= high:
-            return least_ns
-        if self.refutes(high):
-            return high + 1
+        # No plan has a bottleneck of `low`; of `high` nothing is known that rules it out.
+        low, high = least_ns - 1, self.ceiling_ns + 1
         step_ns = self.ceiling_ns // _STEP + 1
-        middle = low + step_ns
-        # Of `low` it is known that no plan is so good, of `high` nothing; if not even the first
-        # step can be ruled out, there is nothing to find.
-        while middle < high and not (end_s is not None and time.perf_counter() > end_s):
-            if self.refutes(middle):
-                low = middle
-            elif middle == least_ns - 1 + step_ns:
-                break
+        limit_ns = self.ceiling_ns
+        while low < limit_ns < high:
+            least = self._least_load(limit_ns)
+            if least is None or least > self._capacity * limit_ns:
+                low = limit_ns
             else:
-                high = middle
-            middle = max((low + high) // 2, low + step_ns)
+                # With lower limits loads weigh no less.
+                low = max(low, -(-least // self._capacity) - 1)
+                high = limit_ns
+                if limit_ns == least_ns - 1 + step_ns:
+                    break
+            if end_s is not None and time.perf_counter() > end_s:
+                break
+            # If not even the first step can be ruled out, there is nothing to find.
+            limit_ns = low + step_ns if low < least_ns else max((low + high) // 2, low + step_ns)
         return low + 1
+
+
+def applies(units: UnitGraph) -> bool:
+    """Return whether loads are sums over parts, each of which can be listed."""
+    problem = units.problem
+    return (
+        has_parts(problem)
+        and not problem.interconnect.overlap
+        and why_declined(problem.replace(objective=("bottleneck",))) is None
+    )
+
+
+def decompose(
+    units: UnitGraph, least_ns: int, ceiling_ns: int, end_s: float | None
+) -> tuple[Decomposition, int]:
+    """Return parts of a graph and a bottleneck that no plan is below.
+
+    Parts are small at first, which takes some tenths of a second. Large ones say more, and are made
+    if small ones say more than `least_ns`.
+
+    Parameters
+    ----------
+    units : UnitGraph
+        Of a problem to which it :func:`applies`.
+    least_ns : int
+        A bound that is known.
+    ceiling_ns : int
+        Only plans with loads of at most this are of interest.
+    end_s : float or None
+        When to stop, on the clock of ``time.perf_counter``.
+    """
+    parts = Decomposition(units, ceiling_ns, _SMALL, end_s)
+    bound_ns = parts.least_bottleneck_ns(least_ns, end_s)
+    if least_ns < bound_ns <= ceiling_ns and not (
+        end_s is not None and time.perf_counter() > end_s
+    ):
+        parts = Decomposition(units, ceiling_ns, _LARGE, end_s)
+        bound_ns = parts.least_bottleneck_ns(bound_ns, end_s)
+    return parts, bound_ns

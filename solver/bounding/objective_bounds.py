@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from solver.bounding import decomposition
 from solver.bounding.decomposition import Decomposition
 from solver.bounding.direct import direct
 from solver.bounding.part_bound import part_bound_ns
@@ -61,7 +62,7 @@ class ObjectiveBounds:
         return least
 
     def decompose(self, ceiling: int, end_s: float | None) -> bool:
-        """Take over the bound of :class:`Decomposition`, where it applies; return if it is better.
+        """Take over the bound of :mod:`~solver.bounding.decomposition`; return if it is better.
 
         Parameters
         ----------
@@ -71,9 +72,11 @@ class ObjectiveBounds:
             When to stop, on the clock of ``time.perf_counter``.
         """
         least_ns = self.least("bottleneck")
-        if Decomposition.applies(self._restated.units) and least_ns < ceiling:
-            self._decomposition = Decomposition(self._restated.units, ceiling - 1, end_s)
-            self._least_ns = self._decomposition.least_bottleneck_ns(least_ns, end_s)
+        units = self._restated.units
+        if decomposition.applies(units) and least_ns < ceiling:
+            self._decomposition, self._least_ns = decomposition.decompose(
+                units, least_ns, ceiling - 1, end_s
+            )
         return self.least("bottleneck") > least_ns
 
     def refutes_order(self, order: Sequence[Device], limit_ns: int) -> bool:

@@ -19,7 +19,7 @@ from solver.reduce import condense, interchangeable_kinds
 from solver.reducing.dominance import simplify
 
 _MOST_IDEALS = 12_000
-_MOST_STAGES = 3_000_000
+_MOST_STAGES = 1_500_000
 _MOST_STEPS = 300_000_000
 """Stages, times the sets of devices that each may come before."""
 _MOST_PAIRS = 300_000_000
@@ -92,11 +92,17 @@ class PartStages:
             Of every load.
         """
         self._limit(limit_ns)
-        least = [self._nothing_left()]
-        for steps in self._sets.smaller[1:]:
-            ways = [self._before(least[rest], kind) for kind, rest in steps]
-            least.append(np.minimum.reduce(ways))
-        return _whole(min(costs[0] for costs in least))
+        least = np.full((len(self._sets.counts), self._tables.count), np.inf)
+        least[0, -1] = 0.0
+        # Smaller sets come first.
+        for behind, steps in zip(least, self._sets.larger, strict=True):
+            with_one: dict[int, Floats] = {}
+            for kind, more in steps:
+                weight = self._weights[kind]
+                if weight not in with_one:
+                    with_one[weight] = self._with_stage(behind, weight)
+                self._put_before(least[more], with_one[weight], kind)
+        return _whole(least[:, 0].min())
 
     def least_load_in_order(self, order: Sequence[str], limit_ns: int) -> int | None:
         """Return the same for plans on devices in an order.
@@ -116,7 +122,11 @@ class PartStages:
         if not kinds:
             return self._nothing_left()
         if kinds not in self._least_by_order:
-            self._least_by_order[kinds] = self._before(self._behind(kinds[1:]), kinds[0])
+            behind = self._behind(kinds[1:])
+            # The first device may be left out.
+            least = behind.copy()
+            self._put_before(least, self._with_stage(behind, self._weights[kinds[0]]), kinds[0])
+            self._least_by_order[kinds] = least
         return self._least_by_order[kinds]
 
     def _limit(self, limit_ns: int) -> None:
@@ -131,16 +141,18 @@ class PartStages:
         costs[-1] = 0.0
         return costs
 
-    def _before(self, behind: Floats, kind: int) -> Floats:
-        """Put one more device before others, or leave it out."""
-        result = behind.copy()
-        stages = self._stages
-        if stages is not None and len(stages.end):
-            costs = behind[stages.end] + self._weights[kind] * stages.load_ns
-            least = np.minimum.reduceat(costs, stages.first[:-1])
-            fits = self._fits[stages.class_, kind]
-            np.minimum.at(result, stages.start[fits], least[fits])
-        return result
+    def _with_stage(self, behind: Floats, weight: int) -> Floats:
+        """Return the least cost of a stage and what is behind it, by groups of stages."""
+        if self._stages is None or not len(self._stages.end):
+            return np.empty(0)
+        costs = behind[self._stages.end] + weight * self._stages.load_ns
+        return np.asarray(np.minimum.reduceat(costs, self._stages.first[:-1]))
+
+    def _put_before(self, least: Floats, with_one: Floats, kind: int) -> None:
+        """Lower costs to those with one more stage, where it fits on a device of a kind."""
+        if len(with_one) and self._stages is not None:
+            fits = self._fits[self._stages.class_, kind]
+            np.minimum.at(least, self._stages.start[fits], with_one[fits])
 
 
 def _whole(cost: np.float64) -> int | None:
