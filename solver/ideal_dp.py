@@ -301,7 +301,7 @@ def _solve_blocks(
     if found is None:
         return _Answer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
     solution, values = found
-    plan = _plan(tables, solution, chains)
+    plan = _plan(tables, solution, chains) if solution.stages or not known.plan else known.plan
     assert blocks.weightless or evaluate(problem, plan).feasible
     return _judge(problem, plan, known, values)
 

@@ -4,11 +4,13 @@ import functools
 
 import numpy as np
 import pytest
-from ideal_cases import stage_tables, stages_of
+from ideal_cases import stage_tables, stages_of, tables_of
 from oracle import brute_force
 from random_problems import to_instance
 
 import solver.ideals.ideal_bottleneck
+from solver import Device, Operator, PartitionProblem
+from solver.hardware import Interconnect, Link
 from solver.ideals.ideal_bottleneck import BottleneckSearch
 from solver.ideals.ideal_sweep import GaveUp
 from solver.training import in_flight
@@ -89,7 +91,7 @@ def is_plan(tables, solution):
 
 @pytest.mark.parametrize("known", [False, True])
 def test_it_equals_all_chains(known):
-    solved = raised = 0
+    solved = raised = stages = 0
     for seed in range(120):
         tables, sets = stage_tables(seed, max_operators=6)
         expected = least_bottleneck(tables, sets)
@@ -102,13 +104,16 @@ def test_it_equals_all_chains(known):
             continue
         value = found.values["bottleneck"]
         assert search.refuted == value - 1, seed
-        assert is_plan(tables, found), seed
+        # The incumbent's are not known, and needed only if it is not the best plan.
+        assert is_plan(tables, found) if found.stages else known and value == optimum[0][0], seed
+        stages += len(found.stages)
         # More sends than the stages say may be counted, never too many.
         assert expected <= value <= optimum[0][0], seed
         raised += value > expected
         solved += value == optimum[0][0]
     assert solved > 60
     assert raised
+    assert stages
 
 
 @pytest.mark.parametrize("most", [3, 10, 30])
@@ -166,3 +171,31 @@ def test_it_stops_with_what_it_has():
     assert bounds == sorted(bounds)
     assert bounds[-1] <= expected
     assert plans > 3
+
+
+def test_what_the_end_of_the_graph_rules_out_lists_few_stages(monkeypatch):
+    """Tests a last value that no device holds besides the operators on both its sides."""
+    monkeypatch.setattr(solver.ideals.ideal_bottleneck, "_FEW_STAGES", 500)
+    steps = [
+        Operator(f"step{i}", 10, (f"step{i - 1}",) if i else (), value_bytes=1) for i in range(80)
+    ]
+    head = Operator("head", 500, ("step79",), value_bytes=300)
+    last = Operator("last", 500, ("head",), is_output=True)
+    problem = PartitionProblem(
+        (*steps, head, last),
+        devices=tuple(Device(f"d{i}") for i in range(6)),
+        interconnect=Interconnect(Link(bandwidth_bytes_per_s=1_000_000_000, latency_ns=0)),
+    )
+    tables, sets = tables_of(problem)
+    looked_at = []
+    search = search_of(tables, sets, 801, looked_at.append)
+    found = search.minimise()
+    assert found.values == {"bottleneck": 801}
+    assert search.refuted == 800
+    few = sum(looked_at)
+    looked_at.clear()
+    # What is better than a worse incumbent has to be found, among many stages.
+    found = search_of(tables, sets, 1000, looked_at.append).minimise()
+    assert found.values == {"bottleneck": 801}
+    assert is_plan(tables, found)
+    assert few < sum(looked_at)

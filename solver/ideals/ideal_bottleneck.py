@@ -30,6 +30,10 @@ from solver.training import in_flight
 _NEAR = (1.01, 1.02, 1.04, 1.08)
 """Ceilings to try before a plan is known, as multiples of a lower bound."""
 _MANY_IDEALS = 4_000
+_FEW_STAGES = 50_000
+"""So many are listed in some tenths of a second."""
+_CLOSE = 0.99
+"""A step that rules out less than the rest of this is not worth a list of its own."""
 _FAR = 3.0
 """With so many ideals, and so far above the bound, it pays to search longer for a plan."""
 _MOST_STAGES = 24_000_000
@@ -132,6 +136,8 @@ class BottleneckSearch:
     def minimise(self) -> Solution | None:
         """Return the best plan, or None if there is none at all.
 
+        Without stages if the incumbent is the best plan.
+
         Raises
         ------
         GaveUp
@@ -150,14 +156,38 @@ class BottleneckSearch:
         known = self._incumbent()
         if known is None or (self.tables.count > _MANY_IDEALS and known > _FAR * least):
             known = self._incumbent(thorough=True)
-        return self.best if self._settle(known or self.tables.most_load_ns) else None
+        if known is None:
+            return self.best if self._settle(self.tables.most_load_ns) else None
+        if self._find_with_few_stages(known - 1) or self._settle(known - 1):
+            return self.best
+        # No plan is better than the incumbent, whose stages are known elsewhere.
+        return Solution({"bottleneck": known}, ())
+
+    def _find_with_few_stages(self, ceiling: int) -> bool:
+        """Rule out what takes few stages to do so, by bisection, or find the best plan.
+
+        Above the optimum of what is at the end of the graph nearly all stages are listed, and below
+        it nearly none.
+        """
+        lower = ceiling
+        while self.refuted < lower:
+            try:
+                if self._solve_below(lower, _FEW_STAGES):
+                    return True
+                lower = ceiling
+            except TooManyStages:
+                ceiling = lower - 1
+            lower = math.isqrt((self.refuted + 1) * (ceiling + 1))
+            if lower * _CLOSE < self.refuted + 1:
+                break
+        return False
 
     def _settle(self, ceiling: int) -> bool:
         """Find the best plan of at most `ceiling`; False if there is none."""
         lower = ceiling
         while self.refuted < ceiling:
             try:
-                if self._solve_below(lower):
+                if self._solve_below(lower, _MOST_STAGES):
                     return True
                 lower = ceiling
             except TooManyStages:
@@ -167,10 +197,10 @@ class BottleneckSearch:
                     raise GaveUp(f"there are more than {_MOST_STAGES:,} stages") from None
         return False
 
-    def _solve_below(self, ceiling: int) -> bool:
+    def _solve_below(self, ceiling: int, most_stages: int) -> bool:
         """Find the best plan of at most `ceiling` with one list; False if there is none."""
         families = Families(self._bits, self.tables.count, self._may(ceiling))
-        stages = self._lister.fill(families, ceiling, _MOST_STAGES)
+        stages = self._lister.fill(families, ceiling, most_stages)
         found = None if stages is None else self._explored(stages, families, ceiling)
         if found is None:
             self.refuted = ceiling
