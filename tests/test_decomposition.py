@@ -1,20 +1,25 @@
 """The bound of parts that share the time of devices, against brute force on the whole."""
 
 import itertools
+import math
 
 import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
 from solver import (
+    Device,
+    Operator,
     PartitionPlan,
+    PartitionProblem,
     SolveLimits,
     evaluate,
     solve,
 )
 from solver.bounding.decomposition import Decomposition, applies
-from solver.bounding.part_choice import PartSize
+from solver.bounding.part_choice import PartSize, choose_parts
 from solver.bounding.relaxed_bounds import least_average_ns
+from solver.ideals.ideals import list_ideals
 from solver.reduce import condense
 from solver.reducing.dominance import simplify
 
@@ -91,3 +96,33 @@ def has_plan(problem, order, limit_ns):
             if found.feasible and found.objective[0] <= limit_ns:
                 return True
     return False
+
+
+def test_no_time_leaves_nothing_but_work():
+    """Tests that a bound without any part is the average of what all devices have to do."""
+    names = [f"layer{i}" for i in range(40)]
+    problem = PartitionProblem(
+        tuple(Operator(n, 10, (names[i - 1],) if i else ()) for i, n in enumerate(names)),
+        devices=tuple(Device(f"d{i}") for i in range(4)),
+    )
+    units = simplify(condense(problem)).units
+    parts = Decomposition(units, 400, [LARGE], -math.inf)
+    assert not parts.refutes(100)
+    assert parts.refutes(99)
+    assert parts.least_bottleneck_ns(0, None) == 100
+
+
+def test_parts_have_few_ideals_and_no_unit_twice():
+    for seed in range(60):
+        units = simplify(condense(random_problem(seed))).units
+        for size in (LARGE, PartSize(12, 4), PartSize(5, 2)):
+            parts = choose_parts(units, range(len(units)), size)
+            placed = [unit for part in parts for unit in part]
+            assert len(placed) == len(set(placed))
+            for part in parts:
+                place_of = {unit: place for place, unit in enumerate(part)}
+                edges = [
+                    (place_of[a], place_of[b]) for a, b in units.edges if {a, b} <= place_of.keys()
+                ]
+                assert list_ideals(len(part), edges, size.most_ideals) is not None, seed
+        assert set(choose_parts(units, {0}, LARGE)) == {(0,)}

@@ -77,7 +77,8 @@ class Decomposition:
                     break
                 names = {problem.operators[i].name for u in members for i in units.members[u]}
                 try:
-                    self._parts.append(PartStages(part_of(problem, names), weights, ceiling_ns))
+                    part = part_of(problem, names)
+                    self._parts.append(PartStages(part, weights, ceiling_ns, end_s))
                     alone -= frozenset(members)
                 except TooManyStages:
                     too_large.update(members)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -38,6 +39,8 @@ class PartStages:
         What a nanosecond of load is worth on each class of devices.
     ceiling_ns : int
         Only plans with loads of at most this are of interest.
+    end_s : float or None
+        When to give up, on the clock of ``time.perf_counter``.
 
     Raises
     ------
@@ -45,7 +48,14 @@ class PartStages:
         If they would take too much memory or time.
     """
 
-    def __init__(self, part: PartitionProblem, weights: Mapping[str, int], ceiling_ns: int) -> None:
+    def __init__(
+        self,
+        part: PartitionProblem,
+        weights: Mapping[str, int],
+        ceiling_ns: int,
+        end_s: float | None,
+    ) -> None:
+        self._end_s = end_s
         units = simplify(condense(part)).units
         kinds = interchangeable_kinds(units)
         blocks = collapse_units(units, kinds, forget_weights=part.memory_model == "weights")
@@ -80,7 +90,8 @@ class PartStages:
 
     def _spend(self, pairs: int) -> None:
         self._pairs_left -= pairs
-        if self._pairs_left < 0:
+        late = self._end_s is not None and time.perf_counter() > self._end_s
+        if late or self._pairs_left < 0:
             raise TooManyStages
 
     def least_load(self, limit_ns: int) -> int | None:
