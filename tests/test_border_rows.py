@@ -6,6 +6,7 @@ from random_problems import random_problem, to_instance
 from test_skeleton_bound import decoder, with_values
 
 from solver import SolveLimits, SolveStatus
+from solver.bounding import decomposition
 from solver.bounds import StageBounds
 from solver.branching import branch_rounds, branch_search, first_plans, restated
 from solver.cp_sat import solve_cp_sat
@@ -23,6 +24,7 @@ def rows(monkeypatch):
     monkeypatch.setattr(first_plans, "improve_by_neighbourhoods", lambda units, plan, **_: plan)
     monkeypatch.setattr(branch_search, "closure_bound_ns", lambda *_, at_least, **__: at_least)
     monkeypatch.setattr(StageBounds, "least_bottleneck_ns", lambda *args: 1)
+    monkeypatch.setattr(decomposition, "applies", lambda _: False)
     monkeypatch.setattr(
         SkeletonBound, "least_bottleneck_ns", lambda self, at_least, end_s: at_least
     )
