@@ -126,3 +126,12 @@ def test_parts_have_few_ideals_and_no_unit_twice():
                 ]
                 assert list_ideals(len(part), edges, size.most_ideals) is not None, seed
         assert set(choose_parts(units, {0}, LARGE)) == {(0,)}
+
+
+def test_devices_that_all_differ_are_too_many_sets():
+    problem = PartitionProblem(
+        (Operator("one", 10), Operator("two", 10, ("one",))),
+        devices=tuple(Device(f"d{i}", 1_000 + i) for i in range(11)),
+    )
+    assert not applies(condense(problem))
+    assert applies(condense(problem.replace(devices=problem.devices[:10])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterable, Sequence
 
@@ -10,13 +11,15 @@ from solver.bounding.part_stages import PartStages
 from solver.bounding.parts import has_parts, part_of
 from solver.ideal_dp import why_declined
 from solver.ideals.ideal_stages import TooManyStages
-from solver.reduce import UnitGraph
+from solver.reduce import UnitGraph, interchangeable_kinds
 
 _WEIGHT = 1000
 """Of a nanosecond on the fastest class of devices; a slow one's is worth less."""
 _LARGE = (PartSize(3_000, 120), PartSize(1_000, 30), PartSize(400, 10))
 _SMALL = (PartSize(600, 25), PartSize(250, 10))
 """Sizes of parts; the next ones for what has too many stages, as with few devices."""
+_MOST_SETS = 1_024
+"""Sets of devices that are told apart."""
 _STEP = 1000
 """Bounds are exact to this part of the incumbent's value."""
 
@@ -164,9 +167,11 @@ class Decomposition:
 def applies(units: UnitGraph) -> bool:
     """Return whether loads are sums over parts, each of which can be listed."""
     problem = units.problem
+    kinds = interchangeable_kinds(units)
     return (
         has_parts(problem)
         and not problem.interconnect.overlap
+        and math.prod(len(kind.devices) + 1 for kind in kinds) <= _MOST_SETS
         and why_declined(problem.replace(objective=("bottleneck",))) is None
     )
 
