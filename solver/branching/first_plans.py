@@ -33,7 +33,7 @@ _LOCAL_SEARCH_SHARE = 0.12
 """Of the time left, at most this much goes into local search, and as much into sub-solves."""
 _FEW_MOVES_PER_UNIT = 100
 """Moves of local search on smaller graphs, which the model often solves at once."""
-_PARTS_SHARE = 0.2
+_PARTS_SHARE = 0.3
 """Of the time left, at most this much goes into what parts of the graph cost."""
 _AROUND_S = 1.0
 _AROUND_SHARE = 0.05
