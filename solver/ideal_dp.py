@@ -80,7 +80,7 @@ from solver.result import SolveLimits, SolveResult, SolveStatus
 
 _NAME = "ideal-dp"
 MOST_IDEALS = 40_000
-_MOST_SETS = 1_024
+MOST_SETS = 1_024
 _MOST_PAIRS = 3_000_000_000
 _CHAIN_LIMIT_S = 5.0
 _MOVES_PER_UNIT = 100
@@ -138,7 +138,7 @@ def can_win(problem: PartitionProblem) -> bool:
         return False
     units = simplify(condense(problem)).units
     kinds = interchangeable_kinds(units)
-    if math.prod(len(kind.devices) + 1 for kind in kinds) > _MOST_SETS:
+    if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
         return False
     blocks = collapse_units(units, kinds, forget_weights=problem.memory_model == "weights")
     most = _FEW_IDEALS
@@ -241,8 +241,8 @@ def _solve(problem: PartitionProblem, limits: SolveLimits, started_s: float) -> 
             SolveStatus.INFEASIBLE, reason="operators that must share a device are pinned apart"
         )
     kinds = interchangeable_kinds(units)
-    if math.prod(len(kind.devices) + 1 for kind in kinds) > _MOST_SETS:
-        raise GaveUp(f"there are more than {_MOST_SETS:,} different sets of devices")
+    if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
+        raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
     deadline_s = None if limits.time_limit_s is None else started_s + limits.time_limit_s
     known = _Known(units, limits)
     whole = collapse_units(units, kinds, forget_weights=False)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from solver.bounding.part_choice import PartSize, choose_parts
 from solver.bounding.part_stages import PartStages
 from solver.bounding.parts import has_parts, part_of
-from solver.ideal_dp import why_declined
+from solver.ideal_dp import MOST_SETS, why_declined
 from solver.ideals.ideal_stages import TooManyStages
 from solver.reduce import UnitGraph, interchangeable_kinds
 
@@ -18,8 +18,6 @@ _WEIGHT = 1000
 _LARGE = (PartSize(3_000, 120), PartSize(1_000, 30), PartSize(400, 10))
 _SMALL = (PartSize(600, 25), PartSize(250, 10))
 """Sizes of parts; the next ones for what has too many stages, as with few devices."""
-_MOST_SETS = 1_024
-"""Sets of devices that are told apart."""
 _STEP = 1000
 """Bounds are exact to this part of the incumbent's value."""
 
@@ -171,7 +169,7 @@ def applies(units: UnitGraph) -> bool:
     return (
         has_parts(problem)
         and not problem.interconnect.overlap
-        and math.prod(len(kind.devices) + 1 for kind in kinds) <= _MOST_SETS
+        and math.prod(len(kind.devices) + 1 for kind in kinds) <= MOST_SETS
         and why_declined(problem.replace(objective=("bottleneck",))) is None
     )
 

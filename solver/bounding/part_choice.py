@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.ideals.ideal_costs import Indices
 from solver.reduce import UnitGraph
 
 _SWEEPS = 4
@@ -111,12 +112,12 @@ class _Part:
         self.count = 1
         self._member = np.zeros((most_ideals, most_units), dtype=np.bool_)
 
-    def added(self, before: set[int]) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+    def added(self, before: set[int]) -> Indices:
         """Return the ideals that a unit with these predecessors can join."""
         places = [self.place_of[other] for other in before if other in self.place_of]
         return np.flatnonzero(self._member[: self.count, places].all(axis=1))
 
-    def append(self, unit: int, added: np.ndarray[tuple[int], np.dtype[np.intp]]) -> None:
+    def append(self, unit: int, added: Indices) -> None:
         """Add a unit, and `added` with it."""
         place = len(self.place_of)
         rows = slice(self.count, self.count + len(added))

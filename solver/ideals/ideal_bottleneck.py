@@ -174,7 +174,6 @@ class BottleneckSearch:
             try:
                 if self._solve_below(lower, _FEW_STAGES):
                     return True
-                lower = ceiling
             except TooManyStages:
                 ceiling = lower - 1
             lower = math.isqrt((self.refuted + 1) * (ceiling + 1))
