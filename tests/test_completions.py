@@ -18,6 +18,7 @@ from experiments.commands.completions import (
 from experiments.commands.options import OPTIMIZERS, SOLVER_DESCRIPTIONS
 from experiments.commands.problem_commands import KINDS
 from experiments.problems.published_workloads import published_names
+from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.models import ZOO
 from fx_bridge.costing.specs import DEVICE_SPECS
 from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
@@ -69,6 +70,8 @@ def test_models_are_zoo_names_and_files(folder):
     assert len(complete_models("")) == len(dict(complete_models("")))
     names = {f"published:{name}" for name in published_names()}
     assert set(dict(complete_models("publ"))) == names
+    named = {f"configuration:{name}" for name in CONFIGURATIONS}
+    assert set(dict(complete_built_models("conf"))) == named
     assert set(dict(complete_problems(""))) == names | set(files("", (".json",)))
 
 

@@ -31,6 +31,14 @@ def test_small_models_build_and_run(name: str) -> None:
         loaded.module(*loaded.args, **loaded.kwargs)
 
 
+def test_published_configurations_can_be_named() -> None:
+    captured = captured_model("configuration:dlrm-criteo")
+    assert captured.operators
+    spec = resolve_model("configuration:vgg-16")
+    assert isinstance(spec, ModelSpec)
+    assert not spec.has_weights
+
+
 def test_the_branching_model_is_not_a_chain() -> None:
     operators = captured_model("tiny-branches").operators
     assert max(len(node.users) for node in operators) >= 3
@@ -56,6 +64,8 @@ def test_large_models_take_no_memory_for_weights(name: str, size_bytes: int) -> 
         ("gtp2", "did you mean gpt2"),
         ("GPT2", "did you mean gpt2"),
         ("llama", "did you mean llama3-70b"),
+        ("configuration:whisper", "'whisper' is unknown; did you mean whisper-small"),
+        ("configuration:", "docs/coverage.md lists them"),
         ("zzzzz", "the zoo has gpt2"),
         ("", "the zoo has gpt2"),
         ("missing.json", "there is no file missing.json"),

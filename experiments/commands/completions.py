@@ -62,12 +62,12 @@ def complete_files(*suffixes: str) -> Callable[[str], list[str]]:
 
 
 def complete_built_models(incomplete: str) -> list[Completion]:
-    """Return the models of the zoo and exported programs."""
+    """Return the models of the zoo, published configurations and exported programs."""
     return _models(incomplete, ".pt2")
 
 
 def complete_models(incomplete: str) -> list[Completion]:
-    """Return the models of the zoo, exported programs, saved problems and published workloads."""
+    """Return what :func:`complete_built_models` does, saved problems and published workloads."""
     # They are many, and few people want one: offered once it is begun.
     published = _published(incomplete) if incomplete else []
     return [*_models(incomplete, ".json", ".pt2"), *published]
@@ -114,10 +114,17 @@ def complete_described(words: Mapping[str, str]) -> Callable[[str], list[Complet
 
 
 def _models(incomplete: str, *suffixes: str) -> list[Completion]:
-    from experiments.zoo.models import ZOO
+    from experiments.zoo.configurations import CONFIGURATIONS
+    from experiments.zoo.models import CONFIGURATION_PREFIX, ZOO
 
-    named = [(name, spec.description) for name, spec in ZOO.items() if name.startswith(incomplete)]
-    return [*named, *((path, "") for path in files(incomplete, suffixes))]
+    named = [(name, spec.description) for name, spec in ZOO.items()]
+    if incomplete:
+        # As with published workloads.
+        named += [
+            (f"{CONFIGURATION_PREFIX}{name}", each.family) for name, each in CONFIGURATIONS.items()
+        ]
+    begun = [(name, what) for name, what in named if name.startswith(incomplete)]
+    return [*begun, *((path, "") for path in files(incomplete, suffixes))]
 
 
 def _published(incomplete: str) -> list[Completion]:

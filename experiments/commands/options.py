@@ -50,8 +50,9 @@ SOLVER_DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
 # -- what is planned ----------------------------------------------------------------------
 
 _BUILT: Final = (
-    "A zoo name (see: fxpartition models), an import string package.module:factory whose factory "
-    "returns (module, args) or (module, args, kwargs), "
+    "A zoo name (see: fxpartition models), configuration:NAME (a published model in its real "
+    "size), an import string package.module:factory whose factory returns (module, args) or "
+    "(module, args, kwargs), "
 )
 ModelArgument = Annotated[
     str,

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from experiments.problems.published_workloads import PREFIX, workload_path
 from experiments.zoo.building import ModelSpec, build_model, capture_model, first_line, others_code
+from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.meta_models import library
 from solver import PartitionError
 
@@ -26,16 +27,20 @@ if TYPE_CHECKING:
     from fx_bridge.capture import CapturedGraph
 
 
+CONFIGURATION_PREFIX: Final = "configuration:"
+"""Of names of :data:`experiments.zoo.configurations.CONFIGURATIONS`."""
+
+
 def resolve_model(text: str) -> ModelSpec | Path:
     """Return what `text` names: a specification, or the path of a saved problem.
 
     Parameters
     ----------
     text : str
-        A zoo name, an import string ``package.module:factory``, a ``*.pt2`` file of
-        ``torch.export.save``, a ``*.json`` file, or ``published:NAME``, a workload that comes
-        with the package. An import string runs that module's code, and a ``*.pt2`` file is
-        unpickled.
+        A zoo name, ``configuration:NAME``, one of :data:`CONFIGURATIONS`, an import string
+        ``package.module:factory``, a ``*.pt2`` file of ``torch.export.save``, a ``*.json``
+        file, or ``published:NAME``, a workload that comes with the package. An import string
+        runs that module's code, and a ``*.pt2`` file is unpickled.
 
     Raises
     ------
@@ -54,6 +59,8 @@ def resolve_model(text: str) -> ModelSpec | Path:
     if text.startswith(PREFIX):
         workload_path(text)
         return Path(text)
+    if text.startswith(CONFIGURATION_PREFIX):
+        return _configuration_spec(text)
     if ":" in text:
         return _import_spec(text)
     close = difflib.get_close_matches(text.lower(), ZOO, n=2, cutoff=0.5)
@@ -77,6 +84,22 @@ def captured_model(text: str) -> CapturedGraph:
     if isinstance(spec, Path):
         raise PartitionError(f"{text} is a saved problem; name a model that can be built")
     return capture_model(build_model(spec))
+
+
+def _configuration_spec(text: str) -> ModelSpec:
+    name = text.removeprefix(CONFIGURATION_PREFIX)
+    found = CONFIGURATIONS.get(name)
+    if found is None:
+        close = difflib.get_close_matches(name.lower(), CONFIGURATIONS, n=2, cutoff=0.5)
+        hint = f"did you mean {' or '.join(close)}?" if close else "docs/coverage.md lists them"
+        raise PartitionError(f"configuration {name!r} is unknown; {hint}")
+    return ModelSpec(
+        text,
+        f"{found.family}, in its published size",
+        found.build,
+        has_weights=False,
+        extra="hf" if found.package == "transformers" else None,
+    )
 
 
 def _import_spec(text: str) -> ModelSpec:
