@@ -1,47 +1,78 @@
-"""What each part of the exact search is worth: CPU seconds to the proof with one part left out.
+"""What each part of the exact search is worth: the proof, or the gap, with one part left out.
 
-    python benchmarks/bench_ablation.py [--time-limit S] [--workers N]
-        [--only PART] [--columns INSTANCE ...]
+    python benchmarks/bench_ablation.py [--only PART ...] [--columns ROW ...] [--time-limit S]
+        [--workers N] [--captured FOLDER]
 
-Every cell runs in a fresh process. A cell with ">" was not proven within the time limit; then the
-gap follows.
+Columns are rows of ``bench_workloads.py`` (``--list`` there names them). Every cell runs in a fresh
+process: CPU seconds where the optimum is proven, else the gap, with the bound and the plan in
+milliseconds.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from pathlib import Path
 
+from targets import Context, rows
+
+import solver.bounding.decomposition as decomposition
+import solver.bounds as stage_bounds
+import solver.branching.branch_rounds as branch_rounds
+import solver.branching.branch_search as branch_search
 import solver.branching.first_plans as first_plans
 import solver.branching.model_run as model_run
 import solver.branching.restated as restated
 import solver.cp_sat as cp_sat
 import solver.ideal_dp as ideal_dp
-from experiments.problems.generators import GeneratorSettings, generate
-from experiments.problems.workloads import load_workload
-from solver import Device, PartitionProblem, SolveLimits, SolveStatus
-from solver.auto import solve_auto
+from solver import SolveLimits, SolveStatus, solve
+from solver.borders.border_bound import BorderBound
 from solver.bounding.linear_bounds import PositionBound
+from solver.bounding.objective_bounds import ObjectiveBounds
+from solver.branching.order_guesses import OrderGuesses
+from solver.branching.slow_moves import SlowMoves
 from solver.budget import Budget
-from solver.hardware import Charging
+from solver.ideals.ideal_bottleneck import BottleneckSearch
 from solver.ideals.repeated_chains import RepeatedChains
 from solver.modelling.load_rows import LoadRows
 from solver.reduce import UnitGraph
 from solver.reducing.dominance import Simplified
 from solver.reducing.identical_blocks import IdenticalBlocks
+from solver.skeletons.skeleton_bound import SkeletonBound
+
+COLUMNS = (
+    "layer.inceptionv3_inference x1000",
+    "operator.bert_l-12_inference x1000",
+    "nasnetamobile no host",
+    "layer.gnmt_training V=3",
+    "balanced-experts:127 on 7 equal",
+    "layered:1000x20 slack=15% on 8",
+)
 
 
 def _nothing() -> None:
     pass
 
 
-def _interval_rows() -> None:
-    LoadRows.bottleneck = property(lambda self: self.stages.largest_of(self.loads))  # type: ignore[assignment,method-assign]
+def _without(owner: object, name: str, stand_in: object) -> Callable[[], None]:
+    """Return what puts `stand_in` in the place of a function or a constant."""
+    if not hasattr(owner, name):
+        raise AttributeError(f"{owner} has no {name}")
+    return lambda: setattr(owner, name, stand_in)
+
+
+def _never(*_: object, **__: object) -> bool:
+    return False
+
+
+def _none(*_: object, **__: object) -> None:
+    return None
 
 
 def _old_propagation() -> None:
@@ -55,115 +86,100 @@ def _old_propagation() -> None:
     model_run._solver = changed
 
 
-def _dominance() -> None:
-    def unchanged(units: UnitGraph) -> Simplified:
-        return Simplified(units, units, (), tuple(range(len(units))))
-
-    cp_sat.simplify = unchanged
-
-
 def _identical_blocks() -> None:
     restated.identical_blocks = lambda units: IdenticalBlocks(units, ())
     ideal_dp.repeated_chains = lambda units, blocks: RepeatedChains()
 
 
-def _positions() -> None:
-    PositionBound.applies = staticmethod(lambda units: False)  # type: ignore[method-assign]
-
-
-def _local_search() -> None:
-    first_plans.first_incumbents = lambda *arguments, **named: None  # type: ignore[assignment]
-
-
-def _sub_solves() -> None:
-    restated._LARGE_FROM = sys.maxsize
+def _unchanged(units: UnitGraph) -> Simplified:
+    return Simplified(units, units, (), tuple(range(len(units))))
 
 
 PARTS: dict[str, Callable[[], None]] = {
-    "everything": _nothing,
-    "rows over intervals of slots": _interval_rows,
-    "older linear propagation": _old_propagation,
-    "dominance": _dominance,
+    "nothing": _nothing,
+    "dominance": _without(cp_sat, "simplify", _unchanged),
     "identical blocks": _identical_blocks,
-    "position bound and its windows": _positions,
-    "local search": _local_search,
-    "sub-solves": _sub_solves,
-}
-
-
-INSTANCES: dict[str, Callable[[], PartitionProblem]] = {
-    "inceptionv3 x 1000": lambda: load_workload(
-        "published:layer.inceptionv3_inference", communication_scale=1000
+    "ideals": _without(ideal_dp, "can_win", _never),
+    "ceilings by bisection": _without(BottleneckSearch, "_find_with_few_stages", _never),
+    "position bound and its windows": _without(PositionBound, "applies", staticmethod(_never)),
+    "markers on a path": _without(stage_bounds, "_LARGE_REGION", math.inf),
+    "borders that exist": _without(BorderBound, "applies", staticmethod(_never)),
+    "parts that share time": _without(decomposition, "applies", _never),
+    "parts around a load": _without(ObjectiveBounds, "look_around", _none),
+    "prices": _without(ObjectiveBounds, "price_devices", _none),
+    "ideals of a skeleton": _without(SkeletonBound, "applies", staticmethod(_never)),
+    "linear programs": _without(
+        branch_search, "closure_bound_ns", lambda *_, at_least, **__: at_least
     ),
-    "bert_l-12 x 1000": lambda: load_workload(
-        "published:operator.bert_l-12_inference", communication_scale=1000
+    "orders refuted first": _without(cp_sat, "refute_orders", _none),
+    "guesses of orders": _without(OrderGuesses, "next", _none),
+    "limits near the bound": _without(branch_rounds, "_raise_bound", _none),
+    "local search": _without(first_plans, "first_incumbents", _none),
+    "cuts of several orders": _without(first_plans, "search_orders", _none),
+    "sub-solves": _without(first_plans, "improve_by_neighbourhoods", lambda units, plan, **_: plan),
+    "slow annealing": _without(SlowMoves, "search", _none),
+    "rows over intervals of slots": _without(
+        LoadRows, "bottleneck", property(lambda rows: rows.stages.largest_of(rows.loads))
     ),
-    "nasnetamobile, no host": lambda: load_workload("published:nasnetamobile", with_host=False),
-    "gnmt training, no host, V = 3": lambda: load_workload(
-        "published:layer.gnmt_training", with_host=False
-    ).replace(chunks_per_device=3),
-    "experts": lambda: _experts("peer_to_peer"),
-    "experts, auto": lambda: _experts("relayed"),
+    "older linear propagation": _old_propagation,
 }
-
-
-def _experts(charging: Charging) -> PartitionProblem:
-    """Two layers of twelve experts on seven devices without limits on memory."""
-    graph = generate("balanced-experts", GeneratorSettings(operators=127, experts=12))
-    return graph.problem(
-        [Device(f"d{i}") for i in range(7)],
-        interconnect=replace(graph.interconnect, charging=charging),
-    )
 
 
 def run_cell(options: argparse.Namespace) -> dict[str, object]:
     """Solve one instance without one part in this process."""
     PARTS[options.part]()
-    problem = INSTANCES[options.instance]()
+    row = next(row for row in rows() if row.name == options.row)
+    problem = row.build(Context(options.captured))
     started_s = time.process_time()
-    # What the other exact program would answer is measured where it is the one chosen.
-    search = solve_auto if options.instance.endswith(", auto") else cp_sat.solve_cp_sat
-    result = search(problem, SolveLimits(options.time_limit, options.workers))
+    result = solve(problem, SolveLimits(options.time_limit, options.workers))
     return {
         "cpu_s": time.process_time() - started_s,
         "proven": result.status is SolveStatus.OPTIMAL,
         "gap": result.gap,
+        "objective": result.objective,
+        "bound": result.objective_bound,
     }
 
 
-def _cell_text(cell: dict[str, object]) -> str:
-    text = f"{cell['cpu_s']:.1f}"
-    gap = cell["gap"]
+def _cell_text(cell: dict[str, float]) -> str:
     if cell["proven"]:
-        return text
-    return f"> {text} (no plan)" if gap is None else f"> {text} ({gap:.1%})"
+        return f"{cell['cpu_s']:.1f} s"
+    if cell["gap"] is None:
+        return "no plan"
+    return f"{cell['gap']:.1%} ({cell['bound'] / 1e6:.5g} to {cell['objective'] / 1e6:.5g})"
 
 
 def main() -> None:
     """Print the table as Markdown."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--time-limit", type=float, default=20.0)
-    parser.add_argument("--workers", type=int, default=3)
-    parser.add_argument("--only", choices=PARTS, help="leave out this part alone")
-    parser.add_argument("--columns", nargs="+", choices=INSTANCES, default=list(INSTANCES))
+    names = [row.name for row in rows()]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=PARTS, metavar="PART", nargs="+", help="leave out these")
+    parser.add_argument("--columns", nargs="+", choices=names, metavar="ROW", default=COLUMNS)
+    parser.add_argument("--time-limit", type=float, default=30.0)
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--captured", type=Path, help="folder that keeps captured models")
     parser.add_argument("--part", choices=PARTS, help=argparse.SUPPRESS)
-    parser.add_argument("--instance", help=argparse.SUPPRESS)
+    parser.add_argument("--row", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.part is not None:
         print(json.dumps(run_cell(options)))
         return
-    names = options.columns
-    print("| without | " + " | ".join(names) + " |", flush=True)
-    print("|---" * (len(names) + 1) + "|", flush=True)
-    for part in PARTS if options.only is None else ("everything", options.only):
-        cells = []
-        for name in names:
-            command = [sys.executable, __file__, "--part", part, "--instance", name]
-            command += ["--time-limit", str(options.time_limit), "--workers", str(options.workers)]
-            run = subprocess.run(command, capture_output=True, text=True, check=True)
-            cells.append(_cell_text(json.loads(run.stdout)))
-        label = "(everything on)" if part == "everything" else part
-        print(f"| {label} | " + " | ".join(cells) + " |", flush=True)
+    print("| without | " + " | ".join(options.columns) + " |", flush=True)
+    print("|---" * (len(options.columns) + 1) + "|", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        captured = options.captured or Path(folder)
+        for part in options.only or PARTS:
+            print(f"| {part} |", end="", flush=True)
+            for name in options.columns:
+                words = [sys.executable, __file__, "--part", part, "--row", name]
+                words += ["--time-limit", str(options.time_limit), "--captured", str(captured)]
+                if options.workers is not None:
+                    words += ["--workers", str(options.workers)]
+                run = subprocess.run(words, capture_output=True, text=True, check=True)
+                print(
+                    f" {_cell_text(json.loads(run.stdout.splitlines()[-1]))} |", end="", flush=True
+                )
+            print(flush=True)
 
 
 if __name__ == "__main__":

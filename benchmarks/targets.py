@@ -14,7 +14,8 @@ from experiments.problems.instances import UNEQUAL_SHARES, devices_by_shares
 from experiments.problems.published_workloads import OPTIMA_MS, PREFIX
 from experiments.problems.synthetic import with_devices
 from experiments.problems.workloads import load_workload
-from experiments.zoo.models import DEFAULT_MODELS
+from experiments.zoo.configurations import ALL_CONFIGURATIONS
+from experiments.zoo.models import CONFIGURATION_PREFIX, DEFAULT_MODELS
 from solver import PCIE, PartitionProblem, load_problem
 
 ROOT = Path(__file__).parents[1]
@@ -80,30 +81,35 @@ INTERLEAVED = (
 )
 
 ZOO_MODELS = (*DEFAULT_MODELS, "deepseek-v3")
-ZOO_SLACK_PERMILLE = 1150
+CONFIGURED_MODELS = tuple(
+    f"{CONFIGURATION_PREFIX}{each.name}"
+    for each in ALL_CONFIGURATIONS
+    if each.package != "diffusers"  # no dependency of this project
+)
+SLACK_PERMILLE = 1150
 HUGE_OPERATORS = 101_000
 """As whole layers of 256 experts come nearest to: 101,195."""
 
 
 def captured_problem(context: Context, model: str) -> PartitionProblem:
-    """Return a zoo model on one device, captured once for all its rows.
+    """Return a model on one device, captured once for all its rows.
 
     Capture runs in a process of its own: what torch leaves behind would count as the solver's.
     """
-    path = context.captured / f"{model}.json"
+    path = context.captured / f"{model.removeprefix(CONFIGURATION_PREFIX)}.json"
     if not path.is_file():
         words = ("export", model, "--devices", "1xunlimited", "--out", str(path))
         subprocess.run([sys.executable, "-m", "experiments", *words], check=True, cwd=ROOT)
     return load_problem(path)
 
 
-def _zoo(model: str, count: int, *, equal: bool):
+def _captured(model: str, count: int, *, equal: bool):
     def build(context: Context) -> PartitionProblem:
         problem = captured_problem(context, model)
         shares = [1] * count
         if not equal:
             shares = [UNEQUAL_SHARES[i % len(UNEQUAL_SHARES)] for i in range(count)]
-        devices = devices_by_shares(problem, shares, ZOO_SLACK_PERMILLE)
+        devices = devices_by_shares(problem, shares, SLACK_PERMILLE)
         return problem.replace(devices=devices, interconnect=PCIE)
 
     return build
@@ -121,6 +127,13 @@ def _nasnet(operators: int, count: int, seed: int):
         # As in the published profiles, memory is ample.
         graph = generate("nasnet", GeneratorSettings(operators=operators, seed=seed))
         return with_devices(graph, count, slack_permille=None)
+
+    return build
+
+
+def _experts(settings: GeneratorSettings, count: int):
+    def build(_: Context) -> PartitionProblem:
+        return with_devices(generate("balanced-experts", settings), count, slack_permille=None)
 
     return build
 
@@ -144,12 +157,13 @@ def rows() -> list[Row]:
     for seed in range(3):
         build = _nasnet(1251, 7, seed)
         found.append(Row("nasnet", f"nasnet:1251 seed={seed} on 7", build, None, 120, 120))
-    for model in ZOO_MODELS:
-        for count in (4, 8, 16):
-            for equal in (True, False):
-                kind = "equal" if equal else "unequal"
-                build = _zoo(model, count, equal=equal)
-                found.append(Row("zoo", f"{model} on {count} {kind}", build, None, 30, None, 0.5))
+    for group, models in (("zoo", ZOO_MODELS), ("models", CONFIGURED_MODELS)):
+        for model in models:
+            for count in (4, 8, 16):
+                for equal in (True, False):
+                    name = f"{model} on {count} {'equal' if equal else 'unequal'}"
+                    build = _captured(model, count, equal=equal)
+                    found.append(Row(group, name, build, None, 30, None, 0.5))
     for width in (20, 50):
         for count, slack, gap in ((8, 15, 3.0), (8, 10, 3.0), (16, 15, 5.5)):
             settings = GeneratorSettings(operators=1000, width=width, seed=1)
@@ -162,6 +176,8 @@ def rows() -> list[Row]:
             name = f"{kind}:1000 on 8 {'unequal' if unequal else 'equal'}"
             build = _generated(kind, settings, 8, 15, unequal)
             found.append(Row("layered", name, build, None, 60, None, 3.0))
+    build = _experts(GeneratorSettings(operators=127, experts=12), 7)
+    found.append(Row("layered", "balanced-experts:127 on 7 equal", build, None, 30, 30))
     settings = GeneratorSettings(operators=HUGE_OPERATORS, seed=1)
     for unequal in (False, True):
         name = f"mixture-of-experts:{HUGE_OPERATORS} on 32 {'unequal' if unequal else 'equal'}"
@@ -170,7 +186,7 @@ def rows() -> list[Row]:
     return found
 
 
-GROUPS = ("published", "interleaved", "nasnet", "zoo", "layered", "huge")
+GROUPS = ("published", "interleaved", "nasnet", "zoo", "models", "layered", "huge")
 
 
 def describe(row: Row) -> str:
