@@ -12,6 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from solver.bounding.linear_bounds import PositionBound
+from solver.bounding.part_bound import part_bound_ns
+from solver.bounding.parts import has_parts
 from solver.bounding.relaxed_bounds import least_devices, least_value, usable_devices
 from solver.chain import best_cut, transition_count
 from solver.cuts import by_block
@@ -33,6 +35,8 @@ _CUT_WORK = 400_000_000
 """Array entries that one cut of the coarse graph may touch."""
 _MOST_ITERATIONS = 60_000
 _ITERATIONS_PER_CLUSTER = 60
+_AROUND_S = 5.0
+"""Most seconds for a bound from what surrounds the largest load."""
 _MARGIN = 0.05
 """Part of the time limit that is left for the last evaluation."""
 
@@ -92,6 +96,7 @@ class _LargeSearch:
                 self._offer(solve_greedy(self.problem, self.limits).plan)
             if self.best is None and len(coarse) < len(units):
                 self._cut(units)
+            self._look_around()
             self._improve(coarse)
         if self.best is None:
             return self._result(SolveStatus.UNKNOWN, "no plan was found within the time limit")
@@ -109,6 +114,17 @@ class _LargeSearch:
 
     def _cut(self, graph: UnitGraph) -> None:
         self._offer(best_cut(graph, deadline_s=self.deadline_s))
+
+    def _look_around(self) -> None:
+        """Take over what surrounds the largest load of the plan says of all plans."""
+        # A clock ends it.
+        if self.best is None or self.limits.deterministic or not has_parts(self.problem):
+            return
+        assert self.bound is not None
+        end_s = time.perf_counter() + _AROUND_S
+        least = part_bound_ns(self.problem, self.best.plan, min(end_s, self.deadline_s))
+        self.bound = max(self.bound, least)
+        self._report()
 
     def _improve(self, coarse: UnitGraph) -> None:
         assert self.bound is not None

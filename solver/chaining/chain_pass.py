@@ -31,7 +31,11 @@ _INFINITE = 1 << 61
 
 
 class ChainPass:
-    """One sweep from the right end to the left for one objective."""
+    """One sweep from the right end to the left for one objective.
+
+    Tables have a column for each place of a cut, not for each operator: where only few of many
+    places are looked at, so are few columns.
+    """
 
     def __init__(
         self,
@@ -59,17 +63,20 @@ class ChainPass:
         length = self.rows.length
         self.length = length
         states = len(moves.sizes)
-        self.best = np.full((states, length + 1), _INFINITE, dtype=np.int64)
-        self.best[0, length] = 0
-        self.end = np.full((states, length + 1), length + 1, dtype=np.int64)
-        self.rest = np.zeros((states, length + 1), dtype=np.int64)
-        self.kind = np.full((states, length + 1), -1, dtype=np.int64)
-        # send[profile][state, j]: what [start, j) pays when the rest from j is on `state`.
+        count = len(cuts)
+        # Column `count` of a cut is beyond the end of the order: no rest has been found.
+        self.place_of_cut = np.append(cuts, length + 1)
+        self.best = np.full((states, count), _INFINITE, dtype=np.int64)
+        self.best[0, -1] = 0
+        self.end = np.full((states, count), count, dtype=np.int64)
+        self.rest = np.zeros((states, count), dtype=np.int64)
+        self.kind = np.full((states, count), -1, dtype=np.int64)
+        # send[profile][state, cut]: what ends there pay when the rest is on `state`.
         send_states = 1 if self.staged else states
-        self.send = [np.zeros((send_states, length + 1), dtype=np.int64) for _ in send]
+        self.send = [np.zeros((send_states, count), dtype=np.int64) for _ in send]
         if self.relayed:
             by_place = [[times[index] for index in self.rows.order] for times in send]
-            self.send = [self.rows.crossing(times)[None, :] for times in by_place]
+            self.send = [self.rows.crossing(times)[None, cuts] for times in by_place]
         # A rest has one device less, so it is on the level before.
         sizes = np.array(moves.sizes)
         self.levels = [np.flatnonzero(sizes == size) for size in range(1, int(sizes.max()) + 1)]
@@ -126,7 +133,7 @@ class ChainPass:
 
     def run(self) -> list[PartitionPlan]:
         """Return the best plan found, if any; for a step that of each number of devices."""
-        starts = set(self.cuts.tolist())
+        starts = {place: cut for cut, place in enumerate(self.cuts.tolist())}
         end = self.length
         for start in range(self.length - 1, -1, -1):
             self.rows.step()
@@ -140,7 +147,7 @@ class ChainPass:
                 return []
             # The window's end never moves right as the start moves left.
             end = start + reach
-            self._extend(row, reach)
+            self._extend(row, reach, starts[start])
         values = self.best[:, 0]
         groups = self.levels if self.every_size else [np.arange(len(values))]
         states = [int(group[np.argmin(values[group])]) for group in groups if len(group)]
@@ -165,14 +172,13 @@ class ChainPass:
             count = int(np.searchsorted(least, ceiling, side="right"))
         return count
 
-    def _extend(self, row: SegmentRow, reach: int) -> None:
+    def _extend(self, row: SegmentRow, reach: int, cut: int) -> None:
         """Try all first segments [start, j) with j among the cuts, for every state."""
         start = row.start
-        low, high = np.searchsorted(self.cuts, [start + 1, start + reach + 1])
-        ends = self.cuts[low:high]
-        if not len(ends):
+        low, high = cut + 1, int(np.searchsorted(self.cuts, start + reach, side="right"))
+        if low >= high:
             return
-        offset = ends - start - 1
+        offset = self.cuts[low:high] - start - 1
         viable = self.viable.states(start)
         for kind, (targets, rests) in enumerate(self.transitions):
             some = viable[targets]
@@ -180,16 +186,16 @@ class ChainPass:
             if not len(targets):
                 continue
             memory = self._memory(row, offset, targets)
-            cost = self._cost(row, ends, offset, kind, rests, memory)
-            total = self._join(cost, self.best[np.ix_(rests, ends)])
+            cost = self._cost(row, slice(low, high), offset, kind, rests, memory)
+            total = self._join(cost, self.best[rests, low:high])
             choice = np.argmin(total, axis=1)
             value = total[np.arange(len(choice)), choice]
-            better = value < self.best[targets, start]
+            better = value < self.best[targets, cut]
             chosen = targets[better]
-            self.best[chosen, start] = value[better]
-            self.end[chosen, start] = ends[choice[better]]
-            self.rest[chosen, start] = rests[better]
-            self.kind[chosen, start] = kind
+            self.best[chosen, cut] = value[better]
+            self.end[chosen, cut] = low + choice[better]
+            self.rest[chosen, cut] = rests[better]
+            self.kind[chosen, cut] = kind
 
     def _memory(self, row: SegmentRow, offset: Ints, targets: Ints) -> Ints:
         """Return memory by target state and end; all states share a row unless training."""
@@ -203,9 +209,10 @@ class ChainPass:
         return memory[None, :] + before * row.saved_bytes[offset][None, :]
 
     def _cost(
-        self, row: SegmentRow, ends: Ints, offset: Ints, kind: int, rests: Ints, memory: Ints
+        self, row: SegmentRow, span: slice, offset: Ints, kind: int, rests: Ints, memory: Ints
     ) -> Ints:
-        """Return the cost of [start, j) on `kind`, infinite where it breaks a limit."""
+        """Return the cost of [start, j) on `kind` for each end j, infinite beyond a limit."""
+        ends = self.cuts[span]
         capacity = self.moves.kinds[kind].memory_bytes
         allowed = np.ones((len(rests), len(ends)), dtype=np.bool_)
         if capacity is not None:
@@ -224,7 +231,7 @@ class ChainPass:
             permille = -(-memory * 1000 // capacity)
         load = np.zeros((1, len(ends)), dtype=np.int64)
         if self.needs_loads:
-            load = self._load(row, ends, offset, kind, rests)
+            load = self._load(row, span, offset, kind, rests)
         if "bottleneck" in self.ceilings:
             allowed &= load <= self.ceilings["bottleneck"]
         if "peak_memory" in self.ceilings:
@@ -242,13 +249,13 @@ class ChainPass:
         result: Ints = np.where(allowed, cost, _INFINITE)
         return result
 
-    def _load(self, row: SegmentRow, ends: Ints, offset: Ints, kind: int, rests: Ints) -> Ints:
+    def _load(self, row: SegmentRow, span: slice, offset: Ints, kind: int, rests: Ints) -> Ints:
         profile = self.profile_of[kind]
-        compute = (self.work[kind][ends] - self.work[kind][row.start])[None, :]
+        compute = (self.work[kind][self.cuts[span]] - self.work[kind][row.start])[None, :]
         receive = row.receive_ns[profile][offset][None, :]
         table = self.send[profile]
         shared = self.staged or self.relayed
-        send = table[:, ends] if shared else table[np.ix_(rests, ends)]
+        send = table[:, span] if shared else table[rests, span]
         if self.problem.interconnect.overlap:
             largest: Ints = np.maximum(np.maximum(compute, receive), send)
             return largest
@@ -271,34 +278,37 @@ class ChainPass:
             return
         operator = self.rows.order[place]
         single = readers[-2] if len(readers) > 1 else place
+        # The first cut behind this place, behind the last reader but one, behind the last.
+        first, several, last = np.searchsorted(
+            self.cuts, [place, single, readers[-1]], side="right"
+        ).tolist()
         for profile, table in enumerate(self.send_table):
             send_ns = table[operator]
             if not send_ns:
                 continue
             if self.staged:
-                self.send[profile][:, place + 1 : readers[-1] + 1] += send_ns
+                self.send[profile][:, first:last] += send_ns
                 continue
             # Ends past the last reader but one leave a single reader in the rest.
-            self.send[profile][:, single + 1 : readers[-1] + 1] += send_ns
-            if single > place:
-                counts = self._segments_reading(place, readers)
-                self.send[profile][:, place + 1 : single + 1] += send_ns * counts
+            self.send[profile][:, several:last] += send_ns
+            if several > first:
+                counts = self._segments_reading(first, several, last, readers)
+                self.send[profile][:, first:several] += send_ns * counts
 
-    def _segments_reading(self, place: int, readers: list[int]) -> Ints:
-        """Count, by state and end j, the segments of the best rest from j that read a value.
+    def _segments_reading(self, first: int, several: int, last: int, readers: list[int]) -> Ints:
+        """Count, by state and end, the segments of the best rest that read a value.
 
-        Returns an array of shape (states, readers[-2] - place) for j = place + 1, ….
+        Returns an array of shape (states, several - first) for the cuts from `first` on. Cuts from
+        `last` on are behind all readers.
         """
-        last = readers[-1]
-        span = np.arange(place + 1, last + 1)
-        following = np.array(readers)[np.searchsorted(readers, span)]
-        counts = np.zeros((len(self.moves.sizes), last - place + 1), dtype=np.int64)
+        following = np.array(readers)[np.searchsorted(readers, self.cuts[first:last])]
+        counts = np.zeros((len(self.moves.sizes), last - first + 1), dtype=np.int64)
         for states in self.levels:
-            end = self.end[states, place + 1 : last + 1]
-            inside = np.minimum(end, last + 1) - place - 1
-            rest = self.rest[states, place + 1 : last + 1]
-            counts[states, :-1] = (following < end) + counts[rest, inside]
-        return counts[:, : readers[-2] - place]
+            end = self.end[states, first:last]
+            rest = self.rest[states, first:last]
+            inside = np.minimum(end, last) - first
+            counts[states, :-1] = (following < self.place_of_cut[end]) + counts[rest, inside]
+        return counts[:, : several - first]
 
     # -- the plan -------------------------------------------------------------------------
 
@@ -306,12 +316,12 @@ class ChainPass:
         free = [list(names) for names in self.moves.names]
         assignment: dict[str, str] = {}
         stages: list[str] = []
-        start = 0
-        while start < self.length:
-            device = free[self.kind[state, start]].pop(0)
-            end = int(self.end[state, start])
+        cut = 0
+        while cut < len(self.cuts) - 1:
+            device = free[self.kind[state, cut]].pop(0)
+            end = int(self.end[state, cut])
             stages.append(device)
-            for place in range(start, end):
+            for place in range(self.cuts[cut], self.cuts[end]):
                 assignment[self.problem.operators[self.rows.order[place]].name] = device
-            state, start = int(self.rest[state, start]), end
+            state, cut = int(self.rest[state, cut]), end
         return PartitionPlan(assignment, tuple(stages))
