@@ -5,11 +5,15 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+from solver.diagnosing.shortfalls import find_shortfalls
 from solver.problem import PartitionProblem
+from solver.reduce import condense
+from solver.reducing.dominance import simplify
 from solver.result import SolveLimits, SolveResult, SolveStatus
 
-MANY_OPERATORS = 20_000
-"""Beyond this the exact model does not fit into a minute; coarse search and its bound do."""
+MANY_PLACES = 200_000
+"""Operators, less those that need no place of their own, times devices. With more, what is known of
+each place takes the exact search most of a minute; coarse search and its bound take seconds."""
 _IDEALS_SHARE = 0.35
 _IDEALS_LIMIT_S = 15.0
 """Graphs that look as if they had few ideals get this much of the time, and no more."""
@@ -18,9 +22,9 @@ _IDEALS_LIMIT_S = 15.0
 def solve_auto(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     """Solve `problem` by the method that suits it.
 
-    Chain-like graphs whose ideals are few go to ``ideal-dp``; what it leaves open, and all
-    others up to `MANY_OPERATORS`, to ``cp-sat``, with what is known by then; larger ones to
-    ``coarse``.
+    What cannot fit by its bytes alone is refused at once. Chain-like graphs whose ideals are few go
+    to ``ideal-dp``; what it leaves open, and all others up to `MANY_PLACES`, to ``cp-sat``, with
+    what is known by then; larger ones to ``coarse``.
 
     Parameters
     ----------
@@ -35,10 +39,15 @@ def solve_auto(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     """
     started_s = time.perf_counter()
     known: SolveResult | None = None
-    if len(problem.operators) > MANY_OPERATORS:
+    shortfalls = find_shortfalls(problem)
+    if shortfalls:
+        spent_s, reason = time.perf_counter() - started_s, shortfalls[0].text
+        return SolveResult("auto", SolveStatus.INFEASIBLE, None, None, None, spent_s, reason)
+    if _has_many_places(problem):
         from solver.large import solve_large
 
-        return solve_large(problem, limits)
+        result = solve_large(problem, limits)
+        return replace(result, wall_time_s=time.perf_counter() - started_s)
     from solver.ideal_dp import can_win, solve_ideal_dp
 
     if can_win(problem):
@@ -53,6 +62,14 @@ def solve_auto(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
         left = replace(limits, time_limit_s=max(limits.time_limit_s - spent_s, 0.01))
     result = solve_cp_sat(problem, left, known=known)
     return replace(result, wall_time_s=time.perf_counter() - started_s)
+
+
+def _has_many_places(problem: PartitionProblem) -> bool:
+    """Return whether units may run at more than `MANY_PLACES` places."""
+    devices = len(problem.devices)
+    if len(problem.operators) * devices <= MANY_PLACES:
+        return False
+    return len(simplify(condense(problem)).units) * devices > MANY_PLACES
 
 
 def _first_limits(limits: SolveLimits) -> SolveLimits:

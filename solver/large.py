@@ -99,7 +99,11 @@ class _LargeSearch:
             self._look_around()
             self._improve(coarse)
         if self.best is None:
-            return self._result(SolveStatus.UNKNOWN, "no plan was found within the time limit")
+            is_over = time.perf_counter() >= self.deadline_s
+            reason = "no plan was found within the time limit"
+            return self._result(
+                SolveStatus.UNKNOWN, reason if is_over else "no cut that was tried fits"
+            )
         if self.best.values == (self.bound,):
             return self._result(SolveStatus.OPTIMAL)
         return self._result(SolveStatus.FEASIBLE)

@@ -83,7 +83,7 @@ def solve(
     limits : SolveLimits, optional
     solver : str
         A key of `SOLVERS`. ``"auto"`` picks an exact method; ``result.solver`` says which one
-        answered.
+        answered, and is ``"auto"`` where sums of bytes say that no plan exists.
 
     Raises
     ------

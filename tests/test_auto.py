@@ -11,6 +11,8 @@ import solver.ideal_dp
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from experiments.problems.workloads import load_workload
 from solver import SolveLimits, solve
+from solver.reduce import condense
+from solver.reducing.dominance import simplify
 from solver.result import SolveResult, SolveStatus
 
 LIMITS = SolveLimits(workers=1)
@@ -52,12 +54,22 @@ def test_many_operators_go_to_the_coarse_search(monkeypatch):
     problem = generated("layered", 40, 2)
     exact = solve(problem, LIMITS)
     assert (exact.solver, exact.status) == ("ideal-dp", SolveStatus.OPTIMAL)
-    monkeypatch.setattr(solver.auto, "MANY_OPERATORS", 39)
+    places = len(simplify(condense(problem)).units) * len(problem.devices)
+    monkeypatch.setattr(solver.auto, "MANY_PLACES", places - 1)
     result = solve(problem, replace(LIMITS, time_limit_s=2.0))
     assert result.solver == "coarse"
     assert result.objective_bound <= exact.objective <= result.objective
-    monkeypatch.setattr(solver.auto, "MANY_OPERATORS", 40)
+    monkeypatch.setattr(solver.auto, "MANY_PLACES", places)
     assert solve(problem, LIMITS).solver == "ideal-dp"
+
+
+def test_what_cannot_fit_by_its_bytes_is_refused_with_the_reason():
+    problem = generated("layered", 40, 2)
+    small = tuple(replace(device, memory_bytes=1) for device in problem.devices)
+    result = solve(problem.replace(devices=small), LIMITS)
+    assert (result.solver, result.status) == ("auto", SolveStatus.INFEASIBLE)
+    assert "alone needs at least" in result.reason
+    assert "but the largest device for it has 1 B" in result.reason
 
 
 def test_what_the_program_over_ideals_leaves_open_is_searched_on(monkeypatch):
@@ -124,7 +136,9 @@ def test_auto_equals_brute_force(block):
         else:
             assert result.status is SolveStatus.OPTIMAL, seed
             assert result.objective_values == result.objective_bounds == best[0], seed
-    assert answered == {"ideal-dp", "cp-sat"}
+    assert "cp-sat" in answered
+    # What cannot fit by its bytes alone needs no method.
+    assert answered <= {"auto", "ideal-dp", "cp-sat"}
 
 
 # -- searches that repeat --------------------------------------------------------------------

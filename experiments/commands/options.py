@@ -42,7 +42,7 @@ SOLVER_DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
         "greedy": "the size-based heuristic, the baseline",
         "chain": "the best cut of a fixed order",
         "ideal-dp": "exact, for graphs with few ideals",
-        "coarse": "a plan and a bound of graphs of more than 20,000 operators",
+        "coarse": "a plan and a bound of graphs too large for cp-sat",
         "cp-sat": "exact, by constraint programming",
     }
 )
