@@ -14,6 +14,8 @@ from solver.result import SolveLimits, SolveResult, SolveStatus
 MANY_PLACES = 200_000
 """Operators, less those that need no place of their own, times devices. With more, what is known of
 each place takes the exact search most of a minute; coarse search and its bound take seconds."""
+_LARGEST_SAVING = 10
+"""So many times fewer units than operators are not hoped for: counting them takes seconds."""
 _IDEALS_SHARE = 0.35
 _IDEALS_LIMIT_S = 15.0
 """Graphs that look as if they had few ideals get this much of the time, and no more."""
@@ -46,7 +48,7 @@ def solve_auto(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     if _has_many_places(problem):
         from solver.large import solve_large
 
-        result = solve_large(problem, limits)
+        result = solve_large(problem, _left(limits, started_s))
         return replace(result, wall_time_s=time.perf_counter() - started_s)
     from solver.ideal_dp import can_win, solve_ideal_dp
 
@@ -56,20 +58,24 @@ def solve_auto(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
             return replace(known, wall_time_s=time.perf_counter() - started_s)
     from solver.cp_sat import solve_cp_sat
 
-    spent_s = time.perf_counter() - started_s
-    left = limits
-    if limits.time_limit_s is not None and not limits.deterministic:
-        left = replace(limits, time_limit_s=max(limits.time_limit_s - spent_s, 0.01))
-    result = solve_cp_sat(problem, left, known=known)
+    result = solve_cp_sat(problem, _left(limits, started_s), known=known)
     return replace(result, wall_time_s=time.perf_counter() - started_s)
 
 
 def _has_many_places(problem: PartitionProblem) -> bool:
     """Return whether units may run at more than `MANY_PLACES` places."""
     devices = len(problem.devices)
-    if len(problem.operators) * devices <= MANY_PLACES:
-        return False
+    places = len(problem.operators) * devices
+    if places <= MANY_PLACES or places > _LARGEST_SAVING * MANY_PLACES:
+        return places > MANY_PLACES
     return len(simplify(condense(problem)).units) * devices > MANY_PLACES
+
+
+def _left(limits: SolveLimits, started_s: float) -> SolveLimits:
+    if limits.time_limit_s is None or limits.deterministic:
+        return limits
+    spent_s = time.perf_counter() - started_s
+    return replace(limits, time_limit_s=max(limits.time_limit_s - spent_s, 0.01))
 
 
 def _first_limits(limits: SolveLimits) -> SolveLimits:

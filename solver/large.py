@@ -35,7 +35,7 @@ _CUT_WORK = 400_000_000
 """Array entries that one cut of the coarse graph may touch."""
 _MOST_ITERATIONS = 60_000
 _ITERATIONS_PER_CLUSTER = 60
-_AROUND_S = 5.0
+_AROUND_S = 2.0
 """Most seconds for a bound from what surrounds the largest load."""
 _MARGIN = 0.05
 """Part of the time limit that is left for the last evaluation."""

@@ -7,7 +7,9 @@ import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
+import solver.large
 from experiments.problems.generators import GeneratorSettings, generate_problem
+from solver import solve
 from solver.evaluate import evaluate
 from solver.large import solve_large
 from solver.result import SolveLimits, SolveStatus
@@ -33,6 +35,18 @@ def test_its_plans_and_bounds_are_true(relayed):
             optimal += result.objective_values == best[0]
     assert solved >= 25
     assert optimal >= 10
+
+
+def test_what_surrounds_the_largest_load_bounds_all_plans(monkeypatch):
+    settings = GeneratorSettings(operators=40, width=2)
+    problem = generate_problem("layered", settings, 4, slack_percent=30)
+    best = solve(problem, LIMITS)
+    assert best.status is SolveStatus.OPTIMAL
+    monkeypatch.setattr(solver.large, "least_value", lambda *arguments: 0)
+    assert 0 < solve_large(problem, LIMITS).objective_bound <= best.objective
+    # It ends by the clock, which decides nothing in a deterministic run.
+    limits = SolveLimits(time_limit_s=3, workers=1, deterministic=True)
+    assert solve_large(problem, limits).objective_bound == 0
 
 
 def test_a_transformer_is_proven():
