@@ -96,7 +96,7 @@ def captured_problem(context: Context, model: str) -> PartitionProblem:
 
     Capture runs in a process of its own: what torch leaves behind would count as the solver's.
     """
-    path = context.captured / f"{model.removeprefix(CONFIGURATION_PREFIX)}.json"
+    path = context.captured / f"{model.replace(':', '-')}.json"
     if not path.is_file():
         words = ("export", model, "--devices", "1xunlimited", "--out", str(path))
         subprocess.run([sys.executable, "-m", "experiments", *words], check=True, cwd=ROOT)
