@@ -133,7 +133,7 @@ def test_the_bound_is_true_of_random_problems(relayed):
 
 def test_the_bound_of_an_order_is_true_of_the_best_plan_in_it():
     compared = more = 0
-    for seed in range(100):
+    for seed in range(200):
         problem = layers(seed)
         best = brute_force(to_instance(problem))
         if best is None:

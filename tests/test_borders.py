@@ -91,7 +91,7 @@ def test_no_stage_takes_or_holds_less(charging, monkeypatch):
 
 def test_borders_that_are_left_out_are_no_better():
     dropped = 0
-    for seed in range(60):
+    for seed in range(150):
         problem = layers(seed)
         _, _, listed = borders_of(problem)
         with pytest.MonkeyPatch.context() as patch:

@@ -7,6 +7,7 @@ from oracle import brute_force
 from random_problems import to_instance
 
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, evaluate
+from solver.bounding.spine import longest_path
 from solver.chain import best_cut
 from solver.chaining.orders import renumbered
 from solver.improving.order_search import _movable, search_orders
@@ -48,7 +49,7 @@ def best_of_all_places(units, sides, movable):
 
 def starts(units):
     """Return the cuts of the orders that a search begins with."""
-    sides = SideGroups.of(units)
+    sides = SideGroups.of(units, longest_path(units))
     return [
         best_cut(renumbered(units, sides.order(places)))
         for places in (sides.shared_early(), sides.late())
@@ -64,7 +65,7 @@ def test_it_finds_the_best_places_and_is_no_better_than_the_optimum():
     for seed in range(30):
         problem = layers_with_masks(seed)
         units = condense(problem)
-        sides = SideGroups.of(units)
+        sides = SideGroups.of(units, longest_path(units))
         movable = _movable(units, sides)
         plan = search_orders(units, seed=seed)
         if not movable:

@@ -5,6 +5,7 @@ import random
 from random_problems import random_problem
 
 from solver import Device, Operator, PartitionProblem, Weight
+from solver.bounding.spine import longest_path
 from solver.improving.side_groups import SideGroups
 from solver.reduce import condense
 
@@ -26,7 +27,8 @@ def path_with_sides():
 
 def sides_of(ops, **settings):
     problem = PartitionProblem(tuple(ops), (Device("x"), Device("y")), **settings)
-    return problem, SideGroups.of(condense(problem))
+    units = condense(problem)
+    return problem, SideGroups.of(units, longest_path(units))
 
 
 def named(problem, units):
@@ -77,7 +79,7 @@ def test_any_moves_leave_topological_orders():
     moved = 0
     for seed in range(300):
         units = condense(random_problem(seed, min_operators=6, max_operators=16))
-        sides = SideGroups.of(units)
+        sides = SideGroups.of(units, longest_path(units))
         beside = [unit for group in sides.groups for unit in group.units]
         assert sorted([*sides.path, *beside]) == list(range(len(units)))
         rng = random.Random(seed)

@@ -12,7 +12,7 @@ import numpy as np
 
 from solver.arrays import Ints
 from solver.bounding.region_cuts import Region, RegionNet, border_lines
-from solver.bounding.spine import longest_path
+from solver.bounding.spine import main_path
 from solver.reduce import Net, UnitGraph
 
 CROSSINGS = 8
@@ -91,7 +91,7 @@ class PathRegions:
         self, units: UnitGraph, work: Ints, net_times_ns: Sequence[int], average_ns: int
     ) -> None:
         self._units, self.work, self._average = units, work, average_ns
-        path = longest_path(units)
+        path = main_path(units)
         for density in _MARKERS_PER_STAGE:
             self._mark(path)
             self._mark(self._thinned(path, density))

@@ -14,6 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from solver.bounding.spine import longest_path, main_path
 from solver.chain import best_cut, transition_count
 from solver.chaining.orders import renumbered
 from solver.evaluate import evaluate
@@ -57,12 +58,23 @@ def search_orders(
     PartitionPlan or None
         Feasible. None if there is nothing to move, or no cut fits.
     """
-    sides = SideGroups.of(units)
-    movable = _movable(units, sides)
-    if not 0 < len(movable) <= _MOST_GROUPS:
+    begun_s = time.perf_counter()
+    paths = [longest_path(units)]
+    if (other := main_path(units)) != paths[0]:
+        paths.append(other)
+    searches: list[_Search] = []
+    for path in paths:
+        sides = SideGroups.of(units, path)
+        movable = _movable(units, sides)
+        is_late = deadline_s is not None and time.perf_counter() > deadline_s
+        if 0 < len(movable) <= _MOST_GROUPS and not (searches and is_late):
+            search = _Search(units, sides, movable, random.Random(seed), deadline_s)
+            if search.start():
+                searches.append(search)
+    if not searches:
         return None
-    search = _Search(units, sides, movable, random.Random(seed), deadline_s)
-    return search.run(target)
+    first_s = (time.perf_counter() - begun_s) / len(searches)
+    return min(searches, key=lambda search: search.value).run(target, first_s)
 
 
 def _movable(units: UnitGraph, sides: SideGroups) -> list[int]:
@@ -104,24 +116,40 @@ class _Search:
         self._cut_work = transitions * self._places**2 // 2
         self._names = [units.problem.operators[members[0]].name for members in units.members]
         self._known: dict[tuple[int, ...], _Cut | None] = {}
+        self._starts: list[tuple[_Cut, Sequence[int]]] = []
 
-    def run(self, target: int) -> PartitionPlan | None:
-        begun_s, deadline_s = time.perf_counter(), self._deadline_s
-        starts: list[tuple[_Cut, Sequence[int]]] = []
+    def start(self) -> bool:
+        """Cut the order with shared groups early, and that with them late; False if none fits."""
         for places in (self._sides.shared_early(), self._sides.late()):
-            if starts and deadline_s is not None and time.perf_counter() > deadline_s:
+            is_late = self._deadline_s is not None and time.perf_counter() > self._deadline_s
+            if self._starts and is_late:
                 break
             found = self._cut(places)
             if found is not None:
-                starts.append((found, places))
-        if not starts:
-            return None
-        best = last = min(starts, key=lambda entry: entry[0].value)
+                self._starts.append((found, places))
+        return bool(self._starts)
+
+    @property
+    def value(self) -> int:
+        """The best value of the first cuts."""
+        return min(found.value for found, _ in self._starts)
+
+    def run(self, target: int, first_s: float) -> PartitionPlan:
+        """Return the best plan that moves of groups lead to.
+
+        Parameters
+        ----------
+        target : int
+        first_s : float
+            What the first cuts took.
+        """
+        deadline_s = self._deadline_s
+        best = last = min(self._starts, key=lambda entry: entry[0].value)
         # Where cuts look at some places only, the last one looks at all, if there is time.
         cuts_whole = self._places <= len(self._units)
         if cuts_whole and deadline_s is not None:
             now_s = time.perf_counter()
-            whole_s = (now_s - begun_s) / 2 * (len(self._units) / self._places) ** 2
+            whole_s = first_s / 2 * (len(self._units) / self._places) ** 2
             cuts_whole = now_s + whole_s <= deadline_s
             deadline_s -= whole_s if cuts_whole else 0.0
         count = max(_LEAST_CUTS, min(_MOST_CUTS, _WORK // max(self._cut_work, 1)))
@@ -161,7 +189,7 @@ class _Search:
 
     def _neighbour(self, places: Sequence[int], plan: PartitionPlan) -> list[int]:
         """Return places with some groups at the start of a stage, or as early or late as can be."""
-        starts = self._starts(plan)
+        starts = self._stage_places(plan)
         result = list(places)
         for _ in range(self._rng.choice(_MOVES)):
             number = self._rng.choice(self._movable)
@@ -172,7 +200,7 @@ class _Search:
             result = self._sides.moved(result, number, place)
         return result
 
-    def _starts(self, plan: PartitionPlan) -> list[int]:
+    def _stage_places(self, plan: PartitionPlan) -> list[int]:
         """Return the places at which stages of a plan begin."""
         starts: list[int] = []
         seen: set[str] = set()

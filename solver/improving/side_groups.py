@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from solver.bounding.spine import longest_path
 from solver.reduce import UnitGraph
 
 
@@ -57,12 +56,12 @@ class SideGroups:
     groups: tuple[SideGroup, ...]
 
     @classmethod
-    def of(cls, units: UnitGraph) -> SideGroups:
-        """Look at a graph.
+    def of(cls, units: UnitGraph, path: Sequence[int]) -> SideGroups:
+        """Look at what is beside a path of a graph.
 
         Takes linear time but for sorting, where groups read only those before them.
         """
-        return _Builder(units).groups()
+        return _Builder(units, path).groups()
 
     def late(self) -> list[int]:
         """Return the places right before what reads each group.
@@ -124,10 +123,10 @@ class SideGroups:
 
 
 class _Builder:
-    def __init__(self, units: UnitGraph) -> None:
+    def __init__(self, units: UnitGraph, path: Sequence[int]) -> None:
         self._units = units
         count = len(units)
-        self._path = longest_path(units)
+        self._path = path
         self._place = {unit: place for place, unit in enumerate(self._path)}
         self._predecessors: list[list[int]] = [[] for _ in range(count)]
         self._successors: list[list[int]] = [[] for _ in range(count)]

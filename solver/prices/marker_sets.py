@@ -9,7 +9,7 @@ import numpy as np
 from ortools.graph.python import max_flow
 
 from solver.arrays import Flags, Ints
-from solver.bounding.spine import longest_path
+from solver.bounding.spine import main_path
 from solver.reduce import UnitGraph
 
 _MOST_MARKERS = 64
@@ -60,7 +60,7 @@ class MarkerSets:
     @classmethod
     def of(cls, units: UnitGraph) -> MarkerSets | None:
         """Return sets by as many markers of a longest path as is not too much work, if some are."""
-        path = longest_path(units)
+        path = main_path(units)
         classes = sorted({device.device_class for device in units.problem.devices})
         work = np.array([units.latency_ns(c) for c in classes], dtype=np.float64).min(axis=0)
         done = np.cumsum(work)[path]
