@@ -1,4 +1,4 @@
-"""Graphs of 10,000 operators and more: coarsen, cut, improve, and bound from a relaxation.
+"""Graphs too large for the exact search: coarsen, cut, improve, and bound from a relaxation.
 
 The multilevel scheme of graph partitioners (Karypis and Kumar, "A fast and high quality
 multilevel scheme", SIAM J. Sci. Comput. 20, 1998) with cuts of orders as initial partitions. The

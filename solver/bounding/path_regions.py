@@ -59,7 +59,7 @@ class RegionCells:
 
 
 class PathRegions:
-    """The regions of a graph between markers on a longest path.
+    """The regions of a graph between markers on a main path.
 
     Parameters
     ----------

@@ -72,8 +72,7 @@ def main_path(units: UnitGraph) -> list[int]:
 
     first = min(sources, key=coarseness_ns)
     kept = _between(len(units), edges, first, path[-1])
-    number = {unit: place for place, unit in enumerate(kept)}
-    inner = [(number[a], number[b]) for a, b in edges if a in number and b in number]
+    inner = _within(kept, edges)
     return [kept[place] for place in _longest_path(inner, [work_ns[unit] for unit in kept])]
 
 
@@ -86,6 +85,12 @@ def _between(count: int, edges: Sequence[tuple[int, int]], first: int, last: int
     for source, target in sorted(edges, key=lambda edge: -edge[1]):
         above[source] = above[source] or above[target]
     return [unit for unit in range(count) if below[unit] and above[unit]]
+
+
+def _within(kept: Sequence[int], edges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the edges between kept units, by their places among these."""
+    number = {unit: place for place, unit in enumerate(kept)}
+    return [(number[a], number[b]) for a, b in edges if a in number and b in number]
 
 
 def _sources(
@@ -113,10 +118,8 @@ def _coarseness_ns(
     kept: Sequence[int], edges: Sequence[tuple[int, int]], work_ns: Sequence[int]
 ) -> float:
     """Return the work that a spine leaves out, and what its regions have, large ones above all."""
-    number = {unit: place for place, unit in enumerate(kept)}
-    inner = [(number[a], number[b]) for a, b in edges if a in number and b in number]
     own_ns = np.array([work_ns[unit] for unit in kept], dtype=np.float64)
-    cuts = articulation_units(len(kept), inner)
+    cuts = articulation_units(len(kept), _within(kept, edges))
     regions = np.add.reduceat(own_ns, np.concatenate([[0], cuts[cuts > 0]]))
     return float(np.sqrt((regions**2).sum()) + sum(work_ns) - own_ns.sum())
 

@@ -1,4 +1,4 @@
-"""Units beside a longest path, in groups that move together in an order.
+"""Units beside a long path, in groups that move together in an order.
 
 Graphs of layers are one long path but for what hangs on it: masks, position biases, embeddings of
 a decoder, projections of an encoder's output. Most of these are for one reader and belong
@@ -41,7 +41,7 @@ class SideGroup:
 
 @dataclass(frozen=True, slots=True)
 class SideGroups:
-    """A longest path, and all that is beside it.
+    """A long path, and all that is beside it.
 
     An order is told by how many units of the path are before each group (its place).
 

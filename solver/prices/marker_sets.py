@@ -59,7 +59,7 @@ class MarkerSets:
 
     @classmethod
     def of(cls, units: UnitGraph) -> MarkerSets | None:
-        """Return sets by as many markers of a longest path as is not too much work, if some are."""
+        """Return sets by as many markers of a main path as is not too much work, if some are."""
         path = main_path(units)
         classes = sorted({device.device_class for device in units.problem.devices})
         work = np.array([units.latency_ns(c) for c in classes], dtype=np.float64).min(axis=0)
