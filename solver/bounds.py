@@ -48,6 +48,11 @@ class StageWindows:
         """Whether some unit has no position left."""
         return any(a > b for a, b in zip(self.first, self.last, strict=True))
 
+    @property
+    def places(self) -> int:
+        """How many positions all units together may have."""
+        return sum(self.last) - sum(self.first) + len(self.first)
+
 
 def closure_sums(
     count: int, edges: Sequence[tuple[int, int]], values: npt.NDArray[np.int64]

@@ -19,7 +19,8 @@ from solver.chain import best_cut, transition_count
 from solver.cuts import by_block
 from solver.evaluate import evaluate
 from solver.greedy import solve_greedy
-from solver.improving.neighbourhoods import MOST_WORK_S, improve_by_neighbourhoods
+from solver.improving.neighbourhoods import improve_by_neighbourhoods
+from solver.improving.sub_solve import MOST_WORK_S
 from solver.local_search import improve
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem

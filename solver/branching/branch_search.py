@@ -182,7 +182,7 @@ class BranchSearch:
     def is_wide(self, branch: Branch) -> bool:
         """Whether so much is open that a model of a branch takes long to be made, and to search."""
         windows, _ = self._windows(branch, self.branches.best)
-        return not windows.empty and _places(windows) > _WIDE_POSITIONS * len(windows.first)
+        return not windows.empty and windows.places > _WIDE_POSITIONS * len(windows.first)
 
     def can_relax(self, branch: Branch) -> bool:
         """Whether linear programs (:mod:`solver.bounding.closure_lp`) say something of a branch."""
@@ -236,7 +236,7 @@ class BranchSearch:
         """Whether the model can be made within the time that is left."""
         left_s = self._budget.wall_remaining_s
         positions = branch.slots * branch.chunks
-        model_s = _MODEL_S_PER_PLACE * _places(windows) * positions
+        model_s = _MODEL_S_PER_PLACE * windows.places * positions
         return (
             left_s is None
             or self.branches.best is None
@@ -354,8 +354,3 @@ def _refute(branch: Branch, within: int | None) -> None:
         branch.closed = True
     else:
         branch.bound = max(branch.bound, within + 1)
-
-
-def _places(windows: StageWindows) -> int:
-    """Return how many positions all units together may have."""
-    return sum(windows.last) - sum(windows.first) + len(windows.first)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from solver.chain import solve_chain
 from solver.cuts import is_hand_made
 from solver.evaluate import evaluate
 from solver.greedy import solve_greedy
+from solver.improving.border_search import improve_borders
 from solver.improving.neighbourhoods import improve_by_neighbourhoods
 from solver.improving.order_search import search_orders
 from solver.local_search import first_incumbents
@@ -46,6 +48,8 @@ _IDEALS_SHARE = 0.35
 """Of the time left, at most this much goes into listing stages between ideals."""
 _IDEALS_BOUND_SHARE = 0.6
 """At most this much goes into that and the bound from them."""
+_BORDERS_SHARE = 0.35
+"""Of the time left, at most this much goes into sub-solves of all borders at once."""
 _NEIGHBOURHOODS_S = 6.0
 _NEIGHBOURHOODS = 40
 """Most seconds, or sub-solves of a deterministic run, that improve the first incumbent."""
@@ -118,8 +122,10 @@ class FirstPlans:
         if value is None or not self._restated.is_large or self._budget.is_used_up:
             return
         if not parts_say_more:
+            # The better the plan, the fewer ideals there are to look at.
+            self._improve_borders()
             self._bounds.look_at_ideals(
-                value,
+                self._incumbent.value(0) or value,
                 self._budget.deadline_s(_IDEALS_SHARE),
                 self._budget.deadline_s(_IDEALS_BOUND_SHARE),
             )
@@ -249,6 +255,23 @@ class FirstPlans:
         )
         if plan is not None:
             self._incumbent.offer(plan)
+
+    def _improve_borders(self) -> None:
+        """Offer what sub-solves of all borders at once find, if the gap is wide."""
+        plan, value = self._incumbent.plan, self._incumbent.value(0)
+        least = self._bounds.least(self._problem.objective[0])
+        if plan is None or value is None or value <= least * (1000 + _NEAR_PERMILLE) // 1000:
+            return
+        deadline_s = self._budget.deadline_s(_BORDERS_SHARE)
+        better = improve_borders(
+            self._restated.units,
+            plan,
+            deadline_s=math.inf if deadline_s is None else deadline_s,
+            workers=1 if self._limits.deterministic else self._limits.worker_count,
+            seed=self._limits.seed,
+            target=least,
+        )
+        self._incumbent.offer(better)
 
     def _improve_by_neighbourhoods(self, target: int) -> None:
         """Offer what sub-solves around the borders of stages make of the incumbent."""

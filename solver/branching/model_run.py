@@ -152,6 +152,10 @@ def settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
     parameters.max_presolve_iterations = 1
     # The older propagation of linear rows is several times faster on these models.
     parameters.new_linear_propagation = False
+    # The last worker alternates between neighbourhoods of the incumbent.
+    parameters.subsolvers.extend(_SUBSOLVERS[: max(1, workers - 1)])
+    # A search that hears of others' bounds loses its way more often than it gains by them.
+    parameters.share_objective_bounds = False
     return solver
 
 
@@ -161,11 +165,7 @@ def _solver(limits: SolveLimits, budget: Budget, slice_s: float | None) -> cp_mo
     solver = settled_solver(workers, limits.seed)
     parameters = solver.parameters
     if limits.deterministic:
-        parameters.interleave_search = True
-    # The last worker alternates between neighbourhoods of the incumbent.
-    parameters.subsolvers.extend(_SUBSOLVERS[: max(1, workers - 1)])
-    # A search that hears of others' bounds loses its way more often than it gains by them.
-    parameters.share_objective_bounds = limits.deterministic
+        parameters.interleave_search = parameters.share_objective_bounds = True
     budget.limit(parameters, slice_s)
     return solver
 

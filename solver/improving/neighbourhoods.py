@@ -7,32 +7,20 @@ the others of each stage are merged into one core, which keeps the model small.
 
 from __future__ import annotations
 
-import random
 import time
 from collections.abc import Sequence
 
-from ortools.sat.python import cp_model
-
 from solver.bounds import StageWindows
-from solver.branching.model_run import settled_solver
 from solver.cuts import NO_BLOCK, positions_of_blocks, unit_blocks, unit_stages
 from solver.evaluate import Evaluation, evaluate
-from solver.modelling.crossings import Crossings
-from solver.modelling.load_rows import LoadRows
-from solver.modelling.memory_rows import MemoryRows
-from solver.modelling.stage_model import StageModel
+from solver.improving.sub_solve import Neighbourhood, SubSolver
 from solver.plan import PartitionPlan
-from solver.reduce import UnitGraph, interchangeable_kinds
-from solver.reducing.clusters import contract
+from solver.reduce import UnitGraph
 
 _FREE_UNITS = 240
 """Free units of a neighbourhood on each side of a boundary, at first."""
-MOST_WORK_S = 3.0
-"""Deterministic time of one search, in CP-SAT's units: about seconds on one core."""
 _WIDTHS = (2, 3)
 """Stages in a neighbourhood."""
-_MOST_STORAGES = 20_000
-"""Beyond that many, memory is left to the evaluator, which rejects plans that do not fit."""
 
 
 def improve_by_neighbourhoods(
@@ -85,9 +73,7 @@ class _Search:
         self.plan = plan
         self.evaluation = evaluate(units.problem, plan)
         self.deadline_s = deadline_s
-        self.workers = workers
-        self.seed = seed
-        self.rng = random.Random(seed)
+        self.solver = SubSolver(units, workers, seed, deadline_s)
         self.target = target
 
     def run(self, max_solves: int | None) -> PartitionPlan:
@@ -138,32 +124,13 @@ class _Search:
 
     def _solve(self, first: int, last: int) -> bool:
         """Search one neighbourhood; return whether its largest load fell."""
-        cluster_of, windows = self._neighbourhood(first, last)
-        graph = contract(self.units, cluster_of, len(windows.first))
-        kinds = interchangeable_kinds(graph)
-        kind_of = {device.name: k for k, entry in enumerate(kinds) for device in entry.devices}
-        stages = StageModel(
-            graph,
-            windows,
-            len(self.plan.device_order),
-            order=[kind_of[device] for device in self.plan.device_order],
-            use_all=True,
-        )
-        crossings = Crossings(stages)
-        if len(graph.storages) <= _MOST_STORAGES:
-            MemoryRows(crossings)
-        loads = LoadRows(crossings, max(self._loads())).loads
-        goal = stages.largest_of(loads[first : last + 1])
-        stages.model.minimize(goal.expression)
-        choice = stages.choice_of(self.plan)
-        if choice is not None:
-            stages.set_hint(choice)
-        before = max(self._loads()[first : last + 1])
-        solver = self._solver()
-        status = solver.solve(stages.model)
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        loads = self._loads()
+        neighbourhood = self._neighbourhood(first, last)
+        stages = range(first, last + 1)
+        found = self.solver.lower(self.plan, max(loads), neighbourhood, stages)
+        if found is None:
             return False
-        found = stages.plan_of(solver.value)
+        before = max(loads[first : last + 1])
         evaluation = evaluate(self.problem, found)
         if not evaluation.feasible or not self._is_better(evaluation, found, first, last, before):
             return False
@@ -177,7 +144,7 @@ class _Search:
         after = max(load[device] for device in found.device_order[first : last + 1])
         return after < before and evaluation.bottleneck_ns <= self.evaluation.bottleneck_ns
 
-    def _neighbourhood(self, first: int, last: int) -> tuple[list[int], StageWindows]:
+    def _neighbourhood(self, first: int, last: int) -> Neighbourhood:
         """Merge all but the units around the boundaries from stage `first` to stage `last`.
 
         The core of a stage lies between the units before it and after it in the order of the
@@ -218,13 +185,4 @@ class _Search:
             add(own[head:stop], stage, stage)
             for unit in own[stop:]:
                 add([unit], first, last)
-        return cluster_of, StageWindows(tuple(low), tuple(high))
-
-    def _solver(self) -> cp_model.CpSolver:
-        solver = settled_solver(self.workers, self.seed)
-        parameters = solver.parameters
-        parameters.max_deterministic_time = MOST_WORK_S * self.workers
-        remaining_s = self.deadline_s - time.perf_counter()
-        if remaining_s < float("inf"):
-            parameters.max_time_in_seconds = max(remaining_s, 0.01)
-        return solver
+        return Neighbourhood(cluster_of, StageWindows(tuple(low), tuple(high)))

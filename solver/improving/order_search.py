@@ -18,7 +18,7 @@ from solver.bounding.spine import longest_path, main_path
 from solver.chain import best_cut, transition_count
 from solver.chaining.orders import renumbered
 from solver.evaluate import evaluate
-from solver.improving.side_groups import SideGroups
+from solver.improving.side_groups import SideGroups, movable_groups
 from solver.local_search import better
 from solver.plan import PartitionPlan
 from solver.reduce import UnitGraph
@@ -31,8 +31,6 @@ _LEAST_CUTS, _MOST_CUTS = 4, 60
 """Orders to cut."""
 _MOST_GROUPS = 24
 """Groups to move; with more, single ones say little."""
-_FAR = 4
-"""A group is worth moving by the average work of a device divided by this."""
 _WORSE = 0.05
 """A new plan may be worse than the last one by this part of it at first, by nothing at the end."""
 _MOVES = (1, 1, 2, 3)
@@ -65,7 +63,7 @@ def search_orders(
     searches: list[_Search] = []
     for path in paths:
         sides = SideGroups.of(units, path)
-        movable = _movable(units, sides)
+        movable = movable_groups(units, sides)
         is_late = deadline_s is not None and time.perf_counter() > deadline_s
         if 0 < len(movable) <= _MOST_GROUPS and not (searches and is_late):
             search = _Search(units, sides, movable, random.Random(seed), deadline_s)
@@ -75,21 +73,6 @@ def search_orders(
         return None
     first_s = (time.perf_counter() - begun_s) / len(searches)
     return min(searches, key=lambda search: search.value).run(target, first_s)
-
-
-def _movable(units: UnitGraph, sides: SideGroups) -> list[int]:
-    """Return the shared groups that different stages may run."""
-    classes = {device.device_class for device in units.problem.devices}
-    work_ns = [min(times) for times in zip(*map(units.latency_ns, sorted(classes)), strict=True)]
-    average_ns = sum(work_ns) / len(units.problem.devices)
-    done_ns = [0]
-    for unit in sides.path:
-        done_ns.append(done_ns[-1] + work_ns[unit])
-    return [
-        number
-        for number, group in enumerate(sides.groups)
-        if group.is_shared and done_ns[group.latest] - done_ns[group.earliest] > average_ns / _FAR
-    ]
 
 
 @dataclass(frozen=True, slots=True)

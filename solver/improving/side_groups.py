@@ -14,6 +14,9 @@ from dataclasses import dataclass
 
 from solver.reduce import UnitGraph
 
+_FAR = 4
+"""A group is worth moving by the average work of a device divided by this."""
+
 
 @dataclass(frozen=True, slots=True)
 class SideGroup:
@@ -120,6 +123,21 @@ class SideGroups:
             order += sorted(beside)
             order += self.path[place : place + 1]
         return order
+
+
+def movable_groups(units: UnitGraph, sides: SideGroups) -> list[int]:
+    """Return the numbers of the shared groups that different stages may run."""
+    classes = {device.device_class for device in units.problem.devices}
+    work_ns = [min(times) for times in zip(*map(units.latency_ns, sorted(classes)), strict=True)]
+    average_ns = sum(work_ns) / len(units.problem.devices)
+    done_ns = [0]
+    for unit in sides.path:
+        done_ns.append(done_ns[-1] + work_ns[unit])
+    return [
+        number
+        for number, group in enumerate(sides.groups)
+        if group.is_shared and done_ns[group.latest] - done_ns[group.earliest] > average_ns / _FAR
+    ]
 
 
 class _Builder:

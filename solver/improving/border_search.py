@@ -1,0 +1,92 @@
+"""Large neighbourhood search over the borders of all stages at once.
+
+Small models of a whole plan, in which CP-SAT itself searches neighbourhoods of the incumbent
+(:mod:`solver.improving.border_clusters` says of which plans).
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+
+from solver.bounding.spine import longest_path, main_path
+from solver.cuts import is_hand_made
+from solver.evaluate import evaluate
+from solver.improving.border_clusters import BorderClusters
+from solver.improving.side_groups import SideGroups, movable_groups
+from solver.improving.sub_solve import SubSolver
+from solver.plan import PartitionPlan
+from solver.reduce import UnitGraph
+
+_PIECES = (8, 12)
+"""Into so many pieces the path of a stage is cut from either border, in turn and on either path."""
+_MOST_IDLE = 6
+"""So many searches without a gain, each with cuts of its own, are enough."""
+_MOST_WORK_S = 2.0
+"""Of one model, in CP-SAT's units: the next one has other cuts, and finds what this one lacks."""
+_MOST_PLACES = 900
+"""Stages that all clusters together may have: larger models find next to nothing."""
+
+
+def improve_borders(
+    units: UnitGraph,
+    plan: PartitionPlan,
+    *,
+    deadline_s: float = float("inf"),
+    workers: int = 1,
+    seed: int = 0,
+    target: int = 0,
+) -> PartitionPlan:
+    """Return a plan that is at least as good as `plan`, for problems whose goal is the bottleneck.
+
+    Searches neighbourhoods along either path, each with cuts of its own, until none of them helps.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    plan : PartitionPlan
+        Feasible, of one chunk, without hand-made cuts; others are returned as they are, and so
+        are those of graphs that make nothing for many stages (:func:`movable_groups`).
+    deadline_s : float
+        On ``time.perf_counter``. If it is not reached and `workers` is 1, the result depends on
+        nothing but the arguments.
+    workers : int
+        Search threads.
+    seed : int
+    target : int
+        Stop when the bottleneck reaches this, such as a proven bound.
+    """
+    problem = units.problem
+    count = len(plan.device_order)
+    if problem.objective[0] != "bottleneck" or plan.chunks or count < 2 or is_hand_made(problem):
+        return plan
+    value = evaluate(problem, plan).objective
+    paths = [longest_path(units)]
+    if (other := main_path(units)) != paths[0]:
+        paths.append(other)
+    rng = random.Random(seed)
+    sides = [SideGroups.of(units, path) for path in paths]
+    clusters = [BorderClusters(units, own, rng) for own in sides if movable_groups(units, own)]
+    solver = SubSolver(units, workers, seed, deadline_s, _MOST_WORK_S)
+    tries = list(itertools.product(_PIECES, clusters))
+    idle = 0
+    for pieces, near in itertools.cycle(tries):
+        if idle == _MOST_IDLE or value[0] <= target or time.perf_counter() >= deadline_s:
+            break
+        idle += 1
+        neighbourhood = near.around(_stages(units, plan), count, pieces)
+        if neighbourhood.windows.places > _MOST_PLACES:
+            continue
+        found = solver.lower(plan, value[0], neighbourhood, range(count))
+        if found is None:
+            continue
+        evaluation = evaluate(problem, found)
+        if evaluation.feasible and evaluation.objective < value:
+            plan, value, idle = found, evaluation.objective, 0
+    return plan
+
+
+def _stages(units: UnitGraph, plan: PartitionPlan) -> list[int]:
+    operators = units.problem.operators
+    return [plan.stage_index[operators[own[0]].name] for own in units.members]
