@@ -117,6 +117,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "local search": _without(first_plans, "first_incumbents", _none),
     "cuts of several orders": _without(first_plans, "search_orders", _none),
     "sub-solves": _without(first_plans, "improve_by_neighbourhoods", lambda units, plan, **_: plan),
+    "all borders at once": _without(first_plans, "improve_borders", lambda units, plan, **_: plan),
     "slow annealing": _without(SlowMoves, "search", _none),
     "rows over intervals of slots": _without(
         LoadRows, "bottleneck", property(lambda rows: rows.stages.largest_of(rows.loads))

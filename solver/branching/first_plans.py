@@ -46,8 +46,10 @@ _MANY_ORDERS_PRICES_SHARE = 0.3
 single order says anything of all plans."""
 _IDEALS_SHARE = 0.35
 """Of the time left, at most this much goes into listing stages between ideals."""
-_IDEALS_BOUND_SHARE = 0.6
+_IDEALS_BOUND_SHARE = 0.65
 """At most this much goes into that and the bound from them."""
+_WIDE_PERMILLE = 20
+"""Models close smaller gaps before such sub-solves are worth their time."""
 _BORDERS_SHARE = 0.35
 """Of the time left, at most this much goes into sub-solves of all borders at once."""
 _NEIGHBOURHOODS_S = 6.0
@@ -122,13 +124,12 @@ class FirstPlans:
         if value is None or not self._restated.is_large or self._budget.is_used_up:
             return
         if not parts_say_more:
-            # The better the plan, the fewer ideals there are to look at.
-            self._improve_borders()
             self._bounds.look_at_ideals(
-                self._incumbent.value(0) or value,
+                value,
                 self._budget.deadline_s(_IDEALS_SHARE),
                 self._budget.deadline_s(_IDEALS_BOUND_SHARE),
             )
+        self._improve_borders()
         # Where moves gain next to nothing, sub-solves seldom gain more.
         if before is None or value <= before * (1000 - _NEAR_PERMILLE) // 1000:
             self._improve_by_neighbourhoods(target)
@@ -260,7 +261,7 @@ class FirstPlans:
         """Offer what sub-solves of all borders at once find, if the gap is wide."""
         plan, value = self._incumbent.plan, self._incumbent.value(0)
         least = self._bounds.least(self._problem.objective[0])
-        if plan is None or value is None or value <= least * (1000 + _NEAR_PERMILLE) // 1000:
+        if plan is None or value is None or value <= least * (1000 + _WIDE_PERMILLE) // 1000:
             return
         deadline_s = self._budget.deadline_s(_BORDERS_SHARE)
         better = improve_borders(

@@ -21,7 +21,7 @@ from solver.reduce import UnitGraph
 
 _PIECES = (8, 12)
 """Into so many pieces the path of a stage is cut from either border, in turn and on either path."""
-_MOST_IDLE = 6
+_MOST_IDLE = 4
 """So many searches without a gain, each with cuts of its own, are enough."""
 _MOST_WORK_S = 2.0
 """Of one model, in CP-SAT's units: the next one has other cuts, and finds what this one lacks."""
