@@ -10,8 +10,8 @@ from solver import Device, Interconnect, Link, Operator, PartitionProblem, evalu
 from solver.bounding.spine import longest_path
 from solver.chain import best_cut
 from solver.chaining.orders import renumbered
-from solver.improving.order_search import _movable, search_orders
-from solver.improving.side_groups import SideGroups
+from solver.improving.order_search import search_orders
+from solver.improving.side_groups import SideGroups, movable_groups
 from solver.reduce import condense
 
 
@@ -66,7 +66,7 @@ def test_it_finds_the_best_places_and_is_no_better_than_the_optimum():
         problem = layers_with_masks(seed)
         units = condense(problem)
         sides = SideGroups.of(units, longest_path(units))
-        movable = _movable(units, sides)
+        movable = movable_groups(units, sides)
         plan = search_orders(units, seed=seed)
         if not movable:
             assert plan is None
