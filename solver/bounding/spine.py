@@ -76,6 +76,12 @@ def main_path(units: UnitGraph) -> list[int]:
     return [kept[place] for place in _longest_path(inner, [work_ns[unit] for unit in kept])]
 
 
+def long_paths(units: UnitGraph) -> list[list[int]]:
+    """Return :func:`longest_path` and, if it is another one, :func:`main_path`."""
+    longest, main = longest_path(units), main_path(units)
+    return [longest] if main == longest else [longest, main]
+
+
 def _between(count: int, edges: Sequence[tuple[int, int]], first: int, last: int) -> list[int]:
     """Return the units on paths from one unit to another, ascending."""
     below, above = [False] * count, [False] * count

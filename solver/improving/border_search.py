@@ -1,7 +1,8 @@
 """Large neighbourhood search over the borders of all stages at once.
 
-Small models of a whole plan, in which CP-SAT itself searches neighbourhoods of the incumbent
-(:mod:`solver.improving.border_clusters` says of which plans).
+Shaw, "Using constraint programming and local search methods to solve vehicle routing problems",
+CP 1998. A neighbourhood is a small model of a whole plan
+(:mod:`solver.improving.border_clusters`), in which CP-SAT searches neighbourhoods of its own.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import itertools
 import random
 import time
 
-from solver.bounding.spine import longest_path, main_path
+from solver.bounding.spine import long_paths
 from solver.cuts import is_hand_made
 from solver.evaluate import evaluate
 from solver.improving.border_clusters import BorderClusters
@@ -62,11 +63,8 @@ def improve_borders(
     if problem.objective[0] != "bottleneck" or plan.chunks or count < 2 or is_hand_made(problem):
         return plan
     value = evaluate(problem, plan).objective
-    paths = [longest_path(units)]
-    if (other := main_path(units)) != paths[0]:
-        paths.append(other)
     rng = random.Random(seed)
-    sides = [SideGroups.of(units, path) for path in paths]
+    sides = [SideGroups.of(units, path) for path in long_paths(units)]
     clusters = [BorderClusters(units, own, rng) for own in sides if movable_groups(units, own)]
     solver = SubSolver(units, workers, seed, deadline_s, _MOST_WORK_S)
     tries = list(itertools.product(_PIECES, clusters))

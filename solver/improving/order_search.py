@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from solver.bounding.spine import longest_path, main_path
+from solver.bounding.spine import long_paths
 from solver.chain import best_cut, transition_count
 from solver.chaining.orders import renumbered
 from solver.evaluate import evaluate
@@ -57,11 +57,8 @@ def search_orders(
         Feasible. None if there is nothing to move, or no cut fits.
     """
     begun_s = time.perf_counter()
-    paths = [longest_path(units)]
-    if (other := main_path(units)) != paths[0]:
-        paths.append(other)
     searches: list[_Search] = []
-    for path in paths:
+    for path in long_paths(units):
         sides = SideGroups.of(units, path)
         movable = movable_groups(units, sides)
         is_late = deadline_s is not None and time.perf_counter() > deadline_s
