@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from dataclasses import replace
 
 import pytest
 from oracle import brute_force
@@ -26,7 +27,10 @@ from solver.reduce import condense
 
 
 def layers(seed, *, charging="peer_to_peer"):
-    """Small layers of two branches, a residual, and a mask beside them that every layer reads."""
+    """Small layers of two branches, a residual, and a mask beside them that every layer reads.
+
+    With odd seeds the last operator reads the weight of the first one again.
+    """
     rng = random.Random(seed)
     classes = ("fast", "slow")[: rng.choice((1, 1, 2))]
 
@@ -62,6 +66,11 @@ def layers(seed, *, charging="peer_to_peer"):
         reads = [operators[-1].name, *([last] if rng.random() < 0.5 else [])]
         operators.append(operator(f"down{layer}", *reads, weight=rng.choice((0, 5, 9))))
         last = f"down{layer}"
+    if seed % 2:
+        weights["tied"] = Weight(rng.choice((2, 4, 8)))
+        first = next(number for number, op in enumerate(operators) if op.name == "first")
+        operators[first] = replace(operators[first], weights=("tied",))
+        operators.append(replace(operator("head", last), weights=("tied",)))
     total = sum(weight.size_bytes for weight in weights.values())
     share = 10 // count
     devices = [

@@ -87,7 +87,7 @@ class BorderSteps:
         return Front(
             borders=tuple(none for _ in levels),
             gain_ns=tuple(none - self._first_ns for _ in levels),
-            gain_bytes=tuple(none for _ in levels),
+            gain_bytes=tuple(row[:1] for row in self.borders.gain_bytes),
             work=0,
             held_bytes=0,
             region=-1,

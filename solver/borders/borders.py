@@ -15,8 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.arrays import Flags, Ints
+from solver.borders.live_bytes import LiveBytes
 from solver.borders.side_values import SideValue, side_values
-from solver.bounding.linear_bounds import first_weights, least_times_ns, moved_nets
+from solver.bounding.held_weights import stage_weights
+from solver.bounding.linear_bounds import least_times_ns, moved_nets
 from solver.bounding.regions import PlacedNets, Regions
 from solver.bounding.spine import restricted
 from solver.ideals.ideals import list_ideals, membership
@@ -24,7 +26,9 @@ from solver.reduce import UnitGraph
 
 _HORIZONS = (0.0, 0.12, 0.4)
 """How far the ends of a stage are apart, in average loads, for what is certainly read in it."""
-_MOST_IDEALS = 30_000
+_PEAK_HORIZON = 1.0
+"""From how far ahead, in average loads, a stage may hold the largest live set that counts."""
+_MOST_IDEALS = 100_000
 """Ideals of one region."""
 _MOST_LISTED = 200_000
 """Ideals of all regions that differ."""
@@ -131,13 +135,14 @@ class BorderList:
     S_k contains articulation unit h(i), so the stage receives every value of S_{k-1} that is read
     outside by a unit up to h(i); and S_{k-1} does not contain unit g(j), so the stage sends every
     value that is made from g(j) on in S_k and read outside. No value is in both. At the empty set
-    nothing arrives, and where everything is done nothing leaves, so no stage there is too near.
+    nothing arrives, and where everything is done nothing leaves, so no stage there is too near; but
+    for the last level, which reaches as far as the largest live set ahead, at the start, too.
     Relayed values cross whatever border lies between their producer and their last reader, in
     stages of any length.
 
-    The stage holds the weights with their first reader in it, what it receives, and at any step t
-    the storages of its own units that are live at t (docs/formulation.md, section 3): at least
-    the largest sum over those of units behind region i up to articulation unit h(i).
+    The stage holds its weights (:mod:`solver.bounding.held_weights`), what it receives, and at any
+    step t the storages of its own units that are live at t (docs/formulation.md, section 3): at
+    least the largest sum over those of units behind region i up to articulation unit h(i).
 
     On a device that is s times slower the load is s times the work plus the transfers, hence the
     work plus 1 / s of the transfers is at most 1 / s of the limit. Here transfers count for 1 /
@@ -156,15 +161,20 @@ class BorderList:
         self._counts_weights_alone = units.problem.memory_model == "weights"
         self._work = work
         self.places = Regions(spine, work)
-        self._weights = first_weights(spine)
-        self._set_horizons(max(int(work.sum()) // max(slots, 1), 1))
+        self._weights = stage_weights(spine)
+        lives = LiveBytes(units, kept, self.places)
+        counts_live = not (self._relayed or self._counts_weights_alone)
+        self._set_horizons(max(int(work.sum()) // max(slots, 1), 1), lives if counts_live else None)
         self.side: tuple[SideValue, ...] = ()
         if not self._relayed:
             self.side = side_values(units, kept, least_times_ns(units))
         self._set_nets()
-        self._live = self._live_bytes(units, kept)
+        self._live = [
+            lives.behind(ahead) if counts_live else np.zeros(self.places.count, dtype=np.int64)
+            for ahead in self._ahead
+        ]
 
-    def _set_horizons(self, average_ns: int) -> None:
+    def _set_horizons(self, average_ns: int, lives: LiveBytes | None) -> None:
         places = self.places
         regions = np.arange(places.count)
         # The end of the graph counts as articulation unit number `count`.
@@ -177,6 +187,7 @@ class BorderList:
                 self._ahead = [np.full(places.count, places.count)]
                 self._behind = [np.zeros(places.count, dtype=np.int64)]
                 self._near = [np.full(places.count + 1, -1)]
+                self._first_live = [0]
                 return
             ahead, behind = regions + 1, regions
             if part:
@@ -186,11 +197,24 @@ class BorderList:
                 ahead = np.clip(ahead, regions + 1, places.count)
                 reach = np.minimum(places.end - away, places.start - away // 4)
                 behind = np.minimum(np.searchsorted(starts, reach), regions)
-            near = np.maximum(ahead - 1, np.searchsorted(behind, regions, side="right") - 1)
-            self._ahead.append(ahead)
-            self._behind.append(behind)
-            # From the empty set no end is too near, and everything is too near for no start.
-            self._near.append(np.append(-1, np.minimum(near, places.count - 1)))
+            self._add_level(ahead, behind)
+        self._first_live = [0] * len(self._ahead)
+        if lives is not None:
+            first, *peaks = lives.peaks(int(_PEAK_HORIZON * average_ns)).tolist()
+            self._add_level(np.maximum(self._ahead[-1], peaks), self._behind[-1], first)
+            self._first_live.append(lives.at_first(first))
+
+    def _add_level(self, ahead: Ints, behind: Ints, first: int = 0) -> None:
+        """Add a level with horizons no nearer than those of the last one.
+
+        `first` is the horizon of the empty set.
+        """
+        count = self.places.count
+        near = np.maximum(ahead - 1, np.searchsorted(behind, np.arange(count), side="right") - 1)
+        self._ahead.append(ahead)
+        self._behind.append(behind)
+        # Everything is too near for no start.
+        self._near.append(np.append(first - 1, np.minimum(near, count - 1)))
 
     def _set_nets(self) -> None:
         """Place the nets and the values from beside the spine."""
@@ -224,35 +248,6 @@ class BorderList:
     def _held(self, held_bytes: int) -> int:
         """Return what counts of a received value."""
         return 0 if self._counts_weights_alone else held_bytes
-
-    def _live_bytes(self, units: UnitGraph, kept: Sequence[int]) -> list[Ints]:
-        """Return, by level and region, the largest live set of what is certainly in the stage."""
-        count = self.places.count
-        none = [np.zeros(count, dtype=np.int64) for _ in self._ahead]
-        if self._relayed or self._counts_weights_alone:
-            return none
-        place = {unit: number for number, unit in enumerate(kept)}
-        entries = sorted(
-            (int(self.places.coordinate[place[s.unit]]), s.first, s.last, s.size_bytes)
-            for s in units.storages
-            if s.unit in place and s.size_bytes and not s.is_output and 0 <= s.first <= s.last
-        )
-        if not entries:
-            return none
-        where, first, last, size = np.array(entries, dtype=np.int64).T
-        step = np.concatenate([first, last + 1])
-        change = np.concatenate([size, -size])
-        numbers = np.arange(len(where))
-        for level, ahead in enumerate(self._ahead):
-            for region in range(count):
-                low, high = np.searchsorted(where, [2 * region + 2, 2 * ahead[region] + 1])
-                if low == high:
-                    continue
-                own = np.concatenate([numbers[low:high], numbers[low:high] + len(where)])
-                # What ends goes before what starts.
-                own = own[np.lexsort((change[own], step[own]))]
-                none[level][region] = max(0, int(np.cumsum(change[own]).max()))
-        return none
 
     # -- ideals of regions ----------------------------------------------------------------
 
@@ -399,6 +394,7 @@ class BorderList:
         count = self.places.count
         first = np.zeros((1, table.shape[1]), dtype=np.int64)
         last = first.copy()
+        first[0, 2 + 2 * levels :] = self._first_live
         last[0, :2] = self._work.sum(), self._weights.sum()
         # No region begins with less work than the one before it ends with.
         order = np.lexsort((table[:, 0], region))

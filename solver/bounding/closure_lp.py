@@ -22,6 +22,7 @@ from ortools.math_opt import model_pb2
 from ortools.math_opt.python import mathopt
 
 from solver.arrays import Ints
+from solver.bounding.held_weights import stage_weights
 from solver.bounding.linear_bounds import least_times_ns
 from solver.bounds import StageBounds, StageWindows
 from solver.hardware import Device
@@ -193,9 +194,7 @@ class _Program:
         self._add(terms, least)
 
     def _add_compute(self, loads: list[list[tuple[int, float]]], constants: list[float]) -> None:
-        held = np.zeros(len(self.units), dtype=np.int64)
-        for entry in self.units.weights:
-            held[entry.units[0]] += entry.size_bytes
+        held = stage_weights(self.units)
         for stage, device in enumerate(self.order):
             rows = [(self.units.latency_ns(device.device_class), loads[stage])]
             if device.memory_bytes is not None and held.any():

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solver.arrays import Ints
+from solver.bounding.held_weights import stage_weights
 from solver.bounding.position_steps import Cells, Steps
 from solver.bounding.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
 from solver.bounding.regions import PlacedNets, Regions
@@ -213,9 +214,9 @@ class PositionBound(SteppingBound):
 
         A set with work x of a region holds at least the least weights of any units with so much
         work, whole or in part (a knapsack without integrality), and leaves out at least the least
-        for the rest. A weight of several units counts at the first: whoever runs that holds it.
+        for the rest. Weights of several units are :func:`stage_weights`.
         """
-        held, work = first_weights(units), self._work
+        held, work = stage_weights(units), self._work
         start, end = self._places.sums(held)
         most_held = end[self._region_of]
         least_held = np.append(start[self._region_of], end[-1])
@@ -246,14 +247,6 @@ class PositionBound(SteppingBound):
         steps = Steps(self._cells, bottleneck_ns)
         # The least position from which one stage gets to where the rest can go on.
         return lambda done, kind, _: self._total - steps.start(self._total - done, kind)
-
-
-def first_weights(units: UnitGraph) -> Ints:
-    """Return the weights by unit; those of several units at the first, whose stage holds them."""
-    held = np.zeros(len(units), dtype=np.int64)
-    for entry in units.weights:
-        held[entry.units[0]] += entry.size_bytes
-    return held
 
 
 def moved_nets(units: UnitGraph) -> tuple[Sequence[Net], Sequence[bool]]:

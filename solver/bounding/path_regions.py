@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.arrays import Ints
+from solver.bounding.held_weights import stage_weights
 from solver.bounding.region_cuts import Region, RegionNet, border_lines
 from solver.bounding.spine import main_path
 from solver.reduce import Net, UnitGraph
@@ -101,9 +102,7 @@ class PathRegions:
                 break
         else:
             self._mark([])
-        held = np.zeros(len(units), dtype=np.int64)
-        for entry in units.weights:
-            held[entry.units[0]] += entry.size_bytes
+        held = stage_weights(units)
         self.held_least, self.held_most = self._sums(held)
         self._set_horizons()
         self._cut(net_times_ns)

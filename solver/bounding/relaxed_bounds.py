@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from solver.arrays import Ints
+from solver.bounding.held_weights import stage_weights
 from solver.bounding.linear_bounds import PositionBound
 from solver.bounding.share_bound import least_shared_ns
 from solver.bounding.spine import spine
@@ -99,16 +100,12 @@ def longest_path_ns(units: UnitGraph) -> int:
     return max(finish, default=0)
 
 
-def _held_bytes(units: UnitGraph) -> int:
-    return sum(entry.size_bytes for entry in units.weights)
-
-
 def least_devices(units: UnitGraph) -> int:
-    """Return how many of the largest devices are needed to hold all weights, each once.
+    """Return how many of the largest devices are needed to hold all weights.
 
     More than there are if even all of them are too small.
     """
-    left, count = _held_bytes(units), 0
+    left, count = int(stage_weights(units).sum()), 0
     sizes = [device.memory_bytes for device in units.problem.devices]
     for size in sorted(sizes, key=lambda size: -(size if size is not None else 1 << 62)):
         count += 1
@@ -129,4 +126,4 @@ def least_peak_permille(units: UnitGraph) -> int:
     if len(known) < len(sizes):
         return 0
     room = sum(known[: usable_devices(units)])
-    return -(-1000 * _held_bytes(units) // room)
+    return -(-1000 * int(stage_weights(units).sum()) // room)

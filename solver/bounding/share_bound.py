@@ -8,7 +8,7 @@ import numpy as np
 from ortools.math_opt.python import mathopt
 
 from solver.arrays import Ints
-from solver.bounding.linear_bounds import first_weights
+from solver.bounding.held_weights import stage_weights
 from solver.reduce import UnitGraph
 
 _MOST_CELLS = 50_000
@@ -44,16 +44,16 @@ def least_shared_ns(units: UnitGraph) -> int:
             >=  sum over d of a_d load_d + b_d held_d
             >=  sum over u of the least a_k t_k[u] + b_k h[u] of any k,
 
-    where h[u] is what is held for u, a weight of several units at the first one: its device holds
-    it. Devices without units only add to the left side. This gives T for all prices; the dual
-    values of the program are the best ones, and are rounded to integers, in which nothing is lost.
+    where h[u] is what is held for u (:func:`solver.bounding.held_weights.stage_weights`). Devices
+    without units only add to the left side. This gives T for all prices; the dual values of the
+    program are the best ones, and are rounded to integers, in which nothing is lost.
     """
     problem = units.problem
     kinds = Counter((device.device_class, device.memory_bytes) for device in problem.devices)
     classes = sorted({name for name, _ in kinds})
     if len(classes) < 2:
         return 0
-    columns = [units.latency_ns(name) for name in classes] + [first_weights(units)]
+    columns = [units.latency_ns(name) for name in classes] + [stage_weights(units)]
     rows, counts = np.unique(np.array(columns, dtype=np.int64).T, axis=0, return_counts=True)
     if len(rows) * len(kinds) > _MOST_CELLS:
         return 0

@@ -44,7 +44,7 @@ def spine_units(units: UnitGraph) -> list[int]:
     """
     path = main_path(units)
     edges = sorted(units.edges)
-    return _between(len(units), edges, path[0], path[-1])
+    return units_between(len(units), edges, path[0], path[-1])
 
 
 def longest_path(units: UnitGraph) -> list[int]:
@@ -68,10 +68,10 @@ def main_path(units: UnitGraph) -> list[int]:
         return path
 
     def coarseness_ns(first: int) -> float:
-        return _coarseness_ns(_between(len(units), edges, first, path[-1]), edges, work_ns)
+        return _coarseness_ns(units_between(len(units), edges, first, path[-1]), edges, work_ns)
 
     first = min(sources, key=coarseness_ns)
-    kept = _between(len(units), edges, first, path[-1])
+    kept = units_between(len(units), edges, first, path[-1])
     inner = _within(kept, edges)
     return [kept[place] for place in _longest_path(inner, [work_ns[unit] for unit in kept])]
 
@@ -82,8 +82,17 @@ def long_paths(units: UnitGraph) -> list[list[int]]:
     return [longest] if main == longest else [longest, main]
 
 
-def _between(count: int, edges: Sequence[tuple[int, int]], first: int, last: int) -> list[int]:
-    """Return the units on paths from one unit to another, ascending."""
+def units_between(count: int, edges: Sequence[tuple[int, int]], first: int, last: int) -> list[int]:
+    """Return the units on paths from one unit to another, ascending.
+
+    Parameters
+    ----------
+    count : int
+        Number of units.
+    edges : sequence of (int, int)
+        Ascending.
+    first, last : int
+    """
     below, above = [False] * count, [False] * count
     below[first] = above[last] = True
     for source, target in edges:

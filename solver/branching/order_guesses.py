@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solver.arrays import Ints
-from solver.bounding.linear_bounds import first_weights
+from solver.bounding.held_weights import stage_weights
 from solver.branching.branches import Branch, Branches
 from solver.branching.restated import RestatedProblem
 from solver.hardware import Device
@@ -161,7 +161,7 @@ class FastCuts:
             name: _sums(np.array(units.latency_ns(name), dtype=np.int64)[order])
             for name in {device.device_class for device in units.problem.devices}
         }
-        self._held_bytes = _sums(first_weights(units)[order])
+        self._held_bytes = _sums(stage_weights(units)[order])
         crossing = np.zeros((2, len(units) + 2), dtype=np.int64)
         for net in (*units.nets, *(relay.net for relay in units.relays)):
             ends = [place[unit] for unit in (net.producer, *net.consumers)]

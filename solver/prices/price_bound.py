@@ -18,6 +18,7 @@ import numpy as np
 from ortools.math_opt.python import mathopt
 
 from solver.arrays import Ints
+from solver.bounding.held_weights import stage_weights
 from solver.hardware import Device
 from solver.prices.marker_sets import MarkerSets
 from solver.prices.price_program import PricedKind, PriceProgram, Relaxed
@@ -91,9 +92,7 @@ class PriceBound:
         self._tick_ns = slowest // _RESOLUTION + 1
         # No device computes for longer, however large its load may be.
         self._most_ticks = slowest // self._tick_ns + 1
-        held = np.zeros(len(units), dtype=np.int64)
-        for entry in units.weights:
-            held[entry.units[0]] += entry.size_bytes
+        held = stage_weights(units)
         self._grain = int(held.sum()) // _RESOLUTION + 1
         self._held: Ints = held // self._grain
         kinds: list[PricedKind] = []
