@@ -103,21 +103,25 @@ class BorderBound(DestructiveBound):
 
     # -- plans ----------------------------------------------------------------------------
 
-    def plan(self, bottleneck_ns: int) -> PartitionPlan | None:
+    def plan(self, bottleneck_ns: int, *, sends_sides: bool = True) -> PartitionPlan | None:
         """Return the plan of a way to the end, whose loads are hoped to be at most the limit.
 
-        Some of what the bound leaves out is counted: the first stage sends what lies beside the
-        spine to all others. Nobody has looked at pins, cuts, or at what the units beside the
-        spine hold, so the plan may have to be thrown away.
+        Nobody has looked at pins, cuts, or at what the units beside the spine hold, so the plan may
+        have to be thrown away.
 
         Parameters
         ----------
         bottleneck_ns : int
+        sends_sides : bool
+            Whether the first stage is counted as sending what lies beside the spine to all others,
+            which the bound leaves out.
         """
         if self._table is None:
             return None
-        others = min(self._slots, sum(self._kinds.values())) - 1
-        first_ns = others * sum(value.time_ns for value in self._table.side)
+        first_ns = 0
+        if sends_sides:
+            others = min(self._slots, sum(self._kinds.values())) - 1
+            first_ns = others * sum(value.time_ns for value in self._table.side)
         steps = BorderSteps(self._table, bottleneck_ns, first_ns)
         fronts: dict[_Used, Front] = {}
         for used, front in self._fronts(steps):

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from solver.borders.border_bound import BorderBound
 from solver.bounding.objective_bounds import ObjectiveBounds
 from solver.branching.incumbent import Incumbent
 from solver.branching.restated import RestatedProblem
@@ -15,7 +16,7 @@ from solver.chain import solve_chain
 from solver.cuts import is_hand_made
 from solver.evaluate import evaluate
 from solver.greedy import solve_greedy
-from solver.improving.border_search import improve_borders
+from solver.improving.border_search import improve_borders, plan_near
 from solver.improving.neighbourhoods import improve_by_neighbourhoods
 from solver.improving.order_search import search_orders
 from solver.local_search import first_incumbents
@@ -27,6 +28,8 @@ _NEAR_PERMILLE = 10
 """An incumbent so near its bound is good enough to start with."""
 _WAY_PERMYRIAD = (5, 20, 80, 320)
 """How far above the bound on borders its own plans are looked for, until they keep to that."""
+_NEAR_BORDERS_SHARE = 0.05
+"""Of the time left, at most this much goes into plans near such a way."""
 _WITHOUT_HOST_SHARE = 0.4
 """Of the time left, at most this much goes into plans without a host."""
 _ORDERS_SHARE = 0.15
@@ -156,6 +159,30 @@ class FirstPlans:
             plan = borders.plan(limit_ns)
             if plan is not None and evaluate(self._problem, plan).feasible:
                 yield plan
+            yield from self._plan_near_borders(borders, limit_ns)
+
+    def _plan_near_borders(self, borders: BorderBound, limit_ns: int) -> Iterator[PartitionPlan]:
+        """Yield the best plan near a way along borders that knows nothing of what is beside them.
+
+        Sub-solves put that where it costs least.
+        """
+        value, problem = self._incumbent.value(0), self._problem
+        if (value is not None and value <= limit_ns) or not self._restated.is_large:
+            return
+        start = borders.plan(limit_ns, sends_sides=False)
+        if start is None or len(start.device_order) < 2 or is_hand_made(problem):
+            return
+        deadline_s = self._budget.deadline_s(_NEAR_BORDERS_SHARE)
+        plan = plan_near(
+            self._restated.units,
+            start,
+            below_ns=value,
+            deadline_s=math.inf if deadline_s is None else deadline_s,
+            workers=1 if self._limits.deterministic else self._limits.worker_count,
+            seed=self._limits.seed,
+        )
+        if plan is not None:
+            yield plan
 
     def _baselines(self) -> Iterator[PartitionPlan]:
         """Yield what the baselines find."""
