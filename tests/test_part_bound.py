@@ -6,7 +6,17 @@ import random
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
-from solver import Device, Link, Operator, PartitionProblem, SolveLimits, Weight, evaluate, solve
+from solver import (
+    Backward,
+    Device,
+    Link,
+    Operator,
+    PartitionProblem,
+    SolveLimits,
+    Weight,
+    evaluate,
+    solve,
+)
 from solver.bounding.part_bound import part_bound_ns
 from solver.bounding.parts import has_parts, part_of
 from solver.bounding.relaxed_bounds import least_average_ns
@@ -120,3 +130,23 @@ def test_no_time_is_no_bound():
     problem = head_on_devices(200)
     plan = solve(problem, LIMITS, solver="chain").plan
     assert part_bound_ns(problem, plan, -math.inf) == 0
+
+
+def test_an_idle_device_is_no_part_of_a_plan_without_times():
+    operators = (Operator("a", 0), Operator("b", 0, ("a",)))
+    problem = PartitionProblem(operators, devices=(Device("idle"), Device("used")))
+    plan = PartitionPlan({"a": "used", "b": "used"}, ("used",))
+    assert part_bound_ns(problem, plan, None) == 0
+
+
+def test_gradients_of_what_is_left_out_do_not_matter_outside_training():
+    operators = (
+        Operator("a", 5, value_bytes=1),
+        Operator("sum", 7, ("a",), backward=Backward(3, 4, passes_to="a")),
+        Operator("b", 50, ("sum",)),
+    )
+    problem = PartitionProblem(operators, devices=(Device("p"), Device("q")))
+    assert has_parts(problem)
+    part = part_of(problem, {"sum", "b"})
+    assert [op.name for op in part.operators] == ["sum", "b"]
+    assert solve(part, LIMITS, solver="coarse").objective == 50

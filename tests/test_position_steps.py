@@ -113,14 +113,16 @@ def test_rooms_look_at_every_order_of_devices():
     assert rooms(2, 10, step, Counter(), [kinds["small"], kinds["large"]]) == [1, 3]
 
 
-def test_alike_kinds_count_as_their_best_until_there_are_few_sets():
+@pytest.mark.parametrize("rooms", [(None, 10, 20, 40), tuple(range(500))], ids=["few", "many"])
+def test_alike_kinds_count_as_their_best_until_there_are_few_sets(rooms):
     rng = random.Random(0)
+    count = max(32, len(rooms))
     kinds = Counter(
-        StageKind(rng.choice((None, 10, 20, 40)), rng.choice((1.0, 1.5, 3.0)), rng.random() < 0.9)
-        for _ in range(32)
+        StageKind(rng.choice(rooms), rng.choice((1.0, 1.5, 3.0)), rng.random() < 0.9)
+        for _ in range(count)
     )
     few = few_kinds(kinds, 2000)
-    assert sum(few.values()) == 32
+    assert sum(few.values()) == count
     assert np.prod([count + 1 for count in few.values()]) <= 2000
     # Every device has one of the new kinds that is at least as good.
     for kind in kinds:

@@ -57,6 +57,8 @@ class ObjectiveBounds:
                 least = max(least, self._problem.microbatches * self.least("bottleneck"))
         if name == "devices":
             least = self.stage_bounds.least_devices()
+        if name in ("latency", "peak_memory"):
+            least = least_value(direct(self._restated.units), name, None)
         if name == self._problem.objective[0] and self._known is not None:
             least = max(least, *(self._known.objective_bounds or (0,))[:1])
         return least

@@ -37,7 +37,8 @@ def part_bound_ns(problem: PartitionProblem, plan: PartitionPlan, end_s: float |
         When to stop, on the clock of ``time.perf_counter``.
     """
     load_ns = {entry.device: entry.load_ns for entry in evaluate(problem, plan).usage}
-    worst = max(load_ns, key=load_ns.__getitem__)
+    # Of devices without operators nothing is part.
+    worst = max(plan.device_order, key=load_ns.__getitem__)
     bound_ns = 0
     for kept in _parts(problem, plan, worst):
         left_s = None if end_s is None else end_s - time.perf_counter()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from solver.cuts import is_hand_made
 from solver.problem import ColocationGroup, Operator, PartitionProblem
+from solver.training import NO_BACKWARD
 
 
 def has_parts(problem: PartitionProblem) -> bool:
@@ -64,4 +65,6 @@ def _within(op: Operator, known: Collection[str]) -> Operator:
         op,
         reads=tuple(name for name in op.reads if name in known),
         alias_of=op.alias_of if op.alias_of in known else None,
+        # Outside training nothing looks at it, and it may pass gradients to what is not kept.
+        backward=NO_BACKWARD,
     )

@@ -7,6 +7,7 @@ takes logarithmic time, and all sets of devices can be looked at.
 
 from __future__ import annotations
 
+import itertools
 import math
 from bisect import bisect_left, bisect_right
 from collections import Counter
@@ -18,6 +19,8 @@ import numpy as np
 from solver.arrays import Ints
 
 _MORE_THAN_ROUNDING = 1 + 1e-12
+_MOST_COMPARED = 40
+"""Kinds of which every two are compared; of more, neighbours alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,13 +332,18 @@ def rooms(
 def few_kinds(kinds: Counter[StageKind], most_sets: int) -> Counter[StageKind]:
     """Return kinds that are at least as good, few enough for all sets to be told apart.
 
-    The two that are most alike are counted as one, with the larger memory and the higher speed,
-    until at most `most_sets` sets are left. What devices can reach only grows.
+    The two that are most alike (of many kinds, of neighbours by speed and memory) are counted as
+    one, with the larger memory and the higher speed, until at most `most_sets` sets are left. What
+    devices can reach only grows.
     """
     few = Counter(kinds)
     while math.prod(count + 1 for count in few.values()) > most_sets and len(few) > 1:
         entries = list(few)
-        pairs = [(a, b) for i, a in enumerate(entries) for b in entries[i + 1 :]]
+        if len(entries) <= _MOST_COMPARED:
+            pairs = list(itertools.combinations(entries, 2))
+        else:
+            entries.sort(key=lambda kind: (kind.pays, kind.slowness, kind.room_bytes))
+            pairs = list(itertools.pairwise(entries))
         a, b = min(pairs, key=lambda pair: _difference(*pair))
         count = few.pop(a) + few.pop(b)
         few[a.best_of(b)] += count

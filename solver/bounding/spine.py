@@ -18,7 +18,7 @@ _NEARLY = 0.8
 """A source counts if its longest way has at least so much of a longest path's work."""
 _MOST_SOURCES = 16
 _MOST_VISITS = 1_000_000
-"""Units times sources; a million take about a second."""
+"""Units, or edges, times sources; a million take about a second."""
 
 
 def spine(units: UnitGraph) -> UnitGraph:
@@ -126,7 +126,7 @@ def _sources(
         if unit not in has_sources and unit != path[0] and left_ns[unit] >= enough_ns
     ]
     others.sort(key=left_ns.__getitem__, reverse=True)
-    return [path[0], *others[: min(_MOST_SOURCES, _MOST_VISITS // count)]]
+    return [path[0], *others[: min(_MOST_SOURCES, _MOST_VISITS // max(count, len(edges)))]]
 
 
 def _coarseness_ns(

@@ -33,6 +33,7 @@ Memory has to be that of weights, or not to bind; storages depend on more than c
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -125,9 +126,10 @@ def repeated_chains(units: UnitGraph, blocks: Blocks) -> RepeatedChains:
         if block != DROPPED:
             members[block] += 1
     groups: list[Chains] = []
+    facts = _Facts(units, blocks, limited=limited)
     for group in identical_blocks(units).groups:
         chains = _chains_of(group, blocks, members)
-        if chains is not None and _is_separable(chains, units, blocks, limited=limited):
+        if chains is not None and facts.separate(chains):
             groups.append(chains)
     return RepeatedChains(tuple(groups))
 
@@ -152,34 +154,57 @@ def _chains_of(
     return tuple(sorted(chains)) if len(patterns) == 1 and chains[0] else None
 
 
-def _is_separable(chains: Chains, units: UnitGraph, blocks: Blocks, *, limited: bool) -> bool:
-    """Whether the group consists of chains, and all that touches it is of the three kinds."""
-    at = {
-        block: (number, level)
-        for number, chain in enumerate(chains)
-        for level, block in enumerate(chain)
-    }
-    inner = {(a, b) for a, b in blocks.edges if a in at and b in at}
-    if inner != {pair for chain in chains for pair in itertools.pairwise(chain)}:
-        return False
-    facts: list[tuple[int, Iterable[int]]] = []
-    if units.problem.interconnect.charging == "relayed":
-        facts += [(relay.net.producer, relay.net.consumers) for relay in units.relays]
-    else:
-        facts += [(net.producer, net.consumers) for net in units.nets]
-    if limited:
-        facts += [(-1, entry.units) for entry in units.weights]
-    for head, tail in facts:
-        producer = DROPPED if head < 0 else blocks.block_of[head]
-        touched = {blocks.block_of[unit] for unit in tail} - {producer, DROPPED}
-        own = touched & at.keys()
-        if producer in at:
-            number, level = at[producer]
-            following = chains[number][level + 1 : level + 2]
-            if own and tuple(touched) != following:
-                return False
-        elif len(own) > 1:
-            levels = {at[block][1] for block in own}
-            if len(own) != len(levels) * len(chains):
-                return False
-    return True
+class _Facts:
+    """What ties blocks to each other: edges, values that travel, and weights that are held.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    blocks : Blocks
+    limited : bool
+        Whether memory is, so that weights matter.
+    """
+
+    def __init__(self, units: UnitGraph, blocks: Blocks, *, limited: bool) -> None:
+        self._after: dict[int, list[int]] = defaultdict(list)
+        for source, target in blocks.edges:
+            self._after[source].append(target)
+        ties: list[tuple[int, Iterable[int]]] = []
+        if units.problem.interconnect.charging == "relayed":
+            ties += [(relay.net.producer, relay.net.consumers) for relay in units.relays]
+        else:
+            ties += [(net.producer, net.consumers) for net in units.nets]
+        if limited:
+            ties += [(-1, entry.units) for entry in units.weights]
+        self._ties: list[tuple[int, set[int]]] = []
+        self._of_block: dict[int, list[int]] = defaultdict(list)
+        for head, tail in ties:
+            producer = DROPPED if head < 0 else blocks.block_of[head]
+            touched = {blocks.block_of[unit] for unit in tail} - {producer, DROPPED}
+            for block in (producer, *touched):
+                self._of_block[block].append(len(self._ties))
+            self._ties.append((producer, touched))
+
+    def separate(self, chains: Chains) -> bool:
+        """Whether a group consists of chains, and all that touches it is of the three kinds."""
+        at = {
+            block: (number, level)
+            for number, chain in enumerate(chains)
+            for level, block in enumerate(chain)
+        }
+        inner = {(block, after) for block in at for after in self._after[block] if after in at}
+        if inner != {pair for chain in chains for pair in itertools.pairwise(chain)}:
+            return False
+        for tie in {tie for block in at for tie in self._of_block[block]}:
+            producer, touched = self._ties[tie]
+            own = touched & at.keys()
+            if producer in at:
+                number, level = at[producer]
+                following = chains[number][level + 1 : level + 2]
+                if own and tuple(touched) != following:
+                    return False
+            elif len(own) > 1:
+                levels = {at[block][1] for block in own}
+                if len(own) != len(levels) * len(chains):
+                    return False
+        return True
