@@ -152,8 +152,9 @@ class SkeletonBound:
         """
         net_times_ns = least_times_ns(units)
         found: SkeletonBound | None = None
-        stages = 0.0
+        stages = last_s = 0.0
         for more in _MORE_PRODUCERS:
+            started_s = time.perf_counter()
             skeleton = Skeleton.of(units, net_times_ns, slots, more)
             if skeleton is None or _work_share(units, skeleton) < _LEAST_SHARE:
                 break
@@ -161,6 +162,9 @@ class SkeletonBound:
                 growth = len(skeleton.ideals) / len(found.skeleton.ideals)
                 if growth <= 1 or stages * growth**2 * slots > _MOST_EXPECTED:
                     continue
+                if started_s + last_s * growth > end_s:
+                    # What is known by then is worth more.
+                    break
             try:
                 bound = cls(units, skeleton, slots, ceiling_ns, windows, end_s)
             except TooMuchWork:
@@ -170,6 +174,7 @@ class SkeletonBound:
                 tuple(map(max, windows.first, own.first)), tuple(map(min, windows.last, own.last))
             )
             found, stages = bound, len(bound._stages.start)
+            last_s = time.perf_counter() - started_s
             if windows.empty:
                 break
         return found
