@@ -154,3 +154,12 @@ def test_published_workloads_are_files_too():
     assert read_saved_problem(path, ProblemRequest()) != problem
     with pytest.raises(PartitionError, match=r"workload 'layer\.gnmt' is unknown; did you mean"):
         read_problem("published:layer.gnmt", request, ignore)
+
+
+def test_a_link_changes_how_fast_transfers_are_and_not_who_pays_for_them(saved):
+    staged = Interconnect(Link(10**6), {("x", "y"): Link(1)}, charging="host_staged", overlap=True)
+    problem = read_saved_problem(saved(interconnect=staged), ProblemRequest(interconnect=LINK))
+    assert problem.interconnect == replace(staged, default=LINK.default, links={})
+    workload = Path("published:layer.gnmt_inference")
+    with pytest.raises(PartitionError, match=r"--link changes nothing here; every operator says"):
+        read_saved_problem(workload, ProblemRequest(interconnect=LINK))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,10 +155,20 @@ def change_problem(problem: PartitionProblem, request: ProblemRequest) -> Partit
     Raises
     ------
     PartitionError
-        If it has links between its own devices, and other devices come without.
+        If it has links between its own devices, and other devices come without; if no transfer is
+        timed by the link that is asked for.
     """
     given = request.devices
-    interconnect = request.interconnect or (None if given is None else given.interconnect)
+    interconnect = None if given is None else given.interconnect
+    if request.interconnect is not None:
+        if all(op.transfer_ns is not None for op in problem.operators):
+            raise PartitionError(
+                "--link changes nothing here; every operator says how long its transfers take "
+                "(`transfer_ns`), so leave it out"
+            )
+        # A link says how fast transfers are, not who pays for them.
+        link = request.interconnect.default
+        interconnect = replace(problem.interconnect, default=link, links={})
     if given is not None and interconnect is None and problem.interconnect.links:
         raise PartitionError(
             "it has links between its own devices; with other devices give a link too"
