@@ -16,7 +16,7 @@ MANY_PLACES = 200_000
 each place takes the exact search most of a minute; coarse search and its bound take seconds."""
 _LARGEST_SAVING = 10
 """So many times fewer units than operators are not hoped for: counting them takes seconds."""
-_IDEALS_SHARE = 0.35
+_IDEALS_SHARE = 0.5
 _IDEALS_LIMIT_S = 15.0
 """Graphs that look as if they had few ideals get this much of the time, and no more."""
 
