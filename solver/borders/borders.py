@@ -40,9 +40,9 @@ _ROWS_AT_ONCE = 128
 class Borders:
     """Borders by ascending region and work, the empty set first and that of everything last.
 
-    A stage from border i to border j takes at least need_ns[level][j] - gain_ns[level][i] and holds
-    at least held_bytes[j] - gain_bytes[level][i], if region[j] > near[level][region[i] + 1]. The
-    regions of the two ends are -1 and the number of regions.
+    A stage from border i to border j takes at least need_ns[level][j] - gain_ns[level][i] and, if
+    it fits on any device, holds at least held_bytes[j] - gain_bytes[level][i], where region[j] >
+    near[level][region[i] + 1]. The regions of the two ends are -1 and the number of regions.
 
     Attributes
     ----------
