@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from solver.borders.border_bound import BorderBound
 from solver.bounding.direct import direct
+from solver.bounding.held_weights import first_weights
 from solver.bounding.linear_bounds import PositionBound
 from solver.bounding.path_bounds import PathBound
 from solver.bounding.spine import restricted, spine_units
@@ -177,10 +178,9 @@ class StageBounds:
             name: float((row[busy] / work[busy]).min()) if busy.any() else 1.0
             for name, row in zip(names, times, strict=True)
         }
-        before = np.zeros(count, dtype=np.int64)
+        before = first_weights(units)
         after = np.zeros(count, dtype=np.int64)
         for entry in units.weights:
-            before[entry.units[0]] += entry.size_bytes
             after[entry.units[-1]] += entry.size_bytes
         reverse = [(count - 1 - target, count - 1 - source) for source, target in units.edges]
         kept = spine_units(units)

@@ -162,15 +162,15 @@ class BorderList:
         self._work = work
         self.places = Regions(spine, work)
         self._weights = stage_weights(spine)
-        lives = LiveBytes(units, kept, self.places)
         counts_live = not (self._relayed or self._counts_weights_alone)
-        self._set_horizons(max(int(work.sum()) // max(slots, 1), 1), lives if counts_live else None)
+        lives = LiveBytes(units, kept, self.places) if counts_live else None
+        self._set_horizons(max(int(work.sum()) // max(slots, 1), 1), lives)
         self.side: tuple[SideValue, ...] = ()
         if not self._relayed:
             self.side = side_values(units, kept, least_times_ns(units))
         self._set_nets()
         self._live = [
-            lives.behind(ahead) if counts_live else np.zeros(self.places.count, dtype=np.int64)
+            np.zeros(self.places.count, dtype=np.int64) if lives is None else lives.behind(ahead)
             for ahead in self._ahead
         ]
 

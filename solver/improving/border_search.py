@@ -94,7 +94,7 @@ def plan_near(
     workers: int = 1,
     seed: int = 0,
 ) -> PartitionPlan | None:
-    """Return the best plan with borders near those of `start`, which need not be feasible itself.
+    """Return a plan with borders near those of `start`, which need not be feasible itself.
 
     Parameters
     ----------
@@ -103,7 +103,8 @@ def plan_near(
     start : PartitionPlan
         Of one chunk.
     below_ns : int, optional
-        Only plans with a smaller bottleneck are of interest.
+        Only plans with a smaller bottleneck are of interest; without it, those that are no worse
+        than `start`.
     deadline_s, workers, seed
         As for :func:`improve_borders`.
 
@@ -113,6 +114,7 @@ def plan_near(
         A feasible one; None if none was found.
     """
     count = len(start.device_order)
+    limit_ns = evaluate(units.problem, start).objective[0] if below_ns is None else below_ns - 1
     rng = random.Random(seed)
     solver = SubSolver(units, workers, seed, deadline_s, _MOST_WORK_S)
     for path in long_paths(units):
@@ -120,7 +122,6 @@ def plan_near(
         neighbourhood = near.around(_stages(units, start), count, _PIECES[0])
         if neighbourhood.windows.places > _MOST_PLACES or time.perf_counter() >= deadline_s:
             continue
-        limit_ns = evaluate(units.problem, start).objective[0] if below_ns is None else below_ns - 1
         found = solver.lower(start, limit_ns, neighbourhood, range(count))
         if found is not None and evaluate(units.problem, found).feasible:
             return found
