@@ -4,9 +4,9 @@ import random
 
 import numpy as np
 import pytest
-from test_skeleton_bound import decoder
+from test_skeleton_bound import decoder, with_values
 
-from solver import PartitionPlan, evaluate
+from solver import Device, Operator, PartitionPlan, PartitionProblem, Weight, evaluate
 from solver.bounding.linear_bounds import least_times_ns
 from solver.reduce import condense
 from solver.skeletons.skeleton import MOST_WIDE_NETS, Skeleton
@@ -27,7 +27,16 @@ def plan_in_order(problem, rng):
 
 @pytest.mark.parametrize("seed", range(120))
 def test_no_stage_costs_less(seed):
-    problem = decoder(seed, layers=3 + seed % 4, devices=3)
+    assert_no_stage_costs_less(decoder(seed, layers=3 + seed % 4, devices=3), seed)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_no_stage_holds_less_where_values_take_memory(seed):
+    problem = with_values(decoder(seed, layers=3 + seed % 4, devices=3), seed)
+    assert_no_stage_costs_less(problem, seed)
+
+
+def assert_no_stage_costs_less(problem, seed):
     units = condense(problem)
     times = least_times_ns(units)
     skeleton = Skeleton.of(units, times, len(problem.devices), MOST_WIDE_NETS)
@@ -58,6 +67,41 @@ def test_no_stage_costs_less(seed):
             (usage,) = (entry for entry in evaluation.usage if entry.device == stage.device)
             number = classes.index(problem.device_of[stage.device].device_class)
             assert found.load_ns[number][row] <= usage.load_ns
-            assert found.held_bytes[row] <= usage.weights_bytes
+            assert found.held_bytes[row] <= usage.memory_bytes
             compared += 1
     assert compared
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_stages_of_a_chain_hold_what_the_evaluator_says(seed):
+    rng = random.Random(seed)
+    chain = PartitionProblem(
+        operators=[
+            Operator(
+                f"op{i}",
+                latency_ns=10,
+                reads=(f"op{i - 1}",) if i else (),
+                value_bytes=rng.randint(1, 4),
+                storage_bytes=rng.randint(1, 9),
+                workspace_bytes=rng.choice((0, 0, 50)),
+                weights=(f"w{i}",),
+            )
+            for i in range(8)
+        ],
+        devices=[Device(name, 1000) for name in "abc"],
+        weights={f"w{i}": Weight(rng.randint(0, 9)) for i in range(8)},
+        memory_model="inference",
+    )
+    units = condense(chain)
+    skeleton = Skeleton.of(units, least_times_ns(units), 3, 0)
+    assert len(skeleton.units) == 8
+    costs = StageCosts(units, skeleton, ["default"])
+    for first in range(8):
+        for last in range(first + 1, 9):
+            ends = np.array([last]), np.array([first])
+            (held,) = costs.into(*ends, most_ns=10**6, most_bytes=1e18).held_bytes
+            plan = PartitionPlan.from_assignment(
+                chain, {f"op{i}": "abc"[(i >= first) + (i >= last)] for i in range(8)}
+            )
+            usage = {entry.device: entry for entry in evaluate(chain, plan).usage}
+            assert held == usage["b"].memory_bytes

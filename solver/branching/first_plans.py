@@ -124,14 +124,16 @@ class FirstPlans:
             # Models of smaller problems with few orders say more, and soon.
             share = _MANY_ORDERS_PRICES_SHARE if many_orders else _PRICES_SHARE
             self._bounds.price_devices(value, self._budget.deadline_s(share))
-        if value is None or not self._restated.is_large or self._budget.is_used_up:
+        if value is None or self._budget.is_used_up:
             return
-        if not parts_say_more:
+        if many_orders or (self._restated.is_large and not parts_say_more):
             self._bounds.look_at_ideals(
                 value,
                 self._budget.deadline_s(_IDEALS_SHARE),
                 self._budget.deadline_s(_IDEALS_BOUND_SHARE),
             )
+        if not self._restated.is_large:
+            return
         self._improve_borders()
         # Where moves gain next to nothing, sub-solves seldom gain more.
         if before is None or value <= before * (1000 - _NEAR_PERMILLE) // 1000:

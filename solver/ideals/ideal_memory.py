@@ -44,7 +44,9 @@ class StagePeaks:
         self._stays = holdings.stays
         waiting, read = holdings.waits_for.pairs(np.arange(len(self._block)))
         pairs = np.unique(np.stack([waiting, block_of[read]]), axis=1)
-        waiting, reader = pairs[:, self._block[pairs[0]] != pairs[1]]
+        # Whether something waits for what was dropped, no stage says.
+        elsewhere = (self._block[pairs[0]] != pairs[1]) & (pairs[1] != blocks.count)
+        waiting, reader = pairs[:, elsewhere]
         self._waits = tuple((holding, reader[rows]) for holding, rows in _turns(waiting))
 
     def passing_bytes(self) -> Ints:

@@ -21,8 +21,6 @@ from solver.reduce import UnitGraph
 from solver.skeletons.skeleton_supply import supply_ns
 
 MOST_IDEALS = 60_000
-_LOOSE = (8, 4, 2)
-"""Units that may be moved by more than the average load divided by this are left out."""
 _LITTLE = 500
 """Units beside a longest path that take less than this part of the average load are left out."""
 MOST_WIDE_NETS = 8
@@ -132,7 +130,12 @@ class Skeleton:
 
     @classmethod
     def of(
-        cls, units: UnitGraph, net_times_ns: Sequence[int], slots: int, more: int
+        cls,
+        units: UnitGraph,
+        net_times_ns: Sequence[int],
+        slots: int,
+        more: int,
+        tight: int = 8,
     ) -> Skeleton | None:
         """Choose the skeleton of a graph; None if it has more than `MOST_IDEALS` anyhow.
 
@@ -145,14 +148,15 @@ class Skeleton:
             Number of devices, for what is far.
         more : int
             Most producers of wide values to keep that could be left out.
+        tight : int
+            Units that may be moved by more than the average load divided by this are left out.
         """
         builder = _Builder(units, net_times_ns, slots)
-        for part in _LOOSE:
-            kept = builder.tight(part)
-            found = builder.listed(kept)
-            if found is not None:
-                return builder.skeleton(*builder.with_wide_producers(kept, found, more))
-        return None
+        kept = builder.tight(tight)
+        found = builder.listed(kept)
+        if found is None:
+            return None
+        return builder.skeleton(*builder.with_wide_producers(kept, found, more))
 
 
 class _Builder:

@@ -34,8 +34,9 @@ _MOST_SETS = 100
 """Sets of devices to tell apart; beyond that, alike devices count as equal."""
 _NEAR, _LEAST_NEAR, _MOST_NEAR = 10_000, 100, 2_000
 """The bound is found to this part of it: the first divided by the number of sets, between both."""
-_MORE_PRODUCERS = (0, 2, MOST_WIDE_NETS, 3)
-"""Loose producers of wide values in the skeletons to try; each gives windows to the next."""
+_SIZES = ((16, 0), (8, 0), (8, 2), (8, MOST_WIDE_NETS), (8, 3))
+"""How tight the kept units are in the skeletons to try, and how many loose producers of wide values
+are kept; each gives windows to the next."""
 _MOST_EXPECTED = 50_000_000
 """Most stages that a larger skeleton is expected to have, counted once for each slot."""
 _LEAST_SHARE = 0.5
@@ -152,29 +153,32 @@ class SkeletonBound:
         """
         net_times_ns = least_times_ns(units)
         found: SkeletonBound | None = None
-        stages = last_s = 0.0
-        for more in _MORE_PRODUCERS:
+        stages = expanding_s = narrowing_s = 0.0
+        for tight, more in _SIZES:
             started_s = time.perf_counter()
-            skeleton = Skeleton.of(units, net_times_ns, slots, more)
+            skeleton = Skeleton.of(units, net_times_ns, slots, more, tight)
             if skeleton is None or _work_share(units, skeleton) < _LEAST_SHARE:
                 break
             if found is not None:
                 growth = len(skeleton.ideals) / len(found.skeleton.ideals)
                 if growth <= 1 or stages * growth**2 * slots > _MOST_EXPECTED:
                     continue
-                if started_s + last_s * growth > end_s:
+                # Narrower windows leave fewer stages of each ideal.
+                if started_s + expanding_s * growth + narrowing_s > end_s:
                     # What is known by then is worth more.
                     break
             try:
                 bound = cls(units, skeleton, slots, ceiling_ns, windows, end_s)
             except TooMuchWork:
                 break
+            expanded_s = time.perf_counter()
             own = bound.windows(ceiling_ns)
             windows = StageWindows(
                 tuple(map(max, windows.first, own.first)), tuple(map(min, windows.last, own.last))
             )
             found, stages = bound, len(bound._stages.start)
-            last_s = time.perf_counter() - started_s
+            expanding_s = expanded_s - started_s
+            narrowing_s = time.perf_counter() - expanded_s
             if windows.empty:
                 break
         return found

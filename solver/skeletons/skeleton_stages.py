@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from solver.ideals.ideals import membership, nested, packed_words
 from solver.reduce import UnitGraph
 from solver.skeletons.skeleton import Feeders, Skeleton
 from solver.skeletons.skeleton_loose import Loose
+from solver.skeletons.skeleton_memory import StageMemory
 
 _COLUMNS = 64
 """Ends whose stages are costed together."""
@@ -33,7 +34,7 @@ class Stages:
     load_ns : list of Floats, shape (n,)
         By class of devices: the least load without sends of wide values.
     held_bytes : Floats, shape (n,)
-        What kept units of the stage make it hold at least when it ends.
+        What kept units of the stage make it hold at least.
     remote_ns : list of Floats, shape (n,)
         By group of feeders: how much more the load is if none of their chains runs here.
     away_ns : list of Floats, shape (n,)
@@ -130,7 +131,7 @@ class StageCosts:
             holders = [place[unit] for unit in entry.units if unit in place]
             self._weights_bytes += entry.size_bytes * self.member[holders].any(axis=0)
         self.loose = Loose.of(skeleton, self.member, units.weights)
-        self._held = _held(units, place, self.member)
+        self._memory = StageMemory(units, skeleton, self.member)
         self.made: list[Bools] = [self.member[net.producer] for net in skeleton.wide]
         self._read: list[Ints] = [
             self.member[list(net.readers)].sum(axis=0, dtype=np.int64) for net in skeleton.wide
@@ -179,18 +180,21 @@ class StageCosts:
             least_ns = np.minimum(local, away)
             load = load + least_ns
             remote.append(away - least_ns)
-        held = self._held.table(starts, ends)
+        held = self._memory.at_end(starts, ends)
         loads = [
             load + (work[ends][None, :] - work[starts][:, None]) for work in self.class_work_ns
         ]
         fits &= np.minimum.reduce(loads) <= most_ns
         fits &= held <= most_bytes
         rows, columns = np.nonzero(fits)
+        peak = self._memory.held_bytes(starts[rows], ends[columns], held[rows, columns])
+        some = peak <= most_bytes
+        rows, columns, peak = rows[some], columns[some], peak[some]
         return Stages(
             starts[rows],
             ends[columns],
             [table[rows, columns] for table in loads],
-            held[rows, columns],
+            peak,
             [table[rows, columns] for table in remote],
             [
                 (amounts[ends[columns]] - amounts[starts[rows]]).astype(np.float64)
@@ -216,38 +220,6 @@ class StageCosts:
             local = local + arrives
             away = away + arrives * (between(self._read[index]) > 0)
         return local, away
-
-
-def _held(units: UnitGraph, place: Mapping[int, int], member: Bools) -> PairSum:
-    """Sum what a stage holds at its end at least: weights, what came in, what waits for others."""
-    held = PairSum(member)
-
-    def places(of_units: Iterable[int], producer: int = -1) -> tuple[int, ...]:
-        return tuple(sorted({place[unit] for unit in of_units if unit in place} - {producer}))
-
-    for entry in units.weights:
-        if holders := places(entry.units):
-            held.add_touched(Crossing(-1, holders, entry.size_bytes))
-    if units.problem.memory_model == "weights":
-        return held
-    for net in units.input_nets:
-        if readers := places(net.consumers):
-            held.add_touched(Crossing(-1, readers, net.held_bytes))
-    for net in units.nets:
-        producer = place.get(net.producer, -1)
-        if producer >= 0 and (readers := places(net.consumers, producer)):
-            held.add_received(Crossing(producer, readers, net.held_bytes))
-    outputs = [0] * len(place)
-    for storage in units.storages:
-        producer = place.get(storage.unit, -1)
-        if producer < 0:
-            continue
-        if storage.is_output:
-            outputs[producer] += storage.size_bytes
-        elif readers := places(storage.readers, producer):
-            held.add_sent(Crossing(producer, readers, storage.size_bytes))
-    held.add_units(outputs)
-    return held
 
 
 def blocks(ends: Indices) -> list[Indices]:

@@ -1,0 +1,95 @@
+"""What stages of a skeleton hold at least."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from solver.ideals.ideal_costs import Bools, Crossing, Floats, Indices, PairSum
+from solver.ideals.ideal_memory import StagePeaks
+from solver.ideals.ideals import DROPPED, Blocks
+from solver.reduce import UnitGraph
+from solver.skeletons.skeleton import Skeleton
+
+_MOST_PEAKS = 1_500_000
+"""Stages whose peaks are looked at, which takes some microseconds for each; of others, the end."""
+
+
+class StageMemory:
+    """Least memory of stages, of which the kept units are known.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    skeleton : Skeleton
+    member : Bools, shape (places, ideals)
+
+    Notes
+    -----
+    Proof. Memory is the weights, graph inputs and received values of a stage S, and the largest
+    sum of storages while one of its operators runs. Let K be the kept units of S. Each term only
+    grows with S: a value that K reads and S does not make is received by S; what S makes beside K
+    counts for nothing here, nor does what waits for units that are not kept. A storage that K makes
+    is there from its first to its last position whatever else S runs, and to the end of the stage
+    if it waits for a unit outside S; a kept unit outside K is one. ∎
+    """
+
+    def __init__(self, units: UnitGraph, skeleton: Skeleton, member: Bools) -> None:
+        self._member = member
+        self._place = {unit: number for number, unit in enumerate(skeleton.units)}
+        self._kept_bytes, self._waiting_bytes = PairSum(member), PairSum(member)
+        for entry in units.weights:
+            self._touched(entry.units, entry.size_bytes)
+        self._peaks: StagePeaks | None = None
+        self._left = _MOST_PEAKS
+        if units.problem.memory_model == "weights":
+            return
+        for net in units.input_nets:
+            self._touched(net.consumers, net.held_bytes)
+        for net in units.nets:
+            producer = self._place.get(net.producer, DROPPED)
+            if producer != DROPPED and (readers := self._places(net.consumers, producer)):
+                self._kept_bytes.add_received(Crossing(producer, readers, net.held_bytes))
+        outputs = [0] * len(self._place)
+        for storage in units.storages:
+            producer = self._place.get(storage.unit, DROPPED)
+            if producer == DROPPED:
+                continue
+            if storage.is_output:
+                outputs[producer] += storage.size_bytes
+            elif readers := self._places(storage.readers, producer):
+                self._waiting_bytes.add_sent(Crossing(producer, readers, storage.size_bytes))
+        self._waiting_bytes.add_units(outputs)
+        places = tuple(self._place.get(unit, DROPPED) for unit in range(len(units)))
+        blocks = Blocks(len(self._place), places, skeleton.edges, (), frozenset())
+        self._peaks = StagePeaks(units, blocks)
+
+    def _places(self, units: Iterable[int], producer: int = DROPPED) -> tuple[int, ...]:
+        found = {self._place[unit] for unit in units if unit in self._place}
+        return tuple(sorted(found - {producer}))
+
+    def _touched(self, units: Iterable[int], size_bytes: int) -> None:
+        if places := self._places(units):
+            self._kept_bytes.add_touched(Crossing(DROPPED, places, size_bytes))
+
+    def at_end(self, starts: Indices, ends: Indices) -> Floats:
+        """Return what is held when a stage ends, for every start (row) and end (column)."""
+        return self._kept_bytes.table(starts, ends) + self._waiting_bytes.table(starts, ends)
+
+    def held_bytes(self, starts: Indices, ends: Indices, at_end: Floats) -> Floats:
+        """Return what is held at most in the stages from each start to the end at the same place.
+
+        Parameters
+        ----------
+        starts, ends : Indices, shape (n,)
+        at_end : Floats, shape (n,)
+            What is held when they end, which is all that is looked at once there were many.
+        """
+        self._left -= len(starts)
+        if self._peaks is None or self._left < 0:
+            return at_end
+        inside = self._member[:, ends] & ~self._member[:, starts]
+        peaks = self._peaks.peak_bytes(inside) + self._kept_bytes.at(starts, ends)
+        result: Floats = np.maximum(at_end, peaks)
+        return result
