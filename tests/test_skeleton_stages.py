@@ -41,7 +41,8 @@ def assert_no_stage_costs_less(problem, seed):
     times = least_times_ns(units)
     skeleton = Skeleton.of(units, times, len(problem.devices), MOST_WIDE_NETS)
     classes = sorted({device.device_class for device in problem.devices})
-    costs = StageCosts(units, skeleton, classes)
+    rooms = [*map(float, range(40)), 1e18]
+    costs = StageCosts(units, skeleton, classes, rooms)
     rng = random.Random(seed)
     compared = 0
     for _ in range(20):
@@ -60,9 +61,7 @@ def assert_no_stage_costs_less(problem, seed):
                 int(np.flatnonzero((costs.member == ideal[:, None]).all(axis=0))[0])
                 for ideal in (before, done)
             )
-            found = costs.into(
-                np.array([end]), np.arange(costs.count), most_ns=10**6, most_bytes=1e18
-            )
+            found = costs.into(np.array([end]), np.arange(costs.count), most_ns=10**6)
             (row,) = np.flatnonzero(found.start == start)
             (usage,) = (entry for entry in evaluation.usage if entry.device == stage.device)
             number = classes.index(problem.device_of[stage.device].device_class)
@@ -95,11 +94,11 @@ def test_stages_of_a_chain_hold_what_the_evaluator_says(seed):
     units = condense(chain)
     skeleton = Skeleton.of(units, least_times_ns(units), 3, 0)
     assert len(skeleton.units) == 8
-    costs = StageCosts(units, skeleton, ["default"])
+    costs = StageCosts(units, skeleton, ["default"], [*map(float, range(1000))])
     for first in range(8):
         for last in range(first + 1, 9):
             ends = np.array([last]), np.array([first])
-            (held,) = costs.into(*ends, most_ns=10**6, most_bytes=1e18).held_bytes
+            (held,) = costs.into(*ends, most_ns=10**6).held_bytes
             plan = PartitionPlan.from_assignment(
                 chain, {f"op{i}": "abc"[(i >= first) + (i >= last)] for i in range(8)}
             )

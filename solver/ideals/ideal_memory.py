@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from solver.arrays import Ints
-from solver.ideals.ideal_costs import Bools
+from solver.ideals.ideal_costs import Bools, Floats
 from solver.ideals.ideals import DROPPED, Blocks
 from solver.reduce import UnitGraph
 
@@ -49,11 +49,21 @@ class StagePeaks:
         waiting, reader = pairs[:, elsewhere]
         self._waits = tuple((holding, reader[rows]) for holding, rows in _turns(waiting))
 
-    def passing_bytes(self) -> Ints:
-        """Return the most, by block, that is held while one of its operators runs, and then leaves.
+    def passing_bytes(self, member: Bools) -> tuple[Floats, Floats]:
+        """Return the most that passes within each ideal, and the most that does outside it.
 
-        In a stage an operator finds no more than that and what waits for the end of the stage:
-        whatever else a stage holds leaves when it does if all blocks are one stage.
+        That is what is held while an operator runs, and then leaves. In a stage an operator finds
+        no more than that and what waits for the end of the stage: whatever else a stage holds
+        leaves when it does if all blocks are one stage. So the less of what passes within its end
+        and outside its start is room enough.
+
+        Parameters
+        ----------
+        member : Bools, shape (blocks, ideals)
+
+        Returns
+        -------
+        within, outside : Floats, shape (ideals,)
         """
         change = np.zeros(len(self._block_of_operator) + 1, dtype=np.int64)
         size_bytes = np.where(self._stays, 0, self._size_bytes[:, 0])
@@ -61,7 +71,11 @@ class StagePeaks:
         np.add.at(change, self._end, -size_bytes)
         most = np.zeros(self._count + 1, dtype=np.int64)
         np.maximum.at(most, self._block_of_operator, np.cumsum(change[:-1]))
-        return most[:-1]
+        within, outside = np.zeros(member.shape[1]), np.zeros(member.shape[1])
+        for passing, row in zip(most[:-1].astype(np.float64), member, strict=True):
+            np.maximum(within, passing * row, out=within)
+            np.maximum(outside, passing * ~row, out=outside)
+        return within, outside
 
     def peak_bytes(self, inside: Bools) -> Ints:
         """Return the peak of each stage, given which blocks (rows) each stage (column) has."""

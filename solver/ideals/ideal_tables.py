@@ -296,12 +296,7 @@ class StageTables:
                 self._waiting.add_sent(crossing)
         self._waiting.add_units(waiting)
         self._allocated.add_units(everything)
-        passing = self._peaks.passing_bytes().astype(np.float64)
-        within, after = np.zeros(self.count), np.zeros(self.count)
-        for size_bytes, row in zip(passing, self.member, strict=True):
-            np.maximum(within, size_bytes * row, out=within)
-            np.maximum(after, size_bytes * ~row, out=after)
-        self._passing_within, self._passing_after = within, after
+        self._passing_within, self._passing_after = self._peaks.passing_bytes(self.member)
 
     # -- pairs of ideals ------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ at least is known by :class:`Feeders`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -230,7 +230,7 @@ class _Builder:
         self, kept: list[int], ideals: list[int], most: int
     ) -> tuple[list[int], list[int]]:
         """Keep producers of wide values as well, the dearest first, while ideals stay few."""
-        wide = [net for net in self._wide_nets() if self.units.nets[net].producer not in kept]
+        wide = [net for net in self._wide_nets(kept) if self.units.nets[net].producer not in kept]
         for net in wide[:most]:
             more = sorted({*kept, self.units.nets[net].producer})
             found = self.listed(more)
@@ -238,22 +238,28 @@ class _Builder:
                 kept, ideals = more, found
         return kept, ideals
 
-    def _wide_nets(self) -> list[int]:
-        """Return the nets with readers far apart, those that cost most first."""
+    def _wide_nets(self, kept: Collection[int]) -> list[int]:
+        """Return the nets with far or many loose readers, those that cost most first."""
         found: list[tuple[int, int]] = []
         for index, net in enumerate(self.units.nets):
             ends = [self.latest[unit] for unit in net.consumers]
             if len(ends) < _FEW or not self.net_times_ns[index]:
                 continue
-            if max(ends) - min(ends) > self.average_ns // 2:
+            loose = sum(unit not in kept for unit in net.consumers)
+            is_fed = net.producer in kept and loose >= _FEW
+            if is_fed or max(ends) - min(ends) > self.average_ns // 2:
                 found.append((-self.net_times_ns[index] * len(ends), index))
         return [index for _, index in sorted(found)[:MOST_WIDE_NETS]]
 
     def skeleton(self, kept: list[int], ideals: list[int]) -> Skeleton:
         place = {unit: number for number, unit in enumerate(kept)}
-        wide = [net for net in self._wide_nets() if self.units.nets[net].producer in place]
+        wide = [net for net in self._wide_nets(place) if self.units.nets[net].producer in place]
         number_of = {net: number for number, net in enumerate(wide)}
         chains, chained = self._chains(place, number_of)
+        loose = set(range(len(self.units))) - chained - set(kept)
+        derived = self._derived(loose, {*kept} - {self.units.nets[net].producer for net in wide})
+        after = self._nearest(range(len(self.units) - 1, -1, -1), self.successors, kept)
+        supply_ns = self._supply(kept, loose - derived.keys(), after, number_of, chains)
         groups = sorted(chains, key=lambda key: (-len(chains[key]), key))
         owner: dict[int, int] = {}
         for group, inputs in enumerate(groups):
@@ -263,9 +269,6 @@ class _Builder:
             if net not in owner:
                 owner[net] = len(groups)
                 groups.append((net,))
-        loose = set(range(len(self.units))) - chained - set(kept)
-        derived = self._derived(loose, {*kept} - {self.units.nets[net].producer for net in wide})
-        after = self._nearest(range(len(self.units) - 1, -1, -1), self.successors, kept)
         return Skeleton(
             units=tuple(kept),
             edges=tuple(self.edges_between(kept)),
@@ -291,7 +294,7 @@ class _Builder:
                 if index not in number_of and entry.producer in place and self.net_times_ns[index]
                 if (local := self._local(index, place, derived)).readers
             ),
-            supply_ns=self._supply(kept, loose - derived.keys(), after),
+            supply_ns=supply_ns,
             before=self._nearest(range(len(self.units)), self.predecessors, kept),
             after=after,
         )
@@ -339,18 +342,42 @@ class _Builder:
         return LocalNet(producer, tuple(sorted(readers - {producer})), time_ns)
 
     def _supply(
-        self, kept: Sequence[int], loose: set[int], after: Sequence[Sequence[int]]
+        self,
+        kept: Sequence[int],
+        loose: set[int],
+        after: Sequence[Sequence[int]],
+        number_of: Mapping[int, int],
+        chains: dict[tuple[int, ...], list[tuple[int, int, int]]],
     ) -> tuple[int, ...]:
-        """Charge every loose unit to the last of the nearest kept units after it."""
+        """Charge every loose unit to the last of the nearest kept units after it.
+
+        Those of a reader that get a wide value from outside are one more chain of that value: a
+        device either runs one of them that reads it, or receives what others make of it.
+        """
         charged: dict[int, list[int]] = {}
         for unit in sorted(loose):
             if after[unit]:
                 charged.setdefault(after[unit][-1], []).append(unit)
         result = [0] * len(kept)
+        nothing = [0] * len(self.units)
         for place, supplied in charged.items():
-            result[place] = supply_ns(
-                self.units, self.net_times_ns, self.work, supplied, kept[place]
+            reader = kept[place]
+            least_ns = supply_ns(self.units, self.net_times_ns, self.work, supplied, reader)
+            heads = {
+                net: set(supplied).intersection(self.units.nets[net].consumers) for net in number_of
+            }
+            net = max(
+                heads, key=lambda net: (len(heads[net]) > 0, self.net_times_ns[net]), default=-1
             )
+            remote_ns = 0
+            if net >= 0 and heads[net]:
+                remote_ns = supply_ns(
+                    self.units, self.net_times_ns, nothing, supplied, reader, heads[net]
+                )
+            if remote_ns:
+                chains.setdefault((number_of[net],), []).append((place, least_ns, remote_ns))
+            else:
+                result[place] = least_ns
         return tuple(result)
 
     def _kept_readers(self, net: int, place: dict[int, int]) -> tuple[int, ...]:

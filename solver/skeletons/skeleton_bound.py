@@ -39,6 +39,9 @@ _SIZES = ((16, 0), (8, 0), (8, 2), (8, MOST_WIDE_NETS), (8, 3))
 are kept; each gives windows to the next."""
 _MOST_EXPECTED = 50_000_000
 """Most stages that a larger skeleton is expected to have, counted once for each slot."""
+_MOST_STEPS = 300_000_000
+"""The same, counted once for each device that each set of others may have beside it: a program
+takes a second or two for so many, and nothing ends it before."""
 _LEAST_SHARE = 0.5
 """A skeleton with less of all work says hardly more than the average load."""
 _MOST_BORDER_IDEALS = 1_500
@@ -130,7 +133,7 @@ class SkeletonBound:
         self._classes = sorted({device.device_class for device in units.problem.devices})
         self._set_kinds(units.problem.devices)
         self.skeleton = skeleton
-        self.costs = StageCosts(units, skeleton, self._classes)
+        self.costs = StageCosts(units, skeleton, self._classes, [room for _, room in self._kinds])
         self._stages = self._expand(windows)
 
     @classmethod
@@ -161,7 +164,10 @@ class SkeletonBound:
                 break
             if found is not None:
                 growth = len(skeleton.ideals) / len(found.skeleton.ideals)
-                if growth <= 1 or stages * growth**2 * slots > _MOST_EXPECTED:
+                expected = stages * growth**2
+                if growth <= 1 or expected * slots > _MOST_EXPECTED:
+                    continue
+                if expected * sum(map(len, found._sets.larger)) > _MOST_STEPS:
                     continue
                 # Narrower windows leave fewer stages of each ideal.
                 if started_s + expanding_s * growth + narrowing_s > end_s:
@@ -236,7 +242,6 @@ class SkeletonBound:
         costs = self.costs
         low, high = self._borders(windows)
         self._at_border = [(low <= border) & (border <= high) for border in range(self.slots + 1)]
-        most_bytes = max(memory for _, memory in self._kinds)
         rest = Rest.nothing(len(costs.made), self._at_border[-1])
         rest.end(costs.loose)
         expanded = np.zeros(costs.count, dtype=np.bool_)
@@ -248,7 +253,7 @@ class SkeletonBound:
                 cells += len(block) * len(starts)
                 if cells > MOST_CELLS or kept > MOST_STAGES or self._is_late:
                     raise TooMuchWork
-                part = costs.into(block, starts, self.ceiling_ns, most_bytes)
+                part = costs.into(block, starts, self.ceiling_ns)
                 kept += len(part.start)
                 parts.append(part)
             expanded |= rest.reached

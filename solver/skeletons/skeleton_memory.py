@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -24,6 +24,8 @@ class StageMemory:
     units : UnitGraph
     skeleton : Skeleton
     member : Bools, shape (places, ideals)
+    rooms : sequence of float
+        The memory of each kind of devices.
 
     Notes
     -----
@@ -35,8 +37,10 @@ class StageMemory:
     if it waits for a unit outside S; a kept unit outside K is one. ∎
     """
 
-    def __init__(self, units: UnitGraph, skeleton: Skeleton, member: Bools) -> None:
-        self._member = member
+    def __init__(
+        self, units: UnitGraph, skeleton: Skeleton, member: Bools, rooms: Sequence[float]
+    ) -> None:
+        self._member, self._rooms = member, np.array(rooms)
         self._place = {unit: number for number, unit in enumerate(skeleton.units)}
         self._kept_bytes, self._waiting_bytes = PairSum(member), PairSum(member)
         for entry in units.weights:
@@ -64,6 +68,7 @@ class StageMemory:
         places = tuple(self._place.get(unit, DROPPED) for unit in range(len(units)))
         blocks = Blocks(len(self._place), places, skeleton.edges, (), frozenset())
         self._peaks = StagePeaks(units, blocks)
+        self._within, self._outside = self._peaks.passing_bytes(member)
 
     def _places(self, units: Iterable[int], producer: int = DROPPED) -> tuple[int, ...]:
         found = {self._place[unit] for unit in units if unit in self._place}
@@ -80,16 +85,25 @@ class StageMemory:
     def held_bytes(self, starts: Indices, ends: Indices, at_end: Floats) -> Floats:
         """Return what is held at most in the stages from each start to the end at the same place.
 
+        Peaks are looked at where some kind of devices has room for the end, and perhaps no more.
+
         Parameters
         ----------
         starts, ends : Indices, shape (n,)
         at_end : Floats, shape (n,)
-            What is held when they end, which is all that is looked at once there were many.
+            What is held when they end.
         """
-        self._left -= len(starts)
-        if self._peaks is None or self._left < 0:
+        if self._peaks is None:
             return at_end
+        passing = np.minimum(self._outside[starts], self._within[ends])
+        left = self._rooms - at_end[:, None]
+        unknown = np.flatnonzero(((left >= 0) & (left < passing[:, None])).any(axis=1))
+        self._left -= len(unknown)
+        if self._left < 0:
+            return at_end
+        starts, ends = starts[unknown], ends[unknown]
         inside = self._member[:, ends] & ~self._member[:, starts]
         peaks = self._peaks.peak_bytes(inside) + self._kept_bytes.at(starts, ends)
-        result: Floats = np.maximum(at_end, peaks)
+        result = at_end.copy()
+        result[unknown] = np.maximum(at_end[unknown], peaks)
         return result

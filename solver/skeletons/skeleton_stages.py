@@ -70,6 +70,8 @@ class StageCosts:
     skeleton : Skeleton
     classes : sequence of str
         The classes of devices.
+    rooms : sequence of float
+        How much memory devices have.
 
     Attributes
     ----------
@@ -100,6 +102,7 @@ class StageCosts:
         units: UnitGraph,
         skeleton: Skeleton,
         classes: Sequence[str],
+        rooms: Sequence[float],
     ) -> None:
         self.skeleton = skeleton
         kept = skeleton.units
@@ -131,7 +134,8 @@ class StageCosts:
             holders = [place[unit] for unit in entry.units if unit in place]
             self._weights_bytes += entry.size_bytes * self.member[holders].any(axis=0)
         self.loose = Loose.of(skeleton, self.member, units.weights)
-        self._memory = StageMemory(units, skeleton, self.member)
+        self._most_bytes = max(rooms)
+        self._memory = StageMemory(units, skeleton, self.member, rooms)
         self.made: list[Bools] = [self.member[net.producer] for net in skeleton.wide]
         self._read: list[Ints] = [
             self.member[list(net.readers)].sum(axis=0, dtype=np.int64) for net in skeleton.wide
@@ -153,15 +157,14 @@ class StageCosts:
         result: Bools = self._read[net][stages.end] > self._read[net][stages.start]
         return result
 
-    def into(self, ends: Indices, starts: Indices, most_ns: int, most_bytes: float) -> Stages:
-        """Return the stages from `starts` to `ends` within a load and a memory.
+    def into(self, ends: Indices, starts: Indices, most_ns: int) -> Stages:
+        """Return the stages from `starts` to `ends` within a load that fit some device.
 
         Parameters
         ----------
         ends, starts : Indices
             Ascending, as all are by work.
         most_ns : int
-        most_bytes : float
         """
         least = self.work_ns[starts]
         low = int(np.searchsorted(least, self.work_ns[ends[0]] - most_ns))
@@ -185,10 +188,10 @@ class StageCosts:
             load + (work[ends][None, :] - work[starts][:, None]) for work in self.class_work_ns
         ]
         fits &= np.minimum.reduce(loads) <= most_ns
-        fits &= held <= most_bytes
+        fits &= held <= self._most_bytes
         rows, columns = np.nonzero(fits)
         peak = self._memory.held_bytes(starts[rows], ends[columns], held[rows, columns])
-        some = peak <= most_bytes
+        some = peak <= self._most_bytes
         rows, columns, peak = rows[some], columns[some], peak[some]
         return Stages(
             starts[rows],

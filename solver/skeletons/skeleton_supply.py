@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
 
 import networkx as nx
 
@@ -15,6 +16,7 @@ def supply_ns(
     work_ns: Sequence[int],
     supplied: Sequence[int],
     reader: int,
+    elsewhere: Collection[int] = (),
 ) -> int:
     """Return the least time that the device of a reader spends on the units that it depends on.
 
@@ -28,6 +30,8 @@ def supply_ns(
     supplied : sequence of int
         Units that nobody else is charged for.
     reader : int
+    elsewhere : collection of int
+        Units of `supplied` that the device runs none of.
 
     Returns
     -------
@@ -47,7 +51,8 @@ def supply_ns(
     graph.add_nodes_from((reader, "sink"))
     inside = {*supplied, reader}
     for unit in supplied:
-        graph.add_edge(unit, "sink", capacity=work_ns[unit])
+        capacity = math.inf if unit in elsewhere else work_ns[unit]
+        graph.add_edge(unit, "sink", capacity=capacity)
     for index, net in enumerate(units.nets):
         readers = inside.intersection(net.consumers)
         if net.producer in inside and readers:
