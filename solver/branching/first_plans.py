@@ -47,13 +47,13 @@ _PRICES_SHARE = 0.1
 _MANY_ORDERS_PRICES_SHARE = 0.3
 """Of the time left, at most this much goes into the bound by prices; the other where no model of a
 single order says anything of all plans."""
-_IDEALS_SHARE = 0.35
+_IDEALS_SHARE = 0.5
 """Of the time left, at most this much goes into listing stages between ideals."""
-_IDEALS_BOUND_SHARE = 0.65
+_IDEALS_BOUND_SHARE = 0.8
 """At most this much goes into that and the bound from them."""
 _WIDE_PERMILLE = 20
 """Models close smaller gaps before such sub-solves are worth their time."""
-_BORDERS_SHARE = 0.35
+_BORDERS_SHARE = 0.2
 """Of the time left, at most this much goes into sub-solves of all borders at once."""
 _NEIGHBOURHOODS_S = 6.0
 _NEIGHBOURHOODS = 40
@@ -126,6 +126,11 @@ class FirstPlans:
             self._bounds.price_devices(value, self._budget.deadline_s(share))
         if value is None or self._budget.is_used_up:
             return
+        if self._restated.is_large:
+            # The better the plan, the fewer stages need be listed.
+            self._improve_borders()
+            value = self._incumbent.value(0)
+            assert value is not None
         if many_orders or (self._restated.is_large and not parts_say_more):
             self._bounds.look_at_ideals(
                 value,
@@ -134,7 +139,6 @@ class FirstPlans:
             )
         if not self._restated.is_large:
             return
-        self._improve_borders()
         # Where moves gain next to nothing, sub-solves seldom gain more.
         if before is None or value <= before * (1000 - _NEAR_PERMILLE) // 1000:
             self._improve_by_neighbourhoods(target)

@@ -26,6 +26,8 @@ class StageMemory:
     member : Bools, shape (places, ideals)
     rooms : sequence of float
         The memory of each kind of devices.
+    spare : int
+        Bytes of what may be held beside, in the room that stages leave.
 
     Notes
     -----
@@ -38,9 +40,14 @@ class StageMemory:
     """
 
     def __init__(
-        self, units: UnitGraph, skeleton: Skeleton, member: Bools, rooms: Sequence[float]
+        self,
+        units: UnitGraph,
+        skeleton: Skeleton,
+        member: Bools,
+        rooms: Sequence[float],
+        spare: int,
     ) -> None:
-        self._member, self._rooms = member, np.array(rooms)
+        self._member, self._rooms, self._spare = member, np.array(rooms), spare
         self._place = {unit: number for number, unit in enumerate(skeleton.units)}
         self._kept_bytes, self._waiting_bytes = PairSum(member), PairSum(member)
         for entry in units.weights:
@@ -97,7 +104,9 @@ class StageMemory:
             return at_end
         passing = np.minimum(self._outside[starts], self._within[ends])
         left = self._rooms - at_end[:, None]
-        unknown = np.flatnonzero(((left >= 0) & (left < passing[:, None])).any(axis=1))
+        # Little that passes leaves nearly as much room for the rest.
+        needed = passing + np.where(2 * passing >= self._spare, self._spare, 0)
+        unknown = np.flatnonzero(((left >= 0) & (left < needed[:, None])).any(axis=1))
         self._left -= len(unknown)
         if self._left < 0:
             return at_end

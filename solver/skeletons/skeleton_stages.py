@@ -134,8 +134,8 @@ class StageCosts:
             holders = [place[unit] for unit in entry.units if unit in place]
             self._weights_bytes += entry.size_bytes * self.member[holders].any(axis=0)
         self.loose = Loose.of(skeleton, self.member, units.weights)
+        self._memory = StageMemory(units, skeleton, self.member, rooms, self.loose.total)
         self._most_bytes = max(rooms)
-        self._memory = StageMemory(units, skeleton, self.member, rooms)
         self.made: list[Bools] = [self.member[net.producer] for net in skeleton.wide]
         self._read: list[Ints] = [
             self.member[list(net.readers)].sum(axis=0, dtype=np.int64) for net in skeleton.wide
