@@ -71,3 +71,30 @@ def test_no_skeleton_of_a_wide_layer():
     )
     _, skeleton = skeleton_of(problem)
     assert skeleton is None
+
+
+def test_what_a_reader_needs_of_a_wide_value_is_a_chain_of_it():
+    """Projections by weights that are cut first, as those of attention over an encoder are."""
+    operators = [Operator("encoder", 50, transfer_ns=9)]
+    for layer in range(6):
+        before = f"layer{layer - 1}" if layer else "encoder"
+        operators += [
+            Operator(f"weights{layer}", 0, transfer_ns=1),
+            Operator(f"project{layer}", 2, ("encoder", f"weights{layer}"), transfer_ns=20),
+            Operator(f"key{layer}", 1, (f"project{layer}",), transfer_ns=7),
+            Operator(f"value{layer}", 1, (f"project{layer}",), transfer_ns=6),
+            Operator(f"layer{layer}", 100, (before, f"key{layer}", f"value{layer}"), transfer_ns=3),
+        ]
+    devices = [Device("d0"), Device("d1"), Device("d2")]
+    problem = PartitionProblem(operators=operators, devices=devices, interconnect=LINK)
+    units, skeleton = skeleton_of(problem)
+    names = [problem.operators[units.members[unit][0]].name for unit in skeleton.units]
+    (feeders,) = (group for group in skeleton.feeders if group.readers)
+    assert [names[skeleton.wide[net].producer] for net in feeders.inputs] == ["encoder"]
+    for reader, work_ns, remote_ns in zip(
+        feeders.readers, feeders.work_ns, feeders.remote_ns, strict=True
+    ):
+        assert names[reader].startswith("layer")
+        # Project, key and value here, or the two received.
+        assert (work_ns, remote_ns) == (4, 13)
+    assert len(feeders.readers) >= 4

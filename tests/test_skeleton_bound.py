@@ -60,11 +60,18 @@ def decoder(seed, layers, devices=3):
             head = (f"layer{split - 1}",)
         feeders: tuple[str, ...] = ()
         if rng.random() < 0.8 and head:
-            operators.append(operator(f"feed{layer}", 3, *head))
+            own: tuple[str, ...] = ()
+            if rng.random() < 0.3:
+                operators.append(operator(f"own{layer}", 2))
+                own = (f"own{layer}",)
+            operators.append(operator(f"feed{layer}", 3, *head, *own))
             feeders = (f"feed{layer}",)
             if rng.random() < 0.3:
                 operators.append(operator(f"copy{layer}", 2, *feeders))
                 feeders = (f"copy{layer}",)
+            elif rng.random() < 0.3:
+                operators += [operator(f"{name}{layer}", 2, *feeders) for name in ("key", "value")]
+                feeders = (f"key{layer}", f"value{layer}")
         elif rng.random() < 0.5:
             feeders = head[:1]
         operators.append(operator(f"layer{layer}", 12, *dict.fromkeys((*before, *feeders))))

@@ -32,6 +32,9 @@ _FEW = 3
 class Feeders:
     """Chains of units beside the skeleton that read the same wide values, each for one reader.
 
+    All units that a reader is charged for count as a chain if one of them, the head, reads such a
+    value (:meth:`_Builder._supply`).
+
     Attributes
     ----------
     inputs : tuple of int
@@ -39,9 +42,9 @@ class Feeders:
     readers : tuple of int
         Place in the skeleton of the unit that reads the end of each chain.
     work_ns : tuple of int
-        Work of each chain on the fastest class.
+        Work of each chain on the fastest class, or the least time that its reader spends on it.
     remote_ns : tuple of int
-        The least time to receive a value from within the chain or from its end.
+        The least time to receive what others make of the chain, its head among them.
     """
 
     inputs: tuple[int, ...]
@@ -351,34 +354,36 @@ class _Builder:
     ) -> tuple[int, ...]:
         """Charge every loose unit to the last of the nearest kept units after it.
 
-        Those of a reader that get a wide value from outside are one more chain of that value: a
-        device either runs one of them that reads it, or receives what others make of it.
+        Those of a reader, one of which reads a wide value, are one more chain of that value.
         """
         charged: dict[int, list[int]] = {}
         for unit in sorted(loose):
             if after[unit]:
                 charged.setdefault(after[unit][-1], []).append(unit)
         result = [0] * len(kept)
-        nothing = [0] * len(self.units)
         for place, supplied in charged.items():
-            reader = kept[place]
-            least_ns = supply_ns(self.units, self.net_times_ns, self.work, supplied, reader)
-            heads = {
-                net: set(supplied).intersection(self.units.nets[net].consumers) for net in number_of
-            }
-            net = max(
-                heads, key=lambda net: (len(heads[net]) > 0, self.net_times_ns[net]), default=-1
-            )
+            least_ns = supply_ns(self.units, self.net_times_ns, self.work, supplied, kept[place])
+            net, head = self._head(supplied, number_of)
             remote_ns = 0
-            if net >= 0 and heads[net]:
+            if head is not None:
+                nothing = [0] * len(self.units)
                 remote_ns = supply_ns(
-                    self.units, self.net_times_ns, nothing, supplied, reader, heads[net]
+                    self.units, self.net_times_ns, nothing, supplied, kept[place], (head,)
                 )
             if remote_ns:
                 chains.setdefault((number_of[net],), []).append((place, least_ns, remote_ns))
             else:
                 result[place] = least_ns
         return tuple(result)
+
+    def _head(self, supplied: Sequence[int], wide: Collection[int]) -> tuple[int, int | None]:
+        """Return the dearest wide net that a single one of some units reads, and that unit."""
+        inside = frozenset(supplied)
+        for net in sorted(wide, key=lambda net: -self.net_times_ns[net]):
+            readers = inside.intersection(self.units.nets[net].consumers)
+            if len(readers) == 1:
+                return net, min(readers)
+        return -1, None
 
     def _kept_readers(self, net: int, place: dict[int, int]) -> tuple[int, ...]:
         entry = self.units.nets[net]

@@ -91,7 +91,13 @@ class StageCosts:
     from chain to chain, as every value in one has a single reader, and from all others above. So d
     spends at least the less of "the inputs, and for each chain the less of its work and its
     receive" and "the receives of all chains". An input that some kept unit of S reads is received
-    either way. If an input is read by several groups, one of them is charged. ∎
+    either way. If an input is read by several groups, one of them is charged.
+
+    All that a reader is charged for is such a chain, too, if a single unit of it, the head, reads
+    an input. If d runs the head, it receives the input or makes it, and spends the minimum cut of
+    :func:`solver.skeletons.skeleton_supply.supply_ns`. If not, it receives the values of a cut
+    between the head and the reader, and the head's device sends those of one: each is at least the
+    minimum cut of receives alone. ∎
 
     Sends of a wide value, to as many devices as run a reader of it, are added by whoever knows
     which stages follow (:class:`solver.skeletons.skeleton_bound.SkeletonBound`).
