@@ -53,7 +53,7 @@ _IDEALS_BOUND_SHARE = 0.8
 """At most this much goes into that and the bound from them."""
 _WIDE_PERMILLE = 20
 """Models close smaller gaps before such sub-solves are worth their time."""
-_BORDERS_SHARE = 0.2
+_BORDERS_SHARE = 0.3
 """Of the time left, at most this much goes into sub-solves of all borders at once."""
 _NEIGHBOURHOODS_S = 6.0
 _NEIGHBOURHOODS = 40
