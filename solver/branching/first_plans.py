@@ -17,6 +17,7 @@ from solver.cuts import is_hand_made
 from solver.evaluate import evaluate
 from solver.greedy import solve_greedy
 from solver.improving.border_search import improve_borders, plan_near
+from solver.improving.cheap_borders import plan_at_cheap_borders
 from solver.improving.neighbourhoods import improve_by_neighbourhoods
 from solver.improving.order_search import search_orders
 from solver.local_search import first_incumbents
@@ -34,6 +35,9 @@ _WITHOUT_HOST_SHARE = 0.4
 """Of the time left, at most this much goes into plans without a host."""
 _ORDERS_SHARE = 0.15
 """Of the time left, at most this much goes into cuts of several orders."""
+_CHEAP_BORDERS_S = 5.0
+_CHEAP_BORDERS_SHARE = 0.1
+"""At most so many seconds, and this much of the time left, go into plans between cheap borders."""
 _LOCAL_SEARCH_SHARE = 0.12
 """Of the time left, at most this much goes into local search, and as much into sub-solves."""
 _FEW_MOVES_PER_UNIT = 100
@@ -107,6 +111,7 @@ class FirstPlans:
             self._baselines,
             self._plan_without_host,
             self._cut_of_orders,
+            self._plan_at_cheap_borders,
         ):
             for plan in source():
                 # Only such plans are hints for the model of the simplified problem.
@@ -255,6 +260,28 @@ class FirstPlans:
             )
             if plan is not None:
                 yield plan
+
+    def _plan_at_cheap_borders(self) -> Iterator[PartitionPlan]:
+        """Yield the best plan of those that end stages where little crosses.
+
+        Host-staged cells of convolutions are cut as well along orders, and this takes a second.
+        """
+        problem = self._problem
+        if (
+            problem.interconnect.charging != "peer_to_peer"
+            or not self._restated.is_large
+            or self._budget.is_used_up
+        ):
+            return
+        limit_s = None
+        if not self._limits.deterministic:
+            limit_s = _CHEAP_BORDERS_S
+            if self._budget.remaining_s is not None:
+                limit_s = min(limit_s, _CHEAP_BORDERS_SHARE * self._budget.remaining_s)
+        limits = replace(self._limits, time_limit_s=limit_s, on_progress=None)
+        plan = plan_at_cheap_borders(self._restated.units, limits)
+        if plan is not None:
+            yield plan
 
     def _look_at_parts(self) -> bool:
         """Bound what parts of the graph cost, and what surrounds the incumbent's largest load.
