@@ -354,7 +354,8 @@ class _Builder:
     ) -> tuple[int, ...]:
         """Charge every loose unit to the last of the nearest kept units after it.
 
-        Those of a reader, one of which reads a wide value, are one more chain of that value.
+        Those of a reader, one of which reads a wide value, are one more chain of that value
+        instead, and are added to `chains`.
         """
         charged: dict[int, list[int]] = {}
         for unit in sorted(loose):
@@ -363,27 +364,26 @@ class _Builder:
         result = [0] * len(kept)
         for place, supplied in charged.items():
             least_ns = supply_ns(self.units, self.net_times_ns, self.work, supplied, kept[place])
-            net, head = self._head(supplied, number_of)
-            remote_ns = 0
-            if head is not None:
+            result[place] = least_ns
+            if found := self._head(supplied, number_of):
+                net, head = found
                 nothing = [0] * len(self.units)
                 remote_ns = supply_ns(
                     self.units, self.net_times_ns, nothing, supplied, kept[place], (head,)
                 )
-            if remote_ns:
-                chains.setdefault((number_of[net],), []).append((place, least_ns, remote_ns))
-            else:
-                result[place] = least_ns
+                if remote_ns:
+                    chains.setdefault((number_of[net],), []).append((place, least_ns, remote_ns))
+                    result[place] = 0
         return tuple(result)
 
-    def _head(self, supplied: Sequence[int], wide: Collection[int]) -> tuple[int, int | None]:
+    def _head(self, supplied: Sequence[int], wide: Collection[int]) -> tuple[int, int] | None:
         """Return the dearest wide net that a single one of some units reads, and that unit."""
         inside = frozenset(supplied)
         for net in sorted(wide, key=lambda net: -self.net_times_ns[net]):
             readers = inside.intersection(self.units.nets[net].consumers)
             if len(readers) == 1:
                 return net, min(readers)
-        return -1, None
+        return None
 
     def _kept_readers(self, net: int, place: dict[int, int]) -> tuple[int, ...]:
         entry = self.units.nets[net]

@@ -98,7 +98,12 @@ class StageMemory:
         ----------
         starts, ends : Indices, shape (n,)
         at_end : Floats, shape (n,)
-            What is held when they end.
+            What is held when they end, in bytes.
+
+        Returns
+        -------
+        Floats, shape (n,)
+            In bytes; no less than `at_end`, and no more than what any such stage holds.
         """
         if self._peaks is None:
             return at_end
