@@ -141,6 +141,10 @@ class WindowSource(Protocol):
         """Return what can be before each border in the same plans, if that is little."""
         ...
 
+    def orders(self, limit_ns: int, kinds: Sequence[Device]) -> list[tuple[int, ...]] | None:
+        """Return the orders of kinds of devices that the same plans can have, if they are few."""
+        ...
+
 
 class StageBounds:
     """Windows of all units for any device order and any limit on the bottleneck.
@@ -261,6 +265,28 @@ class StageBounds:
             return None
         assert self._source is not None
         return self._source.border_ideals(bottleneck_ns, order)
+
+    def orders(
+        self, slots: int, bottleneck_ns: int, kinds: Sequence[Device]
+    ) -> list[tuple[int, ...]] | None:
+        """Return the orders of devices that plans can have, as somebody else knows them.
+
+        Parameters
+        ----------
+        slots, bottleneck_ns
+            As for :meth:`windows`.
+        kinds : sequence of Device
+            One device of each kind that is to be told apart.
+
+        Returns
+        -------
+        list of tuple of int, or None
+            For each order the places in `kinds` of the devices in all slots.
+        """
+        if not self._source_knows(slots, bottleneck_ns, 1):
+            return None
+        assert self._source is not None
+        return self._source.orders(bottleneck_ns, kinds)
 
     def _source_knows(self, slots: int, bottleneck_ns: int, chunks: int) -> bool:
         source = self._source

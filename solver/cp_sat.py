@@ -10,6 +10,7 @@ from solver.branching.branch_search import NAME, BranchSearch
 from solver.branching.branches import Branches
 from solver.branching.first_plans import FirstPlans
 from solver.branching.incumbent import Incumbent
+from solver.branching.limit_refutation import LimitRefutation
 from solver.branching.order_guesses import OrderGuesses
 from solver.branching.refutation import refute_orders
 from solver.branching.restated import RestatedProblem
@@ -72,7 +73,8 @@ def _solve(
         refute_orders(search, bounds, budget)
         guesses = OrderGuesses(restated, branches)
         moves = SlowMoves(restated, branches, limits, budget)
-        search_in_rounds(search, guesses, moves, restated, budget)
+        refutation = LimitRefutation(restated, bounds.stage_bounds, branches, limits, budget)
+        search_in_rounds(search, refutation, guesses, moves, restated, budget)
         if incumbent.plan is None and branches.are_closed:
             return _failed(SolveStatus.INFEASIBLE, proven, budget, "proven: no plan fits")
         proven.append(branches.least())

@@ -69,6 +69,7 @@ from solver.modelling.linear import LinearSum
 from solver.modelling.load_rows import LoadRows
 from solver.modelling.memory_rows import MemoryRows
 from solver.modelling.position_times import PositionTimes
+from solver.modelling.pull_rows import PullRows
 from solver.modelling.stage_model import StageModel
 from solver.modelling.step_rows import StepRows
 from solver.modelling.symmetry_rows import add_block_order
@@ -99,6 +100,9 @@ class CpSatFormulation:
         Only plans that leave neither the first round empty nor the last.
     identical : IdenticalBlocks, optional
         Only plans with these blocks of `units` in order.
+    pulls : PullRows, optional
+        If given, the model is a relaxation: devices hold weights alone, and operators are where
+        these rows pull them.
 
     Attributes
     ----------
@@ -120,6 +124,7 @@ class CpSatFormulation:
         use_all: bool = False,
         all_rounds: bool = False,
         identical: IdenticalBlocks | None = None,
+        pulls: PullRows | None = None,
     ) -> None:
         self.stages = StageModel(
             units,
@@ -135,7 +140,9 @@ class CpSatFormulation:
         if identical is not None:
             add_block_order(self.stages, identical)
         self._crossings = Crossings(self.stages)
-        self._memory = MemoryRows(self._crossings)
+        self._memory = MemoryRows(self._crossings, weights_only=pulls is not None)
+        if pulls is not None:
+            pulls.add_to(self._crossings, self._memory)
         self._loads = LoadRows(self._crossings, largest_load_ns)
         self._times = PositionTimes(self._crossings, self._loads)
         self._latency = LatencyRows(self._crossings, self._loads, self._times)

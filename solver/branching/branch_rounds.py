@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from solver.branching.branch_search import BranchSearch
 from solver.branching.branches import Branch, Branches
+from solver.branching.limit_refutation import LimitRefutation
 from solver.branching.order_guesses import Order, OrderGuesses
 from solver.branching.restated import RestatedProblem
 from solver.branching.slow_moves import SlowMoves
@@ -21,10 +22,19 @@ _TRIAL_STEP = 400
 """The first limit to try is above the bound by this part of it, the next by twice as much."""
 _TRIAL_SHARE = 0.2
 """Of the time left, at most this much goes into one of them."""
+_REFUTATION_SHARE = 0.4
+"""The same of a limit that relaxed models are asked about."""
+_LEAST_REFUTATION_S_PER_UNIT = 0.005
+"""With less time left, orders and models are not even listed and made in time."""
+_NEARLY_CLOSED_PERMILLE = 5
+"""From this gap on the limit is just below the incumbent, and halfway to it before."""
+_MOST_IN_VAIN = 3
+"""After so many limits in a row about which they said nothing, they are asked no more."""
 
 
 def search_in_rounds(
     search: BranchSearch,
+    refutation: LimitRefutation,
     guesses: OrderGuesses,
     moves: SlowMoves,
     restated: RestatedProblem,
@@ -41,6 +51,7 @@ def search_in_rounds(
     Parameters
     ----------
     search : BranchSearch
+    refutation : LimitRefutation
     guesses : OrderGuesses
     moves : SlowMoves
     restated : RestatedProblem
@@ -48,6 +59,9 @@ def search_in_rounds(
     """
     branches = search.branches
     slice_s = first_s = _FIRST_SLICE_S + _SLICE_S_PER_UNIT * len(restated.units)
+    if refutation.applies and len(branches.all) == 1:
+        least_s = _LEAST_REFUTATION_S_PER_UNIT * len(restated.units)
+        _refute_limits(refutation, branches, budget, least_s)
     if _guesses_lead(branches, restated) and guesses.next() is not None:
         moves.search()
         _search_guesses(search, guesses, restated, slice_s, budget)
@@ -118,6 +132,28 @@ def _search_guesses(
             assert guess.order is not None
             passed.add(guess.order)
     branches.close_covered()
+
+
+def _refute_limits(
+    refutation: LimitRefutation, branches: Branches, budget: Budget, least_s: float
+) -> None:
+    """Refute limits on the way from the bound to the incumbent, while that takes little time."""
+    branch = branches.all[0]
+    in_vain = 0
+    while in_vain < _MOST_IN_VAIN:
+        best, left_s = branches.best, budget.remaining_s
+        if best is None or branch.bound >= best or (left_s is not None and left_s < least_s):
+            break
+        gap = best - branch.bound
+        halvings = in_vain + (gap * 1000 > _NEARLY_CLOSED_PERMILLE * best)
+        limit = min(branch.bound + gap // 2**halvings, best - 1)
+        share_s = None if left_s is None else _REFUTATION_SHARE * left_s
+        is_refuted = refutation.refutes(branch, limit, share_s)
+        if is_refuted is False and branches.best == best:
+            # Only activations can say more.
+            break
+        in_vain = in_vain + 1 if is_refuted is None else 0
+    branch.closed |= branches.best is not None and branch.bound >= branches.best
 
 
 def _raise_bound(search: BranchSearch, branch: Branch, budget: Budget) -> None:

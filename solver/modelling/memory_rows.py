@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from ortools.sat.python import cp_model
+
 from solver.modelling.crossings import Crossings
 from solver.modelling.linear import LinearSum
 from solver.modelling.stage_model import Place, StageChoice
@@ -23,6 +25,8 @@ class MemoryRows:
     Parameters
     ----------
     crossings : Crossings
+    weights_only : bool
+        Whether to leave out all but weights, in a relaxation.
 
     Attributes
     ----------
@@ -31,11 +35,12 @@ class MemoryRows:
         constant 0 unless the objective ``peak_memory`` asks for it.
     """
 
-    def __init__(self, crossings: Crossings) -> None:
+    def __init__(self, crossings: Crossings, *, weights_only: bool = False) -> None:
         self.crossings = crossings
         self.stages = crossings.stages
         self.peak_permille = LinearSum()
-        capacities = [entry.device.memory_bytes for entry in self.stages.kinds]
+        self._weights_only = weights_only or self.stages.problem.memory_model == "weights"
+        self._capacities = capacities = [entry.device.memory_bytes for entry in self.stages.kinds]
         wants_ratio = "peak_memory" in self.stages.problem.objective
         if all(capacity is None for capacity in capacities):
             return
@@ -106,9 +111,8 @@ class MemoryRows:
 
     def _device_rows(self, slot: int) -> list[LinearSum]:
         """Return the sums of which the largest is the memory of the device in `slot`."""
-        weights = LinearSum()
-        self._add_shared(weights, self.stages.units.weights, self.stages.places[slot])
-        if self.stages.problem.memory_model == "weights":
+        weights = self._weights(slot)
+        if self._weights_only:
             return [weights]
         if self.stages.chunks == 1:
             return self._stage_rows(slot, weights)
@@ -116,6 +120,35 @@ class MemoryRows:
         for position in self.stages.places[slot]:
             total.add_sum(self.stages.largest_of(self._stage_rows(position, LinearSum())))
         return [total]
+
+    def _weights(self, slot: int) -> LinearSum:
+        weights = LinearSum()
+        self._add_shared(weights, self.stages.units.weights, self.stages.places[slot])
+        return weights
+
+    def leave_no_room(
+        self, slot: int, more_bytes: int, conditions: Sequence[cp_model.LiteralT]
+    ) -> None:
+        """Let a device hold so much, if all conditions are true, that more weights do not fit.
+
+        Parameters
+        ----------
+        slot : int
+            That has a device if the conditions are true.
+        more_bytes : int
+        conditions : sequence of LiteralT
+        """
+        weights = self._weights(slot)
+        largest = weights.largest(self.stages.upper)
+        scale = math.gcd(*(coefficient for _, coefficient in weights.terms.values())) or 1
+        total = LinearSum()
+        for variable, coefficient in weights.terms.values():
+            total.add(variable, coefficient // scale)
+        for kind, capacity in enumerate(self._capacities):
+            # Without a limit they always fit.
+            least = largest + 1 if capacity is None else capacity + 1 - more_bytes
+            total.add(self.stages.kind[slot][kind], (least - weights.constant) // -scale)
+        self.stages.model.add(total.expression >= 0).only_enforce_if(*conditions)
 
     def _stage_rows(self, position: int, constant: LinearSum) -> list[LinearSum]:
         """Return the sums of which the largest is `constant` plus the memory of one stage."""

@@ -19,7 +19,7 @@ from solver.hardware import Device
 from solver.ideals.ideal_costs import Indices
 from solver.reduce import UnitGraph
 from solver.skeletons.skeleton import MOST_WIDE_NETS, Skeleton
-from solver.skeletons.skeleton_labels import TooManyLabels, Ways
+from solver.skeletons.skeleton_labels import MOST_LABELS, TooManyLabels, Ways
 from solver.skeletons.skeleton_program import Kind, Level, Program, Rest
 from solver.skeletons.skeleton_stages import (
     MOST_CELLS,
@@ -46,6 +46,10 @@ _LEAST_SHARE = 0.5
 """A skeleton with less of all work says hardly more than the average load."""
 _MOST_BORDER_IDEALS = 1_500
 """Ideals at all borders that are worth a literal each."""
+_MOST_LABELS_FOR_ORDERS = 3 * MOST_LABELS
+"""Orders of devices are worth more time than borders are: models of single ones are far smaller."""
+_MOST_ORDERS = 300
+"""So many orders may have a model each."""
 _MOST_KNOWN = 8
 """Limits and device orders whose borders are remembered; asked for in turn, each takes seconds."""
 _WAY_STEP = 200
@@ -393,6 +397,33 @@ class SkeletonBound:
             follows.append(np.column_stack(columns))
         inside = tuple(np.ascontiguousarray(self.costs.member[:, alive]) for alive in borders)
         return BorderIdeals(self.skeleton.units, inside, tuple(follows))
+
+    def orders(self, limit_ns: int, kinds: Sequence[Device]) -> list[tuple[int, ...]] | None:
+        """Return the orders of devices that plans of at most `limit_ns` can have, if these are few.
+
+        Parameters
+        ----------
+        limit_ns : int
+            At most the ceiling.
+        kinds : sequence of Device
+            One device of each kind that is to be told apart.
+
+        Returns
+        -------
+        list of tuple of int, or None
+            For each order the place in `kinds` of the device of each slot. None if orders are too
+            many, or some of the kinds are the same here.
+        """
+        places = {self.kind_of(device): place for place, device in enumerate(kinds)}
+        if len(places) < len(kinds):
+            return None
+        program = self._program(limit_ns)
+        try:
+            ways = Ways(self.costs, program, program.alive(), _MOST_LABELS_FOR_ORDERS)
+        except TooManyLabels:
+            return None
+        found = ways.orders(_MOST_ORDERS)
+        return found and [tuple(places[kind] for kind in order) for order in found]
 
     def _borders_within(self, limit_ns: int, order: Sequence[Device] | None) -> list[Indices]:
         """Return the ideals that some plan of at most `limit_ns` has at each border."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -12,8 +13,8 @@ from solver.ideals.ideal_costs import Bools, Floats, Indices
 from solver.skeletons.skeleton_program import Program
 from solver.skeletons.skeleton_stages import StageCosts
 
-_MOST_LABELS = 3_000_000
-"""Labels to make before giving up."""
+MOST_LABELS = 3_000_000
+"""Labels to make before giving up: a second or two."""
 _ROWS = 100_000
 """Labels to extend together."""
 _MOST_GROUPS = 5
@@ -61,11 +62,13 @@ class Ways:
     program : Program
     alive : sequence of Bools, shape (ideals,)
         By set of devices the ideals to look at.
+    most : int
+        Labels to make before giving up.
 
     Raises
     ------
     TooManyLabels
-        More than three million labels would be made.
+        More would be made.
 
     Notes
     -----
@@ -80,8 +83,14 @@ class Ways:
     they have left. A dominated label reaches nothing that the other does not. ∎
     """
 
-    def __init__(self, costs: StageCosts, program: Program, alive: Sequence[Bools]) -> None:
-        self._costs, self._program, self._alive = costs, program, alive
+    def __init__(
+        self,
+        costs: StageCosts,
+        program: Program,
+        alive: Sequence[Bools],
+        most: int = MOST_LABELS,
+    ) -> None:
+        self._costs, self._program, self._alive, self._most = costs, program, alive, most
         self._wide = len(costs.made)
         self._count = 0
         groups = sorted(
@@ -101,10 +110,10 @@ class Ways:
             for state, labels in enumerate(self._labels)
         )
 
-    def alive(self) -> list[Bools]:
-        """Return, for every set of devices, the ideals that are on some way."""
+    @cached_property
+    def _on_ways(self) -> list[Bools]:
+        """Of every set of devices the labels that are on some way through the whole program."""
         marked = [np.zeros(len(labels.amounts), dtype=np.bool_) for labels in self._labels]
-        found: list[Bools] = []
         for state in reversed(range(len(self._labels))):
             labels = self._labels[state]
             if self._program.is_whole(state):
@@ -113,10 +122,50 @@ class Ways:
             parents = labels.parents[marked[state][labels.made]]
             for other in np.unique(parents[:, 0]):
                 marked[other][parents[parents[:, 0] == other, 1]] = True
+        return marked
+
+    def alive(self) -> list[Bools]:
+        """Return, for every set of devices, the ideals that are on some way."""
+        found: list[Bools] = []
+        for labels, marked in zip(self._labels, self._on_ways, strict=True):
             ideals = np.zeros(self._costs.count, dtype=np.bool_)
-            ideals[labels.ideals[marked[state]]] = True
+            ideals[labels.ideals[marked]] = True
             found.append(ideals)
-        return found[::-1]
+        return found
+
+    def orders(self, most: int) -> list[tuple[int, ...]] | None:
+        """Return the kinds of devices of all ways, from the first slot on.
+
+        Parameters
+        ----------
+        most : int
+            No list is returned if there are more.
+        """
+        offsets = np.cumsum([0, *(len(labels.amounts) for labels in self._labels)])
+        slots = max(map(sum, self._program.sets.counts))
+        extended: list[Indices] = []
+        for state, labels in enumerate(self._labels):
+            rows = np.flatnonzero(self._on_ways[state][labels.made])
+            kind_of = {rest: kind for kind, rest in self._program.sets.smaller[state]}
+            rests, parents = labels.parents[rows].T
+            kinds = np.array([kind_of[rest] for rest in rests.tolist()], dtype=np.intp)
+            columns = [offsets[rests] + parents, kinds, offsets[state] + labels.made[rows]]
+            extended.append(np.unique(np.column_stack(columns), axis=0))
+        before, kinds, behind = np.concatenate(extended).T
+        found: list[tuple[int, ...]] = []
+        # Every label on a way leads to the first slot, so no beginning is in vain.
+        waiting: list[tuple[tuple[int, ...], Bools]] = [((), _flags(offsets[-1], np.array([0])))]
+        while waiting:
+            order, labels_now = waiting.pop()
+            if len(order) == slots:
+                found.append(order)
+            if len(found) > most:
+                return None
+            steps = labels_now[before]
+            for kind in np.unique(kinds[steps]).tolist():
+                after = behind[steps & (kinds == kind)]
+                waiting.append(((kind, *order), _flags(offsets[-1], after)))
+        return sorted(found)
 
     def _of_set(self, state: int) -> _Labels:
         parts = list(self._extended(state))
@@ -173,7 +222,7 @@ class Ways:
 
     def _charge(self, count: int) -> None:
         self._count += count
-        if self._count > _MOST_LABELS:
+        if self._count > self._most:
             raise TooManyLabels
 
     def _through(
@@ -249,6 +298,12 @@ def _columns(flags: Sequence[Bools], rows: Indices) -> Bools:
     for column, flag in enumerate(flags):
         result[:, column] = flag[rows]
     return result
+
+
+def _flags(count: int, places: Indices) -> Bools:
+    flags = np.zeros(count, dtype=np.bool_)
+    flags[places] = True
+    return flags
 
 
 def _parents(state: int, labels: Indices) -> Indices:

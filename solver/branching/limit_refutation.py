@@ -1,0 +1,179 @@
+"""Refutes limits on the bottleneck by relaxed models, for one order of devices after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from itertools import chain
+
+from solver.bounding.linear_bounds import least_times_ns
+from solver.bounds import BorderIdeals, StageBounds, StageWindows
+from solver.branching.branches import Branch, Branches
+from solver.branching.model_queue import ModelQueue, Verdict
+from solver.branching.order_guesses import Order
+from solver.branching.restated import RestatedProblem
+from solver.budget import Budget
+from solver.cuts import is_hand_made
+from solver.evaluate import evaluate
+from solver.formulation import CpSatFormulation
+from solver.modelling.border_rows import add_border_ideals
+from solver.modelling.cut_rows import narrowed
+from solver.modelling.pull_rows import PullRows
+from solver.modelling.stage_model import StageModel
+from solver.reducing.identical_blocks import IdenticalBlocks
+from solver.result import SolveLimits
+
+
+class LimitRefutation:
+    """Asks models in which devices hold weights alone whether there are plans within a limit.
+
+    In such a model most operators that are not of a skeleton have one best place
+    (:class:`solver.modelling.pull_rows.PullRows`), and the ideals of the skeleton at all borders
+    are known (:meth:`solver.bounds.StageBounds.border_ideals`). So it is refuted several times
+    sooner than the model of all plans. What activations say against a plan is lost, but for what
+    the ideals know of it. If devices differ, each order of them that is still possible within the
+    limit has a model: all of them together take less time than the one that decides the order.
+
+    Parameters
+    ----------
+    restated : RestatedProblem
+    stage_bounds : StageBounds
+    branches : Branches
+        Of the objective ``bottleneck``.
+    limits : SolveLimits
+    budget : Budget
+    """
+
+    def __init__(
+        self,
+        restated: RestatedProblem,
+        stage_bounds: StageBounds,
+        branches: Branches,
+        limits: SolveLimits,
+        budget: Budget,
+    ) -> None:
+        self._restated = restated
+        self._stage_bounds = stage_bounds
+        self._branches = branches
+        self._limits = limits
+        self._budget = budget
+        # Of each order, or of all at once.
+        self._refuted_ns: dict[Order | None, int] = {}
+        self._listed: tuple[int, list[Order]] | None = None
+
+    @property
+    def applies(self) -> bool:
+        """Whether plans of the problem stay plans if operators are pulled to their readers."""
+        branches, restated = self._branches, self._restated
+        return (
+            branches.objective == "bottleneck"
+            and not branches.earlier
+            and not restated.depends_on_count
+            and not is_hand_made(restated.problem)
+        )
+
+    def refutes(self, branch: Branch, limit_ns: int, slice_s: float | None) -> bool | None:
+        """Return whether no plan of a branch is within a limit; if so, its bound grows.
+
+        Parameters
+        ----------
+        branch : Branch
+        limit_ns : int
+        slice_s : float or None
+            The most time for it.
+
+        Returns
+        -------
+        bool or None
+            False if the relaxation has a plan, which may become the incumbent; None if the time
+            is over, or orders or what is before borders are too many.
+        """
+        end_s = None if slice_s is None else self._budget.spent_s + slice_s
+        orders = self._orders(branch, limit_ns)
+        if orders is None:
+            return None
+        with ModelQueue(self._limits, self._budget) as queue:
+            for order in orders:
+                if self._refuted_ns.get(order, -1) >= limit_ns:
+                    continue
+                left_s = None if end_s is None else end_s - self._budget.spent_s
+                if left_s is not None and left_s <= 0:
+                    return None
+                windows = self._windows(branch.slots, limit_ns, order)
+                if windows.empty:
+                    self._refuted_ns[order] = limit_ns
+                    continue
+                devices = self._restated.devices(order)
+                ideals = self._stage_bounds.border_ideals(branch.slots, limit_ns, devices)
+                if ideals is None:
+                    return None
+                queue.add(order, self._model(order, windows, ideals, limit_ns), left_s)
+                if queue.is_full and not self._is_refuted(verdict := queue.next(), limit_ns):
+                    return None if verdict.plan is None else False
+            while len(queue):
+                if not self._is_refuted(verdict := queue.next(), limit_ns):
+                    return None if verdict.plan is None else False
+        branch.bound = max(branch.bound, limit_ns + 1)
+        return True
+
+    def _orders(self, branch: Branch, limit_ns: int) -> Sequence[Order | None] | None:
+        """Return the orders to ask for one by one, if they are known."""
+        if branch.order is not None or len(self._restated.kinds) == 1:
+            return [branch.order]
+        if self._listed is not None and limit_ns <= self._listed[0]:
+            # Lower limits have no other orders.
+            return self._listed[1]
+        kinds = [kind.device for kind in self._restated.kinds]
+        orders = self._stage_bounds.orders(branch.slots, limit_ns, kinds)
+        if orders is not None:
+            self._listed = limit_ns, orders
+        return orders
+
+    def _windows(self, slots: int, limit_ns: int, order: Order | None) -> StageWindows:
+        devices = self._restated.devices(order)
+        windows = self._stage_bounds.windows(slots, limit_ns, devices)
+        return narrowed(self._restated.units, windows, slots)
+
+    def _model(
+        self, order: Order | None, windows: StageWindows, ideals: BorderIdeals, limit_ns: int
+    ) -> StageModel:
+        units, identical = self._restated.units, self._restated.identical
+        kept = _unmoved(ideals, identical, windows)
+        formulation = CpSatFormulation(
+            units,
+            windows,
+            len(ideals.inside) - 1,
+            largest_load_ns=limit_ns,
+            order=order,
+            identical=identical,
+            pulls=PullRows(units, kept, least_times_ns(units)),
+        )
+        stages = formulation.stages
+        add_border_ideals(stages, ideals)
+        stages.model.add(formulation.objective("bottleneck").expression <= limit_ns)
+        return stages
+
+    def _is_refuted(self, verdict: Verdict, limit_ns: int) -> bool:
+        if verdict.is_refuted:
+            self._refuted_ns[verdict.order] = limit_ns
+        plan = verdict.plan
+        if plan is not None and evaluate(self._restated.problem, plan).feasible:
+            self._branches.incumbent.offer(plan)
+        return verdict.is_refuted
+
+
+def _unmoved(
+    ideals: BorderIdeals, identical: IdenticalBlocks, windows: StageWindows
+) -> Collection[int]:
+    """Return the units that rows elsewhere place.
+
+    Blocks in order are no obstacle to moves if all may be moved to the same stages: after the last
+    move they can be exchanged until they are in order again.
+    """
+    kept = set(ideals.units)
+    for blocks in identical.groups:
+        for units in zip(*blocks, strict=True):
+            ranges = {(windows.first[unit], windows.last[unit]) for unit in units}
+            if len(ranges) > 1 or not kept.isdisjoint(units):
+                kept.update(chain.from_iterable(blocks))
+                break
+    return kept

@@ -1,0 +1,150 @@
+"""Rows that pull operators to their readers, and the limits that models with them refute."""
+
+import pytest
+from ortools.sat.python import cp_model
+from random_problems import random_problem
+from test_skeleton_bound import LINK, decoder, with_values
+
+from solver import (
+    Device,
+    Operator,
+    PartitionProblem,
+    SolveLimits,
+    SolveStatus,
+    Weight,
+    evaluate,
+    solve,
+)
+from solver.bounding.linear_bounds import least_times_ns
+from solver.bounds import StageBounds
+from solver.branching.branches import Branches
+from solver.branching.incumbent import Incumbent
+from solver.branching.limit_refutation import LimitRefutation
+from solver.branching.restated import RestatedProblem
+from solver.budget import Budget
+from solver.formulation import CpSatFormulation
+from solver.modelling.pull_rows import PullRows
+from solver.reduce import condense
+from solver.reducing.dominance import simplify
+from solver.skeletons.skeleton import Skeleton
+from solver.skeletons.skeleton_bound import SkeletonBound, TooMuchWork
+
+ONE_WORKER = SolveLimits(workers=1)
+
+
+def relaxed_optimum(problem):
+    """The least bottleneck of the model in which operators are pulled to their readers."""
+    units = condense(problem)
+    slots = len(problem.devices)
+    windows = StageBounds(units).windows(slots)
+    if windows.empty:
+        return None
+    formulation = CpSatFormulation(
+        units,
+        windows,
+        slots,
+        pulls=PullRows(units, (), least_times_ns(units)),
+    )
+    model = formulation.stages.model
+    model.minimize(formulation.objective("bottleneck").expression)
+    solver = cp_model.CpSolver()
+    solver.parameters.num_workers = 1
+    solver.parameters.cp_model_presolve = False
+    status = solver.solve(model)
+    return round(solver.objective_value) if status == cp_model.OPTIMAL else None
+
+
+def refutation_of(problem, ceiling_ns):
+    """What refutes limits of a problem, and its branch; None if no skeleton applies."""
+    restated = RestatedProblem.of(simplify(condense(problem)))
+    units, slots = restated.units, restated.slots
+    stage_bounds = StageBounds(restated.identical.ordered())
+    skeleton = Skeleton.of(units, least_times_ns(units), slots, 0, 2)
+    if skeleton is None or not SkeletonBound.applies(units):
+        return None
+    try:
+        windows = stage_bounds.windows(slots, ceiling_ns)
+        stage_bounds.narrow_by(SkeletonBound(units, skeleton, slots, ceiling_ns, windows))
+    except TooMuchWork:
+        return None
+    branches = Branches(restated, Incumbent(restated.identical), "bottleneck", {}, 0)
+    free = next((branch for branch in branches.all if branch.order is None), branches.all[0])
+    free.order = None
+    refutation = LimitRefutation(restated, stage_bounds, branches, ONE_WORKER, Budget(ONE_WORKER))
+    return (refutation, free) if refutation.applies else None
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_pulls_lose_nothing_where_devices_hold_weights_alone(seed):
+    problem = decoder(seed, layers=3 + seed % 3, devices=2 + seed % 3)
+    result = solve(problem, limits=ONE_WORKER)
+    known = result.evaluation.bottleneck_ns if result.plan is not None else None
+    assert relaxed_optimum(problem) == known
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_pulls_lose_nothing_in_any_graph(seed):
+    problem = random_problem(seed, objective=("bottleneck",), memory_model="weights")
+    if not SkeletonBound.applies(condense(problem)):
+        return
+    result = solve(problem, limits=ONE_WORKER)
+    known = result.evaluation.bottleneck_ns if result.plan is not None else None
+    assert relaxed_optimum(problem) == known
+
+
+def test_a_mask_is_pulled_to_its_reader_only_where_its_weights_fit():
+    """What its reader's stage receives anyway is all that it reads; but it has weights."""
+
+    def problem(memory_bytes):
+        return PartitionProblem(
+            operators=[
+                Operator("base", 80, transfer_ns=10),
+                Operator("mask", 5, ("base",), transfer_ns=50, weights=("mask",)),
+                Operator("body", 60, ("base",), transfer_ns=5, weights=("body",)),
+                Operator("head", 20, ("body", "mask")),
+            ],
+            devices=[Device(name, memory_bytes) for name in ("first", "second")],
+            weights={"mask": Weight(10), "body": Weight(91)},
+            memory_model="weights",
+            interconnect=LINK,
+        )
+
+    for memory_bytes, optimum_ns in ((100, 145), (101, 95)):
+        result = solve(problem(memory_bytes), limits=ONE_WORKER)
+        assert result.evaluation.bottleneck_ns == optimum_ns
+        assert relaxed_optimum(problem(memory_bytes)) == optimum_ns
+
+
+def refuted(seed):
+    """Ask about limits up to the optimum; return the kinds of devices for each that is refuted."""
+    problem = decoder(seed, layers=3 + seed % 5, devices=2 + seed % 3)
+    if seed % 2:
+        problem = with_values(problem, seed)
+    result = solve(problem, limits=ONE_WORKER)
+    if result.status is not SolveStatus.OPTIMAL:
+        assert result.status is SolveStatus.INFEASIBLE
+        return []
+    optimum_ns = result.evaluation.bottleneck_ns
+    known = refutation_of(problem, optimum_ns)
+    if known is None:
+        return []
+    refutation, branch = known
+    found = []
+    for limit_ns in (optimum_ns // 2, optimum_ns - 1):
+        if refutation.refutes(branch, limit_ns, None):
+            assert branch.bound == limit_ns + 1
+            found.append(len(refutation._restated.kinds))
+    before = branch.bound
+    assert not refutation.refutes(branch, optimum_ns, None)
+    assert branch.bound == before <= optimum_ns
+    plan = refutation._branches.incumbent.plan
+    if plan is not None:
+        assert evaluate(problem, plan).bottleneck_ns == optimum_ns
+    return found
+
+
+@pytest.mark.parametrize("start", range(0, 160, 20))
+def test_only_limits_below_the_optimum_are_refuted(start):
+    kinds = [count for seed in range(start, start + 20) for count in refuted(seed)]
+    assert len(kinds) > 10
+    assert max(kinds) > 1
