@@ -251,6 +251,11 @@ class StageBounds:
         """Let windows be within those of `source` where it knows some."""
         self._source = source
 
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether somebody else knows windows."""
+        return self._source is not None
+
     def border_ideals(
         self, slots: int, bottleneck_ns: int | None, order: Sequence[Device] | None, chunks: int = 1
     ) -> BorderIdeals | None:

@@ -149,9 +149,6 @@ def _refute_limits(
         limit = min(branch.bound + gap // 2**halvings, best - 1)
         share_s = None if left_s is None else _REFUTATION_SHARE * left_s
         is_refuted = refutation.refutes(branch, limit, share_s)
-        if is_refuted is False and branches.best == best:
-            # Only activations can say more.
-            break
         in_vain = in_vain + 1 if is_refuted is None else 0
     branch.closed |= branches.best is not None and branch.bound >= branches.best
 

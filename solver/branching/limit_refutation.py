@@ -1,4 +1,4 @@
-"""Refutes limits on the bottleneck by relaxed models, for one order of devices after the other."""
+"""Refutes limits on the bottleneck by models of one order of devices after the other."""
 
 from __future__ import annotations
 
@@ -24,14 +24,17 @@ from solver.result import SolveLimits
 
 
 class LimitRefutation:
-    """Asks models in which devices hold weights alone whether there are plans within a limit.
+    """Asks models whether there are plans within a limit.
 
-    In such a model most operators that are not of a skeleton have one best place
-    (:class:`solver.modelling.pull_rows.PullRows`), and the ideals of the skeleton at all borders
-    are known (:meth:`solver.bounds.StageBounds.border_ideals`). So it is refuted several times
-    sooner than the model of all plans. What activations say against a plan is lost, but for what
-    the ideals know of it. If devices differ, each order of them that is still possible within the
-    limit has a model: all of them together take less time than the one that decides the order.
+    The ideals of a skeleton at all borders are known
+    (:meth:`solver.bounds.StageBounds.border_ideals`). At first devices hold weights alone: then
+    most operators that are not of the skeleton have one best place
+    (:class:`solver.modelling.pull_rows.PullRows`), and the model is refuted several times sooner
+    than that of all plans. What activations say against a plan is lost, but for what the ideals
+    know of it; as soon as a plan is found that does not fit, models know them.
+
+    If devices differ, each order of them that is still possible within the limit has a model: all
+    of them together take less time than the one that decides the order.
 
     Parameters
     ----------
@@ -56,16 +59,18 @@ class LimitRefutation:
         self._branches = branches
         self._limits = limits
         self._budget = budget
+        self._knows_weights_alone = True
         # Of each order, or of all at once.
         self._refuted_ns: dict[Order | None, int] = {}
         self._listed: tuple[int, list[Order]] | None = None
 
     @property
     def applies(self) -> bool:
-        """Whether plans of the problem stay plans if operators are pulled to their readers."""
+        """Whether ideals are known, and plans stay plans if operators are pulled to readers."""
         branches, restated = self._branches, self._restated
         return (
-            branches.objective == "bottleneck"
+            self._stage_bounds.is_narrowed
+            and branches.objective == "bottleneck"
             and not branches.earlier
             and not restated.depends_on_count
             and not is_hand_made(restated.problem)
@@ -84,8 +89,9 @@ class LimitRefutation:
         Returns
         -------
         bool or None
-            False if the relaxation has a plan, which may become the incumbent; None if the time
-            is over, or orders or what is before borders are too many.
+            False if a model has a solution: either it is the incumbent now, or it does not fit,
+            and next time models know all memory. None if the time is over, or orders or what is
+            before borders are too many.
         """
         end_s = None if slice_s is None else self._budget.spent_s + slice_s
         orders = self._orders(branch, limit_ns)
@@ -137,7 +143,10 @@ class LimitRefutation:
         self, order: Order | None, windows: StageWindows, ideals: BorderIdeals, limit_ns: int
     ) -> StageModel:
         units, identical = self._restated.units, self._restated.identical
-        kept = _unmoved(ideals, identical, windows)
+        pulls = None
+        if self._knows_weights_alone:
+            kept = _unmoved(ideals, identical, windows)
+            pulls = PullRows(units, kept, least_times_ns(units))
         formulation = CpSatFormulation(
             units,
             windows,
@@ -145,7 +154,7 @@ class LimitRefutation:
             largest_load_ns=limit_ns,
             order=order,
             identical=identical,
-            pulls=PullRows(units, kept, least_times_ns(units)),
+            pulls=pulls,
         )
         stages = formulation.stages
         add_border_ideals(stages, ideals)
@@ -156,8 +165,11 @@ class LimitRefutation:
         if verdict.is_refuted:
             self._refuted_ns[verdict.order] = limit_ns
         plan = verdict.plan
-        if plan is not None and evaluate(self._restated.problem, plan).feasible:
-            self._branches.incumbent.offer(plan)
+        if plan is not None:
+            if evaluate(self._restated.problem, plan).feasible:
+                self._branches.incumbent.offer(plan)
+            else:
+                self._knows_weights_alone = False
         return verdict.is_refuted
 
 
