@@ -35,6 +35,7 @@ from solver import SolveLimits, SolveStatus, solve
 from solver.borders.border_bound import BorderBound
 from solver.bounding.linear_bounds import PositionBound
 from solver.bounding.objective_bounds import ObjectiveBounds
+from solver.branching.limit_refutation import LimitRefutation
 from solver.branching.order_guesses import OrderGuesses
 from solver.branching.slow_moves import SlowMoves
 from solver.budget import Budget
@@ -114,6 +115,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "orders refuted first": _without(cp_sat, "refute_orders", _none),
     "guesses of orders": _without(OrderGuesses, "next", _none),
     "limits near the bound": _without(branch_rounds, "_raise_bound", _none),
+    "limits refuted order by order": _without(LimitRefutation, "applies", property(_never)),
     "local search": _without(first_plans, "first_incumbents", _none),
     "cuts of several orders": _without(first_plans, "search_orders", _none),
     "sub-solves": _without(first_plans, "improve_by_neighbourhoods", lambda units, plan, **_: plan),

@@ -137,9 +137,24 @@ def assert_true(problem, plan, optimum_ns):
             assert bound.least_bottleneck_ns(0) <= optimum_ns
             position_of = positions(problem, plan)
             assert_on_a_border(bound.border_ideals(optimum_ns), position_of)
+            assert_possible(bound, problem, plan, optimum_ns)
             windows = bound.windows(optimum_ns)
             for first, position, last in zip(windows.first, position_of, windows.last, strict=True):
                 assert first <= position <= last
+
+
+def assert_possible(bound, problem, plan, limit_ns):
+    """Check that a plan's order of devices is among those within its bottleneck."""
+    kind_of = {
+        device.name: (device.device_class, device.memory_bytes) for device in problem.devices
+    }
+    first_of = {kind_of[device.name]: device for device in reversed(problem.devices)}
+    kinds = list(first_of)
+    orders = bound.orders(limit_ns, list(first_of.values()))
+    used = [stage.device for stage in plan.stages]
+    idle = [device.name for device in problem.devices if device.name not in used]
+    assert tuple(kinds.index(kind_of[name]) for name in (*idle, *used)) in orders
+    assert len(orders) == len(set(orders))
 
 
 def positions(problem, plan):
