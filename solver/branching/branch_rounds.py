@@ -22,7 +22,7 @@ _TRIAL_STEP = 400
 """The first limit to try is above the bound by this part of it, the next by twice as much."""
 _TRIAL_SHARE = 0.2
 """Of the time left, at most this much goes into one of them."""
-_REFUTATION_SHARE = 0.4
+_REFUTATION_SHARE = 0.6
 """The same of a limit that relaxed models are asked about."""
 _LEAST_REFUTATION_S_PER_UNIT = 0.005
 """With less time left, orders and models are not even listed and made in time."""

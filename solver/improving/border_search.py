@@ -26,7 +26,7 @@ _MOST_IDLE = 4
 """So many searches without a gain, each with cuts of its own, are enough."""
 _MOST_WORK_S = 2.0
 """Of one model, in CP-SAT's units: the next one has other cuts, and finds what this one lacks."""
-_MOST_PLACES = 900
+_MOST_PLACES = 750
 """Stages that all clusters together may have: larger models find next to nothing."""
 
 
