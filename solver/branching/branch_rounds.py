@@ -23,7 +23,9 @@ _TRIAL_STEP = 400
 _TRIAL_SHARE = 0.2
 """Of the time left, at most this much goes into one of them."""
 _REFUTATION_SHARE = 0.6
-"""The same of a limit that relaxed models are asked about."""
+"""The same of a limit that models of single orders are asked about, and half after one in vain."""
+_REFUTATION_S = 60.0
+"""The same where time has no limit."""
 _LEAST_REFUTATION_S_PER_UNIT = 0.005
 """With less time left, orders and models are not even listed and made in time."""
 _NEARLY_CLOSED_PERMILLE = 5
@@ -147,8 +149,8 @@ def _refute_limits(
         gap = best - branch.bound
         halvings = in_vain + (gap * 1000 > _NEARLY_CLOSED_PERMILLE * best)
         limit = min(branch.bound + gap // 2**halvings, best - 1)
-        share_s = None if left_s is None else _REFUTATION_SHARE * left_s
-        is_refuted = refutation.refutes(branch, limit, share_s)
+        share_s = _REFUTATION_S if left_s is None else _REFUTATION_SHARE * left_s
+        is_refuted = refutation.refutes(branch, limit, share_s / (1 + in_vain))
         in_vain = in_vain + 1 if is_refuted is None else 0
     branch.closed |= branches.best is not None and branch.bound >= branches.best
 

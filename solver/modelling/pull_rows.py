@@ -73,9 +73,10 @@ class PullRows:
     activations: so the rows belong to a model that ignores these. If it has no solution within a
     limit, there is no plan within it.
 
-    Rows that ask for blocks in order or for stages that are not empty are not compatible with
-    moves. Dominance in all plans alike (:mod:`solver.reducing.dominance`) cannot say this much:
-    it depends on what else a stage receives.
+    Rows that ask for blocks in order, or for stages that are not empty, may exclude that last plan:
+    what they speak of has to be kept. Dominance in all plans alike
+    (:mod:`solver.reducing.dominance`) cannot say this much: it depends on what else a stage
+    receives.
     """
 
     def __init__(
