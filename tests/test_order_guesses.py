@@ -44,9 +44,9 @@ def no_orders(monkeypatch):
 def guesses_first(monkeypatch, no_orders):
     """Let guesses be searched before the model of all orders, as where units are many."""
 
-    def search_in_rounds(search, guesses, moves, searched, budget):
+    def search_in_rounds(search, refutation, guesses, moves, searched, budget):
         branch_rounds._search_guesses(search, guesses, searched, 10.0, budget)
-        branch_rounds.search_in_rounds(search, guesses, moves, searched, budget)
+        branch_rounds.search_in_rounds(search, refutation, guesses, moves, searched, budget)
 
     monkeypatch.setattr(cp_sat, "search_in_rounds", search_in_rounds)
 

@@ -8,6 +8,7 @@ from solver import SolveLimits, SolveStatus, solve
 from solver.bounding import decomposition
 from solver.branching import refutation
 from solver.branching.branch_search import BranchSearch
+from solver.branching.limit_refutation import LimitRefutation
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 
@@ -28,9 +29,10 @@ def relaxed(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def _without_parts(monkeypatch):
-    """Leave all orders to be asked, also those that parts of so small graphs refute."""
+def _without_others(monkeypatch):
+    """Leave all orders to be asked, also those that else would be refuted before."""
     monkeypatch.setattr(decomposition, "applies", lambda _: False)
+    monkeypatch.setattr(LimitRefutation, "applies", False)
 
 
 @pytest.fixture
