@@ -55,7 +55,10 @@ def relaxed_optimum(problem):
 
 
 def refutation_of(problem, ceiling_ns):
-    """What refutes limits of a problem, and its branch; None if no skeleton applies."""
+    """What refutes limits, all branches, the one of all orders, and how many kinds of devices.
+
+    None if no skeleton applies.
+    """
     restated = RestatedProblem.of(simplify(condense(problem)))
     units, slots = restated.units, restated.slots
     stage_bounds = StageBounds(restated.identical.ordered())
@@ -71,7 +74,7 @@ def refutation_of(problem, ceiling_ns):
     free = next((branch for branch in branches.all if branch.order is None), branches.all[0])
     free.order = None
     refutation = LimitRefutation(restated, stage_bounds, branches, ONE_WORKER, Budget(ONE_WORKER))
-    return (refutation, free) if refutation.applies else None
+    return (refutation, branches, free, len(restated.kinds)) if refutation.applies else None
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -128,16 +131,16 @@ def refuted(seed):
     known = refutation_of(problem, optimum_ns)
     if known is None:
         return []
-    refutation, branch = known
+    refutation, branches, branch, kind_count = known
     found = []
     for limit_ns in (optimum_ns // 2, optimum_ns - 1):
         if refutation.refutes(branch, limit_ns, None):
             assert branch.bound == limit_ns + 1
-            found.append(len(refutation._restated.kinds))
+            found.append(kind_count)
     before = branch.bound
     assert not refutation.refutes(branch, optimum_ns, None)
     assert branch.bound == before <= optimum_ns
-    plan = refutation._branches.incumbent.plan
+    plan = branches.incumbent.plan
     if plan is not None:
         assert evaluate(problem, plan).bottleneck_ns == optimum_ns
     return found

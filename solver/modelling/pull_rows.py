@@ -13,13 +13,16 @@ from solver.modelling.linear import Literal
 from solver.modelling.memory_rows import MemoryRows
 from solver.reduce import Net, UnitGraph
 
-_MOST_BRANCHES = 12
-"""Branches that end in the same unit; each has one unit more than the one before."""
+_MOST_CONES = 12
+"""Cones that end in the same unit; each has one unit more than the one before."""
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
-    """Units of which nothing but one unit's values is read outside.
+class Cone:
+    """A fanout-free cone: units of which nothing but one unit's values is read outside.
+
+    The term is that of logic synthesis (J. Cong, Y. Ding, "On area/depth trade-off in LUT-based
+    FPGA technology mapping", IEEE Transactions on VLSI Systems 2, 1994).
 
     Attributes
     ----------
@@ -43,7 +46,7 @@ class Branch:
 
 
 class PullRows:
-    """Finds branches, and pulls them to their readers.
+    """Finds cones, and pulls them to their readers.
 
     Parameters
     ----------
@@ -57,17 +60,17 @@ class PullRows:
     Notes
     -----
     Take a plan of bottleneck T and regard weights as all that devices hold. Let all readers of a
-    branch be on stage k, and its head before k. Its units then are all before k, since each has a
-    way to the head. If stage k receives every input of the branch anyway, moving the branch to k
+    cone be on stage k, and its head before k. Its units then are all before k, since each has a
+    way to the head. If stage k receives every input of the cone anyway, moving the cone to k
     costs k its work, and saves it the values of the head; if these take as long at least, the load
     of k does not grow. Other loads do not either: makers of inputs send to k already, and who had
     the units loses them, what they received and what they sent. No arc is broken, for what is
-    received at k comes from before, and what comes after the branch is on k. So if
-    the weights of the branch fit on k and the windows of its units let them be there, the plan
+    received at k comes from before, and what comes after the cone is on k. So if
+    the weights of the cone fit on k and the windows of its units let them be there, the plan
     that is moved is as good. Every move brings units to later stages, so there is a last one, and
-    the plan that it leaves satisfies, for all branches and stages k:
+    the plan that it leaves satisfies, for all cones and stages k:
 
-        all readers on k, all inputs received on k, what k holds and the branch fit  =>  head on k
+        all readers on k, all inputs received on k, what k holds and the cone fit  =>  head on k
 
     The moves change nothing but the stages of units outside `kept`. They may increase
     activations: so the rows belong to a model that ignores these. If it has no solution within a
@@ -123,16 +126,16 @@ class PullRows:
                 read[unit].append(net)
         return read
 
-    def branches(self) -> Iterator[Branch]:
-        """Yield branches that no load grows by, if they are pulled."""
+    def cones(self) -> Iterator[Cone]:
+        """Yield cones that no load grows by, if they are pulled."""
         for head, readers in enumerate(self._after):
             if not readers or not self._may_move(head):
                 continue
             inside, work_ns = {head}, self._slowest_ns[head]
-            for _ in range(_MOST_BRANCHES):
+            for _ in range(_MOST_CONES):
                 if work_ns > self._sent_ns[head]:
                     break
-                yield self._branch(head, inside)
+                yield self._cone(head, inside)
                 more = {
                     unit
                     for member in inside
@@ -148,14 +151,14 @@ class PullRows:
     def _may_move(self, unit: int) -> bool:
         return unit not in self._kept and self._units.allowed_devices[unit] is None
 
-    def _branch(self, head: int, inside: set[int]) -> Branch:
+    def _cone(self, head: int, inside: set[int]) -> Cone:
         inputs = {
             id(net): net
             for unit in sorted(inside)
             for net in self._read[unit]
             if net.producer not in inside
         }
-        return Branch(
+        return Cone(
             head,
             tuple(sorted(inside)),
             tuple(sorted(self._after[head])),
@@ -168,7 +171,7 @@ class PullRows:
         )
 
     def add_to(self, crossings: Crossings, memory: MemoryRows) -> None:
-        """Add the rows of all branches to a model.
+        """Add the rows of all cones to a model.
 
         Parameters
         ----------
@@ -177,33 +180,33 @@ class PullRows:
         memory : MemoryRows
             Of weights alone.
         """
-        for branch in self.branches():
+        for cone in self.cones():
             for position in crossings.stages.positions:
-                premise = _premise(crossings, branch, position)
+                premise = _premise(crossings, cone, position)
                 if premise is None:
                     continue
                 true, false = premise
-                if branch.weight_bytes:
+                if cone.weight_bytes:
                     conditions = [*true, *(~literal for literal in false)]
-                    memory.leave_no_room(position, branch.weight_bytes, conditions)
+                    memory.leave_no_room(position, cone.weight_bytes, conditions)
                 else:
                     crossings.stages.model.add_bool_or(*(~literal for literal in true), *false)
 
 
 def _premise(
-    crossings: Crossings, branch: Branch, position: int
+    crossings: Crossings, cone: Cone, position: int
 ) -> tuple[list[cp_model.IntVar], list[cp_model.IntVar]] | None:
-    """Return what is true and what is false if a branch could be pulled to a position and is not.
+    """Return what is true and what is false if a cone could be pulled to a position and is not.
 
     None if that never is so.
     """
     stages, here = crossings.stages, (position,)
-    if not all(stages.may_be_on(unit, here) for unit in (*branch.units, *branch.readers)):
+    if not all(stages.may_be_on(unit, here) for unit in (*cone.units, *cone.readers)):
         return None
-    true: list[Literal] = [stages.reaches(reader, position) for reader in branch.readers]
-    true.extend(crossings.received(net, here) for net in branch.inputs)
-    false = [stages.reaches(reader, position + 1) for reader in branch.readers]
-    false.append(stages.reaches(branch.head, position))
+    true: list[Literal] = [stages.reaches(reader, position) for reader in cone.readers]
+    true.extend(crossings.received(net, here) for net in cone.inputs)
+    false = [stages.reaches(reader, position + 1) for reader in cone.readers]
+    false.append(stages.reaches(cone.head, position))
     if any(literal is False for literal in true) or any(literal is True for literal in false):
         return None
     return (
