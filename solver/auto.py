@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from solver.diagnosing.shortfalls import find_shortfalls
 from solver.problem import PartitionProblem
-from solver.reduce import condense
-from solver.reducing.dominance import simplify
+from solver.reduce import UnitGraph, condense
+from solver.reducing.dominance import Simplified, simplify
 from solver.result import SolveLimits, SolveResult, SolveStatus
 
 MANY_PLACES = 200_000
-"""Operators, less those that need no place of their own, times devices. With more, what is known of
+"""Units, less those that need no place of their own, times devices. With more, what is known of
 each place takes the exact search most of a minute; coarse search and its bound take seconds."""
 _LARGEST_SAVING = 10
-"""So many times fewer units than operators are not hoped for: counting them takes seconds."""
+"""So many times fewer are not hoped for: counting them takes seconds."""
 _IDEALS_SHARE = 0.5
 _IDEALS_LIMIT_S = 15.0
 """Graphs that look as if they had few ideals get this much of the time, and no more."""
@@ -40,18 +40,21 @@ def solve_auto(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
         ``solver`` names the method that answered.
     """
     started_s = time.perf_counter()
-    known: SolveResult | None = None
+    # Everyone who condenses the problem shares these.
+    units = condense(problem)
     shortfalls = find_shortfalls(problem)
     if shortfalls:
         spent_s, reason = time.perf_counter() - started_s, shortfalls[0].text
         return SolveResult("auto", SolveStatus.INFEASIBLE, None, None, None, spent_s, reason)
-    if _has_many_places(problem):
+    simplified = _with_few_places(units)
+    if simplified is None:
         from solver.large import solve_large
 
         result = solve_large(problem, _left(limits, started_s))
         return replace(result, wall_time_s=time.perf_counter() - started_s)
     from solver.ideal_dp import can_win, solve_ideal_dp
 
+    known: SolveResult | None = None
     if can_win(problem):
         known = solve_ideal_dp(problem, _first_limits(limits))
         if known.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
@@ -62,13 +65,13 @@ def solve_auto(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     return replace(result, wall_time_s=time.perf_counter() - started_s)
 
 
-def _has_many_places(problem: PartitionProblem) -> bool:
-    """Return whether units may run at more than `MANY_PLACES` places."""
-    devices = len(problem.devices)
-    places = len(problem.operators) * devices
-    if places <= MANY_PLACES or places > _LARGEST_SAVING * MANY_PLACES:
-        return places > MANY_PLACES
-    return len(simplify(condense(problem)).units) * devices > MANY_PLACES
+def _with_few_places(units: UnitGraph) -> Simplified | None:
+    """Return the simplified graph unless its units may run at more than `MANY_PLACES` places."""
+    most = MANY_PLACES // len(units.problem.devices)
+    if len(units) > _LARGEST_SAVING * most:
+        return None
+    simplified = simplify(units)
+    return simplified if len(simplified.units) <= most else None
 
 
 def _left(limits: SolveLimits, started_s: float) -> SolveLimits:

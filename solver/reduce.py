@@ -14,6 +14,7 @@ import networkx as nx
 
 from solver.hardware import Device
 from solver.problem import PartitionProblem
+from solver.sharing import shared_while_held
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +96,7 @@ class Storage:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class UnitGraph:
     """The problem on units; units are numbered in a topological order.
 
@@ -243,6 +244,7 @@ def device_orders(
     return orders
 
 
+@shared_while_held
 def condense(problem: PartitionProblem) -> UnitGraph:
     """Merge what must share a device, and what always costs together.
 

@@ -370,10 +370,12 @@ class Oracle:
     # -- order of stages and paths: list them all -----------------------------------------------
 
     def arcs(self, places):
-        """The pairs of stages that a forward edge joins; `places` is the stage of each operator."""
-        return frozenset(
-            (places[i], places[j]) for i, j in self.ordering_edges if places[i] != places[j]
-        )
+        """The pairs of stages that a forward edge joins.
+
+        `places` is the stage of each operator, or None as long as it has none.
+        """
+        pairs = ((places[i], places[j]) for i, j in self.ordering_edges)
+        return frozenset(pair for pair in pairs if None not in pair and pair[0] != pair[1])
 
     def device_orders(self, used, arcs):
         """All orders of the devices in which data only flows to later stages."""
@@ -605,6 +607,29 @@ def units(instance):
     return groups
 
 
+def orderly_places(oracle, unit_numbers, choices):
+    """Every stage for each unit, but for those between which data flows in a circle.
+
+    A circle among some operators is one among all. The same list is yielded every time.
+    """
+    every_device = tuple(range(len(oracle.devices)))
+    places = [None] * len(oracle.ops)
+
+    def place(unit):
+        if unit == len(unit_numbers):
+            yield places
+            return
+        for stage in choices[unit]:
+            for i in unit_numbers[unit]:
+                places[i] = stage
+            if oracle.device_orders(every_device, oracle.arcs(places)):
+                yield from place(unit + 1)
+        for i in unit_numbers[unit]:
+            places[i] = None
+
+    return place(0)
+
+
 def brute_force(instance):
     """The best objective tuple with an assignment and chunks that have it; None without a plan."""
     oracle = Oracle(instance)
@@ -629,13 +654,9 @@ def brute_force(instance):
     steps = "step" in instance["objective"]
     order_matters = instance["memory_model"] == "training" and instance["schedule"] == "1f1b"
     needs_time = bool({"bottleneck", "latency", "transfer"} & set(instance["objective"]))
-    places = [None] * len(oracle.ops)
     best = None
     best_places = None
-    for picks in itertools.product(*choices):
-        for numbers, stage in zip(unit_numbers, picks, strict=True):
-            for i in numbers:
-                places[i] = stage
+    for places in orderly_places(oracle, unit_numbers, choices):
         used = tuple(sorted({d for _, d in places}))
         if len(used) > most_devices:
             continue

@@ -19,7 +19,7 @@ from solver.bounding.linear_bounds import least_times_ns
 from solver.bounds import StageBounds
 from solver.branching.branches import Branches
 from solver.branching.incumbent import Incumbent
-from solver.branching.limit_refutation import LimitRefutation
+from solver.branching.limit_refutation import Finding, LimitRefutation
 from solver.branching.restated import RestatedProblem
 from solver.budget import Budget
 from solver.formulation import CpSatFormulation
@@ -134,11 +134,11 @@ def refuted(seed):
     refutation, branches, branch, kind_count = known
     found = []
     for limit_ns in (optimum_ns // 2, optimum_ns - 1):
-        if refutation.refutes(branch, limit_ns, None):
+        if refutation.ask(branch, limit_ns, None) is Finding.REFUTED:
             assert branch.bound == limit_ns + 1
             found.append(kind_count)
     before = branch.bound
-    assert not refutation.refutes(branch, optimum_ns, None)
+    assert refutation.ask(branch, optimum_ns, None) is not Finding.REFUTED
     assert branch.bound == before <= optimum_ns
     plan = branches.incumbent.plan
     if plan is not None:

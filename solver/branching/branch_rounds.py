@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from solver.branching.branch_search import BranchSearch
 from solver.branching.branches import Branch, Branches
-from solver.branching.limit_refutation import LimitRefutation
+from solver.branching.limit_refutation import Finding, LimitRefutation
 from solver.branching.order_guesses import Order, OrderGuesses
 from solver.branching.restated import RestatedProblem
 from solver.branching.slow_moves import SlowMoves
@@ -150,8 +150,8 @@ def _refute_limits(
         halvings = in_vain + (gap * 1000 > _NEARLY_CLOSED_PERMILLE * best)
         limit = min(branch.bound + gap // 2**halvings, best - 1)
         share_s = _REFUTATION_S if left_s is None else _REFUTATION_SHARE * left_s
-        is_refuted = refutation.refutes(branch, limit, share_s / (1 + in_vain))
-        in_vain = in_vain + 1 if is_refuted is None else 0
+        finding = refutation.ask(branch, limit, share_s / (1 + in_vain))
+        in_vain = in_vain + 1 if finding is Finding.OPEN else 0
     branch.closed |= branches.best is not None and branch.bound >= branches.best
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from enum import Enum, auto
 from itertools import chain
 
 from solver.bounding.linear_bounds import least_times_ns
@@ -21,6 +22,18 @@ from solver.modelling.pull_rows import PullRows
 from solver.modelling.stage_model import StageModel
 from solver.reducing.identical_blocks import IdenticalBlocks
 from solver.result import SolveLimits
+
+
+class Finding(Enum):
+    """What models say of a limit."""
+
+    REFUTED = auto()
+    """No plan is within it."""
+    SOLVED = auto()
+    """A model has a solution: it is the incumbent now, or it does not fit, and from now on models
+    know all memory."""
+    OPEN = auto()
+    """The time is over, or orders or what is before borders are too many."""
 
 
 class LimitRefutation:
@@ -76,8 +89,8 @@ class LimitRefutation:
             and not is_hand_made(restated.problem)
         )
 
-    def refutes(self, branch: Branch, limit_ns: int, slice_s: float | None) -> bool | None:
-        """Return whether no plan of a branch is within a limit; if so, its bound grows.
+    def ask(self, branch: Branch, limit_ns: int, slice_s: float | None) -> Finding:
+        """Ask whether a branch has plans within a limit; if it has none, its bound grows.
 
         Parameters
         ----------
@@ -85,25 +98,18 @@ class LimitRefutation:
         limit_ns : int
         slice_s : float or None
             The most time for it.
-
-        Returns
-        -------
-        bool or None
-            False if a model has a solution: either it is the incumbent now, or it does not fit,
-            and next time models know all memory. None if the time is over, or orders or what is
-            before borders are too many.
         """
         end_s = None if slice_s is None else self._budget.spent_s + slice_s
         orders = self._orders(branch, limit_ns)
         if orders is None:
-            return None
+            return Finding.OPEN
         with ModelQueue(self._limits, self._budget) as queue:
             for order in orders:
                 if self._refuted_ns.get(order, -1) >= limit_ns:
                     continue
                 left_s = None if end_s is None else end_s - self._budget.spent_s
                 if left_s is not None and left_s <= 0:
-                    return None
+                    return Finding.OPEN
                 windows = self._windows(branch.slots, limit_ns, order)
                 if windows.empty:
                     self._refuted_ns[order] = limit_ns
@@ -111,15 +117,18 @@ class LimitRefutation:
                 devices = self._restated.devices(order)
                 ideals = self._stage_bounds.border_ideals(branch.slots, limit_ns, devices)
                 if ideals is None:
-                    return None
+                    return Finding.OPEN
                 queue.add(order, self._model(order, windows, ideals, limit_ns), left_s)
-                if queue.is_full and not self._is_refuted(verdict := queue.next(), limit_ns):
-                    return None if verdict.plan is None else False
+                if queue.is_full:
+                    finding = self._learn(queue.next(), limit_ns)
+                    if finding is not Finding.REFUTED:
+                        return finding
             while len(queue):
-                if not self._is_refuted(verdict := queue.next(), limit_ns):
-                    return None if verdict.plan is None else False
+                finding = self._learn(queue.next(), limit_ns)
+                if finding is not Finding.REFUTED:
+                    return finding
         branch.bound = max(branch.bound, limit_ns + 1)
-        return True
+        return Finding.REFUTED
 
     def _orders(self, branch: Branch, limit_ns: int) -> Sequence[Order | None] | None:
         """Return the orders to ask for one by one, if they are known."""
@@ -161,16 +170,18 @@ class LimitRefutation:
         stages.model.add(formulation.objective("bottleneck").expression <= limit_ns)
         return stages
 
-    def _is_refuted(self, verdict: Verdict, limit_ns: int) -> bool:
+    def _learn(self, verdict: Verdict, limit_ns: int) -> Finding:
+        """Note what a model says of its order, and offer its plan if that fits."""
         if verdict.is_refuted:
             self._refuted_ns[verdict.order] = limit_ns
-        plan = verdict.plan
-        if plan is not None:
-            if evaluate(self._restated.problem, plan).feasible:
-                self._branches.incumbent.offer(plan)
-            else:
-                self._knows_weights_alone = False
-        return verdict.is_refuted
+            return Finding.REFUTED
+        if verdict.plan is None:
+            return Finding.OPEN
+        if evaluate(self._restated.problem, verdict.plan).feasible:
+            self._branches.incumbent.offer(verdict.plan)
+        else:
+            self._knows_weights_alone = False
+        return Finding.SOLVED
 
 
 def _unmoved(

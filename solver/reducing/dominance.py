@@ -98,6 +98,7 @@ from solver.plan import PartitionPlan
 from solver.reduce import UnitGraph
 from solver.reducing.clusters import contract
 from solver.reducing.dominance_blocks import Blocks
+from solver.sharing import shared_while_held
 
 Rule = Literal[
     "free to producer",
@@ -120,7 +121,7 @@ class Merge:
     rule: Rule
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Simplified:
     """A unit graph with dominated choices taken out.
 
@@ -162,6 +163,7 @@ class Simplified:
         return PartitionPlan(assignment, order, chunks)
 
 
+@shared_while_held
 def simplify(units: UnitGraph) -> Simplified:
     """Merge units as long as some best plan certainly survives; see the module for proofs.
 
