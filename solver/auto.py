@@ -14,7 +14,11 @@ from solver.result import SolveLimits, SolveResult, SolveStatus
 MANY_PLACES = 200_000
 """Units, less those that need no place of their own, times devices. With more, what is known of
 each place takes the exact search most of a minute; coarse search and its bound take seconds."""
-_LARGEST_SAVING = 10
+_FEW_PLACES = 30_000
+"""Exact search begins at once with so few, whatever the time limit."""
+_PLACES_PER_S = 10_000
+"""Of so many it knows in a second of its time limit what it has to know."""
+_LARGEST_SAVING = 4
 """So many times fewer are not hoped for: counting them takes seconds."""
 _IDEALS_SHARE = 0.5
 _IDEALS_LIMIT_S = 15.0
@@ -26,7 +30,7 @@ def solve_auto(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
 
     What cannot fit by its bytes alone is refused at once. Chain-like graphs whose ideals are few go
     to ``ideal-dp``; what it leaves open, and all others up to `MANY_PLACES`, to ``cp-sat``, with
-    what is known by then; larger ones to ``coarse``.
+    what is known by then; larger ones, and those for which the time limit is short, to ``coarse``.
 
     Parameters
     ----------
@@ -46,7 +50,7 @@ def solve_auto(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     if shortfalls:
         spent_s, reason = time.perf_counter() - started_s, shortfalls[0].text
         return SolveResult("auto", SolveStatus.INFEASIBLE, None, None, None, spent_s, reason)
-    simplified = _with_few_places(units)
+    simplified = _with_few_places(units, limits)
     if simplified is None:
         from solver.large import solve_large
 
@@ -65,13 +69,16 @@ def solve_auto(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     return replace(result, wall_time_s=time.perf_counter() - started_s)
 
 
-def _with_few_places(units: UnitGraph) -> Simplified | None:
-    """Return the simplified graph unless its units may run at more than `MANY_PLACES` places."""
-    most = MANY_PLACES // len(units.problem.devices)
-    if len(units) > _LARGEST_SAVING * most:
+def _with_few_places(units: UnitGraph, limits: SolveLimits) -> Simplified | None:
+    """Return the simplified graph unless units may run at too many places for exact search."""
+    most = MANY_PLACES
+    if limits.time_limit_s is not None:
+        most = min(most, max(_FEW_PLACES, int(_PLACES_PER_S * limits.time_limit_s)))
+    most_units = most // len(units.problem.devices)
+    if len(units) > _LARGEST_SAVING * most_units:
         return None
     simplified = simplify(units)
-    return simplified if len(simplified.units) <= most else None
+    return simplified if len(simplified.units) <= most_units else None
 
 
 def _left(limits: SolveLimits, started_s: float) -> SolveLimits:

@@ -8,7 +8,7 @@ from solver.bounding.objective_bounds import ObjectiveBounds
 from solver.branching.branch_rounds import search_in_rounds
 from solver.branching.branch_search import NAME, BranchSearch
 from solver.branching.branches import Branches
-from solver.branching.first_plans import FirstPlans
+from solver.branching.first_plans import FirstPlans, plans_of_others
 from solver.branching.incumbent import Incumbent
 from solver.branching.limit_refutation import LimitRefutation
 from solver.branching.order_guesses import OrderGuesses
@@ -62,9 +62,10 @@ def _solve(
             "operators on a cycle between colocation groups are pinned to different devices",
         )
     restated = RestatedProblem.of(simplified)
+    plans = plans_of_others(problem, limits, known)
     bounds = ObjectiveBounds(restated, known)
     incumbent = Incumbent(restated.identical)
-    FirstPlans(restated, bounds, incumbent, limits, budget, known, _solve).find()
+    FirstPlans(restated, bounds, incumbent, limits, budget, plans, _solve).find()
     proven: list[int] = []
     for name in problem.objective:
         earlier = dict(zip(problem.objective, proven, strict=False))

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from solver.bounding.linear_bounds import PositionBound
 from solver.bounding.part_bound import part_bound_ns
 from solver.bounding.parts import has_parts
 from solver.bounding.relaxed_bounds import least_devices, least_value, usable_devices
-from solver.chain import best_cut, transition_count
+from solver.chain import best_cut, solve_chain, transition_count
 from solver.cuts import by_block
 from solver.evaluate import evaluate
 from solver.greedy import solve_greedy
@@ -38,6 +38,9 @@ _MOST_ITERATIONS = 60_000
 _ITERATIONS_PER_CLUSTER = 60
 _AROUND_S = 2.0
 """Most seconds for a bound from what surrounds the largest load."""
+_CHAIN_S_PER_PLACE = 1.2e-5
+_CHAIN_SHARE = 0.8
+"""The execution order is cut at all places if that takes this part of the time that is left."""
 _MARGIN = 0.05
 """Part of the time limit that is left for the last evaluation."""
 
@@ -89,8 +92,9 @@ class _LargeSearch:
         name = self.problem.objective[0]
         self.bound = least_value(units, name, position_bound if applies else None)
         self._report()
-        order = by_block(units, cheap_order(position_bound))
+        self._cut_chain(units)
         if not self._is_done():
+            order = by_block(units, cheap_order(position_bound))
             coarse = self._coarse(units, order)
             self._cut(coarse)
             if self.best is None:
@@ -119,6 +123,18 @@ class _LargeSearch:
 
     def _cut(self, graph: UnitGraph) -> None:
         self._offer(best_cut(graph, deadline_s=self.deadline_s))
+
+    def _cut_chain(self, units: UnitGraph) -> None:
+        """Take the best cut of the execution order, which clusters divide elsewhere."""
+        is_deterministic = self.limits.deterministic
+        left_s = self.limits.time_limit_s
+        if left_s is not None and not is_deterministic:
+            left_s = self.deadline_s - time.perf_counter()
+        chain_s = _CHAIN_S_PER_PLACE * len(units) * len(self.problem.devices)
+        if self._is_done() or (left_s is not None and chain_s > _CHAIN_SHARE * left_s):
+            return
+        limit_s = None if is_deterministic else left_s
+        self._offer(solve_chain(self.problem, replace(self.limits, time_limit_s=limit_s)).plan)
 
     def _look_around(self) -> None:
         """Take over what surrounds the largest load of the plan says of all plans."""

@@ -63,6 +63,22 @@ def test_many_operators_go_to_the_coarse_search(monkeypatch):
     assert solve(problem, LIMITS).solver == "ideal-dp"
 
 
+def test_fewer_operators_go_there_with_little_time():
+    settings = GeneratorSettings(1500, 20, seed=1)
+    problem = generate_problem("layered", settings, 32)
+    assert 30_000 < len(problem.operators) * 32 < 200_000
+    result = solve(problem, replace(LIMITS, time_limit_s=1.0))
+    assert result.solver == "coarse"
+    assert solver.auto._with_few_places(condense(problem), LIMITS) is not None
+
+
+def test_no_answer_is_worse_than_the_best_cut_however_short_the_time():
+    problem = generated("layered", 1000, 20).replace(objective="bottleneck")
+    limits = replace(LIMITS, time_limit_s=0.5)
+    result = solve(problem, limits, solver="cp-sat")
+    assert result.objective <= solve(problem, limits, solver="chain").objective
+
+
 def test_what_cannot_fit_by_its_bytes_is_refused_with_the_reason():
     problem = generated("layered", 40, 2)
     small = tuple(replace(device, memory_bytes=1) for device in problem.devices)

@@ -3,18 +3,30 @@
 import itertools
 import time
 
+import networkx as nx
 import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
 import solver.large
 from experiments.problems.generators import GeneratorSettings, generate_problem
-from solver import solve
+from solver import Device, Interconnect, Link, PartitionProblem, solve
+from solver.chain import solve_chain
 from solver.evaluate import evaluate
 from solver.large import solve_large
 from solver.result import SolveLimits, SolveStatus
 
 LIMITS = SolveLimits(time_limit_s=3, workers=1)
+
+
+def long_chain(count):
+    """Operators in a row on eight devices."""
+    graph = nx.path_graph(count, nx.DiGraph)
+    for i in graph:
+        graph.nodes[i].update(order=i, latency_ns=i % 7 * 10, value_bytes=10, storage_bytes=10)
+    graph = nx.relabel_nodes(graph, str)
+    devices = [Device(f"d{i}") for i in range(8)]
+    return PartitionProblem.from_digraph(graph, devices, interconnect=Interconnect(Link(10**9, 5)))
 
 
 @pytest.mark.parametrize("relayed", [False, True])
@@ -88,6 +100,15 @@ def test_unequal_devices_and_chunks_get_plans(unequal):
         result = solve_large(problem.replace(chunks_per_device=chunks), LIMITS)
         assert result.status is SolveStatus.FEASIBLE
         assert result.objective_bound <= result.objective
+
+
+def test_a_long_chain_is_cut_where_clusters_are_not():
+    """Tests that no cut of the execution order is better than the answer, here the optimum."""
+    problem = long_chain(3003)
+    limits = SolveLimits(time_limit_s=20, workers=1)
+    result = solve_large(problem, limits)
+    assert result.status is SolveStatus.OPTIMAL
+    assert result.objective == solve_chain(problem, limits).objective
 
 
 def test_a_deterministic_run_looks_at_no_clock(monkeypatch):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from solver.borders.border_bound import BorderBound
@@ -64,6 +64,26 @@ _NEIGHBOURHOODS = 40
 """Most seconds, or sub-solves of a deterministic run, that improve the first incumbent."""
 
 
+def plans_of_others(
+    problem: PartitionProblem, limits: SolveLimits, known: SolveResult | None
+) -> list[PartitionPlan]:
+    """Return the plans of another solver's answer, if there is one, and of the baselines.
+
+    These have all the time that they have by themselves, so that no answer is worse than theirs.
+    """
+    plans: list[PartitionPlan] = []
+    if known is not None and known.status is SolveStatus.FEASIBLE:
+        assert known.plan is not None
+        plans.append(known.plan)
+    # A clock must decide nothing in a deterministic run.
+    own = replace(limits, time_limit_s=None) if limits.deterministic else limits
+    for baseline in (solve_chain, solve_greedy):
+        result = baseline(problem, own)
+        if result.plan is not None and result.objective_values is not None:
+            plans.append(result.plan)
+    return plans
+
+
 class FirstPlans:
     """Finds the first incumbent of one run of the exact solver.
 
@@ -76,8 +96,8 @@ class FirstPlans:
         Is offered every plan.
     limits : SolveLimits
     budget : Budget
-    known : SolveResult or None
-        Another solver's answer.
+    known : sequence of PartitionPlan
+        Plans of other solvers.
     solve : callable
         The exact solver itself, for a smaller problem: of limits and a budget of its own.
     """
@@ -89,7 +109,7 @@ class FirstPlans:
         incumbent: Incumbent,
         limits: SolveLimits,
         budget: Budget,
-        known: SolveResult | None,
+        known: Sequence[PartitionPlan],
         solve: Callable[[PartitionProblem, SolveLimits, Budget], SolveResult],
     ) -> None:
         self._restated = restated
@@ -98,17 +118,16 @@ class FirstPlans:
         self._incumbent = incumbent
         self._limits = limits
         self._budget = budget
-        self._known = known
         self._solve = solve
+        self._known = known
 
     def find(self) -> None:
         """Offer plans of all sources, and what local search and sub-solves make of them."""
         target = self._bounds.least(self._problem.objective[0])
         starts: list[PartitionPlan] = []
         for source in (
-            self._known_plan,
+            self._known_plans,
             self._plans_along_borders,
-            self._baselines,
             self._plan_without_host,
             self._cut_of_orders,
             self._plan_at_cheap_borders,
@@ -150,11 +169,9 @@ class FirstPlans:
 
     # -- sources of plans, each asked for the next one after the last was offered -------------
 
-    def _known_plan(self) -> Iterator[PartitionPlan]:
-        """Yield the plan of another solver's answer."""
-        if self._known is not None and self._known.status is SolveStatus.FEASIBLE:
-            assert self._known.plan is not None
-            yield self._known.plan
+    def _known_plans(self) -> Iterator[PartitionPlan]:
+        """Yield the plans of other solvers."""
+        yield from self._known
 
     def _plans_along_borders(self) -> Iterator[PartitionPlan]:
         """Yield the plans behind the bound on borders (:mod:`solver.borders.border_bound`)."""
@@ -194,14 +211,6 @@ class FirstPlans:
         )
         if plan is not None:
             yield plan
-
-    def _baselines(self) -> Iterator[PartitionPlan]:
-        """Yield what the baselines find."""
-        for baseline in (solve_chain, solve_greedy):
-            limits = replace(self._limits, time_limit_s=self._budget.wall_remaining_s)
-            result = baseline(self._problem, limits)
-            if result.plan is not None and result.objective_values is not None:
-                yield result.plan
 
     def _plan_without_host(self) -> Iterator[PartitionPlan]:
         """Yield a plan that leaves out a host, which the best plan often does.
