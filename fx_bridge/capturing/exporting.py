@@ -16,6 +16,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
+from fx_bridge.capturing.dataclass_values import with_dataclasses
 from fx_bridge.capturing.messages import first_line, quiet
 from fx_bridge.capturing.tracing import copy_training
 from fx_bridge.capturing.transforms import fuse_transforms, has_transform
@@ -31,7 +32,14 @@ def export(
     strict: bool,
 ) -> fx.GraphModule:
     """Export `model` and return a graph that reads its parameters by ``get_attr``."""
-    program = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict)
+
+    def exported() -> ExportedProgram:
+        return torch.export.export(
+            model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
+        )
+
+    # Strict export knows no hooks, and comes after the other.
+    program = exported() if strict else with_dataclasses(exported, model, args, kwargs)
     module = unlift(program)
     for node in module.graph.find_nodes(op="get_attr"):
         if isinstance(operator.attrgetter(str(node.target))(module), FakeTensor):
