@@ -38,7 +38,8 @@ class BatchTable:
     Attributes
     ----------
     values : mapping of str to BatchDim, or a structure of these
-        By node name: of a tensor one, of a tuple one for each element.
+        By node name: of a tensor one, of a tuple one for each element. Of what the graph returns
+        when it returns it, of all else when it is made: in-place operators come later.
     writes : mapping of str to BatchDim
         For each operator that writes to a parameter or buffer, the state of what it wrote to.
     batch_size : int

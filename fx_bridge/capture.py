@@ -29,7 +29,7 @@ from fx_bridge.capturing.inputs import (
     on_device_of,
 )
 from fx_bridge.capturing.messages import describe, failure, first_line, quiet, remedy
-from fx_bridge.capturing.own_backward import applied_functions, lost_functions, lost_hooks
+from fx_bridge.capturing.own_backward import lost_hooks, own_backward
 from fx_bridge.capturing.state import unchanged
 from fx_bridge.capturing.tracing import complete, trace
 from solver import PartitionError
@@ -274,15 +274,16 @@ def _from_module(
     for how, way in ways.items():
         try:
             watch = how != "export-strict"
-            with quiet(), unchanged(model, watch=watch) as changes, applied_functions() as applied:
+            watched = unchanged(model, watch=watch, watch_inputs=how == "export")
+            with quiet(), watched as changes, own_backward() as lost:
                 made = way()
         except Exception as error:
             # The same complaint three times over says no more than once.
             failures.setdefault(first_line(error), f"{how} failed {failure(error, model)}")
             causes.append(error)
             continue
-        lost = ["" if how == "symbolic_trace" else lost_hooks(model), lost_functions(applied)]
-        notes = (*failures.values(), made.note, *lost, changes.note)
+        hooks = "" if how == "symbolic_trace" else lost_hooks(model)
+        notes = (*failures.values(), made.note, hooks, lost.note, changes.note)
         note = "; ".join(note for note in notes if note)
         return CapturedGraph(made.module, how, note, made.args, made.kwargs, source=model)
     first, *others = failures.values()

@@ -22,6 +22,7 @@ from fx_bridge.placing.placement_checks import (
     stage_devices,
 )
 from fx_bridge.placing.stage_copies import adopt_copies, copied_stage
+from fx_bridge.splits.fixed_inputs import fix_inputs
 from fx_bridge.splits.name_map import NameMap, shared_tensors
 from fx_bridge.splits.sinking import attribute_at
 from solver import PartitionError, PartitionPlan
@@ -316,6 +317,7 @@ def _placed(
             weights=returned,
         ),
     )
+    fix_inputs(result, split.graph)
     result.training = split.training
     result.meta = {
         **split.meta,

@@ -14,6 +14,7 @@ from typing import Any, get_args
 from torch import fx, nn
 
 from fx_bridge.capture import CapturedGraph, check_captured
+from fx_bridge.splits.fixed_inputs import fix_inputs
 from fx_bridge.splits.name_map import name_map, shared_tensors
 from fx_bridge.splits.plan_checks import check_splittable
 from fx_bridge.splits.scratch import (
@@ -78,7 +79,9 @@ def split_by_plan(
     its own copy, for ``module.to(device)`` moves a shared parameter for all of its owners. A
     parameter that the graph itself returns is also registered at the root. Parameters that no
     operator reads are left out, and so are the forward hooks with which torch.export checks
-    the shapes of inputs.
+    the shapes of inputs: microbatches have others. Numbers and flags among the inputs are
+    checked, as they decided what was captured: a call with others is refused (but not by deep
+    copies, from which torch.fx leaves out hooks).
 
     Examples
     --------
@@ -147,6 +150,7 @@ def _finish(
     }
     # Recompiles the stages too; nothing else compiles after an edit.
     split.recompile()
+    fix_inputs(split, source.graph)
 
 
 def _written_inputs(captured: CapturedGraph) -> tuple[str, ...]:

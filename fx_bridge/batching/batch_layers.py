@@ -164,5 +164,7 @@ def _loss(call: Call) -> Outcome:
         return partial("sum")
     if "nll" in call.name:
         why = "where each part has as many targets that are not ignored"
+        if call["weight"] is not None:
+            why = "where the classes of each part's targets weigh as much"
         return [partial("mean", why), partial("sum")]
     return partial("mean")

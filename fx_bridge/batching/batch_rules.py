@@ -35,7 +35,13 @@ def outcome(call: Call) -> Outcome:
         like = call.states[0] if call.states else REPLICATED
         if like.dim is not None and call.first.shape == call.out.shape and like.kind != "unknown":
             return batch(like.dim, like.outer, like.inner)
-        return batch_views.grown(call)
+        made = batch_views.grown(call)
+        # A one for each sample, at its own place.
+        return (
+            call.mixed("numbers the samples")
+            if call.name == "eye" and made.dim is not None
+            else made
+        )
     if call.name in ("arange", "linspace"):
         return batch_indexing.numbers(call)
     lost = [state for state in call.states if state.kind == "unknown"]
@@ -75,6 +81,9 @@ def _of_partial(call: Call) -> Outcome:
     if any(state.kind != "partial" for state in states):
         given = next(state for state in states if state.kind == "partial")
         return call.mixed(f"gives samples a {given.reduction} over the batch")
+    if call.name == "copy":
+        # All of the target is written over.
+        return call.state("src")
     reductions = {state.reduction for state in states}
     alike = len(reductions) == 1
     if call.name in ("add", "sub") and len(call.tensors) == 2 and len(states) == 1:
@@ -107,6 +116,8 @@ def _of_partial(call: Call) -> Outcome:
             or not call.first.is_floating_point()
         ):
             return call.no_rule(f"rounds a {first.reduction} over the batch")
+        if call.name == "constant_pad_nd" and first.reduction == "sum" and call["value"]:
+            return call.no_rule("puts numbers beside a sum over the batch, which parts would add")
         return states[0]
     return call.no_rule(f"is not linear, and takes a {first.reduction} over the batch")
 

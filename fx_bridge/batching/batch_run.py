@@ -73,6 +73,9 @@ class BatchRun(Replay):
         """Run all nodes."""
         with without_fast_path():
             self.replay()
+        # What the graph returns may have been written to since it was made.
+        for node in self.graph.output_node().all_input_nodes:
+            self._keep_states(node, self.values[node])
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         """Yield what is entered around the run, outermost first."""
@@ -84,7 +87,7 @@ class BatchRun(Replay):
         self._node = node.name
         failed = len(self.made_up)
         value = super().observe(node)
-        leaves, structure = pytree.tree_flatten(value)
+        leaves = pytree.tree_leaves(value)
         if node.op == "placeholder":
             dims = self.dims.get(node.name, ())
             for leaf, dim in zip(leaves, (*dims, *[None] * len(leaves)), strict=False):
@@ -101,9 +104,11 @@ class BatchRun(Replay):
                     self._set(leaf, lost)
         else:
             self._scaled(node, leaves)
-        states = [self._leaf(leaf) for leaf in leaves]
-        self.states[node.name] = pytree.tree_unflatten(states, structure)
+        self._keep_states(node, value)
         return value
+
+    def _keep_states(self, node: fx.Node, value: Any) -> None:
+        self.states[node.name] = pytree.tree_map(self._leaf, value)
 
     def _made_up(self, node: fx.Node) -> BatchDim:
         """Return the state of what cannot run on fakes; lost, but from what is replicated."""
@@ -200,9 +205,11 @@ class BatchRun(Replay):
         return found
 
     def _write(self, target: torch.Tensor, state: BatchDim) -> None:
-        """Tell all that shares the storage of `target` what was written to it."""
-        before = self.state(target)
-        if state == before:
+        """Tell all that shares the storage of `target` what was written to it.
+
+        Nothing is said of a part of the samples, nor of what holds them all once that is written.
+        """
+        if state == self.state(target) and state.kind != "unknown":
             return
         for other in self._sharing.get(_storage(target), ()):
             if other is target or self.state(other).kind == "unknown":

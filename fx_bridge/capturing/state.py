@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -29,11 +30,14 @@ class Changes:
     attributes : list of str
         What it assigned that was another value before, and containers whose content it changed.
         No buffers, which the graph writes.
+    inputs : list of str
+        Inputs in whose lists, dicts or sets it put, replaced or removed something.
     seeds : bool
         Whether it set the state of the random number generator.
     """
 
     attributes: list[str] = field(default_factory=list)
+    inputs: list[str] = field(default_factory=list)
     seeds: bool = False
 
     @property
@@ -49,6 +53,12 @@ class Changes:
                 f"forward changes {named}, which the graph does not; make {them} if later calls "
                 "read what an earlier one left"
             )
+        if self.inputs:
+            named = ", ".join(map(repr, self.inputs))
+            notes.append(
+                f"forward changes what the caller's {named} holds, which the graph does not; "
+                "return it instead"
+            )
         if self.seeds:
             notes.append(
                 "forward sets the state of the random number generator, which the graph does "
@@ -58,7 +68,9 @@ class Changes:
 
 
 @contextlib.contextmanager
-def unchanged(model: nn.Module, *, watch: bool = True) -> Iterator[Changes]:
+def unchanged(
+    model: nn.Module, *, watch: bool = True, watch_inputs: bool = False
+) -> Iterator[Changes]:
     """Restore the attributes of `model` and its submodules, and the random state, on exit.
 
     Tracing runs forward, which may count its calls, keep a value, or register hooks and remember
@@ -70,6 +82,8 @@ def unchanged(model: nn.Module, *, watch: bool = True) -> Iterator[Changes]:
     model : torch.nn.Module
     watch : bool
         Notice assignments. Not where Python is compiled, which would compile that too.
+    watch_inputs : bool
+        Notice changes of inputs, by hooks on `model`. Not where it is traced with its hooks.
     """
     named = list(model.named_modules())
     before = [(module.__dict__, dict(module.__dict__)) for _, module in named]
@@ -78,7 +92,11 @@ def unchanged(model: nn.Module, *, watch: bool = True) -> Iterator[Changes]:
     changes = Changes()
     assigned: dict[tuple[int, str], Any] = {}
     try:
-        with _assignments(assigned) if watch else contextlib.nullcontext():
+        with contextlib.ExitStack() as stack:
+            if watch:
+                stack.enter_context(_assignments(assigned))
+            if watch_inputs:
+                stack.enter_context(_kept_inputs(model, changes.inputs))
             yield changes
     finally:
         if not torch.equal(random_state, torch.get_rng_state()):
@@ -117,6 +135,35 @@ def _assignments(assigned: dict[tuple[int, str], Any]) -> Iterator[None]:
         yield
     finally:
         patched.__setattr__ = original
+
+
+@contextlib.contextmanager
+def _kept_inputs(model: nn.Module, changed: list[str]) -> Iterator[None]:
+    """Collect the inputs of calls of `model` whose containers hold something else afterwards.
+
+    torch.export passes copies of the caller's containers, so that these say nothing.
+    """
+    before: dict[str, list[tuple[Any, list[Any]]]] = {}
+
+    def note(module: nn.Module, args: Any, kwargs: Any) -> None:
+        names = [*inspect.signature(module.forward).parameters]
+        named = {**dict(zip(names, args, strict=False)), **kwargs}
+        before.update({name: _contents([value]) for name, value in named.items()})
+
+    def compare(*_: Any) -> None:
+        for name, contents in before.items():
+            if any(_is_altered(*each) for each in contents) and name not in changed:
+                changed.append(name)
+
+    handles = [
+        model.register_forward_pre_hook(note, with_kwargs=True),
+        model.register_forward_hook(compare),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 def _changed(
