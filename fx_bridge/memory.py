@@ -18,7 +18,11 @@ from torch.utils._pytree import tree_map_only
 from fx_bridge.capture import CapturedGraph, capture, check_captured
 from fx_bridge.profiling.memory_ledger import Allocation, Kind, Phase
 from fx_bridge.profiling.memory_run import Loss, MemoryRun, NothingToTrainError, Runner, Training
-from fx_bridge.profiling.optimizer_state import OptimizerFactory, check_optimizer_or_factory
+from fx_bridge.profiling.optimizer_state import (
+    OptimizerFactory,
+    check_optimizer_or_factory,
+    check_sparse_gradients,
+)
 from fx_bridge.replaying.replay import tensors_in
 from solver import PartitionError
 from solver.quantities import counted
@@ -217,6 +221,7 @@ def memory_profile(
     check_optimizer_or_factory(optimizer)
     settings = None
     if training:
+        check_sparse_gradients(captured.module, optimizer)
         settings = Training(
             optimizer=optimizer,
             master_weights=master_weights,

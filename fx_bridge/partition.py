@@ -21,7 +21,11 @@ from fx_bridge.digraph import to_digraph
 from fx_bridge.modules.hand_made import Pin, check_hand_made, with_hand_made
 from fx_bridge.modules.keep_whole import check_keep_whole
 from fx_bridge.placement import PlacedModel, TiedWeights, place
-from fx_bridge.profiling.optimizer_state import Optimizer, check_optimizer
+from fx_bridge.profiling.optimizer_state import (
+    Optimizer,
+    check_optimizer,
+    check_sparse_gradients,
+)
 from fx_bridge.splitting import split_by_plan
 from solver import (
     PCIE,
@@ -259,6 +263,8 @@ def partition_module(
         tied_weights=tied_weights,
     )
     captured = capture(model, args, kwargs)
+    if memory_model == "training":
+        check_sparse_gradients(captured.module, optimizer)
     graph = to_digraph(
         captured,
         specs=specs,

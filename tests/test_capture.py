@@ -537,3 +537,29 @@ def test_what_takes_a_captured_graph_says_so(function, given):
 def test_dynamic_batch_is_yes_or_no(wish):
     with pytest.raises(PartitionError, match="write True or False"):
         capture(nn.Linear(2, 2), (torch.ones(2, 2),), dynamic_batch=wish)
+
+
+class CountsInBuffer(nn.Module):
+    """Rebinds a buffer that it reads afterwards, as ``self.n += 1`` does."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("n", torch.zeros(()))
+
+    def forward(self, x):
+        self.n += 1
+        return self.linear(x) / self.n
+
+
+def test_a_rebound_buffer_is_written_once_and_backward_works():
+    model, x = CountsInBuffer(), torch.randn(2, 4)
+    captured = capture(copy.deepcopy(model), (x,))
+    module = captured.module
+    for _ in range(2):
+        expected, found = model(x), module(x)
+        assert torch.equal(found, expected)
+        assert torch.equal(module.n, model.n)
+    expected.sum().backward()
+    found.sum().backward()
+    assert torch.equal(module.linear.weight.grad, model.linear.weight.grad)

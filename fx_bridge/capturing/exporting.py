@@ -62,7 +62,39 @@ def unlift(program: ExportedProgram) -> fx.GraphModule:
     assert isinstance(module, fx.GraphModule)
     if has_transform(module.graph):
         fuse_transforms(module)
+    _drop_copies_to_itself(module)
     return module
+
+
+def _drop_copies_to_itself(module: fx.GraphModule) -> None:
+    """Drop what export appends for ``self.n += 1``: a copy to the buffer of what is the buffer.
+
+    Autograd counts it as one more write, after which backward refuses values saved before.
+    """
+    copies = module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    redundant = [node for node in copies if not node.users and _is_of(node.args[1], node.args[0])]
+    for node in redundant:
+        module.graph.erase_node(node)
+    if redundant:
+        module.recompile()
+
+
+def _is_of(value: Any, tensor: Any) -> bool:
+    """Whether a node returns `tensor` itself: it is that, or wrote to it in place."""
+    while value is not tensor:
+        if not isinstance(value, fx.Node):
+            return False
+        if value.op == "get_attr":
+            return bool(tensor.op == "get_attr" and tensor.target == value.target)
+        schema = value.target._schema if isinstance(value.target, OpOverload) else None
+        if schema is None or not schema.returns or not value.args:
+            return False
+        alias = schema.arguments[0].alias_info
+        # Views alias their base too, but write nothing.
+        if alias is None or not alias.is_write or schema.returns[0].alias_info is None:
+            return False
+        value = value.args[0]
+    return True
 
 
 def _has_effects(graph: fx.Graph) -> bool:

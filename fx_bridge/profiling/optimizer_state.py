@@ -6,12 +6,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, Literal, get_args
 
 import torch
+from torch import fx
+from torch._ops import OpOverload
 
 from solver import PartitionError
 
 Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
 OptimizerFactory = Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 
+_DENSE_ONLY: Final = ("adam", "adamw")
 _HALF: Final = (torch.float16, torch.bfloat16)
 
 
@@ -95,6 +98,35 @@ def check_optimizer_or_factory(optimizer: object) -> None:
     """Raise PartitionError unless `optimizer` is a known name or can be called."""
     if not callable(optimizer):
         check_optimizer(optimizer if isinstance(optimizer, str) else repr(optimizer))
+
+
+def check_sparse_gradients(module: fx.GraphModule, optimizer: object) -> None:
+    """Raise PartitionError if the optimiser takes no sparse gradients, which embeddings may have.
+
+    Parameters
+    ----------
+    module : torch.fx.GraphModule
+    optimizer : str or callable
+        What a callable makes says so itself.
+    """
+    if optimizer not in _DENSE_ONLY:
+        return
+    for node in module.graph.nodes:
+        if _is_sparse(module, node):
+            raise PartitionError(
+                f"operator {node.name!r} has a sparse gradient, which torch's {optimizer} refuses; "
+                "write sparse=False in its nn.Embedding, or train with sgd"
+            )
+
+
+def _is_sparse(module: fx.GraphModule, node: fx.Node) -> bool:
+    if node.op == "call_module":
+        return bool(getattr(module.get_submodule(str(node.target)), "sparse", False))
+    if not isinstance(node.target, OpOverload) or "embedding" not in str(node.target):
+        return False
+    names = [argument.name for argument in node.target._schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return bool(given.get("sparse", False))
 
 
 def _factory(optimizer: str, foreach: bool) -> OptimizerFactory:
