@@ -40,7 +40,9 @@ _AROUND_S = 2.0
 """Most seconds for a bound from what surrounds the largest load."""
 _CHAIN_S_PER_PLACE = 1.2e-5
 _CHAIN_SHARE = 0.8
-"""The execution order is cut at all places if that takes this part of the time that is left."""
+_MOST_CHAIN_S = 10.0
+"""The execution order is cut at all places if that takes at most this part of the time that is
+left, and so many seconds; cuts between clusters are nearly as good."""
 _MARGIN = 0.05
 """Part of the time limit that is left for the last evaluation."""
 
@@ -131,7 +133,8 @@ class _LargeSearch:
         if left_s is not None and not is_deterministic:
             left_s = self.deadline_s - time.perf_counter()
         chain_s = _CHAIN_S_PER_PLACE * len(units) * len(self.problem.devices)
-        if self._is_done() or (left_s is not None and chain_s > _CHAIN_SHARE * left_s):
+        most_s = _MOST_CHAIN_S if left_s is None else min(_MOST_CHAIN_S, _CHAIN_SHARE * left_s)
+        if self._is_done() or chain_s > most_s:
             return
         limit_s = None if is_deterministic else left_s
         self._offer(solve_chain(self.problem, replace(self.limits, time_limit_s=limit_s)).plan)

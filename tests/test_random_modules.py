@@ -21,20 +21,20 @@ from solver import PartitionError
 
 
 def test_exported_programs():
-    ends = check_seeds(range(90), random_program)
-    ends += check_seeds(range(90, 100), random_program, solver=True)
-    assert ends.total() == 100
-    assert ends["compared"] >= 60, ends
-    assert ends["compared"] + ends["compared without gradients"] >= 95, ends
+    ends = check_seeds(range(45), random_program)
+    ends += check_seeds(range(45, 50), random_program, solver=True)
+    assert ends.total() == 50
+    assert ends["compared"] >= 30, ends
+    assert ends["compared"] + ends["compared without gradients"] >= 47, ends
 
 
 def test_traced_programs():
-    ends = check_seeds(range(100), random_program, way="symbolic_trace")
-    assert ends["compared"] >= 10, ends
+    ends = check_seeds(range(60), random_program, way="symbolic_trace")
+    assert ends["compared"] >= 6, ends
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("start", range(1000, 2500, 100))
+@pytest.mark.parametrize("start", [0, *range(1000, 2500, 100)])
 def test_many_exported_programs(start):
     ends = check_seeds(range(start, start + 90), random_program, plans=4)
     ends += check_seeds(range(start + 90, start + 100), random_program, plans=2, solver=True)

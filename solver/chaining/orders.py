@@ -36,16 +36,22 @@ def topological_orders(units: UnitGraph, count: int, seed: int = 0) -> Iterator[
         Units; the execution order first. Those before a cut come before those behind it.
     """
     seen: set[tuple[int, ...]] = set()
+    in_vain = 0
     for order in _candidates(units, random.Random(seed)):
-        if len(seen) >= count:
+        if len(seen) >= count or in_vain >= _MOST_IN_VAIN:
             return
         order = by_block(units, order)
+        in_vain += 1
         if tuple(order) not in seen:
+            in_vain = 0
             seen.add(tuple(order))
             yield order
 
 
 _RANDOM_ORDERS = 1000
+_MOST_IN_VAIN = 20
+"""So many in a row that are known say that there are hardly others: graphs of few orders are small,
+and their plans soon found."""
 
 
 def _candidates(units: UnitGraph, rng: random.Random) -> Iterator[list[int]]:
