@@ -73,7 +73,7 @@ def _with_few_places(units: UnitGraph, limits: SolveLimits) -> Simplified | None
     """Return the simplified graph unless units may run at too many places for exact search."""
     most = MANY_PLACES
     if limits.time_limit_s is not None:
-        most = min(most, max(_FEW_PLACES, int(_PLACES_PER_S * limits.time_limit_s)))
+        most = int(min(most, max(_FEW_PLACES, _PLACES_PER_S * limits.time_limit_s)))
     most_units = most // len(units.problem.devices)
     if len(units) > _LARGEST_SAVING * most_units:
         return None

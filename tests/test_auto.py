@@ -69,7 +69,9 @@ def test_fewer_operators_go_there_with_little_time():
     assert 30_000 < len(problem.operators) * 32 < 200_000
     result = solve(problem, replace(LIMITS, time_limit_s=1.0))
     assert result.solver == "coarse"
-    assert solver.auto._with_few_places(condense(problem), LIMITS) is not None
+    for limit_s in (None, 60.0, 1e306):
+        limits = replace(LIMITS, time_limit_s=limit_s)
+        assert solver.auto._with_few_places(condense(problem), limits) is not None
 
 
 def test_no_answer_is_worse_than_the_best_cut_however_short_the_time():

@@ -36,12 +36,9 @@ def outcome(call: Call) -> Outcome:
         if like.dim is not None and call.first.shape == call.out.shape and like.kind != "unknown":
             return batch(like.dim, like.outer, like.inner)
         made = batch_views.grown(call)
-        # A one for each sample, at its own place.
-        return (
-            call.mixed("numbers the samples")
-            if call.name == "eye" and made.dim is not None
-            else made
-        )
+        if call.name == "eye" and made.dim is not None:
+            return call.mixed("makes a one for each sample, at its own place")
+        return made
     if call.name in ("arange", "linspace"):
         return batch_indexing.numbers(call)
     lost = [state for state in call.states if state.kind == "unknown"]
