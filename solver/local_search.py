@@ -11,9 +11,12 @@ acyclic partitions Herrmann et al., SIAM J. Sci. Comput. 41, 2019).
 from __future__ import annotations
 
 import itertools
+import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial, reduce
 from typing import Final
 
 from solver.chain import best_cut, transition_count
@@ -21,18 +24,13 @@ from solver.chaining.orders import renumbered, topological_orders
 from solver.cuts import NO_BLOCK, positions_of_blocks, unit_blocks
 from solver.evaluate import evaluate
 from solver.hardware import Device
-from solver.improving.anneal import PEAK_SCALE, Cooling, anneal
-from solver.improving.stage_state import StageState
+from solver.improving.fast_anneal import pays_off
+from solver.improving.rounds import Pace, Rounds
 from solver.improving.step_search import improve_step
 from solver.plan import PartitionPlan
 from solver.problem import ObjectiveName, PartitionProblem
 from solver.reduce import UnitGraph
-from solver.reducing.clusters import cluster, contract
 
-_WORTHWHILE = 0.7
-"""Clusters beyond this share of the units are left out."""
-_ONE_ROUND_ABOVE = 5_000
-"""Units beyond which a single round uses up all iterations."""
 _FEW_UNITS = 16
 """Up to here an exact solver needs no better start than its baselines."""
 _MOST_ORDERS = 8
@@ -47,33 +45,13 @@ _SEEDS = 10
 """From one slow search to the next; the rounds of each have seeds of their own."""
 _GAIN_PERMILLE = 1
 """What counts as one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """How long to search, and how hot.
-
-    Attributes
-    ----------
-    iterations_per_unit, most_iterations : int
-        Moves tried in all rounds together.
-    shares : tuple of float
-        Largest clusters of the rounds, as shares of an average stage; 0 is units alone.
-    coarse, fine : tuple of float
-        First and last temperatures on clusters and on units, see
-        :class:`solver.improving.anneal.Cooling`.
-    """
-
-    iterations_per_unit: int
-    most_iterations: int
-    shares: tuple[float, ...]
-    coarse: tuple[float, float]
-    fine: tuple[float, float]
-
-    def iterations(self, unit_count: int) -> int:
-        """Return a budget of moves that grows with the graph."""
-        return min(unit_count * self.iterations_per_unit, self.most_iterations)
-
+_TURN = 0.5
+_SHORTEST_TURN_S = 4.0
+"""Of the time left, so much goes into a fast search, and at least so many seconds."""
+_WITHOUT_CLOCK = 5
+"""What the moves of fast searches are divided by if no clock ends them."""
+_THREAD_SEEDS = 1_000_000
+"""From one thread to the next."""
 
 QUICK: Final = Pace(360, 240_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.002), (0.01, 0.0001))
 """One to three seconds, or up to ten if memory counts activations; measured on NASNet."""
@@ -84,6 +62,12 @@ SLOW: Final = (
 )
 """In turn: units alone, long and cold, which is best on random layered graphs; clusters with a cold
 end, on series-parallel ones; and as at first, where values are large."""
+FAST: Final = (
+    Pace(100_000, 10**8, (0.0,), (0.0, 0.0), (0.008, 0.00002), is_fast=True),
+    Pace(100_000, 10**8, (1 / 8, 1 / 16, 1 / 4), (0.1, 0.001), (0.005, 0.00002), is_fast=True),
+    Pace(100_000, 10**8, (0.0,), (0.0, 0.0), (0.03, 0.00003), is_fast=True),
+)
+"""In turn: units alone, clusters, and units alone from so hot that little of the start is left."""
 
 
 def searched_objective(problem: PartitionProblem) -> ObjectiveName | None:
@@ -137,7 +121,7 @@ def improve(
         return plan
     if units.problem.cuts:
         units = _within_blocks(units, plan, devices)
-    search = _Search(units, devices, name, seed, pace, target, deadline_s)
+    search = Rounds(units, devices, name, seed, pace, target, deadline_s)
     budget = pace.iterations(len(units)) if max_iterations is None else max_iterations
     found = search.run([devices.index(d) for d in _devices_of_units(units, plan)], budget)
     if found is None:
@@ -150,6 +134,7 @@ def improve_slowly(
     plan: PartitionPlan,
     *,
     searches: int | None = None,
+    workers: int = 1,
     seed: int = 0,
     target: int = 0,
     deadline_s: float | None = None,
@@ -165,12 +150,17 @@ def improve_slowly(
         Feasible.
     searches : int, optional
         The most searches.
+    workers : int
+        Where moves are compiled and there is a deadline, so many searches run at the same time,
+        but no more than there are cores.
     seed, target, deadline_s
         As for :func:`improve`.
     """
     name = searched_objective(units.problem)
     if name is None:
         return
+    is_fast = name == "bottleneck" and pays_off(deadline_s)
+    paces = FAST if is_fast else SLOW
     value = evaluate(units.problem, plan).value(name)
     idle = 0
     for number in itertools.count() if searches is None else range(searches):
@@ -178,19 +168,40 @@ def improve_slowly(
             return
         if deadline_s is not None and time.perf_counter() >= deadline_s:
             return
-        found = improve(
-            units,
-            plan,
-            seed=seed + _SEEDS * number,
-            pace=SLOW[number % len(SLOW)],
-            target=target,
-            deadline_s=deadline_s,
-        )
+        pace = paces[number % len(paces)]
+        own_seed = seed + _SEEDS * number
+        search = partial(improve, units, plan, pace=pace, target=target)
+        if is_fast and deadline_s is not None:
+            found = _at_the_same_time(search, units, own_seed, workers, deadline_s)
+        else:
+            moves = pace.iterations(len(units)) // (_WITHOUT_CLOCK if is_fast else 1)
+            found = search(seed=own_seed, max_iterations=moves, deadline_s=deadline_s)
         before, value = value, evaluate(units.problem, found).value(name)
         idle = 0 if value < before * (1000 - _GAIN_PERMILLE) // 1000 else idle + 1
         if found is not plan:
             plan = found
             yield plan
+
+
+def _at_the_same_time(
+    search: Callable[..., PartitionPlan],
+    units: UnitGraph,
+    seed: int,
+    workers: int,
+    deadline_s: float,
+) -> PartitionPlan:
+    """Return the best of the plans that so many fast searches find in their turn.
+
+    Threads will do: compiled moves run without Python's lock.
+    """
+    now_s = time.perf_counter()
+    end_s = deadline_s
+    if deadline_s - now_s > 2 * _SHORTEST_TURN_S:
+        end_s = now_s + max(_TURN * (deadline_s - now_s), _SHORTEST_TURN_S)
+    seeds = [seed + _THREAD_SEEDS * thread for thread in range(min(workers, os.cpu_count() or 1))]
+    with ThreadPoolExecutor(len(seeds)) as pool:
+        plans = list(pool.map(lambda own: search(seed=own, deadline_s=end_s), seeds))
+    return reduce(partial(better, units), plans)
 
 
 def first_incumbents(
@@ -297,89 +308,3 @@ def _devices_of_units(units: UnitGraph, plan: PartitionPlan) -> list[Device]:
         problem.device_of[plan.assignment[problem.operators[members[0]].name]]
         for members in units.members
     ]
-
-
-@dataclass(slots=True)
-class _Search:
-    units: UnitGraph
-    devices: list[Device]
-    objective: ObjectiveName
-    seed: int
-    pace: Pace
-    target: int
-    deadline_s: float | None
-
-    def run(self, positions: list[int], budget: int) -> list[int] | None:
-        """Return the best positions found within the capacities, or None."""
-        best: int | None = None
-        shares = self.pace.shares[: 1 if len(self.units) > _ONE_ROUND_ABOVE else None]
-        if any(limit is not None for limit in (d.memory_bytes for d in self.devices)):
-            positions = self._mended(positions, budget // 3)
-        each = budget // (2 * len(shares))
-        for number, share in enumerate(shares):
-            left = 2 * (len(shares) - number)
-            seed = self.seed + number
-            cluster_of, count = self._clusters(positions, share, seed)
-            spared = each
-            if count <= _WORTHWHILE * len(self.units):
-                start = [0] * count
-                for unit, name in enumerate(cluster_of):
-                    start[name] = positions[unit]
-                graph = contract(self.units, cluster_of, count)
-                found = self._anneal(graph, start, Cooling(each, *self.pace.coarse), seed, left)
-                spared, left = 0, left - 1
-                if found is not None and (best is None or found[0] < best):
-                    best = found[0]
-                    positions = [found[1][name] for name in cluster_of]
-            cooling = Cooling(each + spared, *self.pace.fine)
-            found = self._anneal(self.units, positions, cooling, seed, left)
-            if found is not None and (best is None or found[0] < best):
-                best, positions = found
-            if best is not None and best <= self.target:
-                break
-            if self.deadline_s is not None and time.perf_counter() > self.deadline_s:
-                break
-        return None if best is None else positions
-
-    def _clusters(self, positions: list[int], share: float, seed: int) -> tuple[list[int], int]:
-        """Return the cluster of every unit and how many there are; for no share, too many."""
-        if not share:
-            return positions, len(self.units)
-        return cluster(self.units, positions, share / len(self.devices), seed)
-
-    def _mended(self, positions: list[int], budget: int) -> list[int]:
-        """Return positions within the capacities, if the least peak of memory leads to some."""
-        state = StageState(self.units, self.devices)
-        state.place(positions)
-        if not state.excess_bytes():
-            return positions
-        cooling = Cooling(budget, *self.pace.fine)
-        # Any plan that fits ends this search: anneal records no other.
-        found = anneal(
-            state,
-            "peak_memory",
-            cooling,
-            self.seed,
-            target=PEAK_SCALE,
-            deadline_s=self.deadline_s,
-        )
-        return positions if found is None else found[1]
-
-    def _anneal(
-        self, graph: UnitGraph, positions: Sequence[int], cooling: Cooling, seed: int, left: int
-    ) -> tuple[int, list[int]] | None:
-        """Anneal for a fair part of the time, if `left` searches are to come with this one."""
-        deadline_s = self.deadline_s
-        if deadline_s is not None:
-            now_s = time.perf_counter()
-            deadline_s = now_s + (deadline_s - now_s) / left
-        state = StageState(graph, self.devices, every_value=self.objective == "transfer")
-        state.place(positions)
-        return anneal(
-            state,
-            self.objective,
-            cooling,
-            seed,
-            target=self.target,
-            deadline_s=deadline_s,
-        )

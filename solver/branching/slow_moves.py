@@ -39,6 +39,7 @@ class SlowMoves:
         self._restated = restated
         self._branches = branches
         self._budget = budget
+        self._workers = limits.worker_count
         self._seed = limits.seed
         self._gained = True
 
@@ -59,6 +60,7 @@ class SlowMoves:
             self._restated.units,
             incumbent.plan,
             searches=_SEARCHES if deadline_s is None else None,
+            workers=self._workers,
             seed=self._seed,
             target=branches.least(),
             deadline_s=deadline_s,

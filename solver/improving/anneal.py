@@ -27,7 +27,7 @@ _SWAP_SHARE = 0.05
 _FAR_SHARE = 0.1
 """Parts of all tries that move a closure, swap two units, and go beyond the next position."""
 _MOST_TOGETHER = 32
-_EXCESS_PRICE = 5.0
+EXCESS_PRICE = 5.0
 """Energy, as a share of its start, for exceeding one average capacity; see `anneal`."""
 _CHECK_EVERY = 256
 
@@ -93,8 +93,8 @@ class _Annealing:
         self.energy, self.value = self.measure(state.parts)
         self.excess = state.excess_bytes()
         roomy = [device.memory_bytes for device in state.devices if device.memory_bytes]
-        # A byte too many costs _EXCESS_PRICE times its share of an average capacity.
-        self.price = _EXCESS_PRICE * self.energy * len(roomy) / max(sum(roomy), 1)
+        # A byte too many costs EXCESS_PRICE times its share of an average capacity.
+        self.price = EXCESS_PRICE * self.energy * len(roomy) / max(sum(roomy), 1)
         self.energy += self.excess * self.price
         self.best: int | None = None if self.excess else self.value
         self.best_at = state.at[:]
