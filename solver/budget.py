@@ -74,6 +74,10 @@ class Budget:
         """Count what a run of CP-SAT has used."""
         self._spent_s += max(solver.response_proto.deterministic_time, 1e-3)
 
+    def charge_work(self, work_s: float) -> None:
+        """Count work outside of CP-SAT, in seconds of one core; deterministic limits know it."""
+        self._spent_s += work_s
+
     def add(self, other: Budget) -> None:
         """Count what another search, on behalf of this one, has used."""
         self._spent_s += other._spent_s

@@ -45,10 +45,10 @@ def search_in_rounds(
     """Search branches until all are closed or spent, or no time is left.
 
     They are searched in rounds with growing slices of time, so that each gets a bound before
-    any of them takes all the time. Guesses have a slice in every round, too, and moves where
-    searches leave a large gap. Where units are many and the gap is not small, no model of all
-    orders closes in a moment, and moves and guesses come first. Once most single orders are closed,
-    all time goes to the others.
+    any of them takes all the time. Guesses have a slice in every round, too, and moves and the
+    semidefinite program where searches leave a large gap. Where units are many and the gap is not
+    small, no model of all orders closes in a moment, and moves and guesses come first. Once most
+    single orders are closed, all time goes to the others.
 
     Parameters
     ----------
@@ -71,6 +71,7 @@ def search_in_rounds(
         _raise_bound(search, branches.all[0], budget)
         if moves.are_due and search.is_wide(branches.all[0]):
             moves.search()
+            search.bound_partitions()
     while not (branches.are_closed or budget.is_used_up):
         pending = branches.pending
         is_alone = len(pending) == 1 and guesses.next() is None and not moves.are_due
@@ -82,10 +83,11 @@ def search_in_rounds(
             if budget.is_used_up:
                 return
         if not branches.are_closed:
+            search.bound_partitions()
             if not branches.orders_close:
                 moves.search()
             _search_guesses(search, guesses, restated, slice_s, budget)
-        if not branches.pending and guesses.next() is None:
+        if not branches.pending and guesses.next() is None and not moves.are_due:
             return
         slice_s *= _SLICE_GROWTH
 

@@ -8,6 +8,7 @@ from functools import partial
 from solver.bounding.closure_lp import MOST_PROGRAMS, closure_bound_ns
 from solver.bounding.linear_bounds import PositionBound
 from solver.bounding.objective_bounds import ObjectiveBounds
+from solver.bounding.semidefinite_bound import applies, most_work_s, semidefinite_bound_ns
 from solver.bounds import BorderIdeals, StageBounds, StageWindows
 from solver.branching.branches import Branch, Branches
 from solver.branching.model_run import Answer, Question, run_model
@@ -22,6 +23,8 @@ from solver.result import Progress, SolveLimits
 
 NAME = "cp-sat"
 """The exact solver's, in answers and progress."""
+_MODEL_SHARE = 0.5
+"""Of the time left, at most this much goes into making a model of a large problem."""
 _MODEL_S_PER_PLACE = 6e-5
 """Time that a model takes to be made, for each position that a unit may have, and each that there
 is."""
@@ -35,6 +38,12 @@ _TERMS_SHARE_OF_USE = 0.5
 """The same of a model of one order, and as long as no plan is known."""
 _PROGRAM_SHARE = 0.2
 """Of the time left, at most this much goes into the linear programs of a branch."""
+_PARTITIONS_SHARE = 0.6
+"""Of the time left, at most this much goes into the semidefinite program."""
+_PARTITIONS_GAIN_PERMILLE = 10
+"""Where it says so much more than was known, linear programs say less."""
+_PARTITIONS_GAP_PERMILLE = 20
+"""From this gap on; models close smaller ones."""
 _WIDE_POSITIONS = 4
 """Models of units with more open positions than this, on average, find next to nothing."""
 _TIMED = frozenset({"bottleneck", "latency", "step"})
@@ -69,6 +78,7 @@ class BranchSearch:
         self._limits = limits
         self._budget = budget
         self._windows_s = 0.0
+        self._partitioned = False
         self.branches = branches
 
     @property
@@ -220,6 +230,42 @@ class BranchSearch:
         branch.closed = branch.bound >= best
         branch.asked = True
 
+    def bound_partitions(self) -> None:
+        """Bound all branches by a semidefinite program, once, if the gap is wide.
+
+        See :mod:`solver.bounding.semidefinite_bound`. It regards all orders at once, and knows no
+        speeds but the greatest.
+        """
+        branches, restated = self.branches, self._restated
+        best, least = branches.best, branches.least()
+        if (
+            self._partitioned
+            or branches.objective != "bottleneck"
+            or best is None
+            or best <= least * (1000 + _PARTITIONS_GAP_PERMILLE) // 1000
+            or not restated.is_large
+            or not applies(restated.units, restated.slots)
+        ):
+            return
+        self._partitioned = True
+        work_s = None
+        if self._limits.deterministic:
+            work_s = most_work_s(restated.units)
+            if self._budget.remaining_s is not None:
+                work_s = min(work_s, _PARTITIONS_SHARE * self._budget.remaining_s)
+            self._budget.charge_work(work_s)
+        found = semidefinite_bound_ns(
+            restated.units,
+            restated.slots,
+            at_least_ns=least,
+            ceiling_ns=best,
+            end_s=self._budget.deadline_s(_PARTITIONS_SHARE),
+            work_s=work_s,
+        )
+        for branch in branches.all:
+            branch.bound = max(branch.bound, min(found, best))
+            branch.relaxed |= found > least * (1000 + _PARTITIONS_GAIN_PERMILLE) // 1000
+
     def _is_refuted(self, branch: Branch, within: int | None) -> bool:
         """Whether linear programs prove that a branch has no better bottleneck; asked once."""
         if within is not None or branch.relaxed or not self.can_relax(branch):
@@ -233,7 +279,7 @@ class BranchSearch:
         return branch.closed
 
     def _has_time_for(self, branch: Branch, windows: StageWindows) -> bool:
-        """Whether the model can be made within the time that is left."""
+        """Whether the model can be made within the time that is left, and searched as long."""
         left_s = self._budget.wall_remaining_s
         positions = branch.slots * branch.chunks
         model_s = _MODEL_S_PER_PLACE * windows.places * positions
@@ -241,7 +287,7 @@ class BranchSearch:
             left_s is None
             or self.branches.best is None
             or not self._restated.is_large
-            or model_s < left_s
+            or model_s < _MODEL_SHARE * left_s
         )
 
     def _is_worth_making(self, branch: Branch, windows: StageWindows) -> bool:
