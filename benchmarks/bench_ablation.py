@@ -31,6 +31,7 @@ import solver.branching.model_run as model_run
 import solver.branching.restated as restated
 import solver.cp_sat as cp_sat
 import solver.ideal_dp as ideal_dp
+import solver.local_search as local_search
 from solver import SolveLimits, SolveStatus, solve
 from solver.borders.border_bound import BorderBound
 from solver.bounding.linear_bounds import PositionBound
@@ -112,6 +113,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "linear programs": _without(
         branch_search, "closure_bound_ns", lambda *_, at_least, **__: at_least
     ),
+    "semidefinite program": _without(branch_search, "applies", _never),
     "orders refuted first": _without(cp_sat, "refute_orders", _none),
     "guesses of orders": _without(OrderGuesses, "next", _none),
     "limits near the bound": _without(branch_rounds, "_raise_bound", _none),
@@ -121,6 +123,7 @@ PARTS: dict[str, Callable[[], None]] = {
     "sub-solves": _without(first_plans, "improve_by_neighbourhoods", lambda units, plan, **_: plan),
     "all borders at once": _without(first_plans, "improve_borders", lambda units, plan, **_: plan),
     "slow annealing": _without(SlowMoves, "search", _none),
+    "compiled moves": _without(local_search, "pays_off", _never),
     "rows over intervals of slots": _without(
         LoadRows, "bottleneck", property(lambda rows: rows.stages.largest_of(rows.loads))
     ),
