@@ -14,7 +14,6 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Final
@@ -30,6 +29,7 @@ from solver.improving.step_search import improve_step
 from solver.plan import PartitionPlan
 from solver.problem import ObjectiveName, PartitionProblem
 from solver.reduce import UnitGraph
+from solver.threads import call_all
 
 _FEW_UNITS = 16
 """Up to here an exact solver needs no better start than its baselines."""
@@ -62,6 +62,8 @@ SLOW: Final = (
 )
 """In turn: units alone, long and cold, which is best on random layered graphs; clusters with a cold
 end, on series-parallel ones; and as at first, where values are large."""
+_MOVE_S: Final = 4e-7
+"""Work of a compiled move."""
 FAST: Final = (
     Pace(100_000, 10**8, (0.0,), (0.0, 0.0), (0.008, 0.00002), is_fast=True),
     Pace(100_000, 10**8, (1 / 8, 1 / 16, 1 / 4), (0.1, 0.001), (0.005, 0.00002), is_fast=True),
@@ -127,6 +129,12 @@ def improve(
     if found is None:
         return plan
     return better(units, plan, plan_at(units, devices, found))
+
+
+def most_slow_work_s(units: UnitGraph, searches: int) -> float:
+    """Return the most work of so many slow searches without a clock, in seconds of one core."""
+    moves = max(pace.iterations(len(units)) for pace in FAST) // _WITHOUT_CLOCK
+    return searches * moves * _MOVE_S
 
 
 def improve_slowly(
@@ -199,8 +207,7 @@ def _at_the_same_time(
     if deadline_s - now_s > 2 * _SHORTEST_TURN_S:
         end_s = now_s + max(_TURN * (deadline_s - now_s), _SHORTEST_TURN_S)
     seeds = [seed + _THREAD_SEEDS * thread for thread in range(min(workers, os.cpu_count() or 1))]
-    with ThreadPoolExecutor(len(seeds)) as pool:
-        plans = list(pool.map(lambda own: search(seed=own, deadline_s=end_s), seeds))
+    plans = call_all([partial(search, seed=own, deadline_s=end_s) for own in seeds])
     return reduce(partial(better, units), plans)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from solver.branching.branches import Branches
 from solver.branching.restated import RestatedProblem
 from solver.budget import Budget
-from solver.local_search import improve_slowly, searched_objective
+from solver.local_search import improve_slowly, most_slow_work_s, searched_objective
 from solver.result import SolveLimits
 
 _WORTHWHILE_PERMILLE = 30
@@ -40,6 +40,7 @@ class SlowMoves:
         self._branches = branches
         self._budget = budget
         self._workers = limits.worker_count
+        self._is_deterministic = limits.deterministic
         self._seed = limits.seed
         self._gained = True
 
@@ -66,6 +67,8 @@ class SlowMoves:
             deadline_s=deadline_s,
         ):
             incumbent.offer(plan)
+        if self._is_deterministic:
+            self._budget.charge_work(most_slow_work_s(self._restated.units, _SEARCHES))
         self._gained = incumbent.values != before
         branches.close_covered()
 
