@@ -6,9 +6,12 @@ from oracle import brute_force
 from random_problems import random_problem, to_instance
 
 from experiments.problems.generators import GeneratorSettings, generate_problem
-from solver import Device, Operator, PartitionProblem
+from solver import Device, Operator, PartitionProblem, SolveLimits, SolveStatus, solve
+from solver.bounding import semidefinite_bound
 from solver.bounding.relaxed_bounds import least_average_ns
 from solver.bounding.semidefinite_bound import applies, semidefinite_bound_ns
+from solver.branching import branch_search, restated
+from solver.branching.branch_search import BranchSearch
 from solver.hardware import Interconnect, Link
 from solver.reduce import condense
 
@@ -99,3 +102,35 @@ def test_it_says_more_of_wide_graphs_than_their_average_load():
     assert applies(units, 5)
     bound = semidefinite_bound_ns(units, 5)
     assert bound > 1.02 * least_average_ns(units)
+
+
+def test_searches_that_ask_it_end_with_the_optimum(monkeypatch):
+    """Small problems count as large and wide, so that all searches ask before their first model."""
+    monkeypatch.setattr(restated, "_LARGE_FROM", 2)
+    monkeypatch.setattr(semidefinite_bound, "_FEWEST_UNITS", 2)
+    monkeypatch.setattr(semidefinite_bound, "_STEPS", 40)
+    monkeypatch.setattr(branch_search, "_PARTITIONS_GAP_PERMILLE", 0)
+    raised = []
+    search = BranchSearch.search
+
+    def asked_first(searched, branch, *args, **kwargs):
+        before = searched.branches.least()
+        searched.bound_partitions()
+        raised.append(searched.branches.least() > before)
+        if not branch.closed:
+            search(searched, branch, *args, **kwargs)
+
+    monkeypatch.setattr(BranchSearch, "search", asked_first)
+    solved = 0
+    for seed in range(45):
+        problem = bottleneck_problem(seed, max_operators=5)
+        result = solve(problem, SolveLimits(workers=1), solver="cp-sat")
+        best = brute_force(to_instance(problem))
+        if best is None:
+            assert result.status is SolveStatus.INFEASIBLE, seed
+            continue
+        assert result.status is SolveStatus.OPTIMAL, seed
+        assert result.objective == result.objective_bound == best[0][0], seed
+        solved += 1
+    assert solved > 14
+    assert sum(raised) >= 2, len(raised)
