@@ -33,8 +33,9 @@ _NEAR_BORDERS_SHARE = 0.05
 """Of the time left, at most this much goes into plans near such a way."""
 _WITHOUT_HOST_SHARE = 0.4
 """Of the time left, at most this much goes into plans without a host."""
-_ORDERS_SHARE = 0.15
-"""Of the time left, at most this much goes into cuts of several orders."""
+_ORDERS_S = 8.0
+_ORDERS_SHARE = 0.25
+"""At most so many seconds, and this much of the time left, go into cuts of several orders."""
 _CHEAP_BORDERS_S = 5.0
 _CHEAP_BORDERS_SHARE = 0.1
 """At most so many seconds, and this much of the time left, go into plans between cheap borders."""
@@ -261,11 +262,14 @@ class FirstPlans:
             and not is_hand_made(problem)
             and not (self._incumbent.plan is not None and self._budget.is_used_up)
         ):
+            deadline_s = self._budget.deadline_s(_ORDERS_SHARE)
+            if deadline_s is not None:
+                deadline_s = min(deadline_s, time.perf_counter() + _ORDERS_S)
             plan = search_orders(
                 restated.units,
                 seed=self._limits.seed,
                 target=self._bounds.least("bottleneck"),
-                deadline_s=self._budget.deadline_s(_ORDERS_SHARE),
+                deadline_s=deadline_s,
             )
             if plan is not None:
                 yield plan
