@@ -23,7 +23,7 @@ _PACE = 4.0
 
 @dataclass(frozen=True, slots=True)
 class PricedNet:
-    """Values of one unit, read by others.
+    """Values of one unit, read by others; times in the unit of those of units.
 
     Attributes
     ----------

@@ -29,8 +29,9 @@ class Rows:
     Attributes
     ----------
     amounts : Floats
-        By unit, not all zero.
+        By unit, not all zero; such as bytes.
     room : float
+        In the same unit.
     """
 
     amounts: Floats
@@ -50,7 +51,12 @@ class PartitionMatrix:
     held : Rows or None
         What each unit is certain to hold, and the room of the largest device.
     limit : float
-        Roughly the bound that is expected; any number is safe.
+        Roughly the bound that is expected, in the unit of `times`; any number is safe.
+
+    Attributes
+    ----------
+    limit : float
+        May be changed between steps.
 
     Notes
     -----
@@ -85,11 +91,15 @@ class PartitionMatrix:
         self, times: Floats, cuts: NetCuts, parts: int, held: Rows | None, limit: float
     ) -> None:
         count = len(times)
-        self._count, self._parts, self._cuts, self._held = count, parts, cuts, held
+        self._count, self._parts, self._cuts = count, parts, cuts
         self._work = float(times.sum())
         self._unit = float(cuts.cost.sum()) / count
         self._time_unit = float(np.linalg.norm(times))
         self._times = times / self._time_unit
+        # Without a limit of memory nothing is held, and multipliers of its rows stay 0.
+        size = 1.0 if held is None else float(np.linalg.norm(held.amounts))
+        self._amounts = np.zeros(count) if held is None else held.amounts / size
+        self._room = 0.0 if held is None else held.room / size
         self.limit = limit
         self._costs = cuts.cost * (-0.5 / self._unit)
         norm = float(np.linalg.norm(self._costs))
@@ -117,13 +127,9 @@ class PartitionMatrix:
         self._loads += np.einsum("ij,ij->i", nudge, rows) / reach
         self._loads -= self.limit / self._time_unit / penalty / reach
         np.maximum(self._loads, 0.0, out=self._loads)
-        rest = 0.5 * self._loads[:, None] * rows
-        if self._held is not None:
-            size = float(np.linalg.norm(self._held.amounts))
-            amounts = self._held.amounts / size
-            self._rooms += nudge @ amounts - self._held.room / size / penalty
-            np.maximum(self._rooms, 0.0, out=self._rooms)
-            rest += 0.5 * self._rooms[:, None] * amounts
+        self._rooms += nudge @ self._amounts - self._room / penalty
+        np.maximum(self._rooms, 0.0, out=self._rooms)
+        rest = 0.5 * (self._loads[:, None] * rows + self._rooms[:, None] * self._amounts)
         rest = rest + rest.T
         rest += self._costs
         ones = 1.0 / penalty - self._matrix.diagonal()
@@ -153,9 +159,7 @@ class PartitionMatrix:
         scale += float(np.abs(self._diagonal).sum()) + count * float(np.linalg.norm(self._rest))
         least = float(np.linalg.eigvalsh(self._rest)[0])
         known = float(self._diagonal.sum()) + count * min(0.0, least) - _ROUNDING * scale
-        if self._held is not None:
-            size = float(np.linalg.norm(self._held.amounts))
-            known -= self._held.room / size * float(self._rooms.sum())
+        known -= self._room * float(self._rooms.sum())
         paid = float(self._loads.sum()) / self._time_unit
         total = self._work + self._cuts.constant + unit * known
         return total / (self._parts + unit * paid) * (1.0 - _ROUNDING)
