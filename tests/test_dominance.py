@@ -369,6 +369,89 @@ def test_saved_storages_count_for_every_microbatch():
         assert anchor_of(one_limited(*more, **settings), "v") == "v"
 
 
+def optima(problem):
+    """The optimum by brute force, as the problem is and with its units merged."""
+    simplified = simplify(condense(problem))
+    instances = to_instance(problem), with_merges(problem, simplified)
+    return [best and best[0] for best in map(brute_force, instances)]
+
+
+@pytest.mark.parametrize("charging", ["peer_to_peer", "host_staged"])
+def test_a_fan_may_read_what_its_producer_does_not(charging):
+    for time_ns, anchor in ((4, "u"), (5, "v1")):
+        operators = (
+            operator("f", value=1),
+            operator("g", value=9),
+            operator("u", "g", value=10),
+            operator("v1", "u", "f", ns=time_ns),
+            operator("v2", "u", ns=time_ns),
+        )
+        problem = timed(*operators, charging=charging)
+        # v1 may read f only because what makes it comes before u.
+        problem = problem.replace(colocation=(ColocationGroup(("f", "g")),))
+        assert anchor_of(problem, "v1") == anchor
+        assert optima(problem) == [(2010,), (2010,)]
+
+
+@pytest.mark.parametrize("charging", ["peer_to_peer", "host_staged"])
+def test_the_members_of_a_fan_may_read_each_other(charging):
+    for time_ns, anchor in ((4, "u"), (5, "v1")):
+        operators = (
+            operator("u", value=10),
+            operator("v1", "u", ns=time_ns, value=1, is_backward=True),
+            operator("v2", "u", "v1", ns=time_ns, is_backward=True),
+        )
+        interconnect = Interconnect(BYTE_PER_NS, charging=charging)
+        problem = PartitionProblem(
+            operators, THREE, interconnect=interconnect, memory_model="weights"
+        )
+        assert anchor_of(problem, "v1") == anchor
+        assert optima(problem) == [(1000 + 2 * time_ns,)] * 2
+
+
+def test_for_latency_a_unit_may_wait_in_a_later_chunk():
+    """Tests a unit that runs beside another device, in a stage of its own, if it may have one."""
+    operators = (
+        operator("t", ns=1, value=1),
+        operator("u", "t", ns=1, value=10),
+        operator("v", "u", ns=5),
+        operator("w", "t", ns=10),
+    )
+    for chunks, anchor, best in ((1, "t", 17), (2, "v", 14)):
+        problem = PartitionProblem(
+            operators,
+            (Device("a"), Device("b")),
+            interconnect=Interconnect(BYTE_PER_NS),
+            objective="latency",
+            colocation=(ColocationGroup(("t", "u")),),
+            chunks_per_device=chunks,
+        )
+        assert anchor_of(problem, "v") == anchor
+        assert optima(problem) == [(best,), (best,)]
+
+
+def test_every_stage_of_a_device_needs_room_for_activations():
+    """Tests a device with more room than one stage of all operators needs, but not for two."""
+    operators = (
+        operator("first", "in", value=1, allowed_devices={"a"}),
+        operator("v", "first", ns=0, storage_bytes=5),
+        operator("between", "first", value=1, allowed_devices={"b"}),
+        operator("last", "between", "in", allowed_devices={"a"}),
+    )
+    # Both stages of a hold the input, and the second one the value of "between".
+    for room, anchor in ((41, "v"), (54, "first")):
+        problem = PartitionProblem(
+            operators,
+            (Device("a", room), Device("b")),
+            inputs=(GraphInput("in", 20),),
+            chunks_per_device=2,
+            memory_model="inference",
+            interconnect=Interconnect(BYTE_PER_NS),
+        )
+        assert anchor_of(problem, "v") == anchor
+        assert optima(problem) == [(2002,), (2002,)]
+
+
 def check_block(block, fired):
     rng = random.Random(f"plans {block}")
     for seed in range(block * BLOCK, (block + 1) * BLOCK):

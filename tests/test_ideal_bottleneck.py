@@ -173,9 +173,8 @@ def test_it_stops_with_what_it_has():
     assert plans > 3
 
 
-def test_what_the_end_of_the_graph_rules_out_lists_few_stages(monkeypatch):
-    """Tests a last value that no device holds besides the operators on both its sides."""
-    monkeypatch.setattr(solver.ideals.ideal_bottleneck, "_FEW_STAGES", 500)
+def value_at_the_end():
+    """The tables of a graph whose last value no device holds besides the operators beside it."""
     steps = [
         Operator(f"step{i}", 10, (f"step{i - 1}",) if i else (), value_bytes=1) for i in range(80)
     ]
@@ -186,7 +185,12 @@ def test_what_the_end_of_the_graph_rules_out_lists_few_stages(monkeypatch):
         devices=tuple(Device(f"d{i}") for i in range(6)),
         interconnect=Interconnect(Link(bandwidth_bytes_per_s=1_000_000_000, latency_ns=0)),
     )
-    tables, sets = tables_of(problem)
+    return tables_of(problem)
+
+
+def test_what_the_end_of_the_graph_rules_out_lists_few_stages(monkeypatch):
+    monkeypatch.setattr(solver.ideals.ideal_bottleneck, "_FEW_STAGES", 500)
+    tables, sets = value_at_the_end()
     looked_at = []
     search = search_of(tables, sets, 801, looked_at.append)
     found = search.minimise()
@@ -199,3 +203,15 @@ def test_what_the_end_of_the_graph_rules_out_lists_few_stages(monkeypatch):
     assert found.values == {"bottleneck": 801}
     assert is_plan(tables, found)
     assert few < sum(looked_at)
+
+
+def test_a_plan_one_better_than_the_incumbent_is_found_where_few_stages_decide_nothing(
+    monkeypatch,
+):
+    monkeypatch.setattr(solver.ideals.ideal_bottleneck, "_FEW_STAGES", 0)
+    tables, sets = value_at_the_end()
+    search = search_of(tables, sets, 802)
+    found = search.minimise()
+    assert found.values == {"bottleneck": 801}
+    assert search.refuted == 800
+    assert is_plan(tables, found)

@@ -75,10 +75,10 @@ without arcs, as backward operators are, its neighbours by nets. Moves of units 
 are *free* (views, elements of tuples, sources and sinks without cost), others *cheap*.
 
 *Fans*: all readers S of a value of u move to u at once, so that it leaves u for none of them. Let
-no net run within S, and all that they read be made or read by u. Let e(v) >= 0 be what v lacks in
-an inequality. If in each the sum of e(v) is at most what the value costs there, no plan gets
-worse: whichever of S were elsewhere, P saves a send of the value and each of their devices a
-receive.
+e(v) >= 0 be what v lacks in an inequality. If in each the sum of e(v) is at most what the value
+costs there, no plan gets worse: whichever of S were elsewhere, P saves a send of the value and
+each of their devices a receive. All else are moves of one unit after the other, and the table is
+about any plan, so also about those in between, whatever S reads elsewhere or of each other.
 
 Under relayed charging a value takes every border between its producer and its last reader, and
 a unit that moves may lengthen the way of values that it does not read: nothing is merged.

@@ -161,13 +161,7 @@ class Blocks:
         shared = [net for net in self._makes[anchor] if self._readers[net] == readers]
         total: list[int] | None = None
         for unit in fan:
-            if (
-                self._allowed[unit] != self._allowed[fan[0]]
-                or not self.anchors(unit)
-                or any(self._readers[net] & readers for net in self._makes[unit])
-            ):
-                return False
-            if self._reads_elsewhere(unit, anchor):
+            if self._allowed[unit] != self._allowed[fan[0]] or not self.anchors(unit):
                 return False
             excess = self._excess(unit, anchor)
             if excess is None:
@@ -179,13 +173,6 @@ class Blocks:
         savings = self._amounts(fan[0], anchor, saved=shared)
         assert total is not None
         return all(a + b <= 0 for a, b in zip(total, savings, strict=True))
-
-    def _reads_elsewhere(self, unit: int, anchor: int) -> bool:
-        """Whether `unit` reads a net that its anchor neither makes nor reads."""
-        return any(
-            self._producer[net] != anchor and anchor not in self._readers[net]
-            for net in self._reads[unit]
-        )
 
     def _keeps_order(self, unit: int, anchor: int) -> bool:
         before, after = self.predecessors[unit], self.successors[unit]
