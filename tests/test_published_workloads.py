@@ -19,11 +19,17 @@ SIZES = {
     "layer.gnmt_inference": (96, 122),
     "layer.gnmt_training": (192, 244),
     "layer.inceptionv3_inference": (326, 363),
+    "layer.inceptionv3_training": (652, 726),
     "layer.resnet50_inference": (177, 193),
+    "layer.resnet50_training": (354, 386),
     "operator.bert_l-3_inference": (235, 250),
     "operator.bert_l-3_training": (600, 817),
+    "operator.bert_l-6_inference": (418, 448),
+    "operator.bert_l-6_training": (1071, 1462),
     "operator.bert_l-12_inference": (783, 843),
+    "operator.bert_l-12_training": (2012, 2751),
     "operator.resnet50_inference": (604, 619),
+    "operator.resnet50_training": (1243, 1806),
     "densenet121": (429, 487),
     "nasnetamobile": (921, 1078),
 }
@@ -31,7 +37,8 @@ SIZES = {
 
 def test_the_names_are_those_that_are_known():
     assert set(published_names()) == set(SIZES)
-    assert set(OPTIMA_MS) < set(SIZES)
+    # All but the two profiles of PipeDream have an optimum that their authors give.
+    assert set(SIZES) - set(OPTIMA_MS) == {"densenet121", "nasnetamobile"}
 
 
 @pytest.mark.parametrize("name", SIZES)

@@ -17,7 +17,12 @@ QUICK = (
     "layer.bert24_inference",
     "layer.bert24_training",
     "layer.gnmt_inference",
+    "layer.resnet50_training",
     "operator.bert_l-3_inference",
+    "operator.bert_l-6_inference",
+    "operator.bert_l-6_training",
+    "operator.bert_l-12_training",
+    "operator.resnet50_training",
 )
 
 

@@ -18,18 +18,25 @@ BY: Final = "by"
 """The method that proves an optimum: which one is first, the clock decides on a busy machine."""
 CLOCK: Final = frozenset({SECONDS, BY})
 
-# Seconds that the authors' exact program took, on two cores too; it was ended after 600.
+# Seconds that the authors' exact program took, on two cores too; it was ended after 600. It was not
+# timed on all of them.
 _AUTHORS_S: Final = {
     "layer.bert24_inference": "0.01",
     "layer.bert24_training": "0.01",
     "layer.gnmt_inference": "12",
     "layer.gnmt_training": "21",
     "layer.inceptionv3_inference": "> 600",
+    "layer.inceptionv3_training": "> 600",
     "layer.resnet50_inference": "0.1",
+    "layer.resnet50_training": MISSING,
     "operator.bert_l-3_inference": "0.7",
     "operator.bert_l-3_training": "9",
+    "operator.bert_l-6_inference": MISSING,
+    "operator.bert_l-6_training": MISSING,
     "operator.bert_l-12_inference": "22",
+    "operator.bert_l-12_training": MISSING,
     "operator.resnet50_inference": "0.2",
+    "operator.resnet50_training": MISSING,
 }
 _ROUNDING: Final = 1e-6
 """By which part an optimum may differ from the authors': times are rounded to nanoseconds."""
@@ -49,7 +56,7 @@ _HUGE_OPERATORS: Final = 101_000
 
 
 def published(bench: Bench) -> PaperTable:
-    """Solve all ten workloads of the paper, as published and with communication x 1000."""
+    """Solve all throughput workloads of the paper, as published and with communication x 1000."""
     rows = []
     for name, optimum_ms in OPTIMA_MS.items():
         label, cells = label_of(name), []

@@ -23,11 +23,17 @@ OPTIMA_MS: Final = {
     "layer.gnmt_inference": 32.910658203125,
     "layer.gnmt_training": 107.0044140625,
     "layer.inceptionv3_inference": 51.55186358642578,
+    "layer.inceptionv3_training": 122.76161621,
     "layer.resnet50_inference": 33.774666015625,
+    "layer.resnet50_training": 78.6318125,
     "operator.bert_l-3_inference": 27.9185676799125,
     "operator.bert_l-3_training": 65.3031491221,
+    "operator.bert_l-6_inference": 29.5795058065,
+    "operator.bert_l-6_training": 72.8649663224,
     "operator.bert_l-12_inference": 147.477984449,
+    "operator.bert_l-12_training": 437.997637858,
     "operator.resnet50_inference": 124.348849774,
+    "operator.resnet50_training": 255.194416452,
 }
 """The least bottlenecks as the authors' exact dynamic program gives them, communication as it is
 in the files, all accelerators and the CPU."""
