@@ -15,6 +15,7 @@ from solver.checks import (
     remake,
 )
 from solver.errors import PartitionError
+from solver.quantities import parse_memory
 
 KiB: Final = 1024
 MiB: Final = 1024**2
@@ -29,7 +30,7 @@ Charging = Literal["peer_to_peer", "host_staged", "relayed"]
 CHARGINGS: Final[tuple[str, ...]] = ("peer_to_peer", "host_staged", "relayed")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Device:
     """A device that runs one stage.
 
@@ -37,8 +38,9 @@ class Device:
     ----------
     name : str
         Unique, such as ``"cuda:0"``.
-    memory_bytes : int, optional
-        Memory capacity; None is unlimited.
+    memory_bytes : int, float or str, optional
+        Memory capacity: a whole number of bytes, such as ``8e9``, or a text with a unit, such as
+        ``"8GiB"``; None, or ``"unlimited"``, is unlimited. The attribute is an int or None.
     device_class : str
         Key into ``Operator.latency_ns`` when that is a mapping.
     is_host : bool
@@ -50,16 +52,30 @@ class Device:
     device_class: str = DEFAULT_DEVICE_CLASS
     is_host: bool = False
 
-    def __post_init__(self) -> None:
-        check_name(self.name, "device name")
-        if self.name == STAGING_HOST:
+    def __init__(
+        self,
+        name: str,
+        memory_bytes: float | str | None = None,
+        device_class: str = DEFAULT_DEVICE_CLASS,
+        is_host: bool = False,
+    ) -> None:
+        check_name(name, "device name")
+        if name == STAGING_HOST:
             raise PartitionError(
                 f"device name {STAGING_HOST!r} is taken by the staging memory of host-staged "
                 "links; choose another, such as 'cpu'"
             )
-        where = f"device {self.name!r}: "
-        check_positive_or_none(self.memory_bytes, f"{where}memory_bytes", "unlimited memory")
-        check_name(self.device_class, f"{where}device_class")
+        where = f"device {name!r}"
+        if isinstance(memory_bytes, str):
+            memory_bytes = parse_memory(memory_bytes, where, 'write for example "24GiB"')
+        elif isinstance(memory_bytes, float) and memory_bytes.is_integer():
+            memory_bytes = int(memory_bytes)
+        check_positive_or_none(memory_bytes, f"{where}: memory_bytes", "unlimited memory")
+        check_name(device_class, f"{where}: device_class")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "memory_bytes", memory_bytes)
+        object.__setattr__(self, "device_class", device_class)
+        object.__setattr__(self, "is_host", is_host)
 
 
 @dataclass(frozen=True, slots=True)

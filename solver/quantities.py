@@ -1,10 +1,63 @@
-"""Numbers as people read them."""
+"""Numbers as people read and write them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Final
+
+from solver.errors import PartitionError
 
 MISSING = "-"
+_MAX_DIGITS: Final = 30
+_UNITS: Final[Mapping[str, int]] = {
+    "b": 1,
+    **{f"{prefix}b": 1000 ** (i + 1) for i, prefix in enumerate("kmgt")},
+    **{f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")},
+}
+_UNIT_NAMES: Final = "B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024)"
+_QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
+
+
+def parse_memory(text: str, where: str, example: str) -> int | None:
+    """Return the bytes that a text such as ``24GiB`` says, or None for ``unlimited``.
+
+    Raises
+    ------
+    PartitionError
+        One line: `where`, what is wrong, and `example`.
+    """
+    if text.strip().lower() == "unlimited":
+        return None
+    size = quantity(text, where, "memory", example)
+    if size < 1:
+        raise PartitionError(f"{where}: memory is {text.strip()}; {example}")
+    return math.floor(size)
+
+
+def quantity(text: str, where: str, what: str, example: str) -> Fraction:
+    """Return the number of bytes that a text says, not rounded; errors as `parse_memory`."""
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise PartitionError(f"{where}: {text.strip()!r} is not a {what}; {example}")
+    if not match[2]:
+        raise PartitionError(f"{where}: {what} {text.strip()!r} has no unit; {example}")
+    unit = _UNITS.get(match[2].lower())
+    if unit is None:
+        raise PartitionError(f"{where}: unit {match[2]!r} is unknown; write {_UNIT_NAMES}")
+    check_digits(match[1], where)
+    # Exact arithmetic: 0.1GB is 100,000,000 bytes, not what a float makes of it.
+    return Fraction(match[1]) * unit
+
+
+def check_digits(digits: str, where: str) -> None:
+    """Refuse numbers of thousands of digits, which Python does not read; no quantity has so many."""
+    if len(digits) > _MAX_DIGITS:
+        raise PartitionError(
+            f"{where}: a number has {len(digits)} digits; write at most {_MAX_DIGITS}"
+        )
 
 
 def printable(text: str) -> str:

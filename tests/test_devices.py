@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from experiments.problems.devices import DeviceSet, parse_devices, parse_link, parse_memory
+from experiments.problems.devices import DeviceSet, parse_devices, parse_link
 from solver import Device, GiB, Link, PartitionError
+from solver.quantities import parse_memory
 
 
 def memories(text: str) -> list[int | None]:
@@ -82,8 +85,42 @@ def test_wrong_strings_show_an_example() -> None:
 
 
 def test_memory_is_read_exactly() -> None:
-    assert parse_memory("0.3GB", "here") == 300_000_000
-    assert parse_memory("unlimited", "here") is None
+    assert parse_memory("0.3GB", "here", "") == 300_000_000
+    assert parse_memory("unlimited", "here", "") is None
+
+
+@pytest.mark.parametrize(
+    ("memory", "memory_bytes"),
+    [("8GiB", 8 * GiB), (8e9, 8_000_000_000), (" 0.5 kb ", 500), ("Unlimited", None), (None, None)],
+)
+def test_a_device_reads_its_memory(memory: float | str | None, memory_bytes: int | None) -> None:
+    device = Device("d", memory_bytes=memory)
+    assert device == Device("d", memory_bytes)
+    assert device.memory_bytes is None or type(device.memory_bytes) is int
+    assert replace(device, name="e").memory_bytes == memory_bytes
+
+
+@pytest.mark.parametrize(
+    ("memory", "says"),
+    [
+        (8.5, "device 'd': memory_bytes is 8.5; write a whole number"),
+        (float("inf"), "device 'd': memory_bytes is inf; write a whole number"),
+        (float("nan"), "device 'd': memory_bytes is nan; write a whole number"),
+        (-8e9, "device 'd': memory_bytes is -8000000000; write a number that is not negative"),
+        (0.0, "device 'd': memory_bytes is 0; write a positive number"),
+        ("8", "device 'd': memory '8' has no unit; write for example \"24GiB\""),
+        ("0GiB", "device 'd': memory is 0GiB; write for example \"24GiB\""),
+        ("8XB", "device 'd': unit 'XB' is unknown; write B, KB"),
+        ("much\n", "device 'd': 'much' is not a memory; write for example \"24GiB\""),
+        (f"{'9' * 5000}GB", "device 'd': a number has 5000 digits; write at most 30"),
+        (True, "device 'd': memory_bytes is True; write a whole number"),
+        ([8], "device 'd': memory_bytes is \\[8\\]; write a whole number"),
+    ],
+)
+def test_memory_that_is_none_is_refused_in_one_line(memory: Any, says: str) -> None:
+    with pytest.raises(PartitionError, match=f"^{says}") as caught:
+        Device("d", memory_bytes=memory)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

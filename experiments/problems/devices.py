@@ -12,12 +12,12 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.problems.toml_files import read_toml, table_fields
 from solver import DEFAULT_DEVICE_CLASS, Device, Interconnect, Link, PartitionError
+from solver.quantities import check_digits, parse_memory, quantity
 from solver.serialization import read_json
 
 if TYPE_CHECKING:
@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 
 EXAMPLE: Final = "write for example 4x24GiB, or 80GB,24GB, or 2x80GiB@a100-80gb"
 _MAX_DEVICES: Final = 1024
-_MAX_DIGITS: Final = 30
-_UNITS: Final[Mapping[str, int]] = {
-    "b": 1,
-    **{f"{prefix}b": 1000 ** (i + 1) for i, prefix in enumerate("kmgt")},
-    **{f"{prefix}ib": 1024 ** (i + 1) for i, prefix in enumerate("kmgt")},
-}
-_UNIT_NAMES: Final = "B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024)"
-_QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
 _ENTRY: Final = re.compile(
     r"\s*(?:(?P<count>[0-9]+)\s*[x*]\s*)?(?P<memory>[^@]*?)\s*(?:@(?P<cls>.*))?"
 )
@@ -104,23 +96,13 @@ def parse_devices(text: str) -> DeviceSet:
             raise PartitionError(f"devices {text!r}: an entry is empty; {EXAMPLE}")
         where = f"devices {text!r}"
         count = _count(_whole(match["count"] or "1", where), where)
-        memory_bytes = parse_memory(match["memory"], where)
+        memory_bytes = parse_memory(match["memory"], where, EXAMPLE)
         device_class = DEFAULT_DEVICE_CLASS
         if match["cls"] is not None:
             device_class = _known_class(match["cls"].strip(), (), where)
         entries += [(None, memory_bytes, device_class)] * count
         _count(len(entries), where)
     return DeviceSet(_named(Device("unnamed", memory, cls) for _, memory, cls in entries))
-
-
-def parse_memory(text: str, where: str) -> int | None:
-    """Return bytes, or None for ``unlimited``; PartitionError starts with `where`."""
-    if text.strip().lower() == "unlimited":
-        return None
-    size = _quantity(text, where, "memory", EXAMPLE)
-    if size < 1:
-        raise PartitionError(f"{where}: memory is {text.strip()}; {EXAMPLE}")
-    return math.floor(size)
 
 
 def parse_link(text: str) -> Link:
@@ -149,37 +131,15 @@ def _bandwidth(text: str, where: str, example: str) -> int | None:
     body, slash, per = text.strip().rpartition("/")
     if not slash or per != "s":
         raise PartitionError(f"{where}: {text.strip()!r} is not a bandwidth; {example}")
-    rate = math.floor(_quantity(body, where, "bandwidth", example))
+    rate = math.floor(quantity(body, where, "bandwidth", example))
     if rate < 1:
         raise PartitionError(f"{where}: bandwidth is {text.strip()}; {example}")
     return rate
 
 
-def _quantity(text: str, where: str, what: str, example: str) -> Fraction:
-    match = _QUANTITY.fullmatch(text)
-    if match is None:
-        raise PartitionError(f"{where}: {text.strip()!r} is not a {what}; {example}")
-    if not match[2]:
-        raise PartitionError(f"{where}: {what} {text.strip()!r} has no unit; {example}")
-    unit = _UNITS.get(match[2].lower())
-    if unit is None:
-        raise PartitionError(f"{where}: unit {match[2]!r} is unknown; write {_UNIT_NAMES}")
-    _check_digits(match[1], where)
-    # Exact arithmetic: 0.1GB is 100,000,000 bytes, not what a float makes of it.
-    return Fraction(match[1]) * unit
-
-
 def _whole(digits: str, where: str) -> int:
-    _check_digits(digits, where)
+    check_digits(digits, where)
     return int(digits)
-
-
-def _check_digits(digits: str, where: str) -> None:
-    # Python refuses to read numbers of thousands of digits, and no quantity has so many.
-    if len(digits) > _MAX_DIGITS:
-        raise PartitionError(
-            f"{where}: a number has {len(digits)} digits; write at most {_MAX_DIGITS}"
-        )
 
 
 def _count(count: int, where: str) -> int:
@@ -264,7 +224,7 @@ def _file_devices(
         raise PartitionError(f'{where}: memory is missing; write for example memory = "24GiB"')
     memory = fields["memory"]
     memory_bytes = (
-        memory if not isinstance(memory, str) else parse_memory(memory, f"{where}: memory")
+        memory if not isinstance(memory, str) else parse_memory(memory, f"{where}: memory", EXAMPLE)
     )
     name = fields.get("name")
     if name is None:

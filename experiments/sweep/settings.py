@@ -15,13 +15,13 @@ from experiments.problems.devices import (
     device_table,
     parse_devices,
     parse_link,
-    parse_memory,
 )
 from experiments.problems.problem_request import parse_objective
 from experiments.problems.toml_files import read_toml, table_fields
 from experiments.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
 from experiments.sweep.sources import ModelSource, read_model
 from solver import MEMORY_MODELS, GiB, PartitionError, SolveLimits
+from solver.quantities import parse_memory
 from solver.checks import check_choice, check_positive
 from solver.serialization import read_json
 from solver.training import SCHEDULES
@@ -298,7 +298,7 @@ class _Reader:
         slowest_s = time_limit_s * (_SLOW_WORK if deterministic is True else 2) + _GRACE_S
         limits = SweepLimits(
             time_limit_s=time_limit_s,
-            memory_bytes=parse_memory(memory, f"{where}: memory_limit"),
+            memory_bytes=parse_memory(memory, f"{where}: memory_limit", 'write for example "8GiB"'),
             workers=fields.get("workers"),
             deterministic=deterministic,
             kill_after_s=float(fields.get("kill_after_s", slowest_s)),
