@@ -46,6 +46,7 @@ from solver import (
     summary,
 )
 from solver.checks import check_choice
+from solver.summary import result_html
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class PartitionResult:
         if self.solved.plan is None or self.solved.objective is None:
             raise PartitionError(
                 f"there is no plan to use ({self.solved.status.value}): {self.solved.reason}; "
-                "give devices with more memory, more of them, or a longer time limit"
+                f"{self.solved.remedy}"
             )
         return self.solved.plan
 
@@ -144,6 +145,9 @@ class PartitionResult:
             If there is no feasible plan, or the file cannot be written.
         """
         save_plan(self.plan, path)
+
+    def _repr_html_(self) -> str:
+        return result_html(str(self), self.solved.evaluation)
 
 
 def partition_module(

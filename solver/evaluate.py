@@ -117,8 +117,10 @@ class Evaluation:
         One per stage of the plan, in the plan's order.
     step : PipelineStep
         One step of the plan as a pipeline; `step.timeline()` says when everything runs.
+    objective_names : tuple of str
+        The problem's objectives.
     objective : tuple of int
-        The values of the problem's objectives, in their order.
+        Their values.
     """
 
     violations: tuple[str, ...]
@@ -130,6 +132,7 @@ class Evaluation:
     latency_ns: int
     peak_memory_permille: int
     step: PipelineStep
+    objective_names: tuple[ObjectiveName, ...]
     objective: tuple[int, ...]
 
     @property
@@ -238,6 +241,7 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
         latency_ns=values["latency"],
         peak_memory_permille=values["peak_memory"],
         step=step,
+        objective_names=problem.objective,
         objective=tuple(values[name] for name in problem.objective),
     )
 

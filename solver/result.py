@@ -107,7 +107,7 @@ class SolveLimits:
 
 @dataclass(frozen=True, slots=True)
 class SolveResult:
-    """The answer of one solver.
+    """The answer of one solver; printing it shows one table, and a notebook its stages too.
 
     Attributes
     ----------
@@ -151,6 +151,16 @@ class SolveResult:
             assert self.evaluation is not None
             assert self.objective_bounds == self.evaluation.objective
 
+    def __str__(self) -> str:
+        from solver.summary import result_text
+
+        return result_text(self)
+
+    def _repr_html_(self) -> str:
+        from solver.summary import result_html
+
+        return result_html(str(self), self.evaluation)
+
     @property
     def objective_values(self) -> tuple[int, ...] | None:
         """The values of all objectives, or None without a feasible plan."""
@@ -176,6 +186,17 @@ class SolveResult:
         if self.objective == self.objective_bound:
             return 0.0
         return (self.objective - self.objective_bound) / self.objective
+
+    @property
+    def remedy(self) -> str:
+        """What a person can do where there is no feasible plan; otherwise empty."""
+        if self.status is SolveStatus.INFEASIBLE:
+            return (
+                "ask solver.diagnose(problem) what clashes, and which changes make a plan possible"
+            )
+        if self.objective is None:
+            return "give devices with more memory, more of them, or a longer time limit"
+        return ""
 
 
 Solver = Callable[[PartitionProblem, SolveLimits], SolveResult]

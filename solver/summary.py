@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Sequence
 
-from solver.evaluate import DeviceUsage
+from solver.evaluate import DeviceUsage, Evaluation
 from solver.problem import PartitionProblem
 from solver.quantities import (
     MISSING,
@@ -16,6 +17,7 @@ from solver.quantities import (
     printable,
 )
 from solver.result import SolveResult, SolveStatus
+from solver.stage_picture import stage_picture
 
 
 def summary(problem: PartitionProblem, results: Sequence[SolveResult]) -> str:
@@ -33,17 +35,44 @@ def summary(problem: PartitionProblem, results: Sequence[SolveResult]) -> str:
     str
         Lines without a trailing newline.
     """
+    devices = [(device.name, device.memory_bytes) for device in problem.devices]
+    lines = _table(devices, problem.objective, results)
+    if len(results) > 1:
+        lines += _gain(problem, results[0], results[-1])
+    return "\n".join(lines)
+
+
+def result_text(result: SolveResult) -> str:
+    """Return the table of one answer, or one line with what to do where it has no plan."""
+    if result.evaluation is None:
+        return printable(f"{_sentence((), result)}; {result.remedy}")
+    devices = [(usage.device, usage.capacity_bytes) for usage in result.evaluation.usage]
+    return "\n".join(_table(devices, result.evaluation.objective_names, [result]))
+
+
+def result_html(text: str, evaluation: Evaluation | None) -> str:
+    """Return the table of an answer, and a picture of its stages if it has a plan, as HTML."""
+    picture = "" if evaluation is None else stage_picture(evaluation)
+    return f"<pre>{html.escape(text, quote=False)}</pre>{picture}"
+
+
+def _table(
+    devices: Sequence[tuple[str, int | None]],
+    objectives: Sequence[str],
+    results: Sequence[SolveResult],
+) -> list[str]:
+    """Return the lines of a table of devices, by name and capacity, and a line for each answer."""
     header = [["", ""], ["device", "capacity"]]
     for result in results:
         header[0] += [result.solver, "", ""]
         header[1] += ["operators", "memory", "load"]
     rows = [
-        [device.name, format_bytes(device.memory_bytes)]
+        [name, format_bytes(capacity_bytes)]
         + [cell for result in results for cell in _usage_cells(result, index)]
-        for index, device in enumerate(problem.devices)
+        for index, (name, capacity_bytes) in enumerate(devices)
     ]
     totals: list[list[str]] = []
-    for level, name in enumerate(problem.objective):
+    for level, name in enumerate(objectives):
         cells = [name, ""]
         for result in results:
             values = result.objective_values
@@ -53,10 +82,7 @@ def summary(problem: PartitionProblem, results: Sequence[SolveResult]) -> str:
     rule = "-" * max(map(len, lines))
     lines.insert(len(header), rule)
     lines.insert(len(header) + 1 + len(rows), rule)
-    lines += [printable(_sentence(problem, result)) for result in results]
-    if len(results) > 1:
-        lines += _gain(problem, results[0], results[-1])
-    return "\n".join(lines)
+    return lines + [printable(_sentence(objectives, result)) for result in results]
 
 
 def _usage_cells(result: SolveResult, index: int) -> list[str]:
@@ -75,16 +101,17 @@ def _usage_cells(result: SolveResult, index: int) -> list[str]:
     return [operators, memory, format_ns(usage.load_ns)]
 
 
-def _sentence(problem: PartitionProblem, result: SolveResult) -> str:
+def _sentence(objectives: Sequence[str], result: SolveResult) -> str:
     start = f"{result.solver}: {result.status.value}"
-    if result.plan is not None and result.objective is None:
-        return f"{result.solver}: its plan breaks limits: {result.reason}"
+    if result.evaluation is not None and not result.evaluation.feasible:
+        first, *others = result.evaluation.violations
+        more = f"; and {len(others)} more" if others else ""
+        return f"{result.solver}: its plan breaks limits: {first}{more}"
     if result.status in (SolveStatus.INFEASIBLE, SolveStatus.UNKNOWN):
         return f"{start} after {result.wall_time_s:.2f} s: {result.reason}"
     bound = ""
     if result.objective_bound is not None:
-        name = problem.objective[0]
-        bound = f", bound {format_value(name, result.objective_bound)}"
+        bound = f", bound {format_value(objectives[0], result.objective_bound)}"
         bound += f", gap {format_gap(result.gap)}"
     return f"{start} in {result.wall_time_s:.2f} s{bound}"
 

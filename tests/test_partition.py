@@ -19,6 +19,7 @@ from solver import (
     evaluate,
     load_plan,
 )
+from solver.summary import result_html
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 Answer = namedtuple("Answer", ["mixed", "parts"])
@@ -179,8 +180,17 @@ def test_too_little_memory_is_a_status_and_split_says_so():
     assert isinstance(result, PartitionResult)
     assert result.solved.status is SolveStatus.INFEASIBLE
     assert "infeasible" in str(result)
-    with pytest.raises(PartitionError, match=r"there is no plan to use \(infeasible\)"):
+    with pytest.raises(PartitionError, match=r"there is no plan to use \(infeasible\)") as caught:
         result.split()
+    assert "solver.diagnose(problem)" in str(caught.value)
+    assert "time limit" not in str(caught.value)
+    assert "<svg" not in result._repr_html_()
+
+
+def test_a_notebook_shows_what_is_printed_and_the_stages():
+    result = partition()
+    assert result._repr_html_() == result_html(str(result), result.solved.evaluation)
+    assert ">0: " in result._repr_html_() and "greedy" in result._repr_html_()
 
 
 @pytest.mark.parametrize(

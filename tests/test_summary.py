@@ -1,11 +1,15 @@
 """Answers side by side."""
 
+from dataclasses import replace
+from xml.etree import ElementTree
+
 from solver import (
     Device,
     Operator,
     PartitionPlan,
     PartitionProblem,
     SolveLimits,
+    SolveStatus,
     solve,
     summary,
 )
@@ -58,6 +62,60 @@ def test_an_answer_that_breaks_limits_is_called_that():
     problem = chain_of_two(1).replace(devices=(Device("x", 1), Device("y", 1)))
     text = summary(problem, [solve(problem, LIMITS, solver="greedy")])
     assert "greedy: its plan breaks limits: device" in text
+
+
+def test_of_many_broken_limits_the_first_is_told_and_the_others_are_counted():
+    operators = tuple(Operator(f"op{i}", 1, storage_bytes=9, value_bytes=9) for i in range(9))
+    problem = PartitionProblem(operators, tuple(Device(f"d{i}", 1) for i in range(9)))
+    plan = PartitionPlan({f"op{i}": f"d{i}" for i in range(9)}, tuple(f"d{i}" for i in range(9)))
+    given = judge("greedy", problem, plan, 0.0)
+    line = summary(problem, [given]).splitlines()[-1]
+    first = "device 'd0' needs 9 bytes but has 1: 8 too few"
+    assert line == f"greedy: its plan breaks limits: {first}; and 8 more"
+    assert given.reason.count("too few") == 9
+
+
+def test_one_answer_is_printed_as_in_a_summary():
+    problem = chain_of_two(100)
+    result = solve(problem, LIMITS, solver="cp-sat")
+    assert str(result) == summary(problem, [result])
+    broken = judge("greedy", problem, PartitionPlan({"a": "x", "b": "x"}, ("x",)), 0.0)
+    assert str(broken) == summary(problem, [broken])
+
+
+def test_an_answer_without_a_plan_says_what_to_do():
+    """Tests that a proof offers diagnose and no time, and an open search time."""
+    problem = chain_of_two(1).replace(devices=(Device("x", 1),))
+    proven = solve(problem, LIMITS)
+    assert proven.status is SolveStatus.INFEASIBLE
+    assert "\n" not in str(proven)
+    assert proven.reason in str(proven) and "ask solver.diagnose(problem)" in str(proven)
+    assert "time limit" not in str(proven)
+    still_open = replace(proven, status=SolveStatus.UNKNOWN, reason="it took too long")
+    assert "a longer time limit" in str(still_open) and "diagnose" not in str(still_open)
+
+
+def test_a_notebook_shows_the_table_and_the_stages():
+    """Tests that names are escaped, that bars are parts of what there is, and no tag is open."""
+    problem = chain_of_two(8).replace(devices=(Device("<b>&x", 8), Device("y")))
+    plan = PartitionPlan({"a": "<b>&x", "b": "y"}, ("<b>&x", "y"))
+    shown = judge("greedy", problem, plan, 0.0)
+    page = ElementTree.fromstring(f"<div>{shown._repr_html_()}</div>")
+    table, picture = page
+    assert table.text == str(shown)
+    words = [item.text for item in picture if item.tag.endswith("text")]
+    assert words == [
+        "time of the stage",
+        "memory of its device",
+        *("0: <b>&x", "3 us", "6 B"),
+        *("1: y", "5 us", "12 B"),
+    ]
+    widths = [float(item.get("width")) for item in picture if item.tag.endswith("rect")]
+    assert widths == [120, 150, 200, 200]
+    tight = problem.replace(devices=(Device("<b>&x", 8), Device("y", 4)))
+    assert judge("greedy", tight, plan, 0.0)._repr_html_().count("#c44") == 1
+    infeasible = solve(chain_of_two(1).replace(devices=(Device("x", 1),)), LIMITS)
+    assert infeasible._repr_html_() == f"<pre>{infeasible}</pre>"
 
 
 def test_several_stages_of_a_device_are_counted():

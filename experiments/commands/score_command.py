@@ -100,6 +100,9 @@ def score(
         for note in found.notes:
             print(printable(f"note: {note}"))
         print(summary(scored, (given, best)))
+        assert given.evaluation is not None
+        for violation in given.evaluation.violations:
+            print(printable(f"broken: {violation}"))
         for line in _values(given, best):
             print(printable(line))
         print(printable(_gap(scored, given, best).text))
