@@ -30,6 +30,7 @@ from solver import (
     KiB,
     PartitionError,
     PartitionPlan,
+    SolveLimits,
     evaluate,
     problem_from_digraph,
 )
@@ -244,6 +245,58 @@ def test_a_model_is_planned_with_summed_weights():
         assert len(places) <= readers
     with pytest.raises(PartitionError, match="tied_weights is 'both'"):
         partition_module(case.model(), *case.inputs(2), devices=devices, tied_weights="both")
+
+
+class Transposed(nn.Module):
+    """Two parameters in one memory, one of them the transpose of the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.second.weight = nn.Parameter(self.first.weight.data.t())
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.last(self.second(self.first(x)).tanh())
+
+
+def transposed():
+    torch.manual_seed(0)
+    return Transposed()
+
+
+def after_one_step(model, x):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(x).square().sum().backward()
+    optimizer.step()
+    return model(x).detach()
+
+
+def test_parameters_that_share_memory_without_being_one_stay_together():
+    """Tests a step of stages that own their weights, as those of processes do."""
+    x = torch.randn(2, 4)
+    result = partition_module(
+        transposed(),
+        (x,),
+        devices=[Device("a"), Device("b")],
+        memory_model="training",
+        tied_weights="sum",
+        # The best plan of all would cut between the two.
+        latency_ns={"linear": 100_000, "linear_1": 100_000, "tanh": 1, "linear_2": 1},
+        backward_latency_ns={"linear": 0, "linear_1": 0, "tanh": 0, "linear_2": 0},
+        limits=SolveLimits(workers=1),
+    )
+    split = result.split()
+    check_pipeline(split, 0, len(result.plan.device_order), microbatches=2, tied_weights="sum")
+    stages = split_by_plan(capture(transposed(), (x,)), result.plan)
+    for name, _ in split.named_children():
+        own = split_by_plan(capture(transposed(), (x,)), result.plan)
+        setattr(stages, name, own.get_submodule(name))
+    assert torch.equal(after_one_step(stages, x), after_one_step(transposed(), x))
+    apart = dict.fromkeys(result.plan.assignment, "b") | {"linear": "a"}
+    found = evaluate(result.problem, PartitionPlan(apart, ("a", "b")))
+    assert any("its copies would diverge" in violation for violation in found.violations)
 
 
 # -- one process -----------------------------------------------------------------------------
