@@ -51,6 +51,13 @@ def test_a_workload_has_its_nodes_and_edges_and_makes_a_problem(name):
     assert load_instance(Path(f"published:{name}")) == load_workload(f"published:{name}")
 
 
+def test_models_lists_all_of_them(capsys):
+    assert main(["models"]) == 0
+    words = set(capsys.readouterr().out.replace(",", " ").split())
+    assert set(SIZES) - {"operator.resnet50_training"} <= words
+    assert "operator.resnet50_training." in words
+
+
 def test_the_files_say_whose_they_are():
     folder = Path(experiments.__file__).parent / "problems" / "published"
     readme = (folder / "README.md").read_text(encoding="utf-8")

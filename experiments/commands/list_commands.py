@@ -16,6 +16,7 @@ _DTYPES: Final = ("float32", "bfloat16")
 
 def list_models(as_json: JsonOption = False) -> None:
     """List the models that can be named."""
+    from experiments.problems.published_workloads import PREFIX, published_names
     from experiments.zoo.models import DEFAULT_MODELS, ZOO
 
     if as_json:
@@ -41,7 +42,10 @@ def list_models(as_json: JsonOption = False) -> None:
         )
         for spec in ZOO.values()
     ]
-    make_console().print(_table(("model", "what it is", "compared by default", "needs"), rows))
+    console = make_console()
+    console.print(_table(("model", "what it is", "compared by default", "needs"), rows))
+    workloads = ", ".join(published_names())
+    console.print(f"{PREFIX}NAME is a published workload: {workloads}.", markup=False)
 
 
 def list_devices(as_json: JsonOption = False) -> None:
