@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -69,6 +69,11 @@ class CapturedGraph:
     source : torch.nn.Module or None
         The model, where a module was captured: :mod:`fx_bridge.batching.rescale` captures it at
         another batch size to see what depends on the batch.
+    attention : tuple of str, optional
+        Fused attention kernels that the graph is costed with, in the order in which a device asks
+        them; the empty tuple for none. Without it those of the device class that is asked about,
+        and otherwise of the device that the model is on; a model on the meta device then has
+        those of CUDA.
     """
 
     module: fx.GraphModule
@@ -77,10 +82,30 @@ class CapturedGraph:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     source: nn.Module | None = field(default=None, repr=False, compare=False)
+    attention: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", tuple(self.args))
         object.__setattr__(self, "kwargs", MappingProxyType(dict(self.kwargs)))
+
+    def with_attention(self, kernels: str | Sequence[str] | None) -> CapturedGraph:
+        """Return this graph, to be costed with these kernels of attention.
+
+        Parameters
+        ----------
+        kernels : str or sequence of str, optional
+            One or more of ``"flash"``, ``"efficient"``, ``"efficient_sm70"``, ``"cudnn"``,
+            ``"cpu"`` and ``"math"``: the first whose conditions a call meets runs it, and
+            ``"math"`` where none does.
+
+        Raises
+        ------
+        PartitionError
+            If a name is unknown.
+        """
+        from fx_bridge.replaying.attention import checked_kernels
+
+        return replace(self, attention=checked_kernels(kernels))
 
     @property
     def graph(self) -> fx.Graph:

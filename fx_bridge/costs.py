@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec, check_specs
+from fx_bridge.replaying.attention import AttentionKernels
 from fx_bridge.replaying.replay import Replay, tensors_in, without_fast_path
 from fx_bridge.replaying.storage import StorageTable
 
@@ -63,15 +64,15 @@ def node_flops(captured: CapturedGraph) -> dict[str, int]:
     {'linear': 128}
     """
     check_captured(captured, "count", "node_flops(capture(model, args))")
-    counting = _FlopReplay(captured.module)
+    counting = _FlopReplay(captured)
     with without_fast_path():
         counting.replay()
     return {node.name: counting.flops[node.name] for node in captured.operators}
 
 
 class _FlopReplay(Replay):
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)
+    def __init__(self, captured: CapturedGraph) -> None:
+        super().__init__(captured.module, attention=AttentionKernels(captured.attention))
         # What torch has no formula for: attention on the CPU, and recurrent layers.
         aten = torch.ops.aten
         formulas = {

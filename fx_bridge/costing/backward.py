@@ -23,6 +23,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costs import dtype_name, recurrent_flops
+from fx_bridge.replaying.attention import AttentionKernels
 from fx_bridge.replaying.replay import Replay, tensors_in, value_bytes
 from fx_bridge.replaying.storage import Storage, saved_storages
 from solver import PartitionError
@@ -326,7 +327,7 @@ class _BackwardReplay(Replay):
     differentiates = True
 
     def __init__(self, captured: CapturedGraph) -> None:
-        super().__init__(captured.module)
+        super().__init__(captured.module, attention=AttentionKernels(captured.attention))
         self.costs: dict[str, BackwardCost] = {}
         self._counting = _Counting()
         self._last_reader: dict[fx.Node, fx.Node] = {}

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from fx_bridge.replaying.attention import AttentionKernels
 from fx_bridge.replaying.kernel_sizes import SizedFakeTensorMode
 
 
@@ -33,6 +34,8 @@ class Replay(fx.Interpreter):
         is not changed, not even by operators that write to its buffers.
     must_run : bool
         Raise what an operator raises, instead of making up its value.
+    attention : AttentionKernels, optional
+        Chooses the kernels of attention, where the run is to say what a device takes.
 
     Attributes
     ----------
@@ -45,8 +48,15 @@ class Replay(fx.Interpreter):
 
     differentiates: bool = False
 
-    def __init__(self, module: fx.GraphModule, *, must_run: bool = False) -> None:
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        *,
+        must_run: bool = False,
+        attention: AttentionKernels | None = None,
+    ) -> None:
         super().__init__(module, garbage_collect_values=False)
+        self.attention = attention
         self.mode = SizedFakeTensorMode(allow_non_fake_inputs=True)
         self.must_run = must_run
         self.values: dict[fx.Node, Any] = {}
@@ -69,6 +79,8 @@ class Replay(fx.Interpreter):
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         """Yield what is entered around the run, outermost first."""
         yield torch.no_grad()
+        if self.attention is not None:
+            yield self.attention
         yield self.mode
 
     def observe(self, node: fx.Node) -> Any:
