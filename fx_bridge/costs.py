@@ -200,6 +200,8 @@ def roofline_latency_ns(
     PartitionError
         If `specs` is no mapping of DeviceSpec.
     """
+    from fx_bridge.costing.counting import math_attention_kernels
+
     check_specs(specs)
     flops = node_flops(captured) if flops is None else flops
     table = captured.storage_table
@@ -211,6 +213,11 @@ def roofline_latency_ns(
         if work not in known:
             known[work] = {name: spec.latency_ns(*work) for name, spec in specs.items()}
         latency[node.name] = dict(known[work])
+    for operator, kernels in math_attention_kernels(captured).items():
+        latency[operator] = {
+            name: sum(spec.latency_ns(k.flops, k.moved_bytes, k.dtype) for k in kernels)
+            for name, spec in specs.items()
+        }
     return latency
 
 

@@ -25,7 +25,7 @@ CUDA_KERNELS: Final = ("flash", "efficient")
 CPU_KERNELS: Final = ("cpu",)
 
 _HALF: Final = (torch.float16, torch.bfloat16)
-_ATTENTION: Final = (
+ATTENTION: Final = (
     functional.scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention,
     torch.ops.aten.scaled_dot_product_attention.default,
@@ -256,7 +256,7 @@ class AttentionKernels(TorchFunctionMode):
     ) -> Any:
         """Call `func`; attention by the kernel that is chosen for it."""
         kwargs = kwargs or {}
-        if func not in _ATTENTION:
+        if func not in ATTENTION:
             return func(*args, **kwargs)
         call = AttentionCall(*args, **kwargs)
         kernel = self.choose(call)
