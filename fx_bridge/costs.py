@@ -17,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec, check_specs
-from fx_bridge.replaying.attention import AttentionKernels
+from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.replay import Replay, tensors_in, without_fast_path
 from fx_bridge.replaying.storage import StorageTable
 
@@ -72,7 +72,7 @@ def node_flops(captured: CapturedGraph) -> dict[str, int]:
 
 class _FlopReplay(Replay):
     def __init__(self, captured: CapturedGraph) -> None:
-        super().__init__(captured.module, attention=AttentionKernels(captured.attention))
+        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
         # What torch has no formula for: attention on the CPU, and recurrent layers.
         aten = torch.ops.aten
         formulas = {

@@ -225,7 +225,7 @@ def partition_module(
         Of training; see :func:`fx_bridge.to_digraph`.
     attention : str or sequence of str, optional
         Kernels that attention runs with on all devices, such as ``"math"``, instead of those of
-        their device classes; see :meth:`fx_bridge.CapturedGraph.with_attention`.
+        their device classes; see :meth:`fx_bridge.CapturedGraph.with_kernels`.
 
     Returns
     -------
@@ -273,7 +273,7 @@ def partition_module(
     )
     captured = capture(model, args, kwargs)
     if kernels is not None:
-        captured = captured.with_attention(kernels)
+        captured = captured.with_kernels(captured.device_type, kernels)
     if memory_model == "training":
         check_sparse_gradients(captured.module, optimizer)
     classes = {device.device_class for device in checked.devices}

@@ -221,7 +221,7 @@ def requested_graph(
     specs.setdefault(DEFAULT_DEVICE_CLASS, DEVICE_SPECS[DEFAULT_DEVICE_CLASS])
     training = request.memory_model == "training"
     if request.attention is not None:
-        captured = captured.with_attention(request.attention)
+        captured = captured.with_kernels(attention=request.attention)
     costs: dict[str, Any] = {}
     if request.optimizer is not None:
         costs["optimizer"] = request.optimizer

@@ -20,7 +20,7 @@ from fx_bridge.capture import COMPUTE_OPS, CapturedGraph
 from fx_bridge.costing.counting import Counting, Kernel, storage_nbytes
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costs import dtype_name
-from fx_bridge.replaying.attention import AttentionKernels
+from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.replay import Replay, tensors_in, value_bytes
 from fx_bridge.replaying.storage import Storage, saved_storages
 from solver import PartitionError
@@ -205,7 +205,7 @@ class _BackwardReplay(Replay):
     differentiates = True
 
     def __init__(self, captured: CapturedGraph) -> None:
-        super().__init__(captured.module, attention=AttentionKernels(captured.attention))
+        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
         self.costs: dict[str, BackwardCost] = {}
         self._counting = Counting()
         self._last_reader: dict[fx.Node, fx.Node] = {}

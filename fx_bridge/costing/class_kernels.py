@@ -11,17 +11,19 @@ import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx
 
 from fx_bridge.capture import CapturedGraph
 from fx_bridge.costing.specs import DeviceSpec
-from fx_bridge.replaying.attention import AttentionCall, AttentionKernels
+from fx_bridge.replaying.attention import AttentionCall
+from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.replay import Replay
 
-Kernels = tuple[str, ...] | None
+Kernels = tuple[str | None, tuple[str, ...] | None]
+"""A device type, and what it has for attention."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,43 +54,63 @@ def classes_by_kernels(
     """
     wanted: dict[Kernels, dict[str, DeviceSpec]] = {}
     for name, spec in specs.items():
-        own = captured.attention if captured.attention is not None else spec.attention
-        assert not isinstance(own, str)
-        wanted.setdefault(None if own is None else tuple(own), {})[name] = spec
-    replay = _ChoiceReplay(captured, tuple(wanted or {captured.attention: {}}), training)
+        attention = captured.attention if captured.attention is not None else spec.attention
+        assert not isinstance(attention, str)
+        own = None if attention is None else tuple(attention)
+        device_type = captured.device_type or spec.device_type
+        wanted.setdefault((device_type, own), {})[name] = spec
+    if not wanted:
+        wanted[captured.device_type, captured.attention] = {}
+    replay = _ChoiceReplay(captured, tuple(wanted), training)
     replay.replay()
     together: dict[tuple[str, ...], ClassCosts] = {}
-    for index, kernels in enumerate(replay.choosing.each):
+    for index, (kernels, own_specs) in enumerate(wanted.items()):
         of_node = {name: [c[index] for c in found] for name, found in replay.chosen.items()}
         choices = tuple(choice for found in of_node.values() for choice in found)
-        names = {name: ",".join(dict.fromkeys(found)) for name, found in of_node.items()}
-        own_specs = wanted.get(kernels, {})
         if choices in together:
             same = together[choices]
             together[choices] = replace(same, specs={**same.specs, **own_specs})
-        else:
-            together[choices] = ClassCosts(replace(captured, attention=kernels), own_specs, names)
+            continue
+        names = {
+            name: ",".join(dict.fromkeys(choice for choice in found if choice not in _OTHERS))
+            for name, found in of_node.items()
+        }
+        together[choices] = ClassCosts(
+            replace(captured, device_type=kernels[0], attention=kernels[1]),
+            own_specs,
+            {name: own for name, own in names.items() if own},
+        )
     return list(together.values())
 
 
-class _Choosing(AttentionKernels):
-    """Notes what each of several lists of kernels would choose, and runs by the first."""
+_OTHERS: Final = ("fused", "apart")
+
+
+class _Choosing(DeviceKernels):
+    """Notes what each of several devices would run, and runs what the first does."""
 
     def __init__(self, each: tuple[Kernels, ...]) -> None:
-        super().__init__(each[0])
-        self.each = each
+        super().__init__(*each[0])
+        self.others = [DeviceKernels(*kernels) for kernels in each]
         self.choices: list[tuple[str, ...]] = []
 
     def choose(self, call: AttentionCall) -> str:
-        found = tuple(call.kernel(self.kernels_for(call, kernels)) for kernels in self.each)
-        self.choices.append(found)
-        return found[0]
+        self.choices.append(tuple(other.choose(call) for other in self.others))
+        return self.choices[-1][0]
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        fusing = [other.fuses(func, args, kwargs or {}) for other in self.others]
+        if any(fusing):
+            self.choices.append(tuple(_OTHERS[not fuses] for fuses in fusing))
+        return super().__torch_function__(func, types, args, kwargs)
 
 
 class _ChoiceReplay(Replay):
     def __init__(self, captured: CapturedGraph, each: tuple[Kernels, ...], training: bool) -> None:
         self.choosing = _Choosing(each)
-        super().__init__(captured.module, attention=self.choosing)
+        super().__init__(captured.module, kernels=self.choosing)
         # Kernels ask whether a mask has a gradient.
         self.differentiates = training
         self.chosen: dict[str, list[tuple[str, ...]]] = {}

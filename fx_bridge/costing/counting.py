@@ -17,7 +17,8 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count
 
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph
 from fx_bridge.costs import dtype_name, recurrent_flops
-from fx_bridge.replaying.attention import ATTENTION, MATH, AttentionCall, AttentionKernels
+from fx_bridge.replaying.attention import ATTENTION, MATH, AttentionCall
+from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.kernel_sizes import hidden_bytes
 from fx_bridge.replaying.replay import Replay, tensors_in, value_bytes
 
@@ -161,10 +162,10 @@ def math_attention_kernels(captured: CapturedGraph) -> dict[str, tuple[Kernel, .
         return {}
     replay = _MathReplay(captured)
     replay.replay()
-    return replay.kernels
+    return replay.ran
 
 
-class _NotingMath(AttentionKernels):
+class _NotingMath(DeviceKernels):
     used_math = False
 
     def choose(self, call: AttentionCall) -> str:
@@ -175,10 +176,10 @@ class _NotingMath(AttentionKernels):
 
 class _MathReplay(Replay):
     def __init__(self, captured: CapturedGraph) -> None:
-        self._noting = _NotingMath(captured.attention)
-        super().__init__(captured.module, attention=self._noting)
+        self._noting = _NotingMath.of(captured)
+        super().__init__(captured.module, kernels=self._noting)
         self._counting = Counting()
-        self.kernels: dict[str, tuple[Kernel, ...]] = {}
+        self.ran: dict[str, tuple[Kernel, ...]] = {}
 
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         yield from super().contexts()
@@ -189,5 +190,5 @@ class _MathReplay(Replay):
         count = self._counting.start()
         value = super().observe(node)
         if self._noting.used_math and node.op in COMPUTE_OPS:
-            self.kernels[node.name] = tuple(count.kernels)
+            self.ran[node.name] = tuple(count.kernels)
         return value

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from fx_bridge.replaying.attention import CPU_KERNELS, CUDA_KERNELS, checked_kernels
+from fx_bridge.replaying.attention import CUDA_KERNELS, checked_kernels
+from fx_bridge.replaying.device_kernels import DEVICE_TYPES
 from solver import DEFAULT_DEVICE_CLASS, PartitionError
+from solver.checks import check_choice
 
 _TERA: Final = 10**12
 _GIGA: Final = 10**9
@@ -35,10 +37,12 @@ class DeviceSpec:
     memory_bandwidth_bytes_per_s : int
     launch_overhead_ns : int
         The least time of an operator that does anything.
+    device_type : {"cpu", "cuda"}, optional
+        Whose kernels composite operators run on this class; without it those of the device that
+        the model is on, and of CUDA where that is the meta device.
     attention : str or sequence of str, optional
-        Fused kernels of attention that the class has, in the order in which they are asked; see
-        :meth:`fx_bridge.CapturedGraph.with_attention`. ``"math"`` for none. Without it those of
-        the device that the model is on.
+        Fused kernels of attention that the class has, in the order in which they are asked;
+        ``"math"`` for none. See :meth:`fx_bridge.CapturedGraph.with_kernels`.
 
     Raises
     ------
@@ -50,9 +54,12 @@ class DeviceSpec:
     flops_per_s: int | Mapping[str, int]
     memory_bandwidth_bytes_per_s: int
     launch_overhead_ns: int = 0
+    device_type: str | None = None
     attention: str | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
+        if self.device_type is not None:
+            check_choice(self.device_type, DEVICE_TYPES, f"device spec {self.name!r}: device_type")
         object.__setattr__(self, "attention", checked_kernels(self.attention))
         rates: dict[str, Any] = {
             "memory_bandwidth_bytes_per_s": self.memory_bandwidth_bytes_per_s,
@@ -102,7 +109,7 @@ def _gpu(
     **tera_flops: float,
 ) -> DeviceSpec:
     rates = {dtype: round(rate * _TERA) for dtype, rate in tera_flops.items()}
-    return DeviceSpec(name, rates, bandwidth_gb_per_s * _GIGA, _CUDA_LAUNCH_NS, attention)
+    return DeviceSpec(name, rates, bandwidth_gb_per_s * _GIGA, _CUDA_LAUNCH_NS, "cuda", attention)
 
 
 DEVICE_SPECS: Final[Mapping[str, DeviceSpec]] = MappingProxyType(
@@ -127,7 +134,7 @@ DEVICE_SPECS: Final[Mapping[str, DeviceSpec]] = MappingProxyType(
                     "int8": 229_376 * _GIGA,
                 },
                 307_200_000_000,
-                attention=CPU_KERNELS,
+                device_type="cpu",
             ),
             # NVIDIA data sheets, dense rates: those marked "with sparsity" are halved. float32
             # without TF32, as torch multiplies by default.

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
 
 from solver import PartitionError
 
@@ -235,42 +234,3 @@ _TAKES: Final[Mapping[str, Callable[[AttentionCall], bool]]] = {
     "cudnn": _takes_cudnn,
     "cpu": _takes_cpu,
 }
-
-
-class AttentionKernels(TorchFunctionMode):
-    """Runs every attention of a replay by the kernel that a device would choose.
-
-    Parameters
-    ----------
-    kernels : tuple of str, optional
-        What the device has, in the order in which it asks. Without it the tensors' device
-        chooses, and on the meta device :data:`CUDA_KERNELS`.
-    """
-
-    def __init__(self, kernels: tuple[str, ...] | None = None) -> None:
-        super().__init__()
-        self.kernels = kernels
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        """Call `func`; attention by the kernel that is chosen for it."""
-        kwargs = kwargs or {}
-        if func not in ATTENTION:
-            return func(*args, **kwargs)
-        call = AttentionCall(*args, **kwargs)
-        kernel = self.choose(call)
-        if self.kernels is None and call.query.device.type != "meta":
-            return func(*args, **kwargs)
-        return call.run(kernel)
-
-    def choose(self, call: AttentionCall) -> str:
-        """Return the kernel that runs `call`."""
-        return call.kernel(self.kernels_for(call, self.kernels))
-
-    @staticmethod
-    def kernels_for(call: AttentionCall, kernels: tuple[str, ...] | None) -> tuple[str, ...]:
-        """Return `kernels`, or what the device of the tensors has."""
-        if kernels is not None:
-            return kernels
-        return CPU_KERNELS if call.query.device.type == "cpu" else CUDA_KERNELS

@@ -16,7 +16,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from fx_bridge.replaying.attention import AttentionKernels
+from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.kernel_sizes import SizedFakeTensorMode
 
 
@@ -34,8 +34,8 @@ class Replay(fx.Interpreter):
         is not changed, not even by operators that write to its buffers.
     must_run : bool
         Raise what an operator raises, instead of making up its value.
-    attention : AttentionKernels, optional
-        Chooses the kernels of attention, where the run is to say what a device takes.
+    kernels : DeviceKernels, optional
+        Chooses what composite operators run, where the run is to say what a device takes.
 
     Attributes
     ----------
@@ -53,10 +53,10 @@ class Replay(fx.Interpreter):
         module: fx.GraphModule,
         *,
         must_run: bool = False,
-        attention: AttentionKernels | None = None,
+        kernels: DeviceKernels | None = None,
     ) -> None:
         super().__init__(module, garbage_collect_values=False)
-        self.attention = attention
+        self.kernels = kernels
         self.mode = SizedFakeTensorMode(allow_non_fake_inputs=True)
         self.must_run = must_run
         self.values: dict[fx.Node, Any] = {}
@@ -79,8 +79,8 @@ class Replay(fx.Interpreter):
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         """Yield what is entered around the run, outermost first."""
         yield torch.no_grad()
-        if self.attention is not None:
-            yield self.attention
+        if self.kernels is not None:
+            yield self.kernels
         yield self.mode
 
     def observe(self, node: fx.Node) -> Any:

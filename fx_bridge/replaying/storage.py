@@ -18,7 +18,7 @@ from torch import fx, nn
 from torch._ops import OpOverload
 
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, placeholder_values
-from fx_bridge.replaying.attention import AttentionKernels
+from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.replay import Replay, tensors_in, value_bytes
 from fx_bridge.replaying.writes import WriteRecorder, memory_of, written_arguments
 from solver import PartitionError
@@ -208,7 +208,7 @@ def _flat(tensor: torch.Tensor) -> bool:
 
 class _StorageReplay(Replay):
     def __init__(self, captured: CapturedGraph) -> None:
-        super().__init__(captured.module, attention=AttentionKernels(captured.attention))
+        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
         self.recorder = WriteRecorder()
         self.owner: dict[object, Storage] = {}
         self.storages: dict[str, tuple[Storage, ...]] = {}
