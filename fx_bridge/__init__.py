@@ -8,11 +8,11 @@ from fx_bridge.capturing.graph_digest import graph_digest
 from fx_bridge.colocation import colocation_groups
 from fx_bridge.costing.backward import (
     BackwardCost,
-    Kernel,
     backward_costs,
     backward_flops,
     backward_moved_bytes,
 )
+from fx_bridge.costing.counting import Kernel
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costing.timing import OperatorTimes, measure_operators
 from fx_bridge.costing.workspaces import OperatorWorkspaces, measure_workspaces

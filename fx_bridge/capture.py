@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -33,6 +33,7 @@ from fx_bridge.capturing.own_backward import lost_hooks, own_backward
 from fx_bridge.capturing.state import unchanged
 from fx_bridge.capturing.tracing import complete, trace
 from solver import PartitionError
+from solver.checks import check_choice
 
 if TYPE_CHECKING:
     from fx_bridge.replaying.storage import StorageTable
@@ -69,6 +70,8 @@ class CapturedGraph:
     source : torch.nn.Module or None
         The model, where a module was captured: :mod:`fx_bridge.batching.rescale` captures it at
         another batch size to see what depends on the batch.
+    device_type, attention : optional
+        What the graph is costed for; see :meth:`with_kernels`.
     """
 
     module: fx.GraphModule
@@ -77,10 +80,38 @@ class CapturedGraph:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     source: nn.Module | None = field(default=None, repr=False, compare=False)
+    device_type: str | None = None
+    attention: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "args", tuple(self.args))
         object.__setattr__(self, "kwargs", MappingProxyType(dict(self.kwargs)))
+
+    def with_kernels(
+        self, device_type: str | None = None, attention: str | Sequence[str] | None = None
+    ) -> CapturedGraph:
+        """Return this graph, to be costed as if it ran by these kernels.
+
+        Parameters
+        ----------
+        device_type : {"cpu", "cuda"}, optional
+            Whose kernels composite operators run. Without it those of the device that the model
+            is on; a model on the meta device is taken to run on CUDA.
+        attention : str or sequence of str, optional
+            One or more of ``"flash"``, ``"efficient"``, ``"efficient_sm70"``, ``"cudnn"``,
+            ``"cpu"`` and ``"math"``: the first whose conditions a call meets runs it, and
+            ``"math"`` where none does. Without it those of the device.
+
+        Raises
+        ------
+        PartitionError
+            If a name is unknown.
+        """
+        from fx_bridge.replaying.attention import checked_kernels
+
+        if device_type is not None:
+            check_choice(device_type, ("cpu", "cuda"), "device_type")
+        return replace(self, device_type=device_type, attention=checked_kernels(attention))
 
     @property
     def graph(self) -> fx.Graph:

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec, check_specs
+from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.replay import Replay, tensors_in, without_fast_path
 from fx_bridge.replaying.storage import StorageTable
 
@@ -63,15 +64,15 @@ def node_flops(captured: CapturedGraph) -> dict[str, int]:
     {'linear': 128}
     """
     check_captured(captured, "count", "node_flops(capture(model, args))")
-    counting = _FlopReplay(captured.module)
+    counting = _FlopReplay(captured)
     with without_fast_path():
         counting.replay()
     return {node.name: counting.flops[node.name] for node in captured.operators}
 
 
 class _FlopReplay(Replay):
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)
+    def __init__(self, captured: CapturedGraph) -> None:
+        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
         # What torch has no formula for: attention on the CPU, and recurrent layers.
         aten = torch.ops.aten
         formulas = {
@@ -199,6 +200,8 @@ def roofline_latency_ns(
     PartitionError
         If `specs` is no mapping of DeviceSpec.
     """
+    from fx_bridge.costing.counting import math_attention_kernels
+
     check_specs(specs)
     flops = node_flops(captured) if flops is None else flops
     table = captured.storage_table
@@ -210,6 +213,11 @@ def roofline_latency_ns(
         if work not in known:
             known[work] = {name: spec.latency_ns(*work) for name, spec in specs.items()}
         latency[node.name] = dict(known[work])
+    for operator, kernels in math_attention_kernels(captured).items():
+        latency[operator] = {
+            name: sum(spec.latency_ns(k.flops, k.moved_bytes, k.dtype) for k in kernels)
+            for name, spec in specs.items()
+        }
     return latency
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import networkx as nx
@@ -17,6 +18,13 @@ from torch import fx
 from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.colocation import TiedReaders, colocation_groups
 from fx_bridge.costing.backward import backward_passes
+from fx_bridge.costing.class_kernels import (
+    ClassCosts,
+    attention_by_class,
+    attention_of,
+    classes_by_kernels,
+    merged,
+)
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costs import (
     dtype_name,
@@ -114,29 +122,13 @@ def to_digraph(
     check_optimizer(optimizer)
     if keep_whole and not colocation:
         raise PartitionError("keep_whole needs the groups that colocation=False leaves out")
-    table = captured.storage_table
+    measured = _Measured.checked(
+        captured, latency_ns, backward_latency_ns, workspace_bytes, backward_workspace_bytes
+    )
+    found = classes_by_kernels(captured, specs, training=training)
+    table = found[0].captured.storage_table
     flops = node_flops(captured)
-    latencies: Mapping[str, int | Mapping[str, int]]
-    if latency_ns is None:
-        latencies = roofline_latency_ns(captured, specs, flops=flops)
-    else:
-        latencies = _checked(latency_ns, captured, "latency_ns")
-    backward_latencies: Mapping[str, int | Mapping[str, int]] = {}
-    if backward_latency_ns is not None:
-        backward_latencies = _checked(backward_latency_ns, captured, "backward_latency_ns")
-        if latency_ns is None:
-            raise PartitionError(
-                "backward_latency_ns is given without latency_ns; give both, or neither"
-            )
-    placed = {n.name: _placement(n, table) for n in captured.operators}
-    workspaces = forward_workspaces(captured, training=training)
-    backward: Mapping[str, Backward] = {}
-    if training:
-        backward = backward_passes(
-            captured,
-            {name: int(place["storage_bytes"]) for name, place in placed.items()},
-            {} if latency_ns is not None else specs,
-        )
+    costs = [_operator_costs(each, flops, measured, training=training) for each in found]
 
     graph = nx.DiGraph()
     returned = set(captured.graph.output_node().all_input_nodes)
@@ -150,29 +142,17 @@ def to_digraph(
             )
     for order, node in enumerate(captured.operators):
         reads = [read for read in node.all_input_nodes if read.op != "get_attr"]
-        latency = latencies[node.name]
+        own = [(list(f.specs), cost[node.name]) for f, cost in zip(found, costs, strict=True)]
         graph.add_node(
             node.name,
             kind="operator",
             order=order,
-            latency_ns=dict(latency) if isinstance(latency, Mapping) else latency,
-            workspace_bytes=max(
-                workspaces.get(node.name, 0), (workspace_bytes or {}).get(node.name, 0)
-            ),
             value_bytes=table.value_bytes[node.name],
             weights=list(table.weights_read.get(node.name, ())),
             is_output=node in returned,
-            info=_info(node, flops[node.name]),
-            **placed[node.name],
+            info=_info(node, flops[node.name], attention_of(found, node.name)),
+            **merged(own),
         )
-        if training:
-            entry = backward[node.name]
-            if node.name in backward_latencies:
-                entry = dataclasses.replace(entry, latency_ns=backward_latencies[node.name])
-            own_bytes = (backward_workspace_bytes or {}).get(node.name, 0)
-            if own_bytes > entry.workspace_bytes:
-                entry = dataclasses.replace(entry, workspace_bytes=own_bytes)
-            graph.nodes[node.name]["backward"] = _plain(entry)
         graph.add_edges_from((read.name, node.name) for read in reads)
     shared = _read_several_times(captured, table)
     graph.graph["weights"] = {
@@ -194,13 +174,82 @@ def to_digraph(
         "capture": captured.how,
         "note": captured.note,
         "made_up": list(table.made_up),
+        "attention": attention_by_class(found),
     }
     return graph
 
 
-def _checked(
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Times and workspaces that a caller gave."""
+
+    latency_ns: Mapping[str, int | Mapping[str, int]] | None
+    backward_latency_ns: Mapping[str, int | Mapping[str, int]]
+    workspace_bytes: Mapping[str, int]
+    backward_workspace_bytes: Mapping[str, int]
+
+    @classmethod
+    def checked(
+        cls,
+        captured: CapturedGraph,
+        latency_ns: Mapping[str, int | Mapping[str, int]] | None,
+        backward_latency_ns: Mapping[str, int | Mapping[str, int]] | None,
+        workspace_bytes: Mapping[str, int] | None,
+        backward_workspace_bytes: Mapping[str, int] | None,
+    ) -> _Measured:
+        if latency_ns is not None:
+            _check_latencies(latency_ns, captured, "latency_ns")
+        if backward_latency_ns is not None:
+            _check_latencies(backward_latency_ns, captured, "backward_latency_ns")
+            if latency_ns is None:
+                raise PartitionError(
+                    "backward_latency_ns is given without latency_ns; give both, or neither"
+                )
+        return cls(
+            latency_ns,
+            backward_latency_ns or {},
+            workspace_bytes or {},
+            backward_workspace_bytes or {},
+        )
+
+
+def _operator_costs(
+    found: ClassCosts, flops: Mapping[str, int], measured: _Measured, *, training: bool
+) -> dict[str, dict[str, Any]]:
+    """Return the time and memory of every operator, as attributes of the operator graph."""
+    captured = found.captured
+    table = captured.storage_table
+    latencies = measured.latency_ns
+    if latencies is None:
+        latencies = roofline_latency_ns(captured, found.specs, flops=flops)
+    workspaces = forward_workspaces(captured, training=training)
+    costs: dict[str, dict[str, Any]] = {}
+    for node in captured.operators:
+        name, latency = node.name, latencies[node.name]
+        costs[name] = {
+            "latency_ns": dict(latency) if isinstance(latency, Mapping) else latency,
+            "workspace_bytes": max(workspaces.get(name, 0), measured.workspace_bytes.get(name, 0)),
+            **_placement(node, table),
+        }
+    if not training:
+        return costs
+    storage_bytes = {name: int(cost["storage_bytes"]) for name, cost in costs.items()}
+    timed = found.specs if measured.latency_ns is None else {}
+    for name, entry in backward_passes(captured, storage_bytes, timed).items():
+        entry = dataclasses.replace(
+            entry,
+            latency_ns=measured.backward_latency_ns.get(name, entry.latency_ns),
+            workspace_bytes=max(
+                entry.workspace_bytes, measured.backward_workspace_bytes.get(name, 0)
+            ),
+        )
+        costs[name]["backward"] = _plain(entry)
+    return costs
+
+
+def _check_latencies(
     latencies: Mapping[str, int | Mapping[str, int]], captured: CapturedGraph, what: str
-) -> Mapping[str, int | Mapping[str, int]]:
+) -> None:
     if not isinstance(latencies, Mapping):
         raise PartitionError(
             f"{what} is a {type(latencies).__name__}; give a mapping of operator to nanoseconds"
@@ -211,7 +260,6 @@ def _checked(
         why = f"has no entry for operator {min(missing)!r}" if missing else ""
         why = why or f"names {min(unknown)!r}, which is no operator"
         raise PartitionError(f"{what} {why}; give one entry for every operator of the graph")
-    return latencies
 
 
 def _plain(backward: Backward) -> dict[str, Any]:
@@ -278,7 +326,7 @@ def _value_info(node: fx.Node) -> dict[str, Any]:
     }
 
 
-def _info(node: fx.Node, flops: int) -> dict[str, Any]:
+def _info(node: fx.Node, flops: int, attention: object) -> dict[str, Any]:
     """Return what reports show of an operator: plain data."""
     info = {"op": node.op, "target": operation_name(node), "flops": flops, **_value_info(node)}
     stack = node.meta.get("nn_module_stack")
@@ -286,4 +334,6 @@ def _info(node: fx.Node, flops: int) -> dict[str, Any]:
         info["module"] = str(list(stack.values())[-1][0])
     elif node.op == "call_module":
         info["module"] = str(node.target)
+    if attention:
+        info["attention"] = attention
     return info

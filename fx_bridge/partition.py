@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import torch
@@ -26,6 +26,7 @@ from fx_bridge.profiling.optimizer_state import (
     check_optimizer,
     check_sparse_gradients,
 )
+from fx_bridge.replaying.attention import checked_kernels
 from fx_bridge.splitting import split_by_plan
 from solver import (
     PCIE,
@@ -61,12 +62,15 @@ class PartitionResult:
         The greedy heuristic's answer.
     solved : SolveResult
         The answer of the solver that was asked for: status, plan, objective, bound, gap.
+    attention : mapping
+        By device class, how many operators were costed with which kernel of attention.
     """
 
     captured: CapturedGraph
     problem: PartitionProblem
     baseline: SolveResult
     solved: SolveResult
+    attention: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return summary(self.problem, (self.baseline, self.solved))
@@ -174,6 +178,7 @@ def partition_module(
     optimizer: Optimizer = "adamw",
     master_weights: bool = True,
     tied_weights: TiedReaders = "colocate",
+    attention: str | Sequence[str] | None = None,
 ) -> PartitionResult:
     """Split a model across devices optimally.
 
@@ -222,6 +227,9 @@ def partition_module(
         In a step; the example inputs are one of them.
     optimizer, master_weights, tied_weights
         Of training; see :func:`fx_bridge.to_digraph`.
+    attention : str or sequence of str, optional
+        Kernels that attention runs with on all devices, such as ``"math"``, instead of those of
+        their device classes; see :meth:`fx_bridge.CapturedGraph.with_kernels`.
 
     Returns
     -------
@@ -246,6 +254,7 @@ def partition_module(
     ['1.bias', '1.weight']
     """
     # A capture takes long: refuse wrong settings before it.
+    kernels = checked_kernels(attention)
     checked = check_options(
         devices,
         objective=objective,
@@ -267,11 +276,14 @@ def partition_module(
         tied_weights=tied_weights,
     )
     captured = capture(model, args, kwargs)
+    if kernels is not None:
+        captured = captured.with_kernels(captured.device_type, kernels)
     if memory_model == "training":
         check_sparse_gradients(captured.module, optimizer)
+    classes = {device.device_class for device in checked.devices}
     graph = to_digraph(
         captured,
-        specs=specs,
+        specs={name: spec for name, spec in specs.items() if name in classes},
         latency_ns=latency_ns,
         backward_latency_ns=backward_latency_ns,
         training=memory_model == "training",
@@ -284,7 +296,8 @@ def partition_module(
     problem = with_hand_made(problem, captured, pins=checked.pins, cut_after=checked.cut_after)
     baseline = solve(problem, limits, solver="greedy")
     solved = baseline if solver == "greedy" else solve(problem, limits, solver=solver)
-    return PartitionResult(captured, problem, baseline, solved)
+    assumed = graph.graph["info"]["attention"]
+    return PartitionResult(captured, problem, baseline, solved, assumed)
 
 
 @dataclass(frozen=True, slots=True)

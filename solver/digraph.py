@@ -7,6 +7,9 @@ Node attributes, all optional: ``kind`` (``"operator"`` or ``"input"``), ``order
 the execution order), the fields of :class:`~solver.problem.Operator` other than ``name`` and
 ``reads`` (for an input only ``value_bytes``), and ``info``, a mapping that the solver ignores.
 ``backward`` is a mapping with the fields of :class:`~solver.training.Backward`.
+``by_device_class`` maps device classes to what is otherwise there: ``storage_bytes``, ``alias_of``,
+``workspace_bytes``, and a mapping ``backward`` of such fields. A problem has the most bytes that a
+class of its devices needs, since a plan may put the operator on any of them.
 Graph attributes: ``weights`` (key to ``{"size_bytes": ..., "training_bytes": ...}``),
 ``colocation`` (list of ``{"operators": [...], "reason": ...}``), and ``info``.
 """
@@ -16,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
 import networkx as nx
@@ -40,7 +43,8 @@ _OPERATOR_FIELDS: Final = (
     "is_backward",
     "stage",
 )
-_NODE_ATTRIBUTES: Final = ("kind", "order", "info", *_OPERATOR_FIELDS)
+_BY_CLASS: Final = ("storage_bytes", "alias_of", "workspace_bytes", "backward")
+_NODE_ATTRIBUTES: Final = ("kind", "order", "info", "by_device_class", *_OPERATOR_FIELDS)
 _GRAPH_ATTRIBUTES: Final = ("weights", "colocation", "info")
 _SETTINGS: Final = (
     "interconnect",
@@ -93,6 +97,8 @@ def problem_from_digraph(
         if not isinstance(node, str):
             raise PartitionError(f"node {node!r} is not named by a string")
         _reject_unknown(attributes, _NODE_ATTRIBUTES, f"node {node!r}: attribute")
+    devices = tuple(devices)
+    classes = {device.device_class for device in devices if isinstance(device, Device)}
     operators: list[Operator] = []
     inputs: list[GraphInput] = []
     for node in _execution_order(graph):
@@ -101,12 +107,13 @@ def problem_from_digraph(
         if kind == "input":
             inputs.append(_graph_input(graph, node, attributes))
         elif kind == "operator":
-            operators.append(_operator(graph, node, attributes))
+            own = _of_classes(attributes, classes, f"node {node!r}: by_device_class")
+            operators.append(_operator(graph, node, own))
         else:
             raise PartitionError(f"node {node!r}: kind is {kind!r}; write operator or input")
     return PartitionProblem(
         operators=tuple(operators),
-        devices=tuple(devices),
+        devices=devices,
         inputs=tuple(inputs),
         weights=_weights(graph.graph.get("weights", {})),
         colocation=_colocation(graph.graph.get("colocation", [])),
@@ -213,6 +220,37 @@ def _graph_input(graph: nx.DiGraph, node: str, attributes: Mapping[str, Any]) ->
         if name not in ("kind", "order", "info", "value_bytes"):
             raise PartitionError(f"graph input {node!r}: {name} is only for operators")
     return GraphInput(node, attributes.get("value_bytes", 0))
+
+
+def _of_classes(attributes: Mapping[str, Any], classes: Set[str], what: str) -> Mapping[str, Any]:
+    """Return the attributes of an operator that may run on any of `classes`."""
+    if "by_device_class" not in attributes:
+        return attributes
+    others = _mapping(attributes["by_device_class"], what)
+    for name, other in others.items():
+        _reject_unknown(_mapping(other, f"{what}: {name}"), _BY_CLASS, f"{what}: attribute")
+    variants = [{**others[name]} for name in sorted(classes & set(others))]
+    if classes - set(others) or not variants:
+        variants.insert(0, {})
+    return _most(attributes, variants)
+
+
+def _most(own: Mapping[str, Any], variants: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return attributes with the most bytes of several variants of them."""
+    result = dict(own)
+    for name in {name for variant in variants for name in variant}:
+        default = None if name in ("alias_of", "passes_to") else 0
+        found = [variant.get(name, own.get(name, default)) for variant in variants]
+        if all(isinstance(value, Mapping) for value in found):
+            inner = own.get(name)
+            changes = [variant.get(name, {}) for variant in variants]
+            result[name] = _most(inner if isinstance(inner, Mapping) else {}, changes)
+        elif all(isinstance(value, int) for value in found):
+            result[name] = max(found)
+        else:
+            # Who has memory of its own on one class has it; what is no number is refused later.
+            result[name] = found[0] if len(set(map(repr, found))) == 1 else None
+    return result
 
 
 def _operator(graph: nx.DiGraph, node: str, attributes: Mapping[str, Any]) -> Operator:

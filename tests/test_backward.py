@@ -136,6 +136,23 @@ def test_moved_bytes_count_accumulation():
     assert moved["linear"] == (2 * value + weight) + 3 * weight
 
 
+def test_adding_up_gradients_of_a_value_needs_room_for_another():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 16)
+
+        def forward(self, x):
+            y = self.linear(x)
+            return y.relu(), y.tanh()
+
+    costs = backward_costs(capture(Twice(), (torch.ones(4, 8),)))
+    gradient_bytes = 4 * 16 * 4
+    # The last reader is the first on the way back; what the other adds is a tensor of its own.
+    assert costs["tanh"].workspace_bytes == 0
+    assert costs["relu"].workspace_bytes == gradient_bytes
+
+
 def test_views_and_sums_pass_their_gradient_on():
     model, args = MODELS["decoder"]()
     captured = capture(model, args)

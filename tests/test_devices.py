@@ -198,8 +198,10 @@ def test_devices_of_equal_speed_share_a_class(tmp_path: Path) -> None:
 def test_speed_may_be_given_by_dtype(tmp_path: Path) -> None:
     rates = {"float32": 10, "bfloat16": 20}
     device = {"memory": 5, "flops_per_s": rates, "memory_bandwidth_bytes_per_s": 6}
+    device["attention"] = "efficient"
     parsed = read(tmp_path, json.dumps({"devices": [device]}), "devices.json")
     assert next(iter(parsed.spec_of.values())).flops_per_s_of("bfloat16") == 20
+    assert next(iter(parsed.spec_of.values())).attention == ("efficient",)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +224,12 @@ def test_speed_may_be_given_by_dtype(tmp_path: Path) -> None:
         ("[[devices]]\nmemory = 5\nclass = 4", "class is 4"),
         ("[[devices]]\nmemory = 5\nis_host = 1", "is_host is 1"),
         ("[[devices]]\nmemory = 5\nflops_per_s = 1", "memory_bandwidth_bytes_per_s is missing"),
+        ('[[devices]]\nmemory = 5\nattention = "math"', "attention is given without speeds"),
+        (
+            "[[devices]]\nmemory = 5\nflops_per_s = 1\nmemory_bandwidth_bytes_per_s = 1\n"
+            "attention = 3",
+            "attention is 3; write one or more of flash",
+        ),
         (
             "[[devices]]\nmemory = 5\nflops_per_s = 0\nmemory_bandwidth_bytes_per_s = 1",
             "flops_per_s is 0",

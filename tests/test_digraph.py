@@ -193,6 +193,18 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
         (graph_of({"a": {}}, colocation={"a": 1}), ("colocation is not a list",)),
         (graph_of({"a": {}}, colocation=["a"]), ("colocation[0]", "write a mapping")),
         (
+            graph_of({"a": {"by_device_class": {"cpu": {"latency_ns": 1}}}}),
+            (
+                "'a': by_device_class: attribute 'latency_ns' is unknown",
+                "write one of storage_bytes",
+            ),
+        ),
+        (
+            graph_of({"a": {"by_device_class": {"default": {"workspace_bytes": "1"}}}}),
+            ("operator 'a'", "workspace_bytes is '1'"),
+        ),
+        (graph_of({"a": {"by_device_class": 3}}), ("'a': by_device_class is 3", "a mapping")),
+        (
             graph_of({"a": {}}, colocation=[{"operators": "a"}]),
             ("colocation[0]", "operators is 'a'", "list of names"),
         ),
@@ -214,6 +226,41 @@ def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
 def test_a_wrong_graph_is_named_with_the_remedy(graph, parts):
     with raises(*parts):
         problem_from_digraph(graph, DEVICES)
+
+
+def test_memory_is_the_most_that_a_class_of_the_devices_needs():
+    own = {
+        "storage_bytes": 0,
+        "alias_of": "x",
+        "workspace_bytes": 5,
+        "backward": {"latency_ns": 7, "residual_bytes": 3},
+        "by_device_class": {
+            "cpu": {"workspace_bytes": 9, "backward": {"residual_bytes": 1, "gradient_bytes": 8}},
+            "l4": {"workspace_bytes": 2, "storage_bytes": 8, "alias_of": None},
+        },
+    }
+    graph = nx.DiGraph([("x", "a")])
+    graph.nodes["x"]["storage_bytes"] = 8
+    graph.nodes["a"].update(own)
+
+    def found(*classes):
+        devices = [Device(name, device_class=name) for name in classes]
+        a = problem_from_digraph(graph, devices).operators[1]
+        back = a.backward
+        assert back.latency_ns == 7
+        return (
+            a.storage_bytes,
+            a.alias_of,
+            a.workspace_bytes,
+            back.residual_bytes,
+            back.gradient_bytes,
+        )
+
+    assert found("default") == (0, "x", 5, 3, 0)
+    assert found("cpu") == (0, "x", 9, 1, 8)
+    assert found("l4") == (8, None, 2, 3, 0)
+    assert found("l4", "cpu") == (8, None, 9, 3, 8)
+    assert found("default", "cpu", "other") == (0, "x", 9, 3, 8)
 
 
 def test_the_graph_is_left_as_it_was():

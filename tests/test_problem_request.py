@@ -118,6 +118,7 @@ def test_a_model_has_the_settings_of_its_request():
     [
         (ProblemRequest(), "--devices is missing; write for example 4x24GiB"),
         (ProblemRequest(devices=TWO, optimizer="sgd"), "write --memory-model training"),
+        (ProblemRequest(devices=TWO, attention="maths"), "--attention is 'maths'; write one or"),
         (ProblemRequest(devices=TWO, with_host=False), "--no-host are for published workloads"),
         (ProblemRequest(devices=TWO, communication_scale=1.0), "are for published workloads"),
         (ProblemRequest(devices=TWO, microbatches=2), "--microbatches changes nothing here"),
@@ -134,6 +135,7 @@ def test_what_makes_no_sense_for_a_model_is_refused(request_, says):
     [
         (ProblemRequest(keep_whole=("a",)), "which knows no modules; --keep-whole needs a model"),
         (ProblemRequest(optimizer="sgd"), "which counts its optimizer; --optimizer needs a model"),
+        (ProblemRequest(attention="math"), "which has its costs; --attention needs a model"),
         (ProblemRequest(profile=object()), "which has its times; --profile needs a model"),
         (ProblemRequest(with_host=False), "--no-host are for published workloads"),
         (ProblemRequest(microbatches=2), "--microbatches changes nothing here; give --schedule"),

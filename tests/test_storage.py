@@ -238,3 +238,21 @@ def test_an_assert_about_a_constant_of_another_device_is_not_made_up():
     asserts = [node for node in captured.operators if "assert" in node.name]
     assert str(asserts[0].kwargs["device"]) == "cpu"
     assert captured.storage_table.made_up == ()
+
+
+class Counted(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(8, 8)
+        self.register_buffer("calls", torch.zeros(4, 8))
+
+    def forward(self, x):
+        torch._foreach_add_([self.calls[0]], 1.0)
+        return self.linear(x)
+
+
+def test_who_writes_a_weight_through_a_view_and_returns_nothing_reads_that_weight():
+    captured = capture(Counted(), (torch.ones(2, 8),))
+    writer = next(n for n in captured.operators if "_foreach_add_" in n.name)
+    assert not tensors_in(writer.meta["val"])
+    assert captured.storage_table.weights_read[writer.name] == ("calls",)

@@ -53,6 +53,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
         schedule=options.schedule,
         microbatches=options.microbatches,
         optimizer=options.optimizer,
+        attention=options.attention,
         communication_scale=options.communication_scale,
         with_host=not options.no_host,
     )

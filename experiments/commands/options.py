@@ -201,6 +201,15 @@ OptimizerOption = Annotated[
         autocompletion=complete_from(OPTIMIZERS),
     ),
 ]
+AttentionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--attention",
+        metavar="KERNELS",
+        help="What attention runs with on all devices, such as math or flash,efficient; the "
+        "kernels of each device's class if left out.",
+    ),
+]
 ProfileOption = Annotated[
     str | None,
     typer.Option(
@@ -242,6 +251,7 @@ class ProblemOptions:
     schedule: ScheduleOption = None
     microbatches: MicrobatchesOption = None
     optimizer: OptimizerOption = None
+    attention: AttentionOption = None
     profile: ProfileOption = None
     communication_scale: CommunicationScaleOption = None
     no_host: NoHostOption = False

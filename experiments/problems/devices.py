@@ -29,7 +29,9 @@ _ENTRY: Final = re.compile(
     r"\s*(?:(?P<count>[0-9]+)\s*[x*]\s*)?(?P<memory>[^@]*?)\s*(?:@(?P<cls>.*))?"
 )
 _SPEED_FIELDS: Final = ("flops_per_s", "memory_bandwidth_bytes_per_s", "launch_overhead_ns")
-_DEVICE_FIELDS: Final = ("name", "count", "memory", "class", "is_host", *_SPEED_FIELDS)
+_DEVICE_FIELDS: Final = (
+    "name", "count", "memory", "class", "is_host", "attention", *_SPEED_FIELDS
+)  # fmt: skip
 _LINK_FIELDS: Final = ("bandwidth", "latency_ns")
 DEVICE_SECTIONS: Final = ("devices", "interconnect", "links")
 
@@ -254,6 +256,8 @@ def _file_class(fields: dict[str, Any], where: str, specs: dict[str, DeviceSpec]
     if device_class is not None and (not isinstance(device_class, str) or not device_class):
         raise PartitionError(f"{where}: class is {device_class!r}; write a name")
     if not given:
+        if "attention" in fields:
+            raise PartitionError(f"{where}: attention is given without speeds; give both of them")
         return _known_class(device_class or DEFAULT_DEVICE_CLASS, specs, where)
     for name in _SPEED_FIELDS[:2]:
         if name not in given:
@@ -262,18 +266,30 @@ def _file_class(fields: dict[str, Any], where: str, specs: dict[str, DeviceSpec]
 
     # Devices of equal speed share a class, so that a solver may exchange them.
     if device_class is None:
-        device_class = "-".join(f"{value}" for value in given.values())
+        device_class = "-".join(
+            f"{value}" for value in (*given.values(), fields.get("attention")) if value is not None
+        )
     spec = DeviceSpec(
         name=device_class,
         flops_per_s=given["flops_per_s"],
         memory_bandwidth_bytes_per_s=given["memory_bandwidth_bytes_per_s"],
         launch_overhead_ns=given.get("launch_overhead_ns", 0),
+        attention=_attention(fields.get("attention"), where),
     )
     if specs.setdefault(device_class, spec) != spec:
         raise PartitionError(
             f"{where}: class {device_class!r} has other speeds above; use another class name"
         )
     return device_class
+
+
+def _attention(kernels: Any, where: str) -> tuple[str, ...] | None:
+    from fx_bridge.replaying.attention import checked_kernels
+
+    try:
+        return checked_kernels(kernels)
+    except PartitionError as error:
+        raise PartitionError(f"{where}: {error}") from None
 
 
 def _speed(value: object, where: str, name: str) -> Any:

@@ -38,7 +38,7 @@ class ProblemRequest:
     interconnect : Interconnect or None
         The option ``--link``.
     objective : tuple of str or None
-    memory_model, schedule, optimizer : str or None
+    memory_model, schedule, optimizer, attention : str or None
     microbatches, chunks_per_device, max_devices : int or None
     keep_whole, cut_after : tuple of str
     pins : mapping of str to int, str or tuple of str
@@ -59,6 +59,7 @@ class ProblemRequest:
     schedule: str | None = None
     microbatches: int | None = None
     optimizer: str | None = None
+    attention: str | None = None
     profile: Profile | None = None
     communication_scale: float | None = None
     with_host: bool = True
@@ -127,6 +128,13 @@ def check_model_request(model: str, request: ProblemRequest) -> None:
             f"--optimizer counts in training, and the memory model is {counted}; write "
             "--memory-model training"
         )
+    if request.attention is not None:
+        from fx_bridge.replaying.attention import checked_kernels
+
+        try:
+            checked_kernels(request.attention)
+        except PartitionError as error:
+            raise PartitionError(f"--{error}") from None
 
 
 def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
@@ -137,6 +145,7 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
         ("--keep-whole", request.keep_whole, "knows no modules"),
         ("--profile", request.profile, "has its times"),
         ("--optimizer", request.optimizer, "counts its optimizer"),
+        ("--attention", request.attention, "has its costs"),
     ):
         if value:
             raise PartitionError(f"{path} is a saved problem, which {why}; {option} needs a model")
@@ -211,6 +220,8 @@ def requested_graph(
     specs = {name: spec for devices in device_sets for name, spec in devices.spec_of.items()}
     specs.setdefault(DEFAULT_DEVICE_CLASS, DEVICE_SPECS[DEFAULT_DEVICE_CLASS])
     training = request.memory_model == "training"
+    if request.attention is not None:
+        captured = captured.with_kernels(attention=request.attention)
     costs: dict[str, Any] = {}
     if request.optimizer is not None:
         costs["optimizer"] = request.optimizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any, Final
 
 import torch
@@ -69,7 +70,7 @@ def rescale(captured: CapturedGraph, batch_size: int) -> CapturedGraph:
         module = sized(captured, inputs, batch_size)
     if inputs.symbols:
         module = _folded(module, captured)
-    made = CapturedGraph(module, captured.how, captured.note, args, kwargs, captured.source)
+    made = replace(captured, module=module, args=args, kwargs=kwargs)
     if captured.source is not None:
         made.__dict__["_traces"] = _traces(captured, inputs)
     return made

@@ -8,45 +8,23 @@ Frozen parameters, integers, and what only graph inputs lead to need no gradient
 from __future__ import annotations
 
 import contextlib
-import functools
-import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import fx
 from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count
 
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph
+from fx_bridge.costing.counting import Counting, Kernel, storage_nbytes
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec
-from fx_bridge.costs import dtype_name, recurrent_flops
+from fx_bridge.costs import dtype_name
+from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.replay import Replay, tensors_in, value_bytes
 from fx_bridge.replaying.storage import Storage, saved_storages
 from solver import PartitionError
 from solver.training import Backward
-
-_ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empty"})
-
-
-@dataclass(frozen=True, slots=True)
-class Kernel:
-    """One kernel of a backward pass.
-
-    Attributes
-    ----------
-    flops : int
-    moved_bytes : int
-        Read and written.
-    dtype : str
-        In which it computes.
-    """
-
-    flops: int
-    moved_bytes: int
-    dtype: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,105 +196,6 @@ def backward_passes(
     return passes
 
 
-# -- counting ------------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _Count:
-    kernels: list[Kernel] = field(default_factory=list)
-    live_bytes: int = 0
-    peak_bytes: int = 0
-
-
-class _Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts kernels, and the bytes of the storages that they make, for as long as those live."""
-
-    # Asked for by HigherOrderOperator.dispatch.
-    supports_higher_order_operators = True
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.count: _Count | None = None
-        self._known: dict[int, Any] = {}
-
-    def start(self) -> _Count:
-        """Begin a new count; what is alive belongs to none."""
-        self.count = _Count()
-        self._known.clear()
-        return self.count
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        result = func(*args, **kwargs)
-        if self.count is None or not isinstance(func, OpOverload):
-            return result
-        given = {t.untyped_storage()._cdata for t in tensors_in((args, kwargs))}
-        made = [t for t in tensors_in(result) if t.untyped_storage()._cdata not in given]
-        written = func._schema.is_mutable
-        for tensor in made:
-            self._note(tensor)
-        if (made or written) and func._schema.name.rpartition("::")[2] not in _ALLOCATIONS:
-            self.count.kernels.append(_kernel(func, args, kwargs, result, made))
-        return result
-
-    def _note(self, tensor: torch.Tensor) -> None:
-        storage, count = tensor.untyped_storage(), self.count
-        assert count is not None
-        if storage._cdata in self._known:
-            return
-        size_bytes = int(storage.nbytes())
-        count.live_bytes += size_bytes
-        count.peak_bytes = max(count.peak_bytes, count.live_bytes)
-        release = functools.partial(self._release, storage._cdata, count, size_bytes)
-        self._known[storage._cdata] = weakref.ref(storage, release)
-
-    def _release(self, address: int, count: _Count, size_bytes: int, _: object = None) -> None:
-        count.live_bytes -= size_bytes
-        if count is self.count:
-            self._known.pop(address, None)
-
-
-def _kernel(
-    func: OpOverload, args: Any, kwargs: Any, result: Any, made: Sequence[torch.Tensor]
-) -> Kernel:
-    read = {id(t): min(value_bytes(t), _nbytes(t)) for t in tensors_in((args, kwargs))}
-    moved_bytes = sum(read.values()) + sum(value_bytes(tensor) for tensor in made)
-    if func._schema.is_mutable:
-        # What is changed is the first argument, by convention of all such operators.
-        moved_bytes += sum(min(value_bytes(t), _nbytes(t)) for t in tensors_in(args[:1]))
-    formula = _FORMULAS.get(func._overloadpacket)
-    flops = int(formula(*args, **kwargs, out_val=result)) if formula else 0
-    dtypes = [t.dtype for t in (*tensors_in((args, kwargs)), *made)]
-    floating = [dtype for dtype in dtypes if dtype.is_floating_point]
-    return Kernel(flops, int(moved_bytes), dtype_name((floating or dtypes)[0]))
-
-
-def _nbytes(tensor: torch.Tensor) -> int:
-    return int(tensor.untyped_storage().nbytes())
-
-
-def _attention_backward(
-    gradient: torch.Tensor, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *_: Any,
-    **__: Any,
-) -> int:  # fmt: skip
-    shapes = gradient.shape, query.shape, key.shape, value.shape
-    return int(sdpa_backward_flop_count(*shapes))  # type: ignore[no-untyped-call]
-
-
-def _recurrent_backward(sequence: torch.Tensor, *rest: Any, **_: Any) -> int:
-    # Each product of the forward pass gives two: for its operand and for its weight.
-    return 2 * recurrent_flops(sequence.shape, *(t.shape for t in rest[:2]))
-
-
-_FORMULAS: Final[Mapping[Any, Any]] = {
-    **flop_registry,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward,
-    torch.ops.aten.mkldnn_rnn_layer_backward: _recurrent_backward,
-}
-
-
 # -- running -------------------------------------------------------------------------------
 
 
@@ -326,9 +205,9 @@ class _BackwardReplay(Replay):
     differentiates = True
 
     def __init__(self, captured: CapturedGraph) -> None:
-        super().__init__(captured.module)
+        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
         self.costs: dict[str, BackwardCost] = {}
-        self._counting = _Counting()
+        self._counting = Counting()
         self._last_reader: dict[fx.Node, fx.Node] = {}
         for node in captured.operators:
             for read in node.all_input_nodes:
@@ -414,7 +293,7 @@ class _BackwardReplay(Replay):
         self._counting.count = None
         passed = {tensor.untyped_storage()._cdata for tensor in incoming}
         new = {
-            t.untyped_storage()._cdata: _nbytes(t)
+            t.untyped_storage()._cdata: storage_nbytes(t)
             for t in gradients
             if t is not None and t.untyped_storage()._cdata not in passed
         }

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fx_bridge.replaying.kernel_sizes import hidden_bytes
 from fx_bridge.replaying.replay import tensors_in
 
 Phase = Literal["forward", "backward", "optimizer"]
@@ -156,7 +157,19 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if position.phase == "backward":
             self._attribute(position)
         self.hold(result, _KIND_OF[position.phase], self.positions[-1].node)
+        own_bytes = hidden_bytes(func, args)
+        if own_bytes:
+            self._pass_by(own_bytes)
         return result
+
+    def _pass_by(self, size_bytes: int) -> None:
+        """Note what a kernel allocates and releases without returning it."""
+        self._change(size_bytes)
+        here = len(self.positions) - 1
+        own = Allocation("temporary", self.positions[-1].node, size_bytes, self.changes, here)
+        self.allocations.append(own)
+        self._change(-size_bytes)
+        own.died, own.last = self.changes, here
 
     def _attribute(self, position: Position) -> None:
         """Begin a new position when autograd has come to another operator."""

@@ -14,6 +14,7 @@ from fx_bridge.capture import COMPUTE_OPS, CapturedGraph
 from fx_bridge.capturing.messages import first_line
 from fx_bridge.profiling.memory_ledger import Ledger
 from fx_bridge.profiling.optimizer_state import OptimizerFactory, OptimizerStep
+from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.replay import Replay, tensors_in
 from fx_bridge.replaying.storage import weight_storages
 from solver import PartitionError
@@ -68,7 +69,7 @@ class MemoryRun(Replay):
         release_inputs: bool,
         weights: Collection[str],
     ) -> None:
-        super().__init__(captured.module)
+        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
         # Also where nothing is differentiated: kernels ask what could be.
         self.differentiates = True
         self.ledger = Ledger()

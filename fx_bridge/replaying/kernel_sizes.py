@@ -1,7 +1,7 @@
-"""Sizes that torch's fake kernels give otherwise than its real ones.
+"""Sizes that torch's fake kernels give otherwise than its real ones, or not at all.
 
 They matter where memory is counted: what a recurrent layer keeps for its backward pass can be
-most of what it takes.
+most of what it takes. What a kernel allocates and releases itself no fake shows.
 """
 
 from __future__ import annotations
@@ -75,6 +75,36 @@ def _rnn_workspace_bytes(
     return 0 if workspace is None else int(workspace.untyped_storage().nbytes())
 
 
+def hidden_bytes(func: Any, args: Sequence[Any]) -> int:
+    """Return what the real kernel of `func` allocates besides its result, as far as is known.
+
+    The backward passes of fused attention add up the gradient of the queries in float32, and
+    that of flash attention makes gradients of grouped keys and values for every head first
+    (``flash_api.cpp``, ``kernel_backward.h`` of torch 2.13).
+    """
+    if func not in _FUSED_BACKWARD:
+        return 0
+    _, query, key, value = args[:4]
+    batch, heads, rows, width = query.shape
+    sums_bytes = 4 * batch * heads * _whole(rows, 128)
+    if query.dtype is torch.float32:
+        return int(sums_bytes)
+    size_bytes = sums_bytes * (1 + (_whole(width, 32) if width <= 192 else 256))
+    if func is _FUSED_BACKWARD[0] and heads > key.shape[1]:
+        per_head = key.shape[2] * (key.shape[3] + value.shape[3]) * key.element_size()
+        size_bytes += batch * heads * per_head
+    return int(size_bytes)
+
+
+def _whole(size: int, multiple: int) -> int:
+    return -(-size // multiple) * multiple
+
+
+_FUSED_BACKWARD: Final = (
+    torch.ops.aten._scaled_dot_product_flash_attention_backward.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention_backward.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention_backward.default,
+)
 _MENDS: Final[Mapping[Any, Callable[..., Any]]] = {
     torch.ops.aten._embedding_bag.default: _mend_embedding_bag,
     torch.ops.aten._embedding_bag_forward_only.default: _mend_embedding_bag,

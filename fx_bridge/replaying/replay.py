@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.kernel_sizes import SizedFakeTensorMode
 
 
@@ -33,6 +34,8 @@ class Replay(fx.Interpreter):
         is not changed, not even by operators that write to its buffers.
     must_run : bool
         Raise what an operator raises, instead of making up its value.
+    kernels : DeviceKernels, optional
+        Chooses what composite operators run, where the run is to say what a device takes.
 
     Attributes
     ----------
@@ -45,8 +48,15 @@ class Replay(fx.Interpreter):
 
     differentiates: bool = False
 
-    def __init__(self, module: fx.GraphModule, *, must_run: bool = False) -> None:
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        *,
+        must_run: bool = False,
+        kernels: DeviceKernels | None = None,
+    ) -> None:
         super().__init__(module, garbage_collect_values=False)
+        self.kernels = kernels
         self.mode = SizedFakeTensorMode(allow_non_fake_inputs=True)
         self.must_run = must_run
         self.values: dict[fx.Node, Any] = {}
@@ -69,6 +79,8 @@ class Replay(fx.Interpreter):
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         """Yield what is entered around the run, outermost first."""
         yield torch.no_grad()
+        if self.kernels is not None:
+            yield self.kernels
         yield self.mode
 
     def observe(self, node: fx.Node) -> Any:

@@ -18,6 +18,7 @@ from torch import fx, nn
 from torch._ops import OpOverload
 
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, placeholder_values
+from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.replay import Replay, tensors_in, value_bytes
 from fx_bridge.replaying.writes import WriteRecorder, memory_of, written_arguments
 from solver import PartitionError
@@ -163,8 +164,7 @@ def saved_storages(captured: CapturedGraph) -> dict[str, tuple[Storage, ...]]:
     Notes
     -----
     Autograd itself says it, through saved-tensor hooks, so views that keep their base alive
-    and kernels' own residuals count. On the meta device attention may pick a kernel that saves
-    more than the one of the real device.
+    and kernels' own residuals count.
     """
     watch = _SavedReplay(captured)
     watch.replay()
@@ -208,7 +208,7 @@ def _flat(tensor: torch.Tensor) -> bool:
 
 class _StorageReplay(Replay):
     def __init__(self, captured: CapturedGraph) -> None:
-        super().__init__(captured.module)
+        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
         self.recorder = WriteRecorder()
         self.owner: dict[object, Storage] = {}
         self.storages: dict[str, tuple[Storage, ...]] = {}
