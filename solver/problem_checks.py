@@ -184,3 +184,8 @@ def check_totals(problem: PartitionProblem) -> None:
             f"times of operators and transfers add up to more than {MAX_TOTAL} ns (11 days); "
             "write smaller ones, or a faster link"
         )
+    if "step" in problem.objective and problem.microbatches * sum(times) > MAX_TOTAL:
+        raise PartitionError(
+            f"microbatches is {problem.microbatches}, and a step of all of them may take more than "
+            f"{MAX_TOTAL} ns (11 days); write at most {MAX_TOTAL // sum(times)}"
+        )

@@ -10,10 +10,14 @@ import itertools
 from typing import Final, Literal, NamedTuple
 
 from solver.checks import check_choice, check_positive
+from solver.errors import PartitionError
 from solver.training import SCHEDULES, Schedule, interleaved_rounds
 
 Pass = Literal["forward", "backward"]
 PASSES: Final[tuple[Pass, ...]] = ("forward", "backward")
+
+MOST_ACTIONS: Final = 10**6
+"""The most actions of one step that are listed."""
 
 
 class Action(NamedTuple):
@@ -46,6 +50,7 @@ def action_tables(
     devices: int,
     chunks: int = 1,
     backward: bool = True,
+    group: int | None = None,
 ) -> ActionTables:
     """Return the actions of every rank in one step.
 
@@ -61,6 +66,9 @@ def action_tables(
     backward : bool
         Whether to train. Without, the backward actions are left out, and the others keep their
         order, as in torch's ``eval``.
+    group : int, optional
+        Microbatches that pass through all chunks together in interleaved 1F1B; by default those
+        of :func:`group_size`.
 
     Returns
     -------
@@ -70,7 +78,8 @@ def action_tables(
     Raises
     ------
     PartitionError
-        If the schedule is unknown or a number is not positive.
+        If the schedule is unknown, a number is not positive, or there are more than
+        `MOST_ACTIONS`.
 
     Notes
     -----
@@ -100,26 +109,47 @@ def action_tables(
     check_positive(microbatches, "microbatches")
     check_positive(devices, "devices")
     check_positive(chunks, "chunks")
-    tables = (_rank_actions(schedule, microbatches, devices, chunks, r) for r in range(devices))
+    count = microbatches * devices * chunks * (1 + backward)
+    if count > MOST_ACTIONS:
+        raise PartitionError(
+            f"a step of {microbatches:,} microbatches has {count:,} actions, of which at most "
+            f"{MOST_ACTIONS:,} are listed; write fewer microbatches (step_ns of an evaluation "
+            "needs no list)"
+        )
+    if group is None:
+        group = group_size(schedule, microbatches, devices=devices, chunks=chunks)
+    tables = (
+        _rank_actions(schedule, microbatches, devices, chunks, r, group) for r in range(devices)
+    )
     return tuple(
         tuple(action for action in table if backward or action.kind == "forward")
         for table in tables
     )
 
 
+def group_size(schedule: Schedule, microbatches: int, *, devices: int, chunks: int) -> int:
+    """Return how many microbatches pass through all chunks of a rank before the next ones do."""
+    if schedule == "gpipe" or chunks == 1:
+        return 1
+    return interleaved_rounds(microbatches, devices)[1]
+
+
+def warm_up_turns(group: int, *, devices: int, chunks: int, rank: int) -> int:
+    """Return how many forward passes a rank of 1F1B makes before forward and backward in turn."""
+    if chunks == 1:
+        return devices - 1 - rank
+    return (chunks - 1) * group + 2 * (devices - 1 - rank)
+
+
 def _rank_actions(
-    schedule: Schedule, microbatches: int, devices: int, chunks: int, rank: int
+    schedule: Schedule, microbatches: int, devices: int, chunks: int, rank: int, size: int
 ) -> list[Action]:
     positions = range(rank, devices * chunks, devices)
     if schedule == "gpipe":
         forward = [Action(p, i, "forward") for p in positions for i in range(microbatches)]
         backward = [Action(p, i, "backward") for p, i, _ in forward]
         return forward + (backward if chunks == 1 else backward[::-1])
-    if chunks == 1:
-        size, ahead = 1, devices - 1 - rank
-    else:
-        _, size = interleaved_rounds(microbatches, devices)
-        ahead = (chunks - 1) * size + 2 * (devices - 1 - rank)
+    ahead = warm_up_turns(size, devices=devices, chunks=chunks, rank=rank)
     # Microbatches that the last group lacks keep their turns, which ends the warm-up at the same
     # turn as with a full group.
     groups = [range(first, first + size) for first in range(0, microbatches, size)]

@@ -162,16 +162,16 @@ def test_auto_equals_brute_force(block):
 # -- searches that repeat --------------------------------------------------------------------
 
 REPEATED = [
-    ("proven", generated("layered", 60, 5)),
-    ("open", generated("layered", 100, 8, unequal=True)),
-    ("open", generated("series-parallel", 90, 8, unequal=True)),
+    ("proven", generated("layered", 40, 5)),
+    ("open", generated("layered", 50, 8, unequal=True)),
+    ("open", generated("series-parallel", 50, 8, unequal=True)),
 ]
 
 
 @pytest.mark.parametrize(("outcome", "problem"), REPEATED, ids=("layered", "unequal", "series"))
 def test_a_deterministic_search_gives_one_plan_on_any_number_of_workers(outcome, problem):
     found = [
-        solve(problem, SolveLimits(1.0, workers, deterministic=True), solver="cp-sat")
+        solve(problem, SolveLimits(0.3, workers, deterministic=True), solver="cp-sat")
         for workers in (1, 1, 2, 4)
     ]
     # Where the optimum is not proven, where a search stops decides which plan it gives.

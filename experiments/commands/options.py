@@ -30,7 +30,7 @@ SEARCH_PANEL: Final = "Search"
 OUTPUT_PANEL: Final = "Output"
 
 MOST_DEVICES: Final = 1024
-MOST_MICROBATCHES: Final = 100_000
+MOST_MICROBATCHES: Final = 10**9
 MOST_SECONDS: Final = 10_000_000
 """Of what no plan has so many of, and no run takes so long: a slip is refused, not tried."""
 

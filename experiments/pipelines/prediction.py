@@ -13,8 +13,8 @@ import numpy as np
 from experiments.pipelines.pipeline_group import MeasuredPlan
 from solver import PartitionPlan, PartitionProblem, evaluate
 from solver.evaluating.relays import positions_of, relay_hops
-from solver.schedules import action_tables
-from solver.timeline import simulate
+from solver.evaluating.step import PipelineStep
+from solver.timeline import PipelineTimes
 
 _EQUAL: Final = 0.01
 
@@ -66,14 +66,15 @@ def predict(problem: PartitionProblem, plan: PartitionPlan) -> PlanPrediction:
             backward[position[index]] += op.backward.latency_on(device_class)
     np.add.at(forward, hops.target, hops.forward_ns)
     np.add.at(backward, hops.source, hops.gradient_ns)
-    tables = action_tables(
+    # Whoever passes something on is waited for, and nobody spends the time of a link.
+    arcs = {(p - 1, p): (0, 0) for p in range(1, hops.position_count)}
+    step = PipelineStep(
+        PipelineTimes(tuple(forward.tolist()), tuple(backward.tolist()), arcs),
         problem.schedule,
         problem.microbatches,
-        devices=hops.device_count,
-        chunks=hops.position_count // hops.device_count,
-        backward=problem.is_training,
+        hops.device_count,
+        problem.is_training,
     )
-    timeline = simulate(tables, forward.tolist(), backward.tolist())
     load_ns = (forward + backward).reshape(-1, hops.device_count).sum(axis=0)
     usage = {entry.device: entry for entry in evaluate(problem, plan).usage}
     peak_bytes = [usage[device].memory_bytes for device in plan.device_order]
@@ -84,7 +85,7 @@ def predict(problem: PartitionProblem, plan: PartitionPlan) -> PlanPrediction:
         held_bytes = last.weights_bytes + last.received_bytes + merging_bytes
         peak_bytes[-1] = max(peak_bytes[-1], held_bytes)
     return PlanPrediction(
-        step_ns=timeline.step_ns,
+        step_ns=step.step_ns,
         microbatch_ns=int(load_ns.max()),
         peak_bytes=tuple(peak_bytes),
     )

@@ -299,7 +299,7 @@ def _pipeline(
     # A multiple of the ranks, as interleaved schedules want it.
     most = ranks * max(2, -(-MIN_SHOWN_MICROBATCHES // ranks))
     shown = replace(step, microbatches=min(step.microbatches, most))
-    timeline = step.timeline()
+    step_ns = step.step_ns
     found = spans(shown)
     stages: dict[int, int] = {}
     if not in_turn:
@@ -317,9 +317,9 @@ def _pipeline(
         shown_microbatches=shown.microbatches,
         assumed=assumed,
         backward=step.backward,
-        step_ns=timeline.step_ns,
+        step_ns=step_ns,
         shown_ns=max(span.end_ns for span in found),
-        idle_shares=timeline.bubble_shares,
+        idle_shares=tuple((step_ns - busy_ns) / max(step_ns, 1) for busy_ns in step.busy_ns),
         spans=found,
         travels=() if in_turn else travels(problem, plan),
     )

@@ -10,10 +10,11 @@ from solver.arrays import Ints, sums
 from solver.evaluating.layout import Layout
 from solver.evaluating.moves import Moves, Passes
 from solver.evaluating.step_bounds import step_bound_ns
+from solver.evaluating.step_time import step_time_ns
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
-from solver.schedules import ActionTables, action_tables
-from solver.timeline import PipelineTimeline, PipelineTimes, timeline
+from solver.schedules import PASSES, ActionTables, action_tables
+from solver.timeline import PipelineTimeline, PipelineTimes, Task, timeline
 from solver.training import Schedule
 
 
@@ -51,8 +52,36 @@ class PipelineStep:
         )
 
     def timeline(self) -> PipelineTimeline:
-        """Return when everything runs."""
+        """Return when everything runs.
+
+        Raises
+        ------
+        PartitionError
+            If the step has more than :data:`solver.schedules.MOST_ACTIONS` actions.
+        """
         return timeline(self.tables, self.times)
+
+    @property
+    def step_ns(self) -> int:
+        """How long the step takes, found at a cost that hardly grows with the microbatches."""
+        return step_time_ns(
+            self.times,
+            self.schedule,
+            self.microbatches,
+            devices=self.devices,
+            backward=self.backward,
+        )
+
+    @property
+    def busy_ns(self) -> tuple[int, ...]:
+        """The time that each rank spends on its actions."""
+        passes = PASSES if self.backward else PASSES[:1]
+        busy_ns = [0] * self.devices
+        for position in range(len(self.times.forward_ns)):
+            for step in passes:
+                action = Task("action", step, position, position)
+                busy_ns[position % self.devices] += self.times.duration_ns(action)
+        return tuple(self.microbatches * time_ns for time_ns in busy_ns)
 
     @property
     def bound_ns(self) -> int:
