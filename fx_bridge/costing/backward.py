@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count
 
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph
+from fx_bridge.capturing.own_backward import check_backward
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costs import dtype_name, recurrent_flops
 from fx_bridge.replaying.replay import Replay, tensors_in, value_bytes
@@ -103,7 +104,8 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     Raises
     ------
     PartitionError
-        If no parameter or input of the graph requires a gradient: there is nothing to train.
+        If no parameter or input of the graph requires a gradient: there is nothing to train. If
+        the graph has lost a backward pass of the model's own.
 
     Notes
     -----
@@ -118,6 +120,7 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     >>> sum(kernel.flops for kernel in costs["linear"].kernels)  # of the weight alone
     128
     """
+    check_backward(captured.module, "plan for training")
     if not needs_gradients(captured):
         raise PartitionError(
             "no parameter of the model requires a gradient, so there is nothing to train; set "
