@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from fx_bridge.capturing.dynamic_batch import Exported, batch_size_of, export_dynamic
 from fx_bridge.capturing.exporting import export, load_program, unlift
+from fx_bridge.capturing.function_calls import to_modules
 from fx_bridge.capturing.inputs import (
     check_call,
     check_initialised,
@@ -29,7 +30,6 @@ from fx_bridge.capturing.inputs import (
     on_device_of,
 )
 from fx_bridge.capturing.messages import describe, failure, first_line, quiet, remedy
-from fx_bridge.capturing.function_calls import to_modules
 from fx_bridge.capturing.own_backward import lost_hooks, mark_lost, own_backward
 from fx_bridge.capturing.state import unchanged
 from fx_bridge.capturing.tracing import complete, trace

@@ -169,9 +169,8 @@ def check_pipeline(
         In one line: the plan has another number of devices than there are processes, the rank or
         a setting is out of range, the schedule does not run so many microbatches, the device is
         not there, a value that is not a tensor would have to travel, the graph has lost a backward
-        pass of the model's own (:mod:`fx_bridge.capturing.own_backward`), a trained parameter is held
-        by several ranks and `tied_weights` is not ``"sum"``, or the stage files were written for
-        another graph or plan.
+        pass of the model's own, a trained parameter is held by several ranks and `tied_weights` is
+        not ``"sum"``, or the stage files were written for another graph or plan.
     """
     captured, split = _captured_and_split(result)
     interfaces = _checked(

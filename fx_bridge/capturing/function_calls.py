@@ -75,7 +75,7 @@ class _Recorded(HigherOrderOperator):
     """What a node calls until :func:`to_modules`: torch.export lets only operators through."""
 
     def __init__(self, call: FunctionCall) -> None:
-        super().__init__("autograd_function_call")
+        super().__init__("autograd_function_call")  # type: ignore[no-untyped-call]
         self.call = call
         # Names the node.
         self.__name__ = call.function.__name__
@@ -121,7 +121,7 @@ def record(function: type[Any], args: tuple[Any, ...], apply: Callable[[], Any])
     elements = enumerate(value) if isinstance(value, tuple) else [(None, value)]
     for index, element in elements:
         if isinstance(element, torch.Tensor):
-            of_it = proxy if index is None else proxy[index]
+            of_it: Any = proxy if index is None else proxy[index]  # type: ignore[index]
             track_tensor_tree(element, of_it, constant=None, tracer=tracer)
     return value
 
@@ -214,9 +214,9 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         if isinstance(func, OpOverload):
             for tensor in pytree.tree_leaves((args, kwargs)):
-                if isinstance(tensor, torch.Tensor) and id(tensor) not in self._ids:
-                    if get_proxy_slot(tensor, self.tracer, None) is not None:
-                        self.reason = "it reads tensors that are not among its arguments"
+                foreign = isinstance(tensor, torch.Tensor) and id(tensor) not in self._ids
+                if foreign and get_proxy_slot(tensor, self.tracer, None) is not None:
+                    self.reason = "it reads tensors that are not among its arguments"
             for tensor in written_arguments(func, args, kwargs):
                 if memory_of(tensor) in self._memories:
                     self.reason = "it writes to its arguments"

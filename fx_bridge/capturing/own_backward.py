@@ -136,7 +136,8 @@ class _Functions:
         compiled = AutogradFunctionVariable.call_apply
 
         def apply(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
-            return self._applied(cls, args, lambda: super(base, cls).apply(*args, **kwargs))
+            above: Any = super(base, cls)
+            return self._applied(cls, args, lambda: above.apply(*args, **kwargs))
 
         def transform(operator: Any, function: type[Any], *args: Any, **kwargs: Any) -> Any:
             if _has_gradients(function, args):
@@ -187,7 +188,7 @@ def _compiled_place(tx: Any) -> str:
     """Return the module and line that dynamo is tracing."""
     stack = tx.nn_module_stack
     path = str(list(stack.values())[-1][0]) if stack else ""
-    path = path.removeprefix("L['self']").removeprefix(".")
+    path = path.removeprefix("L['self']").removeprefix("._export_root").removeprefix(".")
     line = tx.frame_summary()
     module = f"in module {path!r} " if path else ""
     return f"{module}at {line.filename}:{line.lineno}, {line.line!r} (strict export inlines it)"

@@ -146,7 +146,7 @@ def without_backward(value: Any, lost: str) -> Any:
     for leaf in tree_leaves(value):
         # What has no function of autograd is an input or a weight.
         if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:
-            leaf.register_hook(refuse)
+            leaf.register_hook(refuse)  # type: ignore[no-untyped-call]
     return value
 
 
