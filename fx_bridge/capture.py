@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from fx_bridge.capturing.dynamic_batch import Exported, batch_size_of, export_dynamic
 from fx_bridge.capturing.exporting import export, load_program, unlift
+from fx_bridge.capturing.function_calls import to_modules
 from fx_bridge.capturing.inputs import (
     check_call,
     check_initialised,
@@ -29,7 +30,7 @@ from fx_bridge.capturing.inputs import (
     on_device_of,
 )
 from fx_bridge.capturing.messages import describe, failure, first_line, quiet, remedy
-from fx_bridge.capturing.own_backward import lost_hooks, own_backward
+from fx_bridge.capturing.own_backward import lost_hooks, mark_lost, own_backward
 from fx_bridge.capturing.state import unchanged
 from fx_bridge.capturing.tracing import complete, trace
 from solver import PartitionError
@@ -306,14 +307,16 @@ def _from_module(
         try:
             watch = how != "export-strict"
             watched = unchanged(model, watch=watch, watch_inputs=how == "export")
-            with quiet(), watched as changes, own_backward() as lost:
+            with quiet(), watched as changes, own_backward(model) as lost:
                 made = way()
+                to_modules(made.module)
         except Exception as error:
             # The same complaint three times over says no more than once.
             failures.setdefault(first_line(error), f"{how} failed {failure(error, model)}")
             causes.append(error)
             continue
         hooks = "" if how == "symbolic_trace" else lost_hooks(model)
+        mark_lost(made.module, lost.lost)
         notes = (*failures.values(), made.note, hooks, lost.note, changes.note)
         note = "; ".join(note for note in notes if note)
         return CapturedGraph(made.module, how, note, made.args, made.kwargs, source=model)

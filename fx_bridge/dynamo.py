@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import fx, nn
+from torch._dynamo.convert_frame import ConvertFrame, ConvertFrameAssert
+from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.source import is_from_unspecialized_param_buffer_source
+from torch._dynamo.utils import graph_break_reasons
 
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph
 from fx_bridge.capturing.tracing import complete
@@ -21,12 +26,17 @@ from solver import Device, PartitionError
 Compiled = Callable[..., Any]
 
 
-def compile_backend(devices: Sequence[Device], **options: Any) -> CompileBackend:
+def compile_backend(
+    devices: Sequence[Device], *, strict: bool = False, **options: Any
+) -> CompileBackend:
     """Return a backend for ``torch.compile`` that runs every graph as a split by its best plan.
 
     Parameters
     ----------
     devices : sequence of Device
+    strict : bool
+        Refuse calls of a model of which dynamo leaves a part out of its graphs, instead of
+        warning once.
     **options
         The other keyword arguments of :func:`fx_bridge.partition_module`: objective, memory
         model, limits and so on.
@@ -41,13 +51,25 @@ def compile_backend(devices: Sequence[Device], **options: Any) -> CompileBackend
     ------
     PartitionError
         If the devices or options are invalid. If no plan exists for a graph, its call raises
-        the reason; nothing ever runs unplanned.
+        the reason; no graph ever runs unplanned. With `strict`, calls raise what dynamo leaves
+        out, and why.
+
+    Warns
+    -----
+    UserWarning
+        Once for each backend, in the call in which dynamo leaves a part of the model out of its
+        graphs, with the reason that dynamo gives: at a graph break, what is between two graphs;
+        where it skips a function (recurrent layers, loops with a break inside, too many
+        recompilations), all that the function does itself. That runs as Python, unplanned.
 
     Notes
     -----
     Dynamo makes a graph for each part of the model between graph breaks, and new ones when
     sizes change; each is planned on all `devices`, as if it were alone there, one that has no
-    gradients for inference. What dynamo leaves out of its graphs runs as Python. The split runs
+    gradients for inference. A backend is not called where there is no graph, so this one listens
+    to dynamo's attempts at compiling for it, through methods of torch 2.13 that are no public
+    interface. What a person switches off (``torch.compiler.set_stance("force_eager")``) is no
+    attempt. The split runs
     where the model is: placing its stages on devices is the caller's. Autograd goes through
     it, and what an optimiser writes to the parameters is seen, for they are shared.
 
@@ -62,7 +84,7 @@ def compile_backend(devices: Sequence[Device], **options: Any) -> CompileBackend
     >>> [len(result.plan.stages) for result in backend.results]
     [2]
     """
-    return CompileBackend(devices, options)
+    return CompileBackend(devices, options, strict=strict)
 
 
 class CompileBackend:
@@ -74,7 +96,11 @@ class CompileBackend:
         In the order of compilation, those without a plan included.
     """
 
-    def __init__(self, devices: Sequence[Device], options: dict[str, Any]) -> None:
+    def __init__(
+        self, devices: Sequence[Device], options: dict[str, Any], *, strict: bool = False
+    ) -> None:
+        if not isinstance(strict, bool):
+            raise PartitionError(f"strict is {strict!r}; write True or False")
         signature = inspect.signature(partition_module)
         known = [
             name
@@ -90,6 +116,9 @@ class CompileBackend:
         given = {name: bound.arguments[name] for name in checked}
         self._options = {**options, "devices": check_options(**given).devices}
         self.results: list[PartitionResult] = []
+        self._strict = strict
+        self._has_warned = False
+        _listen()
 
     def __call__(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Compiled:
         """Plan and split `module`; return what runs it."""
@@ -109,11 +138,92 @@ class CompileBackend:
             # Raised here, dynamo would wrap it, or suppress it and run the model unplanned.
             return _failing(str(error))
 
+    def leave_out(self, reason: str) -> None:
+        """Hear that dynamo leaves a part of the model out of its graphs; warn, or refuse it."""
+        message = f"torch.compile leaves a part of the model out of its graphs ({reason})"
+        if self._strict:
+            raise PartitionError(
+                f"{message}, which would run unplanned; change that line, or write strict=False"
+            )
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"{message}, which runs unplanned; strict=True refuses that", stacklevel=2
+            )
+
     def _options_for(self, captured: CapturedGraph) -> dict[str, Any]:
         if self._options.get("memory_model") == "training" and not needs_gradients(captured):
             # A part of a model between graph breaks that computes masks, say.
             return {**self._options, "memory_model": "inference"}
         return self._options
+
+
+# -- what dynamo leaves out ----------------------------------------------------------------
+
+
+@functools.cache
+def _listen() -> None:
+    """Let backends hear of what dynamo leaves out when it compiles for them; done once.
+
+    ``ConvertFrameAssert`` compiles a function or raises why not, and ``ConvertFrame`` around it
+    suppresses that.
+    """
+    compile_or_raise: Any = ConvertFrameAssert.__call__
+    compile_or_skip: Any = ConvertFrame.__call__
+    attempts: list[list[TorchDynamoException]] = []
+
+    @functools.wraps(compile_or_raise)
+    def noting(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return compile_or_raise(self, *args, **kwargs)
+        except TorchDynamoException as error:
+            if attempts:
+                attempts[-1].append(error)
+            raise
+
+    @functools.wraps(compile_or_skip)
+    def telling(self: Any, frame: Any, *args: Any, **kwargs: Any) -> Any:
+        backend = _backend_of(self)
+        known = len(graph_break_reasons)
+        attempts.append([])
+        try:
+            result = compile_or_skip(self, frame, *args, **kwargs)
+        finally:
+            errors = attempts.pop()
+        breaks = graph_break_reasons[known:]
+        if backend is not None and errors:
+            stack = getattr(errors[0], "real_stack", ())
+            backend.leave_out(_where(str(errors[0]), stack, frame.f_code))
+        elif backend is not None and breaks:
+            backend.leave_out(_where(breaks[0].reason, breaks[0].user_stack, frame.f_code))
+        return result
+
+    replaced: Any = ConvertFrameAssert
+    replaced.__call__ = noting
+    replaced = ConvertFrame
+    replaced.__call__ = telling
+
+
+def _backend_of(converter: Any) -> CompileBackend | None:
+    """Return the backend of this kind for which dynamo compiles, if it is one."""
+    inner = converter
+    while inner is not None and not isinstance(inner, CompileBackend):
+        # Dynamo's wrapper, and that of torch.compile.
+        outer = inner
+        inner = getattr(outer, "_torchdynamo_orig_backend", None)
+        inner = inner or getattr(outer, "compiler_fn", None)
+    return inner
+
+
+def _where(reason: str, stack: Sequence[Any], code: Any) -> str:
+    """Return the first line of a reason, and the line of the model that is meant."""
+    place = f"{code.co_filename}:{code.co_firstlineno}"
+    if stack:
+        place = f"{stack[-1].filename}:{stack[-1].lineno}"
+    return f"{reason.strip().splitlines()[0]} at {place}"
+
+
+# -- graphs --------------------------------------------------------------------------------
 
 
 def _failing(message: str) -> Compiled:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import fx, nn
 
 from fx_bridge.capture import CapturedGraph
+from fx_bridge.capturing.own_backward import check_backward
 from fx_bridge.colocation import TiedReaders
 from fx_bridge.files.manifest import check_manifest, check_plan, load_manifest
 from fx_bridge.files.rank_weights import load_rank_weights
@@ -167,9 +168,9 @@ def check_pipeline(
     PartitionError
         In one line: the plan has another number of devices than there are processes, the rank or
         a setting is out of range, the schedule does not run so many microbatches, the device is
-        not there, a value that is not a tensor would have to travel, a trained parameter is held
-        by several ranks and `tied_weights` is not ``"sum"``, or the stage files were written for
-        another graph or plan.
+        not there, a value that is not a tensor would have to travel, the graph has lost a backward
+        pass of the model's own, a trained parameter is held by several ranks and `tied_weights` is
+        not ``"sum"``, or the stage files were written for another graph or plan.
     """
     captured, split = _captured_and_split(result)
     interfaces = _checked(
@@ -315,6 +316,7 @@ def _checked(
     _check_schedule(schedule, microbatches, count, interfaces.rounds)
     local_device(plan.device_order[rank], device)
     if training:
+        check_backward(split, "train a pipeline")
         _check_tied(captured, interfaces, tied_weights)
     return interfaces
 

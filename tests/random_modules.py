@@ -9,7 +9,6 @@ The statements are in ``random_statements.py`` and ``random_layers.py``.
 What is never generated, because torch cannot capture it truthfully (each has a test in
 ``test_random_modules.py`` that shows so):
 
-* ``torch.autograd.Function`` with a backward of its own: torch.export keeps its forward alone;
 * control flow by values, BatchNorm without momentum included: torch.export refuses it.
 """
 

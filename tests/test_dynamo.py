@@ -1,6 +1,7 @@
 """Tests of planning and splitting inside torch.compile."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -361,3 +362,86 @@ def test_graphs_are_those_of_any_backend():
 def test_a_backend_that_is_called_with_a_model_is_refused():
     with pytest.raises(PartitionError, match=r"write torch\.compile"):
         compile_backend([Device("a")])(nn.Linear(2, 2), (torch.ones(1, 2),))
+
+
+# -- what dynamo leaves out ----------------------------------------------------------------
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.head = nn.LSTM(32, 32, batch_first=True), nn.Linear(32, 4)
+
+    def forward(self, x):
+        return self.head(self.lstm(x[None])[0])
+
+
+class Experts(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(32, 3)
+        self.experts = nn.ModuleList(nn.Linear(32, 32) for _ in range(3))
+
+    def forward(self, x):
+        chosen, y = self.gate(x).argmax(-1), torch.zeros_like(x)
+        for number, expert in enumerate(self.experts):
+            (rows,) = torch.where(chosen == number)
+            y[rows] = expert(x[rows])
+        return y
+
+
+LEFT_OUT = {
+    "recurrent": (Recurrent, r"Attempted to wrap RNN, GRU, or LSTM at .*test_dynamo\.py:\d+"),
+    "experts": (Experts, r"Dynamic shape operator at .*test_dynamo\.py:\d+"),
+    "break": (lambda: Net(breaks=True), r"Call to `torch\._dynamo.* at .*test_dynamo\.py:\d+"),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_what_dynamo_leaves_out_is_said_once(name):
+    make, reason = LEFT_OUT[name]
+    model, x = make().eval(), torch.randn(5, 32)
+    compiled = torch.compile(model, backend=backend_of(200))
+    with pytest.warns(UserWarning, match=reason) as caught:
+        compiled(x)
+    said = [str(each.message) for each in caught if "leaves a part" in str(each.message)]
+    assert [message.count("\n") for message in said] == [0]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="torch.compile leaves")
+        compiled(x)
+        compiled(torch.randn(7, 32))
+
+
+@pytest.mark.parametrize("suppress", [False, True])
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_strict_backend_refuses_what_dynamo_leaves_out(name, suppress):
+    make, reason = LEFT_OUT[name]
+    compiled = torch.compile(make().eval(), backend=backend_of(200, strict=True))
+    with torch._dynamo.config.patch(suppress_errors=suppress):
+        for _ in range(2):
+            with pytest.raises(PartitionError, match=reason) as error:
+                compiled(torch.randn(5, 32))
+    assert "\n" not in str(error.value)
+
+
+def test_too_many_recompilations_are_said():
+    compiled = torch.compile(nn.Linear(32, 4), backend=backend_of(200), dynamic=False)
+    with torch._dynamo.config.patch(recompile_limit=1), pytest.warns(match="recompile limit"):
+        for rows in (2, 3):
+            compiled(torch.randn(rows, 32))
+
+
+def test_nothing_is_said_of_whole_graphs_and_of_other_backends():
+    backend = backend_of(200, strict=True)
+    with warnings.catch_warnings():
+        # Torch has warnings of its own.
+        warnings.filterwarnings("error", message="torch.compile leaves")
+        torch.compile(Experts(), backend=CompileCounter())(torch.randn(5, 32))
+        for kind in (Net, Custom, Conditional, Vmapped):
+            torch.compile(kind(), backend=backend)(torch.randn(4, 32))
+    assert len(backend.results) == 4
+
+
+def test_strict_is_a_flag():
+    with pytest.raises(PartitionError, match="strict is 1; write True or False"):
+        compile_backend([Device("a")], strict=1)

@@ -111,29 +111,6 @@ def test_a_difference_prints_the_program(monkeypatch):
 # -- what torch captures wrongly -----------------------------------------------------------
 
 
-class Doubled(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x):
-        return x * 2
-
-    @staticmethod
-    def backward(ctx, gradient):
-        return gradient * 3
-
-
-class OwnBackward(nn.Linear):
-    def forward(self, x):
-        return Doubled.apply(super().forward(x))
-
-
-def test_torch_export_loses_a_backward_pass_of_its_own():
-    """The one construct that the generator leaves out; outputs are right, gradients are not."""
-    model, args = OwnBackward(4, 4), (torch.randn(2, 4),)
-    report = check_equivalence(model, capture(model, args).module, args, gradients=True)
-    assert report.outputs_equal
-    assert report.gradients_equal is False
-
-
 @pytest.mark.parametrize("hooked", ["", "0"])
 def test_torch_export_loses_backward_hooks(hooked):
     """Outputs are right, gradients are not, and the note of the capture says so."""

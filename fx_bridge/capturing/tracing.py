@@ -16,6 +16,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 from fx_bridge.capturing.faithful_trace import faithful_trace
+from fx_bridge.capturing.function_calls import to_modules
 from fx_bridge.capturing.inputs import flat_inputs, needs_inputs, on_device_of
 from fx_bridge.capturing.messages import failure, quiet
 from fx_bridge.capturing.transforms import fuse_transforms, has_transform
@@ -63,6 +64,7 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx
                     traced.graph.erase_node(check)
                 traced.graph.erase_node(user)
     traced.recompile()
+    to_modules(traced)
     copy_training(model, traced)
     _propagate(traced, args, kwargs, replay=_StrictReplay(traced, model))
     return traced

@@ -17,6 +17,7 @@ from torch import fx
 from torch._ops import OpOverload
 
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph
+from fx_bridge.capturing.own_backward import check_backward
 from fx_bridge.costing.counting import Counting, Kernel, storage_nbytes
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costs import dtype_name
@@ -81,7 +82,8 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     Raises
     ------
     PartitionError
-        If no parameter or input of the graph requires a gradient: there is nothing to train.
+        If no parameter or input of the graph requires a gradient: there is nothing to train. If
+        the graph has lost a backward pass of the model's own.
 
     Notes
     -----
@@ -96,6 +98,7 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     >>> sum(kernel.flops for kernel in costs["linear"].kernels)  # of the weight alone
     128
     """
+    check_backward(captured.module, "plan for training")
     if not needs_gradients(captured):
         raise PartitionError(
             "no parameter of the model requires a gradient, so there is nothing to train; set "

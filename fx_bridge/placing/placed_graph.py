@@ -16,6 +16,7 @@ from torch import fx
 from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves
 
+from fx_bridge.capturing.own_backward import lost_backward
 from fx_bridge.placing.transfers import (
     call_with_weights,
     check_apart,
@@ -24,6 +25,7 @@ from fx_bridge.placing.transfers import (
     move,
     receive,
     send_to_host,
+    without_backward,
 )
 
 
@@ -210,11 +212,14 @@ class _Writer:
     def _output(self) -> None:
         output = self.split.graph.output_node()
 
+        lost = lost_backward(self.split)
+
         def result(read: fx.Node) -> fx.Node:
             device = self.places.output_device
-            if device is None or self.device_of[read] is None:
-                return self.made[read]
-            return self._at(read, device)
+            made = self.made[read]
+            if device is not None and self.device_of[read] is not None:
+                made = self._at(read, device)
+            return self._function(without_backward, (made, lost), read.name) if lost else made
 
         made = self.graph.output(map_arg(output.args[0], result), output.type)
         made.meta = output.meta.copy()

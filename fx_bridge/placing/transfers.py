@@ -137,6 +137,19 @@ def call_with_weights(
     return torch.func.functional_call(stage, weights, tuple(arguments), tie_weights=False)
 
 
+def without_backward(value: Any, lost: str) -> Any:
+    """Return a result of the model through which there is no backward pass, because of `lost`."""
+
+    def refuse(_: torch.Tensor) -> None:
+        raise PartitionError(f"no backward pass through this model: {lost}; call it for inference")
+
+    for leaf in tree_leaves(value):
+        # What has no function of autograd is an input or a weight.
+        if isinstance(leaf, torch.Tensor) and leaf.grad_fn is not None:
+            leaf.register_hook(refuse)  # type: ignore[no-untyped-call]
+    return value
+
+
 def check_untrained(weight: torch.Tensor, name: str) -> None:
     """Raise PartitionError where a copy of a tied weight would be trained by itself."""
     if weight.requires_grad and torch.is_grad_enabled():

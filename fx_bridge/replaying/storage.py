@@ -314,6 +314,17 @@ class _StorageReplay(Replay):
         return [self.key_of[id(tensor)] for tensor in tensors if id(tensor) in self.key_of]
 
 
+def _held_by_functions(value: Any) -> list[torch.Tensor]:
+    """Return what a ``torch.autograd.Function`` keeps as attributes, which no hook hears of."""
+    functions = {id(tensor.grad_fn): tensor.grad_fn for tensor in tensors_in(value)}
+    return [
+        tensor.detach()
+        for function in functions.values()
+        if isinstance(function, torch.autograd.function.BackwardCFunction)
+        for tensor in tensors_in(list(vars(function).values()))
+    ]
+
+
 class _SavedReplay(_StorageReplay):
     """A replay with autograd on, which says through its hooks what it keeps."""
 
@@ -337,6 +348,7 @@ class _SavedReplay(_StorageReplay):
     def observe(self, node: fx.Node) -> Any:
         self.packed.clear()
         value = super().observe(node)
+        self.packed.extend(_held_by_functions(value))
         found: dict[Storage, None] = {}
         made = 0
         for tensor in tensors_in(self.packed):
