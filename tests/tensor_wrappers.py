@@ -76,7 +76,7 @@ class Centred(Wrapper):
     parts = ("inner", "centre")
 
     def value(self):
-        return self.inner.value() + self.centre
+        return self.inner + self.centre
 
 
 def frozen(tensor):

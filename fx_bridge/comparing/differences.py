@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 import torch
 
 from fx_bridge.comparing.observation import Observation
 from fx_bridge.comparing.trees import named_leaves
-from fx_bridge.replaying.tensor_parts import is_wrapper, parts_of
+from fx_bridge.replaying.tensor_parts import is_wrapper, parts_of, settings_of
 from solver.quantities import counted
-
-_PLACES: Final = re.compile(r"device\([^)]*\)|requires_grad=\w+| at 0x\w+")
 
 
 @dataclass(slots=True)
@@ -75,7 +72,7 @@ class Comparison:
     ) -> None:
         """Compare two tensors of one class that hold others, by these."""
         there, here = parts_of(expected), parts_of(found)
-        settings = [_settings(tensor) for tensor in (expected, found)]
+        settings = [settings_of(tensor) for tensor in (expected, found)]
         if there.keys() != here.keys() or settings[0] != settings[1]:
             self.max_abs_error = math.inf
             self.differences.append(
@@ -141,18 +138,10 @@ def _one_line(spec: object) -> str:
     return " ".join(str(spec).split())
 
 
-def _settings(tensor: Any) -> str:
-    """Return what a tensor that holds others has besides them, such as the size of blocks.
-
-    But for its place, which may be another, and for gradients, which are compared by themselves.
-    """
-    return _PLACES.sub("", str(tensor.__tensor_flatten__()[1]))
-
-
 def _is_plain_object(value: Any) -> bool:
     """Whether `value` is equal to itself alone, as Python sees it, but has attributes."""
-    own = type(value).__eq__ is object.__eq__ and hasattr(value, "__dict__")
-    return own and not callable(value)
+    inherited = "__eq__" not in {name for kind in type(value).__mro__[:-1] for name in vars(kind)}
+    return inherited and hasattr(value, "__dict__") and not callable(value)
 
 
 def _signs(tensor: torch.Tensor) -> torch.Tensor:

@@ -273,8 +273,9 @@ def _unchanged(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
                         # Written with a value that has a gradient: no leaf any more.
                         tensor.detach_()
                     if not same_bits(tensor, values[key]):
-                        for part, value in zip(_pieces(tensor), _pieces(values[key]), strict=True):
-                            part.copy_(value)
+                        pieces = zip(_pieces(tensor), _pieces(values[key]), strict=True)
+                        for piece, value in pieces:
+                            piece.copy_(value)
                     if tensor.is_leaf:
                         tensor.grad = gradient
 

@@ -213,8 +213,8 @@ def weight_storages(module: nn.Module, graph: fx.Graph | None = None) -> dict[st
             parts.setdefault(memory_of(part), {})[name + path] = part
             users.setdefault(memory_of(part), {})[name] = None
     groups: dict[tuple[str, ...], list[object]] = {}
-    for memory, names in users.items():
-        groups.setdefault(tuple(names), []).append(memory)
+    for memory, using in users.items():
+        groups.setdefault(tuple(using), []).append(memory)
     # The memory of the fewest has their name; what more of them share, its path in the first.
     own = {names[0]: names for names in sorted(groups, key=len, reverse=True)}
     weights: dict[str, WeightStorage] = {}

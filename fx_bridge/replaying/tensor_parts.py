@@ -7,14 +7,17 @@ so does its storage, which has no memory. The bytes are in its inner tensors.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch.utils._python_dispatch import (
     is_traceable_wrapper_subclass,
     is_traceable_wrapper_subclass_type,
 )
+
+_PLACES: Final = re.compile(r"device\([^)]*\)|requires_grad=\w+| at 0x\w+")
 
 
 def is_wrapper(tensor: object) -> bool:
@@ -67,6 +70,15 @@ def parts_of(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
     else:
         return {"": tensor}
     return {f".{name}": getattr(tensor, name)() for name in names}
+
+
+def settings_of(tensor: torch.Tensor) -> str:
+    """Return what a wrapper has besides its parts, such as the size of blocks, as text.
+
+    But for its device, which may be another, whether it is trained, and addresses.
+    """
+    _, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    return _PLACES.sub("", str(context))
 
 
 def with_parts(tensor: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
