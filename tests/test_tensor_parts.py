@@ -26,6 +26,7 @@ from fx_bridge.files.stage_files import save_stages
 from fx_bridge.memory import memory_profile
 from fx_bridge.placing.placed_weights import PlacedWeights
 from fx_bridge.replaying.tensor_parts import cloned, mapped_parts, parts_of, with_parts
+from fx_bridge.replaying.writes import memory_of
 from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
 
 X = torch.randn(2, 16)
