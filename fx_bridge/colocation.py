@@ -75,6 +75,7 @@ def colocation_groups(
     groups = [
         *_inseparable(captured, table),
         *_non_tensors(captured),
+        *_inner_tensors(captured),
         *_shared_modules(captured),
         *_random_order(captured),
     ]
@@ -205,6 +206,16 @@ def _non_tensors(captured: CapturedGraph) -> Iterator[ColocationGroup]:
             (node.name, *readers),
             f"the value of {node.name!r} is of type {kind}, and only tensors travel between stages",
         )
+
+
+def _inner_tensors(captured: CapturedGraph) -> Iterator[ColocationGroup]:
+    for node in captured.operators:
+        if node.target is torch.ops.export.access_subclass_inner_tensor.default:
+            # Else a device could hold the weight for another to read.
+            yield ColocationGroup(
+                (node.name, *(user.name for user in node.users if user.op != "output")),
+                f"{node.name!r} is a part of a weight, for who reads it",
+            )
 
 
 def _shared_modules(captured: CapturedGraph) -> Iterator[ColocationGroup]:

@@ -155,10 +155,13 @@ def to_digraph(
         )
         graph.add_edges_from((read.name, node.name) for read in reads)
     shared = _read_several_times(captured, table)
+    counted: set[int] = set()
     graph.graph["weights"] = {
         key: {
             "size_bytes": weight.size_bytes,
-            "training_bytes": _training_bytes(weight, optimizer, master_weights, key in shared),
+            "training_bytes": _training_bytes(
+                weight, optimizer, master_weights, key in shared, counted
+            ),
         }
         for key, weight in table.weights.items()
     }
@@ -285,10 +288,11 @@ def _placement(node: fx.Node, table: StorageTable) -> dict[str, Any]:
 
 def _read_several_times(captured: CapturedGraph, table: StorageTable) -> set[str]:
     """Return the keys of the weights that several operators read, or that are tied."""
-    key_of = {name: key for key, weight in table.weights.items() for name in weight.names}
+    keys_of = table.keys_by_name
     readers: dict[str, set[fx.Node]] = {}
     for node in captured.operators:
-        own = {key_of.get(str(r.target), "") for r in node.all_input_nodes if r.op == "get_attr"}
+        reads = [read for read in node.all_input_nodes if read.op == "get_attr"]
+        own = {key for read in reads for key in keys_of.get(str(read.target), ())}
         if node.op == "call_module":
             own.update(table.weights_read.get(node.name, ()))
         for key in own:
@@ -297,17 +301,25 @@ def _read_several_times(captured: CapturedGraph, table: StorageTable) -> set[str
 
 
 def _training_bytes(
-    weight: WeightStorage, optimizer: Optimizer, master_weights: bool, shared: bool
+    weight: WeightStorage,
+    optimizer: Optimizer,
+    master_weights: bool,
+    shared: bool,
+    counted: set[int],
 ) -> int | None:
     """Return the bytes of weight, gradient, moments and master copy; None without gradients.
 
     Autograd adds up what the operators that share a weight give to its gradient, before all that
-    is added to the gradient of earlier microbatches.
+    is added to the gradient of earlier microbatches. What several weights are parts of, such as a
+    wrapper with a part that others share, counts with the first: `counted` holds its identity.
     """
     if not weight.trainable:
         return None
     total_bytes = weight.size_bytes
     for parameter in weight.trainable:
+        if id(parameter) in counted:
+            continue
+        counted.add(id(parameter))
         gradient_bytes = parameter.numel() * parameter.element_size()
         half = parameter.dtype in _HALF and master_weights
         state_bytes = parameter.numel() * 4 if half else gradient_bytes

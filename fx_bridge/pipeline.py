@@ -390,7 +390,7 @@ def _shared_parameters(
     rank: int,
 ) -> list[tuple[nn.Parameter, tuple[int, ...]]]:
     """Return the trained parameters of this rank that others hold too, with all that do."""
-    found: list[tuple[nn.Parameter, tuple[int, ...]]] = []
+    found: dict[int, tuple[nn.Parameter, tuple[int, ...]]] = {}
     for shared in shared_weights:
         if (
             rank not in shared.ranks
@@ -404,5 +404,6 @@ def _shared_parameters(
             for name, parameter in module.stage.named_parameters(remove_duplicate=False)
             if name in shared.weight.names
         }
-        found.extend((parameter, shared.ranks) for parameter in held.values())
-    return found
+        # Once, whatever parts of it are shared.
+        found.update((key, (parameter, shared.ranks)) for key, parameter in held.items())
+    return list(found.values())

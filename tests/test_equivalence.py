@@ -5,7 +5,9 @@ import math
 
 import pytest
 import torch
+from tensor_wrappers import Coded, Int8, int8_model
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from fx_bridge.capture import capture
 from fx_bridge.equivalence import check_equivalence
@@ -453,3 +455,166 @@ def test_a_model_without_a_backward_pass_is_named():
     with pytest.raises(PartitionError, match=r"backward pass of the model fails .*an inplace"):
         check_equivalence(model, model, (torch.ones(2, 4),), gradients=True)
     assert check_equivalence(model, model, (torch.ones(2, 4),)).equal
+
+
+class Output(dict):
+    """A class of outputs that is registered as diffusers registers its own: without keys."""
+
+
+pytree.register_pytree_node(
+    Output,
+    lambda output: (list(output.values()), list(output)),
+    lambda values, keys: Output(zip(keys, values, strict=True)),
+)
+
+
+def test_outputs_whose_class_is_registered_without_keys_are_compared(model):
+    def wrapped(change):
+        return lambda self, x, forward: Output(sample=forward(x)["y"] + change)
+
+    reference = Changed(model, wrapped(0))
+    assert check_equivalence(reference, Changed(model, wrapped(0)), X).equal
+    found = check_equivalence(reference, Changed(model, wrapped(1)), X).differences
+    assert found[0].startswith("output['sample'] differs in 12 of 12 elements")
+    captured = capture(reference.eval(), X)
+    assert check_equivalence(reference, captured.module, X).equal
+
+
+def test_weights_that_hold_other_tensors_are_compared_by_these():
+    model = int8_model()
+    captured = capture(model, (torch.ones(2, 16),))
+    assert check_equivalence(model, captured.module, (torch.ones(2, 16),)).equal
+
+    class Writing(type(model)):
+        def forward(self, x):
+            self[2].weight.scale[3] += 1
+            return super().forward(x)
+
+    written = copy.deepcopy(model)
+    written.__class__ = Writing
+    before = written[2].weight.scale.clone()
+    report = check_equivalence(model, written, (torch.ones(2, 16),))
+    assert not report.state_equal
+    assert any("'2.weight' after the call.scale differs in 1 of" in d for d in report.differences)
+    assert torch.equal(written[2].weight.scale, before)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda weight: weight, None),
+        (lambda weight: weight.value(), "output is a Tensor instead of a Int8"),
+        (lambda weight: Int8(weight.codes + 1, weight.scale), "output.codes differs in 6 of 6"),
+        (
+            lambda weight: Coded(weight.codes, weight.scale),
+            "output is a Coded instead of a Int8",
+        ),
+    ],
+)
+def test_wrappers_among_inputs_and_outputs_are_compared_by_their_parts(change, text):
+    class Identity(nn.Module):
+        def forward(self, weight):
+            return weight
+
+    class Other(nn.Module):
+        def forward(self, weight):
+            return change(weight)
+
+    args = (Int8(torch.ones(2, 3, dtype=torch.int8), torch.ones(2, 1)),)
+    found = check_equivalence(Identity(), Other(), args).differences
+    assert not found if text is None else found[0].startswith(text)
+
+
+def test_torchs_fast_path_is_named_and_no_difference():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    args = (torch.randn(2, 5, 16),)
+    captured = capture(model, args)
+    with torch.no_grad():
+        report = check_equivalence(model, captured.module, args)
+        assert report.equal
+        assert "fast path" in report.notes[0] and "output differs in" in report.notes[0]
+        assert torch.backends.mha.get_fastpath_enabled()
+        other = copy.deepcopy(model)
+        nn.init.zeros_(other.layers[1].linear2.weight)
+        assert not check_equivalence(model, other, args).outputs_equal
+    assert not check_equivalence(model, captured.module, args).notes
+
+
+class Cache:
+    """What a model has computed before, in an object that is no container to torch."""
+
+    def __init__(self, keys):
+        self.keys = keys
+
+
+class Growing(nn.Module):
+    """Appends to a cache, as language models do, and reads all of it."""
+
+    def __init__(self, returns):
+        super().__init__()
+        self.returns = returns
+
+    def forward(self, x, cache):
+        cache.append(x)
+        total = torch.stack(list(cache)).sum(0)
+        return (total, cache) if self.returns else total
+
+
+class CopiesFirst(Growing):
+    """What a graph of it does: the caller's cache stays as it was."""
+
+    def forward(self, x, cache):
+        return super().forward(x, list(cache))
+
+
+def test_a_cache_that_the_model_grows_and_returns_is_compared_where_it_is_returned():
+    args = (torch.ones(2), [torch.ones(2)])
+    report = check_equivalence(Growing(True), CopiesFirst(True), args)
+    assert report.equal and len(args[1]) == 1
+    assert "the model changes what args[1] holds and returns it" in report.notes[0]
+    assert check_equivalence(Growing(True), Growing(True), args).notes == ()
+
+    class Wrong(CopiesFirst):
+        def forward(self, x, cache):
+            return super().forward(x, [2 * cache[0]])
+
+    assert not check_equivalence(Growing(True), Wrong(True), args).equal
+
+
+def test_a_cache_that_the_model_grows_and_does_not_return_is_a_difference_with_its_cause():
+    args = (torch.ones(2), [torch.ones(2)])
+    report = check_equivalence(Growing(False), CopiesFirst(False), args)
+    assert not report.outputs_equal
+    assert "the model changes what args[1] holds, which a graph does not" in report.differences[0]
+    assert "\n" not in report.differences[0]
+
+
+def test_objects_that_are_no_containers_are_copied_for_each_call_and_compared():
+    class Model(nn.Module):
+        def __init__(self, step):
+            super().__init__()
+            self.step = step
+
+        def forward(self, x, cache):
+            assert cache.keys[0] is x
+            cache.keys.append(x + self.step)
+            return x + len(cache.keys)
+
+    x = torch.ones(2)
+    args = (x, Cache([x]))
+    assert check_equivalence(Model(1), Model(1), args).equal
+    assert len(args[1].keys) == 1
+    found = check_equivalence(Model(1), Model(2), args).differences
+    assert found[0].startswith("args[1] after the call.keys[1] differs in 2 of 2 elements")
+
+
+def test_only_a_model_that_fails_is_blamed(model):
+    def raising(self, x, forward):
+        raise ValueError("never")
+
+    with pytest.raises(PartitionError, match="the split fails on inputs that the model accepts"):
+        check_equivalence(model, Changed(model, raising), X)
+    with pytest.raises(PartitionError, match="the model fails on these inputs"):
+        check_equivalence(Changed(model, raising), model, X)

@@ -11,6 +11,7 @@ from torch import nn
 
 from experiments.zoo.building import LoadedModel, ModelSpec, build_model
 from fx_bridge.files.stage_tensors import slots_of
+from fx_bridge.replaying.tensor_parts import mapped_parts
 from fx_bridge.replaying.writes import memory_of
 
 
@@ -51,13 +52,21 @@ def give_memory(module: nn.Module) -> None:
             continue
         kept.append(tensor)
         if id(tensor) not in made:
-            key = memory_of(tensor)
-            if key not in memories:
-                raw = torch.empty(tensor.untyped_storage().nbytes(), dtype=torch.uint8)
-                memories[key] = raw.untyped_storage()
-            plain = torch.empty(0, dtype=tensor.dtype).set_(
-                memories[key], tensor.storage_offset(), tensor.size(), tensor.stride()
-            )
+            # Of a quantised weight, the tensors within.
+            plain = mapped_parts(tensor, lambda _, part: _in_memory(part, memories))
             is_parameter = isinstance(tensor, nn.Parameter)
             made[id(tensor)] = nn.Parameter(plain, tensor.requires_grad) if is_parameter else plain
         slot.fill(made[id(tensor)])
+
+
+def _in_memory(
+    tensor: torch.Tensor, memories: dict[object, torch.UntypedStorage]
+) -> torch.Tensor:
+    """Return a tensor like `tensor`, in the memory on the CPU that stands for its own."""
+    key = memory_of(tensor)
+    if key not in memories:
+        raw = torch.empty(tensor.untyped_storage().nbytes(), dtype=torch.uint8)
+        memories[key] = raw.untyped_storage()
+    return torch.empty(0, dtype=tensor.dtype).set_(
+        memories[key], tensor.storage_offset(), tensor.size(), tensor.stride()
+    )

@@ -63,7 +63,30 @@ def unlift(program: ExportedProgram) -> fx.GraphModule:
     if has_transform(module.graph):
         fuse_transforms(module)
     _drop_copies_to_itself(module)
+    _unwrap_where_read(module)
     return module
+
+
+def _unwrap_where_read(module: fx.GraphModule) -> None:
+    """Let each operator take inner tensors of a quantised weight right before it runs.
+
+    Export takes those of all weights apart at the start of the graph, outside of any module: what
+    ran first would hold all of them.
+    """
+    wanted = torch.ops.export.access_subclass_inner_tensor.default
+    found = module.graph.find_nodes(op="call_function", target=wanted)
+    # Of wrappers within wrappers, the inner ones first.
+    for node in reversed(list(found)):
+        for user in list(node.users):
+            with module.graph.inserting_before(user):
+                own = module.graph.node_copy(node, lambda read: read)
+            for key in ("nn_module_stack", "stack_trace"):
+                if key in user.meta:
+                    own.meta[key] = user.meta[key]
+            user.replace_input_with(node, own)
+        module.graph.erase_node(node)
+    if found:
+        module.recompile()
 
 
 def _drop_copies_to_itself(module: fx.GraphModule) -> None:

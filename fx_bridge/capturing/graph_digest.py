@@ -16,6 +16,7 @@ from torch._ops import HigherOrderOperator, OpOverload
 
 from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.replaying.replay import hint
+from fx_bridge.replaying.tensor_parts import is_wrapper, parts_of, settings_of
 from fx_bridge.splits.sinking import attribute_at
 
 
@@ -152,7 +153,11 @@ def _text(value: Any) -> str:
 def _value(value: Any) -> str:
     if isinstance(value, torch.Tensor):
         sizes = ", ".join(str(hint(size)) for size in value.size())
-        return f"{str(value.dtype).removeprefix('torch.')}[{sizes}]"
+        text = f"{str(value.dtype).removeprefix('torch.')}[{sizes}]"
+        if is_wrapper(value) and not value.is_nested:
+            parts = [f"{path} {_value(part)}" for path, part in parts_of(value).items()]
+            text += f" as {type(value).__name__}({', '.join(parts)}, {settings_of(value)})"
+        return text
     if isinstance(value, (tuple, list)):
         return f"({', '.join(map(_value, value))})"
     if isinstance(value, dict):

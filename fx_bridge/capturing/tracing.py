@@ -21,7 +21,7 @@ from fx_bridge.capturing.inputs import flat_inputs, needs_inputs, on_device_of
 from fx_bridge.capturing.messages import failure, quiet
 from fx_bridge.capturing.transforms import fuse_transforms, has_transform
 from fx_bridge.capturing.weight_inputs import inputs_to_weights, is_weight
-from fx_bridge.replaying.replay import Replay
+from fx_bridge.replaying.replay import Replay, tensors_in
 from fx_bridge.replaying.writes import WriteRecorder, memory_of
 from solver import PartitionError
 
@@ -217,7 +217,7 @@ class _StrictReplay(Replay):
         value = super().observe(node)
         held = self.fetch_attr(str(node.target)) if node.op == "get_attr" else None
         if isinstance(held, torch.Tensor) and id(held) not in self.registered:
-            self.constants[memory_of(value)] = str(node.target)
+            self.constants.update({memory_of(t): str(node.target) for t in tensors_in(value)})
         for memory in self.recorder.written:
             if memory in self.constants:
                 name = self.constants[memory]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from fx_bridge.comparing.observation import Observation
+from fx_bridge.comparing.trees import named_leaves
+from fx_bridge.replaying.tensor_parts import is_wrapper, parts_of, settings_of
 from solver.quantities import counted
 
 
@@ -20,19 +22,22 @@ class Comparison:
     differences: list[str] = field(default_factory=list)
     max_abs_error: float = 0.0
     values_compared: bool = True
+    notes: list[str] = field(default_factory=list)
+    _compared: dict[tuple[int, int], Any] = field(default_factory=dict)
 
     def trees(self, what: str, expected: Any, found: Any, suffix: str = "") -> None:
         """Compare containers and their leaves."""
-        expected_leaves, expected_spec = pytree.tree_flatten_with_path(expected)
-        found_leaves, found_spec = pytree.tree_flatten_with_path(found)
+        expected_leaves, expected_spec = named_leaves(expected)
+        found_leaves, found_spec = named_leaves(found)
         if expected_spec != found_spec:
             self.max_abs_error = math.inf
             self.differences.append(
-                f"the {what} has the structure {found_spec} instead of {expected_spec}"
+                f"the {what} has the structure {_one_line(found_spec)} instead of "
+                f"{_one_line(expected_spec)} {suffix}".rstrip()
             )
             return
         for (path, a), (_, b) in zip(expected_leaves, found_leaves, strict=True):
-            self.leaves(f"{what}{pytree.keystr(path)} {suffix}".rstrip(), a, b)
+            self.leaves(f"{what}{path} {suffix}".rstrip(), a, b)
 
     def leaves(self, where: str, expected: Any, found: Any) -> None:
         """Compare two tensors, or two values of any other type."""
@@ -42,13 +47,54 @@ class Comparison:
             self.differences.append(
                 f"{where} is a {type(found).__name__} instead of a {type(expected).__name__}"
             )
+        elif _is_plain_object(expected):
+            # Such as a cache that is no pytree: each call had a copy of its own.
+            self._objects(where, expected, found)
         elif not (expected is found or expected == found or expected != expected):
             self.differences.append(f"{where} is {found!r} instead of {expected!r}")
+
+    def _objects(self, where: str, expected: Any, found: Any) -> None:
+        """Compare two objects of one class by their attributes, each pair once."""
+        pair = id(expected), id(found)
+        if expected is found or pair in self._compared:
+            return
+        self._compared[pair] = expected, found
+        theirs, ours = vars(expected), vars(found)
+        for name in dict.fromkeys((*theirs, *ours)):
+            if name in theirs and name in ours:
+                self.trees(f"{where}.{name}", theirs[name], ours[name])
+            else:
+                kind = "lacks" if name in theirs else "has"
+                self.differences.append(f"{where} {kind} the attribute {name!r} in the split")
+
+    def _wrappers(
+        self, where: str, expected: torch.Tensor, found: torch.Tensor, atol: float | None
+    ) -> None:
+        """Compare two tensors of one class that hold others, by these."""
+        there, here = parts_of(expected), parts_of(found)
+        settings = [settings_of(tensor) for tensor in (expected, found)]
+        if there.keys() != here.keys() or settings[0] != settings[1]:
+            self.max_abs_error = math.inf
+            self.differences.append(
+                f"{where} is made of {list(here)} with {settings[1]} instead of {list(there)} "
+                f"with {settings[0]}"
+            )
+            return
+        for path, part in there.items():
+            self.tensors(f"{where}{path}", part, here[path], atol)
 
     def tensors(
         self, where: str, expected: torch.Tensor, found: torch.Tensor, atol: float | None = None
     ) -> None:
         """Compare two tensors, to the bit without `atol`; any NaN equals any other."""
+        if is_wrapper(expected) != is_wrapper(found) or (
+            is_wrapper(expected) and type(expected) is not type(found)
+        ):
+            self.max_abs_error = math.inf
+            self.differences.append(
+                f"{where} is a {type(found).__name__} instead of a {type(expected).__name__}"
+            )
+            return
         for attribute in ("dtype", "shape", "layout"):
             a, b = getattr(expected, attribute), getattr(found, attribute)
             if a != b:
@@ -57,6 +103,9 @@ class Comparison:
                 self.max_abs_error = math.inf
                 self.differences.append(f"{where} has {attribute} {b} instead of {a}")
                 return
+        if is_wrapper(expected) and not expected.is_nested:
+            self._wrappers(where, expected, found, atol)
+            return
         if expected.is_meta or found.is_meta:
             self.values_compared = False
             if expected.is_meta != found.is_meta:
@@ -85,11 +134,62 @@ class Comparison:
         )
 
 
+def _one_line(spec: object) -> str:
+    return " ".join(str(spec).split())
+
+
+def _is_plain_object(value: Any) -> bool:
+    """Whether `value` is equal to itself alone, as Python sees it, but has attributes."""
+    inherited = "__eq__" not in {name for kind in type(value).__mro__[:-1] for name in vars(kind)}
+    return inherited and hasattr(value, "__dict__") and not callable(value)
+
+
 def _signs(tensor: torch.Tensor) -> torch.Tensor:
     """Return the sign bits, by which 0.0 and -0.0 differ; of complex numbers, as one number."""
     if not tensor.is_complex():
         return tensor.signbit()
     return torch.view_as_real(tensor.resolve_conj()).signbit().long() @ torch.tensor([1, 2])
+
+
+def compare_inputs(
+    comparison: Comparison,
+    reference: Observation,
+    found: Observation,
+    given: tuple[tuple[Any, ...], Mapping[str, Any]],
+) -> None:
+    """Compare the inputs after the call, each by itself.
+
+    A graph writes tensors of its caller, but puts nothing into the caller's containers: it returns
+    what a model puts there. So a cache that the model grows in place is the same for whoever goes
+    on with the one that is returned, which was compared as an output.
+    """
+    for index, what in enumerate(("args", "kwargs")):
+        theirs, ours = reference.inputs[index], found.inputs[index]
+        before: Any = given[index]
+        for key in before if isinstance(before, Mapping) else range(len(before)):
+            where = f"{what}[{key!r}]"
+            own = Comparison(values_compared=comparison.values_compared)
+            own.trees(where, theirs[key], ours[key], "after the call")
+            if own.differences and _is_untouched(before[key], ours[key]):
+                if (index, key) in reference.returned:
+                    comparison.notes.append(
+                        f"the model changes what {where} holds and returns it, the split returns "
+                        "the same and leaves the caller's as it was; go on with what is returned"
+                    )
+                    continue
+                own.differences[0] += (
+                    f", for the model changes what {where} holds, which a graph does not; let it "
+                    "return that"
+                )
+            comparison.differences += own.differences
+            comparison.max_abs_error = max(comparison.max_abs_error, own.max_abs_error)
+            comparison.values_compared &= own.values_compared
+
+
+def _is_untouched(before: Any, after: Any) -> bool:
+    own = Comparison()
+    own.trees("input", before, after)
+    return not isinstance(before, torch.Tensor) and not own.differences
 
 
 def compare_state(comparison: Comparison, reference: Observation, found: Observation) -> None:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
 from fx_bridge.capturing.messages import first_line
+from fx_bridge.comparing.trees import named_leaves
+from fx_bridge.replaying.replay import tensor_leaves
+from fx_bridge.replaying.tensor_parts import cloned, is_wrapper, mapped_parts, parts_of
 from fx_bridge.replaying.writes import memory_of
 from solver import PartitionError
 
@@ -35,10 +38,23 @@ class Observation:
     differentiable: list[bool]
     """Of every tensor among the outputs: whether it requires a gradient."""
     random_state: list[torch.Tensor]
+    returned: set[tuple[int, Any]]
+    """The inputs that are among the outputs, themselves and not only in value: 0 and the position,
+    or 1 and the keyword."""
     gradients: dict[str, dict[int, torch.Tensor | None]] = field(default_factory=dict)
     """By original name, then by the identity of the parameter."""
     input_gradients: list[torch.Tensor | None] = field(default_factory=list)
     """Of every input that required a gradient before the call."""
+
+
+_FAILURES: Final = {
+    "model": ("the model fails on these inputs", "pass inputs that it accepts"),
+    "split": (
+        "the split fails on inputs that the model accepts",
+        "a graph keeps the sizes and types of the inputs that it was captured with: pass such",
+    ),
+}
+"""What to say when a call raises, and what to do."""
 
 
 @contextlib.contextmanager
@@ -100,7 +116,7 @@ def observe(
             if isinstance(leaf, torch.Tensor) and leaf.requires_grad
         ]
         torch.manual_seed(seed)
-        with torch.enable_grad() if gradients else contextlib.nullcontext():
+        with torch.set_grad_enabled(gradients or torch.is_grad_enabled()), saying(*_FAILURES[what]):
             outputs = module(*inputs[0], **inputs[1])
         random_state = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
         state: dict[str, list[torch.Tensor]] = {}
@@ -112,7 +128,7 @@ def observe(
             if not kept and (known is not None or id(tensor) in registered):
                 written.setdefault(id(tensor), set()).add(name)
             # What was not written needs no copy: it will not be restored.
-            state.setdefault(name, []).append(tensor.detach() if kept else tensor.detach().clone())
+            state.setdefault(name, []).append(tensor if kept else cloned(tensor))
         observation = Observation(
             # Outputs may be parameters or buffers, which are about to be restored.
             outputs=_detached(outputs),
@@ -126,6 +142,7 @@ def observe(
                 if isinstance(leaf, torch.Tensor)
             ],
             random_state=random_state,
+            returned=_returned(inputs, outputs),
         )
         if gradients:
             remedy = "call check_equivalence without gradients"
@@ -139,6 +156,20 @@ def observe(
                 held_by[id(parameter)] = parameter.grad
             observation.input_gradients = [leaf.grad if leaf.is_leaf else None for leaf in leaves]
     return observation
+
+
+def _returned(inputs: Any, outputs: Any) -> set[tuple[int, Any]]:
+    """Return which inputs are objects within the outputs."""
+    found: set[int] = set()
+
+    def note(node: Any) -> bool:
+        found.add(id(node))
+        return False
+
+    pytree.tree_flatten(outputs, is_leaf=note)
+    named = [((0, n), value) for n, value in enumerate(inputs[0])]
+    named += [((1, name), value) for name, value in inputs[1].items()]
+    return {place for place, value in named if id(value) in found}
 
 
 def _backward(outputs: Any, seed: int) -> None:
@@ -164,30 +195,33 @@ def _backward(outputs: Any, seed: int) -> None:
 
 
 def _detached(tree: Any) -> Any:
-    return pytree.tree_map_only(torch.Tensor, lambda t: t.detach().clone(), tree)
+    return pytree.tree_map_only(torch.Tensor, cloned, tree)
 
 
 def _cloned(tree: Any) -> Any:
     """Clone all tensors of a tree of inputs, one that occurs twice once.
 
-    Tensors that share memory do so afterwards.
+    Tensors that share memory do so afterwards. Of every other object there is one copy, too.
     """
-    leaves = {id(t): t for t in pytree.tree_leaves(tree) if isinstance(t, torch.Tensor)}
-    storages = [memory_of(tensor) for tensor in leaves.values()]
-    clones: dict[int, torch.Tensor] = {}
+    leaves = {id(t): t for t in tensor_leaves(tree)}
+    storages = [memory_of(part) for leaf in leaves.values() for part in _pieces(leaf)]
     memo: dict[int, Any] = {}
 
-    def clone(leaf: Any) -> Any:
-        if not isinstance(leaf, torch.Tensor):
-            # A cache object that is no pytree would otherwise be filled twice.
-            return copy.deepcopy(leaf)
-        if id(leaf) not in clones:
-            whole = storages.count(memory_of(leaf)) > 1
-            made = copy.deepcopy(leaf.detach(), memo) if whole else leaf.detach().clone()
-            clones[id(leaf)] = made.requires_grad_(leaf.requires_grad)
-        return clones[id(leaf)]
+    def clone_piece(_: str, tensor: torch.Tensor) -> torch.Tensor:
+        if storages.count(memory_of(tensor)) > 1:
+            return copy.deepcopy(tensor.detach(), memo)
+        return tensor.detach().clone()
 
-    return pytree.tree_map(clone, tree)
+    for key, leaf in leaves.items():
+        whole = leaf.is_nested or not is_wrapper(leaf)
+        made = clone_piece("", leaf) if whole else mapped_parts(leaf, clone_piece)
+        # Also for the objects that hold it, a cache that is no pytree, say.
+        memo[key] = made.requires_grad_(leaf.requires_grad)
+    return pytree.tree_map(lambda leaf: copy.deepcopy(leaf, memo), tree)
+
+
+def _pieces(tensor: torch.Tensor) -> Collection[torch.Tensor]:
+    return parts_of(tensor).values() if is_wrapper(tensor) else (tensor,)
 
 
 def _sharing(module: nn.Module, inputs: Any, outputs: Any) -> set[frozenset[str]]:
@@ -195,13 +229,14 @@ def _sharing(module: nn.Module, inputs: Any, outputs: Any) -> set[frozenset[str]
     names: dict[object, set[str]] = {}
     found: set[object] = set()
     for what, tree in (("input", inputs), ("output", outputs)):
-        for path, leaf in pytree.tree_flatten_with_path(tree)[0]:
-            if isinstance(leaf, torch.Tensor):
-                names.setdefault(memory_of(leaf), set()).add(what + pytree.keystr(path))
+        for path, leaf in named_leaves(tree)[0]:
+            for part in _pieces(leaf) if isinstance(leaf, torch.Tensor) else ():
+                names.setdefault(memory_of(part), set()).add(what + path)
                 if what == "output":
-                    found.add(memory_of(leaf))
+                    found.add(memory_of(part))
     for name, tensor in _tensors(module):
-        names.setdefault(memory_of(tensor), set()).add(name)
+        for part in _pieces(tensor):
+            names.setdefault(memory_of(part), set()).add(name)
     return {frozenset(names[memory]) for memory in found if len(names[memory]) > 1}
 
 
@@ -221,7 +256,7 @@ def _unchanged(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
                 if tensor is not None and id(tensor) not in tensors:
                     gradient = tensor.grad if tensor.is_leaf else None
                     tensors[id(tensor)] = tensor, gradient, tensor.requires_grad
-                    values[id(tensor)] = tensor.detach().clone()
+                    values[id(tensor)] = cloned(tensor)
         slots.append((part._parameters, dict(part._parameters)))
         slots.append((part._buffers, dict(part._buffers)))
         slots.append((part.__dict__, attributes))
@@ -238,7 +273,9 @@ def _unchanged(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
                         # Written with a value that has a gradient: no leaf any more.
                         tensor.detach_()
                     if not same_bits(tensor, values[key]):
-                        tensor.copy_(values[key])
+                        pieces = zip(_pieces(tensor), _pieces(values[key]), strict=True)
+                        for piece, value in pieces:
+                            piece.copy_(value)
                     if tensor.is_leaf:
                         tensor.grad = gradient
 
@@ -256,19 +293,28 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
     Plain tensors that live in the memory of one of the others are left out.
     """
-    registered = {memory_of(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    tensors = (*module.parameters(), *module.buffers())
+    registered = {memory_of(part) for tensor in tensors for part in _pieces(tensor)}
     for prefix, part in module.named_modules(remove_duplicate=False):
         for table in (part._parameters, part._buffers, part.__dict__):
             for name, tensor in table.items():
                 if not isinstance(tensor, torch.Tensor) or (
-                    table is part.__dict__ and memory_of(tensor) in registered
+                    table is part.__dict__
+                    and registered.issuperset(map(memory_of, _pieces(tensor)))
                 ):
                     continue
                 yield original_name(module, f"{prefix}.{name}" if prefix else name), tensor
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two strided tensors hold the same bytes; on the meta device, the same shape."""
+    """Whether two strided tensors, or all that they consist of, hold the same bytes.
+
+    On the meta device, whether they have the same shape.
+    """
+    if is_wrapper(a) and not a.is_nested:
+        there, here = parts_of(a), parts_of(b)
+        same_kind = type(a) is type(b) and there.keys() == here.keys()
+        return same_kind and all(same_bits(part, here[path]) for path, part in there.items())
     if a.is_meta or b.is_meta:
         return a.shape == b.shape
     if a.shape != b.shape or a.dtype != b.dtype or a.layout != torch.strided:

@@ -22,7 +22,7 @@ from fx_bridge.costing.counting import Counting, Kernel, storage_nbytes
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costs import dtype_name
 from fx_bridge.replaying.device_kernels import DeviceKernels
-from fx_bridge.replaying.replay import Replay, tensors_in, value_bytes
+from fx_bridge.replaying.replay import Replay, tensor_leaves, tensors_in, value_bytes
 from fx_bridge.replaying.storage import Storage, saved_storages
 from solver import PartitionError
 from solver.training import Backward
@@ -63,7 +63,7 @@ def needs_gradients(captured: CapturedGraph) -> bool:
     """Whether a parameter of the graph is trained, or a graph input has a gradient."""
     inputs = (node.meta.get("val") for node in captured.graph.find_nodes(op="placeholder"))
     return any(weight.trainable for weight in captured.storage_table.weights.values()) or any(
-        tensor.requires_grad for value in inputs for tensor in tensors_in(value)
+        tensor.requires_grad for value in inputs for tensor in tensor_leaves(value)
     )
 
 
@@ -270,7 +270,7 @@ class _BackwardReplay(Replay):
         if len(self.made_up) > made_up:
             del self.made_up[made_up:]
             return
-        outputs = [t for t in tensors_in(value) if t.requires_grad]
+        outputs = [t for t in tensor_leaves(value) if t.requires_grad]
         wanted = [leaf for _, leaf in value_leaves] + weight_leaves
         if not outputs or not wanted:
             if forward_bytes > 0:

@@ -21,6 +21,7 @@ from fx_bridge.replaying.attention import ATTENTION, MATH, AttentionCall
 from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.kernel_sizes import hidden_bytes
 from fx_bridge.replaying.replay import Replay, tensors_in, value_bytes
+from fx_bridge.replaying.tensor_parts import any_wrapper
 
 _ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empty"})
 
@@ -72,6 +73,8 @@ class Counting(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if any_wrapper(types):
+            return NotImplemented
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if self.count is None or not isinstance(func, OpOverload):

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, check_captured, placeholder_values
 from fx_bridge.capturing.inputs import checked_inputs
-from fx_bridge.replaying.replay import tensors_in
+from fx_bridge.replaying.replay import tensor_leaves
 from solver import PartitionError
 
 
@@ -84,7 +84,7 @@ class OperatorRun(fx.Interpreter):
 
     def _watch(self, name: str, value: Any) -> None:
         """Put hooks on what autograd will call for this operator: all that no earlier one made."""
-        found = [tensor.grad_fn for tensor in tensors_in(value) if tensor.grad_fn is not None]
+        found = [tensor.grad_fn for tensor in tensor_leaves(value) if tensor.grad_fn is not None]
         while found:
             function = found.pop()
             if function in self._functions:
@@ -103,7 +103,7 @@ def run_backward(outputs: Any) -> None:
     PartitionError
         If none of them has a gradient.
     """
-    wanted = [tensor for tensor in tensors_in(outputs) if tensor.requires_grad]
+    wanted = [tensor for tensor in tensor_leaves(outputs) if tensor.requires_grad]
     if not wanted:
         raise PartitionError(
             "no output of the model has a gradient, so there is no backward pass to measure; "
@@ -144,7 +144,7 @@ class RunInputs:
         checked_inputs(args or (), kwargs)
         values = tuple(placeholder_values(captured, args or (), kwargs))
         weights = (*captured.module.parameters(), *captured.module.buffers())
-        tensors = (*weights, *tensors_in(values))
+        tensors = (*weights, *tensor_leaves(values))
         if any(tensor.is_meta for tensor in tensors):
             raise PartitionError(
                 "cannot measure a model on the meta device, it has no data; use "

@@ -10,7 +10,7 @@ from torch import fx
 
 from fx_bridge.files.manifest import check_file, load_manifest
 from fx_bridge.files.stage_files import load_stage_weights, read_tensors
-from fx_bridge.files.stage_tensors import Slot, check_fits, in_place_of, restored, slots_of
+from fx_bridge.files.stage_tensors import Slot, check_fits, made_of, parts_in, restored, slots_of
 
 
 def load_rank_weights(
@@ -93,11 +93,14 @@ def load_model_weights(
         tensors = restored(read_tensors(path, device), entry.aliases, entry.views)
         found = {**tensors, **found}
     slots = slots_of(module)
-    made: dict[int, torch.Tensor] = {}
+    parts = parts_in(slots)
     for name, tensor in found.items():
-        check_fits(name, tensor, slots)
-        made.setdefault(id(slots[name].tensor), in_place_of(slots[name].tensor, tensor))
+        check_fits(name, tensor, parts)
+    made: dict[int, torch.Tensor] = {}
     # Under all of its names, of which stages may know but one.
     kept = [slot.tensor for slot in slots.values()]
+    for name, slot in slots.items():
+        if found.keys() >= parts_in({name: slot}).keys():
+            made.setdefault(id(slot.tensor), made_of(slot, name, found))
     for slot, old in zip(slots.values(), kept, strict=True):
         slot.fill(made.get(id(old), old))

@@ -37,7 +37,8 @@ from fx_bridge.files.saved_inputs import flat_tensors, with_tensors
 from fx_bridge.files.stage_tensors import (
     Slot,
     check_fits,
-    in_place_of,
+    made_of,
+    parts_in,
     restored,
     slots_of,
     stored,
@@ -87,7 +88,8 @@ def save_stages(
     Notes
     -----
     ``stage_<position>.safetensors`` holds every parameter, buffer and constant of the stage under
-    its path in the stage. Tied tensors are written once in each stage that has them. All files
+    its path in the stage, and of one that holds others, such as a quantised weight, those within:
+    ``0.weight.qdata``. Tied tensors are written once in each stage that has them. All files
     are written to a temporary folder within `folder` and renamed when each is complete, the
     manifest last: a run that is interrupted leaves what was there, or a folder without
     manifest, which nobody can take for complete.
@@ -182,12 +184,12 @@ def load_stage_weights(
         raise PartitionError(
             f"{path} does not fit stage {position}: {error}; give the model that was split"
         ) from None
-    made: dict[int, torch.Tensor] = {}
+    made: dict[tuple[int, ...], torch.Tensor] = {}
     for name, slot in slots.items():
-        tensor = found[name]
-        if id(tensor) not in made:
-            made[id(tensor)] = in_place_of(slot.tensor, tensor)
-        slot.fill(made[id(tensor)])
+        parts = tuple(id(found[path]) for path in parts_in({name: slot}))
+        if parts not in made:
+            made[parts] = made_of(slot, name, found)
+        slot.fill(made[parts])
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
 
 
@@ -352,12 +354,13 @@ def read_tensors(path: Path, device: str | torch.device) -> dict[str, torch.Tens
 
 def _check_same(slots: Mapping[str, Slot], found: Mapping[str, torch.Tensor]) -> None:
     """Raise unless a stage has exactly the tensors of its file, equal in shape and dtype."""
+    parts = parts_in(slots)
     for name, tensor in found.items():
-        check_fits(name, tensor, slots)
+        check_fits(name, tensor, parts)
     tied: dict[int, str] = {}
-    for name, slot in slots.items():
+    for name, part in parts.items():
         if name not in found:
             raise PartitionError(f"the file has no tensor {name!r}")
-        first = tied.setdefault(id(slot.tensor), name)
+        first = tied.setdefault(id(part), name)
         if found[first] is not found[name]:
             raise PartitionError(f"{first!r} and {name!r} are one tensor in the stage, not there")

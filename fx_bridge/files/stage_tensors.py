@@ -12,6 +12,7 @@ from safetensors.torch import load, save
 from torch import nn
 
 from fx_bridge.files.manifest import TensorView
+from fx_bridge.replaying.tensor_parts import is_wrapper, parts_of, with_parts
 from fx_bridge.replaying.writes import memory_of
 from solver import PartitionError
 
@@ -75,6 +76,32 @@ def slots_of(module: nn.Module) -> dict[str, Slot]:
     return slots
 
 
+def parts_in(slots: Mapping[str, Slot]) -> dict[str, torch.Tensor]:
+    """Return the tensors of places by path as a file holds them.
+
+    Of a wrapper, such as a quantised weight, those within: ``"0.weight.qdata"``.
+    """
+    return {
+        path + suffix: part
+        for path, slot in slots.items()
+        for suffix, part in _parts(slot.tensor).items()
+    }
+
+
+def made_of(slot: Slot, path: str, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return what takes the place of a slot's tensor, of the `tensors` of a file by path.
+
+    A wrapper keeps its class and its settings, which files do not hold and digests compare.
+    """
+    old = slot.tensor
+    parts = {suffix: tensors[path + suffix] for suffix in _parts(old)}
+    return in_place_of(old, with_parts(old, parts) if is_wrapper(old) else parts[""])
+
+
+def _parts(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    return parts_of(tensor) if is_wrapper(tensor) else {"": tensor}
+
+
 def stored(module: nn.Module, where: str) -> Stored:
     """Return the tensors of `module` as a file holds them.
 
@@ -94,8 +121,7 @@ def stored(module: nn.Module, where: str) -> Stored:
     memories: dict[object, list[tuple[str, torch.Tensor]]] = {}
     # Kept until the end: an address may be given again once a tensor is gone.
     found: list[torch.Tensor] = []
-    for path, slot in slots_of(module).items():
-        tensor = slot.tensor
+    for path, tensor in parts_in(slots_of(module)).items():
         found.append(tensor)
         if id(tensor) in paths:
             aliases[path] = paths[id(tensor)]
@@ -156,11 +182,11 @@ def in_place_of(old: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
     return tensor.requires_grad_(old.requires_grad)
 
 
-def check_fits(name: str, there: torch.Tensor, slots: Mapping[str, Slot]) -> None:
+def check_fits(name: str, there: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> None:
     """Raise PartitionError unless a module has a tensor like the one of a file."""
-    if name not in slots:
+    if name not in parts:
         raise PartitionError(f"the stage has no tensor {name!r}")
-    here = slots[name].tensor
+    here = parts[name]
     if there.shape != here.shape or there.dtype is not here.dtype:
         raise PartitionError(
             f"{name!r} is {_shape(there)} in the file but {_shape(here)} in the stage"
@@ -173,10 +199,13 @@ def _shape(tensor: torch.Tensor) -> str:
 
 def check_storable(tensor: torch.Tensor, what: str) -> None:
     """Raise PartitionError, saying `what` it is, unless safetensors can hold `tensor`."""
-    if tensor.is_meta or type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer):
-        kind = "is on the meta device" if tensor.is_meta else f"is a {type(tensor).__name__}"
+    if type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer):
         raise PartitionError(
-            f"{what} {kind}, which has no values to save; give plain tensors on a device"
+            f"{what} is a {type(tensor).__name__}, a class that no file holds; give plain tensors"
+        )
+    if tensor.is_meta:
+        raise PartitionError(
+            f"{what} is on the meta device, which has no values to save; give tensors on a device"
         )
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_nested:
         raise PartitionError(

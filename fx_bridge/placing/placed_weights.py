@@ -8,7 +8,7 @@ to the one that takes its place, which is what ``copy.deepcopy`` takes as its me
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,6 +18,7 @@ from torch import fx, nn
 from fx_bridge.files.stage_files import load_stage_weights
 from fx_bridge.files.stage_tensors import in_place_of, slots_of
 from fx_bridge.placing.stage_copies import copied_stage
+from fx_bridge.replaying.tensor_parts import is_wrapper, parts_of, with_parts
 from fx_bridge.replaying.writes import memory_of
 
 _ALIGNMENT: Final = 16
@@ -45,11 +46,14 @@ class PlacedWeights:
     def add(self, tensors: Iterable[torch.Tensor], device: torch.device) -> None:
         """Put all tensors that a device holds there, but for those that were loaded.
 
-        Those that overlap stay one piece of memory. Call it once for each device.
+        Those that overlap stay one piece of memory, and so do the parts of wrappers, such as a
+        table that several quantised weights share. Call it once for each device.
         """
         distinct = {id(t): t for t in tensors if (id(t), device) not in self._made}
         self._originals.update(distinct)
-        for group in _overlapping(list(distinct.values())):
+        pieces = {id(p): p for tensor in distinct.values() for p in _pieces(tensor).values()}
+        moved: dict[int, torch.Tensor] = {}
+        for group in _overlapping(list(pieces.values())):
             target = device if group[0].device == self.home else group[0].device
             if target == group[0].device and not self.copy:
                 made: Sequence[torch.Tensor] = group
@@ -57,9 +61,14 @@ class PlacedWeights:
                 made = _moved_together(group, target)
             else:
                 made = [group[0].detach().to(target, copy=True)]
-            for tensor, placed in zip(group, made, strict=True):
-                made_for = placed if placed is tensor else in_place_of(tensor, placed)
-                self._made[id(tensor), device] = made_for
+            moved.update(zip(map(id, group), made, strict=True))
+        for tensor in distinct.values():
+            parts = {path: moved[id(piece)] for path, piece in _pieces(tensor).items()}
+            if all(parts[path] is piece for path, piece in _pieces(tensor).items()):
+                placed = tensor
+            else:
+                placed = in_place_of(tensor, _with_pieces(tensor, parts))
+            self._made[id(tensor), device] = placed
 
     def share(self, tensor: torch.Tensor, owner: torch.device, device: torch.device) -> None:
         """Let the stages on `device` have the very tensor that the ones on `owner` have."""
@@ -104,6 +113,20 @@ class PlacedWeights:
 def tensors_within(module: nn.Module) -> list[torch.Tensor]:
     """Return every tensor that a module or a part of it has, tied ones in each of their places."""
     return [slot.tensor for slot in slots_of(module).values()]
+
+
+def _pieces(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    return parts_of(tensor) if is_wrapper(tensor) else {"": tensor}
+
+
+def _with_pieces(tensor: torch.Tensor, pieces: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return a tensor like `tensor` of pieces that may be on another device."""
+    if not is_wrapper(tensor):
+        return pieces[""]
+    made = with_parts(tensor, pieces)
+    where = next(iter(pieces.values())).device
+    # Some say the device among their settings, which their own conversion knows how to change.
+    return made if made.device == where else with_parts(tensor.detach().to(where), pieces)
 
 
 def _overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:

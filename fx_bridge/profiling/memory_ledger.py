@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx_bridge.replaying.kernel_sizes import hidden_bytes
 from fx_bridge.replaying.replay import tensors_in
+from fx_bridge.replaying.tensor_parts import any_wrapper
 
 Phase = Literal["forward", "backward", "optimizer"]
 Kind = Literal[
@@ -146,6 +147,8 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if any_wrapper(types):
+            return NotImplemented
         position = self.positions[-1] if self.positions else None
         stepping = position is not None and (self._paused or position.phase == "optimizer")
         if stepping and func is torch.ops.aten._local_scalar_dense.default:

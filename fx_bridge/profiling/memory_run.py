@@ -15,8 +15,9 @@ from fx_bridge.capturing.messages import first_line
 from fx_bridge.profiling.memory_ledger import Ledger
 from fx_bridge.profiling.optimizer_state import OptimizerFactory, OptimizerStep
 from fx_bridge.replaying.device_kernels import DeviceKernels
-from fx_bridge.replaying.replay import Replay, tensors_in
+from fx_bridge.replaying.replay import Replay, tensor_leaves
 from fx_bridge.replaying.storage import weight_storages
+from fx_bridge.replaying.writes import memory_of
 from solver import PartitionError
 
 Runner = Literal["code", "interpreter"]
@@ -129,7 +130,10 @@ class MemoryRun(Replay):
                 continue
             for tensor in weight.tensors:
                 fake = self.fake(tensor)
-                self.ledger.hold(fake, "weight", key, weight.size_bytes)
+                for part, made in self.fake_parts(tensor):
+                    size_bytes = weight.memory_bytes.get(memory_of(part))
+                    if size_bytes is not None:
+                        self.ledger.hold(made, "weight", key, size_bytes)
                 # A fake comes with a fake of the gradient that the tensor happens to have.
                 fake.grad = None
                 if any(tensor is parameter for parameter in weight.trainable):
@@ -142,7 +146,7 @@ class MemoryRun(Replay):
                 value = self._inputs[node] = self._fresh(node)
                 is_weight = node.name in self._weights
                 self.ledger.hold(value, "weight" if is_weight else "input", node.name)
-                for tensor in tensors_in(value):
+                for tensor in tensor_leaves(value):
                     if wanted and not is_weight and tensor.dtype.is_floating_point:
                         tensor.requires_grad_()
                     if tensor.requires_grad:
@@ -187,7 +191,8 @@ class MemoryRun(Replay):
             self.outputs = self.outputs, roots[0]
             self.boundary = self.ledger.changes
         else:
-            roots = list({id(t): t for t in tensors_in(self.outputs) if t.requires_grad}.values())
+            leaves = tensor_leaves(self.outputs)
+            roots = list({id(t): t for t in leaves if t.requires_grad}.values())
             if not roots:
                 raise NothingToTrainError(
                     "no output of the graph requires a gradient, so there is no backward pass; "

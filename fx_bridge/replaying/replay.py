@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.kernel_sizes import SizedFakeTensorMode
+from fx_bridge.replaying.tensor_parts import is_wrapper, mapped_parts, parts_of
 
 
 class Replay(fx.Interpreter):
@@ -120,6 +121,14 @@ class Replay(fx.Interpreter):
             self._fakes[id(tensor)] = self._new_fake(tensor)
         return self._fakes[id(tensor)]
 
+    def fake_parts(self, tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield each part of a parameter or buffer with its fake."""
+        parts, fakes = tensors_in(tensor), tensors_in(self.fake(tensor))
+        # One stands for all of those that have none.
+        yield from zip(
+            parts, fakes if len(fakes) == len(parts) else fakes * len(parts), strict=False
+        )
+
     def _here(self, device: torch.device) -> torch.device:
         """Return where a tensor of `device` is replayed: a graph may come from elsewhere."""
         if self._on_meta:
@@ -132,6 +141,10 @@ class Replay(fx.Interpreter):
     def _new_fake(self, tensor: torch.Tensor) -> torch.Tensor:
         # Quantised tensors have no fake.
         with contextlib.suppress(Exception):
+            if is_wrapper(tensor):
+                # Each part by itself, so that what two of them share is one fake too.
+                made = mapped_parts(tensor, lambda _, part: self._new_fake(part))
+                return made.requires_grad_(self.differentiates and tensor.requires_grad)
             made = self.mode.from_tensor(tensor, static_shapes=True)
             # Where nothing is differentiated, torch's own hooks trip over what could be.
             return made if self.differentiates else made.detach()
@@ -166,16 +179,19 @@ class Replay(fx.Interpreter):
         if isinstance(value, torch.Tensor):
             if value.layout is not torch.strided:
                 return value
-            made = torch.empty_strided(
-                [hint(size) for size in value.size()],
-                [hint(stride) for stride in value.stride()],
-                dtype=value.dtype,
-                device=self._here(value.device),
-            )
+            made = mapped_parts(value, lambda _, part: self._empty(part))
             return made.requires_grad_(self.differentiates and value.requires_grad)
         if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
             return hint(value)
         return value
+
+    def _empty(self, value: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(
+            [hint(size) for size in value.size()],
+            [hint(stride) for stride in value.stride()],
+            dtype=value.dtype,
+            device=self._here(value.device),
+        )
 
 
 class _PassesGradients(torch.autograd.Function):
@@ -231,25 +247,20 @@ def hint(size: Any) -> Any:
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """Return the strided tensors that `value` consists of, in order.
 
-    A container's elements, and the parts of a sparse tensor: its indices and its values.
+    A container's elements, and the parts of those that hold others: indices and values of a sparse
+    tensor, inner tensors of a wrapper such as a quantised weight.
     """
-    found: list[torch.Tensor] = []
-    for leaf in pytree.tree_leaves(value):
-        if isinstance(leaf, torch.Tensor):
-            found.extend(_parts(leaf))
-    return found
+    return [part for leaf in tensor_leaves(value) for part in parts_of(leaf).values()]
 
 
-def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    if tensor.layout is torch.sparse_coo:
-        return [tensor._indices(), tensor._values()]
-    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
-        return [tensor.crow_indices(), tensor.col_indices(), tensor.values()]
-    if tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
-        return [tensor.ccol_indices(), tensor.row_indices(), tensor.values()]
-    return [tensor]
+def tensor_leaves(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in a container as they are: what autograd knows, wrappers too."""
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def value_bytes(value: Any) -> int:
-    """Return numel x itemsize of all tensors in `value`; 0 for anything that is no tensor."""
+    """Return numel x itemsize of all tensors in `value`; 0 for anything that is no tensor.
+
+    Of a wrapper, those of its inner tensors.
+    """
     return sum(hint(part.numel()) * part.element_size() for part in tensors_in(value))

@@ -8,7 +8,7 @@ copied.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -20,6 +20,7 @@ from torch._ops import OpOverload
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, placeholder_values
 from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.replay import Replay, tensors_in, value_bytes
+from fx_bridge.replaying.tensor_parts import parts_of
 from fx_bridge.replaying.writes import WriteRecorder, memory_of, written_arguments
 from solver import PartitionError
 
@@ -53,25 +54,32 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightStorage:
-    """The storage of a parameter, buffer or constant, under all of its names.
+    """The memory of a parameter, buffer or constant, under all of its names.
+
+    That is one storage, but for tensors that consist of others, such as quantised weights: all
+    storages that belong to the same names are one weight. What several wrappers share, such as
+    a codebook, is a weight of its own, so that each device counts it once.
 
     Attributes
     ----------
     key : str
-        The first of `names`.
+        The first of `names`; with the path of an inner tensor that others share.
     names : tuple of str
         Parameters before buffers before constants; several when tied.
     tensors : tuple of torch.Tensor
         The distinct tensors that live in it: the module's own, not copies.
     size_bytes : int
-        What a device that holds them needs: the storage, or the tensors where they are less
+        What a device that holds them needs: the storages, or the tensors where they are less
         (a slice of a large file).
+    memory_bytes : mapping of object to int
+        The parts of `size_bytes` by storage, as :func:`memory_of` names it.
     """
 
     key: str
     names: tuple[str, ...]
     tensors: tuple[torch.Tensor, ...]
     size_bytes: int
+    memory_bytes: Mapping[object, int]
 
     @property
     def trainable(self) -> tuple[torch.Tensor, ...]:
@@ -108,6 +116,15 @@ class StorageTable:
     weights_read: Mapping[str, tuple[str, ...]]
     value_bytes: Mapping[str, int]
     made_up: tuple[str, ...] = ()
+
+    @property
+    def keys_by_name(self) -> dict[str, list[str]]:
+        """The keys of the weights that each parameter, buffer or constant lives in, by its name."""
+        keys: dict[str, list[str]] = {}
+        for key, weight in self.weights.items():
+            for name in weight.names:
+                keys.setdefault(name, []).append(key)
+        return keys
 
     def allocated(self, name: str) -> tuple[Storage, ...]:
         """Return the storages of the value of operator `name` that it allocates itself."""
@@ -189,17 +206,33 @@ def weight_storages(module: nn.Module, graph: fx.Graph | None = None) -> dict[st
                 value = getattr(value, part, None)
             if isinstance(value, torch.Tensor):
                 named[node.target] = value
-    groups: dict[object, list[str]] = {}
+    parts: dict[object, dict[str, torch.Tensor]] = {}
+    users: dict[object, dict[str, None]] = {}
     for name, tensor in named.items():
-        groups.setdefault(memory_of(tensor), []).append(name)
+        for path, part in parts_of(tensor).items():
+            parts.setdefault(memory_of(part), {})[name + path] = part
+            users.setdefault(memory_of(part), {})[name] = None
+    groups: dict[tuple[str, ...], list[object]] = {}
+    for memory, using in users.items():
+        groups.setdefault(tuple(using), []).append(memory)
+    # The memory of the fewest has their name; what more of them share, its path in the first.
+    own = {names[0]: names for names in sorted(groups, key=len, reverse=True)}
     weights: dict[str, WeightStorage] = {}
-    for names in groups.values():
+    for names, memories in groups.items():
+        key = names[0] if own[names[0]] == names else next(iter(parts[memories[0]]))
         tensors = tuple({id(named[name]): named[name] for name in names}.values())
-        views = {(t.storage_offset(), t.shape, t.stride(), t.dtype): t for t in tensors if _flat(t)}
-        own_bytes = sum(map(value_bytes, views.values() if len(views) else tensors))
-        whole = tensors[0].untyped_storage().nbytes() if _flat(tensors[0]) else own_bytes
-        weights[names[0]] = WeightStorage(names[0], tuple(names), tensors, min(own_bytes, whole))
+        sizes = {memory: _held_bytes(parts[memory].values()) for memory in memories}
+        weights[key] = WeightStorage(key, names, tensors, sum(sizes.values()), sizes)
     return weights
+
+
+def _held_bytes(parts: Iterable[torch.Tensor]) -> int:
+    """Return the bytes that tensors in one storage need: it, or they where they are less."""
+    views = {(t.storage_offset(), t.shape, t.stride(), t.dtype): t for t in parts if _flat(t)}
+    if not views:
+        return sum({id(part): value_bytes(part) for part in parts}.values())
+    whole_bytes = next(iter(views.values())).untyped_storage().nbytes()
+    return int(min(sum(map(value_bytes, views.values())), whole_bytes))
 
 
 def _flat(tensor: torch.Tensor) -> bool:
@@ -216,14 +249,15 @@ class _StorageReplay(Replay):
         self.weights_read: dict[str, tuple[str, ...]] = {}
         self.bytes_of: dict[str, int] = {}
         self.weights = weight_storages(self.module, self.graph)
-        self.key_of: dict[int, str] = {}
+        self.keys_of: dict[int, tuple[str, ...]] = {}
         for key, weight in self.weights.items():
             storage = Storage("weight", key, 0, weight.size_bytes)
             for tensor in weight.tensors:
-                self.key_of[id(tensor)] = key
+                self.keys_of[id(tensor)] = (*self.keys_of.get(id(tensor), ()), key)
                 # Submodules that are called use the tensor itself, the graph its fake.
-                for part in (*tensors_in(tensor), *tensors_in(self.fake(tensor))):
-                    self.owner[memory_of(part)] = storage
+                for part, fake in self.fake_parts(tensor):
+                    if memory_of(part) in weight.memory_bytes:
+                        self.owner[memory_of(part)] = self.owner[memory_of(fake)] = storage
         self.examples: dict[fx.Node, Any] = {}
         self.input_of: dict[object, Storage] = {}
         with contextlib.suppress(PartitionError):
@@ -239,16 +273,17 @@ class _StorageReplay(Replay):
         self.recorder.written.clear()
         value = super().observe(node)
         example = self.examples.get(node)
-        memory = memory_of(example) if isinstance(example, torch.Tensor) else None
-        if memory in self.input_of and isinstance(value, torch.Tensor):
-            # Two inputs in one memory, such as a tensor and its view.
-            self.owner[memory_of(value)] = self.input_of[memory]
+        memories = [memory_of(part) for part in tensors_in(example)]
+        for memory, part in zip(memories, tensors_in(value) if memories else (), strict=False):
+            if memory in self.input_of:
+                # Two inputs in one memory, such as a tensor and its view.
+                self.owner[memory_of(part)] = self.input_of[memory]
         written = [self.owner[a] for a in self.recorder.written if a in self.owner]
         if written:
             self.writes[node.name] = tuple(dict.fromkeys(written))
         self.storages[node.name] = self._storages(node, value)
-        if memory is not None and self.storages[node.name]:
-            self.input_of[memory] = self.storages[node.name][0]
+        for memory, part in zip(memories, tensors_in(value) if memories else (), strict=False):
+            self.input_of[memory] = self.owner[memory_of(part)]
         self.bytes_of[node.name] = value_bytes(value)
         if node.op in COMPUTE_OPS:
             keys = [key for read in node.all_input_nodes for key in self._keys(read)]
@@ -307,11 +342,11 @@ class _StorageReplay(Replay):
         value = self.fetch_attr(str(read.target))
         if isinstance(value, nn.Module):
             return self._keys_of_module(value)
-        return [self.key_of[id(value)]] if id(value) in self.key_of else []
+        return [*self.keys_of.get(id(value), ())]
 
     def _keys_of_module(self, module: nn.Module) -> list[str]:
         tensors = [*module.parameters(), *module.buffers()]
-        return [self.key_of[id(tensor)] for tensor in tensors if id(tensor) in self.key_of]
+        return [key for tensor in tensors for key in self.keys_of.get(id(tensor), ())]
 
 
 def _held_by_functions(value: Any) -> list[torch.Tensor]:
@@ -342,7 +377,7 @@ class _SavedReplay(_StorageReplay):
         yield torch.autograd.graph.saved_tensors_hooks(self._pack, lambda tensor: tensor)
 
     def _pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        self.packed.append(tensor.detach())
+        self.packed.extend(part.detach() for part in tensors_in(tensor))
         return tensor
 
     def observe(self, node: fx.Node) -> Any:
@@ -351,7 +386,7 @@ class _SavedReplay(_StorageReplay):
         self.packed.extend(_held_by_functions(value))
         found: dict[Storage, None] = {}
         made = 0
-        for tensor in tensors_in(self.packed):
+        for tensor in self.packed:
             address = memory_of(tensor)
             if address not in self.owner:
                 size_bytes = int(tensor.untyped_storage().nbytes())

@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx_bridge.replaying.replay import tensors_in
+from fx_bridge.replaying.tensor_parts import any_wrapper
 
 
 def memory_of(tensor: torch.Tensor) -> object:
@@ -62,6 +63,8 @@ class WriteRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        if any_wrapper(types):
+            return NotImplemented
         if isinstance(func, OpOverload):
             self.written.extend(map(memory_of, written_arguments(func, args, kwargs or {})))
         return func(*args, **(kwargs or {}))

@@ -226,11 +226,11 @@ def _other_devices(value: StageValue, devices: Sequence[str]) -> int:
 def _weights(stage: nn.Module, table: StorageTable) -> dict[str, tuple[str, ...]]:
     """Return the paths of a stage's tensors by the key of their storage."""
     # By name: a copy of a split has tensors of its own.
-    key_of = {name: key for key, weight in table.weights.items() for name in weight.names}
+    keys_of = table.keys_by_name
     found: dict[str, list[str]] = {}
     for path, _ in tensors_of(stage):
-        if path in key_of:
-            found.setdefault(key_of[path], []).append(path)
+        for key in keys_of.get(path, ()):
+            found.setdefault(key, []).append(path)
     return {key: tuple(paths) for key, paths in found.items()}
 
 

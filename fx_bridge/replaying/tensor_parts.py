@@ -1,0 +1,124 @@
+"""What tensors consist of: quantised weights and other wrappers hold plain tensors.
+
+A tensor subclass that wraps others (``__tensor_flatten__`` and ``__tensor_unflatten__``, torch's
+protocol of traceable wrapper subclasses) says the dtype and the size of what it stands for, and
+so does its storage, which has no memory. The bytes are in its inner tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import (
+    is_traceable_wrapper_subclass,
+    is_traceable_wrapper_subclass_type,
+)
+
+_PLACES: Final = re.compile(r"device\([^)]*\)|requires_grad=\w+| at 0x\w+")
+
+
+def is_wrapper(tensor: object) -> bool:
+    """Whether `tensor` holds its values in tensors within.
+
+    Examples
+    --------
+    >>> is_wrapper(torch.ones(2))
+    False
+    """
+    return is_traceable_wrapper_subclass(tensor)
+
+
+def any_wrapper(types: Iterable[type]) -> bool:
+    """Whether an operator is called on a wrapper, which is to run what it consists of.
+
+    A dispatch mode that watches operators returns ``NotImplemented`` then: torch asks the class of
+    the wrapper, and brings what that runs on inner tensors to the mode.
+    """
+    return any(map(is_traceable_wrapper_subclass_type, types))
+
+
+def parts_of(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return the strided tensors that `tensor` consists of, by the path to each.
+
+    Returns
+    -------
+    dict of str to torch.Tensor
+        A strided tensor itself under ``""``; the indices and values of a sparse one; the inner
+        tensors of a wrapper under ``".qdata"``, ``".scale"``, and of wrappers within wrappers
+        under ``".tensor_impl.scale"``.
+
+    Examples
+    --------
+    >>> list(parts_of(torch.ones(2))), list(parts_of(torch.ones(2).to_sparse()))
+    ([''], ['._indices', '._values'])
+    """
+    if is_wrapper(tensor):
+        return {
+            f".{name}{path}": part
+            for name, inner in _inner_tensors(tensor).items()
+            for path, part in parts_of(inner).items()
+        }
+    if tensor.layout is torch.sparse_coo:
+        return {"._indices": tensor._indices(), "._values": tensor._values()}
+    if tensor.layout in (torch.sparse_csr, torch.sparse_bsr):
+        names: tuple[str, ...] = ("crow_indices", "col_indices", "values")
+    elif tensor.layout in (torch.sparse_csc, torch.sparse_bsc):
+        names = ("ccol_indices", "row_indices", "values")
+    else:
+        return {"": tensor}
+    return {f".{name}": getattr(tensor, name)() for name in names}
+
+
+def settings_of(tensor: torch.Tensor) -> str:
+    """Return what a wrapper has besides its parts, such as the size of blocks, as text.
+
+    But for its device, which may be another, whether it is trained, and addresses.
+    """
+    _, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    return _PLACES.sub("", str(context))
+
+
+def with_parts(tensor: torch.Tensor, parts: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return a wrapper like `tensor` of other parts, by the paths of :func:`parts_of`."""
+    return mapped_parts(tensor, lambda path, _: parts[path])
+
+
+def cloned(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a detached copy of `tensor`; of a wrapper, one that needs none of its operators."""
+    if not is_wrapper(tensor) or tensor.is_nested:
+        return tensor.detach().clone()
+    return mapped_parts(tensor, lambda _, part: part.detach().clone())
+
+
+def mapped_parts(
+    tensor: torch.Tensor, function: Callable[[str, torch.Tensor], torch.Tensor], path: str = ""
+) -> torch.Tensor:
+    """Return `tensor` with each plain tensor within it replaced; another tensor, replaced itself.
+
+    Parameters
+    ----------
+    tensor : torch.Tensor
+    function : callable
+        From the path of a plain tensor, as in :func:`parts_of`, and the tensor to its replacement.
+    path : str
+        Of `tensor`.
+    """
+    if not is_wrapper(tensor):
+        return function(path, tensor)
+    kind: Any = type(tensor)
+    _, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    inner = {
+        name: mapped_parts(each, function, f"{path}.{name}")
+        for name, each in _inner_tensors(tensor).items()
+    }
+    made: torch.Tensor = kind.__tensor_unflatten__(inner, context, tensor.size(), tensor.stride())
+    return made
+
+
+def _inner_tensors(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    names, _ = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+    values = {name: getattr(tensor, name) for name in names}
+    return {name: value for name, value in values.items() if isinstance(value, torch.Tensor)}
