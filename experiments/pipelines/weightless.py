@@ -59,9 +59,7 @@ def give_memory(module: nn.Module) -> None:
         slot.fill(made[id(tensor)])
 
 
-def _in_memory(
-    tensor: torch.Tensor, memories: dict[object, torch.UntypedStorage]
-) -> torch.Tensor:
+def _in_memory(tensor: torch.Tensor, memories: dict[object, torch.UntypedStorage]) -> torch.Tensor:
     """Return a tensor like `tensor`, in the memory on the CPU that stands for its own."""
     key = memory_of(tensor)
     if key not in memories:

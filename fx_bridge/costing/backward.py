@@ -22,7 +22,7 @@ from fx_bridge.costing.counting import Counting, Kernel, storage_nbytes
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costs import dtype_name
 from fx_bridge.replaying.device_kernels import DeviceKernels
-from fx_bridge.replaying.replay import Replay, tensor_leaves, tensors_in, value_bytes
+from fx_bridge.replaying.replay import Replay, tensor_leaves, value_bytes
 from fx_bridge.replaying.storage import Storage, saved_storages
 from solver import PartitionError
 from solver.training import Backward
