@@ -22,7 +22,7 @@ import networkx as nx
 from solver.digraph import problem_from_digraph, problem_to_digraph
 from solver.errors import PartitionError
 from solver.hardware import Device, Interconnect, Link
-from solver.json_fields import as_object
+from solver.json_fields import as_object, check_schema, parse_json
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 
@@ -169,8 +169,8 @@ def problem_from_json(data: object) -> PartitionProblem:
     PartitionError
         Naming the field that is missing, unknown or of the wrong kind.
     """
-    fields = _document(data, _PROBLEM_SCHEMA)
-    known = ("schema", "version", "graph", "devices", "interconnect", *_SETTINGS)
+    fields = check_schema(data, "the file's content", _PROBLEM_SCHEMA, SCHEMA_VERSION)
+    known = ("graph", "devices", "interconnect", *_SETTINGS)
     _check_fields(fields, required=("graph", "devices"), known=known, where="problem")
     settings: dict[str, Any] = {name: fields[name] for name in _SETTINGS if name in fields}
     objective = settings.get("objective", "bottleneck")
@@ -214,8 +214,8 @@ def plan_from_json(data: object) -> PartitionPlan:
     PartitionError
         Naming the field that is missing, unknown or of the wrong kind.
     """
-    fields = _document(data, _PLAN_SCHEMA)
-    known = ("schema", "version", "device_order", "assignment", "chunks")
+    fields = check_schema(data, "the file's content", _PLAN_SCHEMA, SCHEMA_VERSION)
+    known = ("device_order", "assignment", "chunks")
     _check_fields(fields, required=("device_order", "assignment"), known=known, where="plan")
     order = fields["device_order"]
     if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
@@ -260,18 +260,7 @@ def load_plan(path: str | os.PathLike[str]) -> PartitionPlan:
 
 def read_json(path: str | os.PathLike[str]) -> object:
     """Read a JSON file; PartitionError says in one line why it cannot be read."""
-    text = read_text(path, "a JSON file")
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise PartitionError(
-            f"{path}, line {error.lineno}: not valid JSON ({error.msg}); give a JSON file"
-        ) from None
-    except RecursionError:
-        raise PartitionError(f"{path} is nested too deeply to be a problem or a plan") from None
-    except ValueError:
-        # Python refuses to read numbers of thousands of digits.
-        raise PartitionError(f"{path} holds a number with too many digits; correct it") from None
+    return parse_json(read_text(path, "a JSON file"), str(path))
 
 
 def read_text(path: str | os.PathLike[str], wanted: str) -> str:
@@ -310,16 +299,6 @@ def _unpacked(source: Path) -> bytes:
             f"{source} unpacks to more than {_MOST_UNPACKED_BYTES} bytes; unpack it, and give that"
         )
     return data
-
-
-def _document(data: object, schema: str) -> dict[str, Any]:
-    fields = as_object(data, "the file's content")
-    if fields.get("schema") != schema:
-        raise PartitionError(f"schema is {fields.get('schema')!r}; expected {schema!r}")
-    version = fields.get("version")
-    if isinstance(version, bool) or not isinstance(version, int) or version != SCHEMA_VERSION:
-        raise PartitionError(f"version is {version!r}; this release reads {SCHEMA_VERSION}")
-    return fields
 
 
 def _check_fields(

@@ -417,10 +417,13 @@ def test_a_device_is_not_read():
         read_json(os.devnull)
 
 
-@pytest.mark.parametrize("version", [True, 1.0])
+@pytest.mark.parametrize("version", [2.0, True, 1.0, "2", "1", [2], None])
 def test_a_version_is_a_whole_number(version):
-    with raises(f"version is {version}"):
+    """2.0 is equal to 2, but no release writes it."""
+    with raises(f"version is {version!r}; this release reads 2"):
         problem_from_json({**problem_to_json(PROBLEM), "version": version})
+    with raises(f"version is {version!r}; this release reads 2"):
+        plan_from_json({**plan_to_json(PLAN), "version": version})
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")

@@ -17,6 +17,7 @@ from experiments.sweep.database import check_file, connect, one_writer, told, tr
 from experiments.sweep.packing import pack, unpack
 from experiments.sweep.rows import record_from_json, row_from_json, row_to_json
 from solver import PartitionError, SolveLimits
+from solver.json_fields import parse_json
 from solver.serialization import problem_from_json
 
 FAILURES: Final = ("failed", "timed out", "out of memory", "killed")
@@ -250,7 +251,8 @@ def _study(
 ) -> Study:
     """Build a study from rows of the file, which may be damaged or made up."""
     try:
-        settings, environment = json.loads(sweep[1]), json.loads(sweep[2])
+        settings = parse_json(sweep[1], "settings")
+        environment = parse_json(sweep[2], "environment")
         limits = settings["limits"]
         solve_limits = SolveLimits(
             limits["time_limit_s"],
@@ -261,7 +263,9 @@ def _study(
         pairs = [(str(name), str(value)) for name, value in environment]
         found: dict[str, Case] = {}
         for key, model, device_set, objective, memory_model, digest, reason, packed in cases:
-            name = case_key_from_json((model, device_set, json.loads(objective), memory_model))
+            name = case_key_from_json(
+                (model, device_set, parse_json(objective, "objective"), memory_model)
+            )
             problem = None
             if packed is not None:
                 problem = problem_from_json(unpack(packed, f"problem {digest}"))
