@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from solver import PartitionError
 from solver.quantities import printable
-from solver.serialization import check_folder_writable
+from solver.serialization import check_folder_writable, real_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -70,9 +70,10 @@ def check_writable(path: str | None) -> None:
             )
         if target.exists() and not target.is_file():
             return  # such as /dev/null, which is written to as it is
+        folder = real_path(target).parent
     except OSError as error:
         raise PartitionError(f"cannot write {path}: {error.strerror}; write another path") from None
-    check_folder_writable(Path(os.path.realpath(target)).parent)
+    check_folder_writable(folder)
 
 
 def _finite(value: Any) -> Any:

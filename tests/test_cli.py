@@ -439,6 +439,10 @@ def test_a_model_cannot_end_the_program_or_print_into_an_answer(
         "odd = Odd()\n"
         "def loud():\n    print('made')\n    return Loud(4, 4), (torch.ones(1, 4),)\n"
         "def quits():\n    sys.exit(7)\n"
+        "class Rare(BaseException):\n    pass\n"
+        "class Rarely(torch.nn.Module):\n    def forward(self, x):\n        raise Rare('now')\n"
+        "def rare():\n    raise Rare('now')\n"
+        "def rarely():\n    return Rarely(), (torch.ones(1),)\n"
         "def quits_later():\n    return Quits(), (torch.ones(1),)\n"
         "def stubborn():\n    return Stubborn(), (torch.ones(1),)\n"
     )
@@ -451,6 +455,8 @@ def test_a_model_cannot_end_the_program_or_print_into_an_answer(
         ("quitting_of_test:make", "module quitting_of_test calls sys.exit(0)"),
         ("talkative_of_test:quits", "calls sys.exit(7)"),
         ("talkative_of_test:quits_later", "calls sys.exit(7)"),
+        ("talkative_of_test:rare", "raises Rare (now), which is no Exception"),
+        ("talkative_of_test:rarely", "raises Rare (now), which is no Exception"),
         ("talkative_of_test:stubborn", "ValueError: no"),
         ("talkative_of_test:odd.make", "has no 'odd.make'"),
     ):

@@ -18,7 +18,7 @@ from experiments.sweep.packing import pack, unpack
 from experiments.sweep.rows import record_from_json, row_from_json, row_to_json
 from solver import PartitionError, SolveLimits
 from solver.json_fields import parse_json
-from solver.serialization import problem_from_json
+from solver.serialization import problem_from_json, real_path
 
 FAILURES: Final = ("failed", "timed out", "out of memory", "killed")
 """Statuses of cells for which another run may find something else."""
@@ -56,7 +56,7 @@ def open_store(path: str | os.PathLike[str]) -> Iterator[SweepStore]:
     """
     check_file(Path(path), create=True)
     # Two names of one file have one lock.
-    real = Path(os.path.realpath(path))
+    real = real_path(path)
     with one_writer(real), contextlib.closing(connect(real, create=True)) as database, told(real):
         yield SweepStore(database)
 
