@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import torch
 from torch import distributed
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from experiments.pipelines.link_timing import ping_pong
 from experiments.pipelines.workers import serve
@@ -33,7 +34,7 @@ class Worker:
         self._rank = 0
         self._captured: dict[str, CapturedGraph] = {}
         self._groups: dict[int, distributed.ProcessGroup] = {}
-        self._store: distributed.TCPStore | None = None
+        self._store: TCPStore | None = None
 
     def handle(self, job: dict[str, Any]) -> Mapping[str, Any]:
         """Do one job."""
@@ -49,14 +50,14 @@ class Worker:
 
     def open(self) -> dict[str, Any]:
         """Keep the store by which the processes find each other: no file outlives them."""
-        self._store = distributed.TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
+        self._store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
         return {"port": self._store.port}
 
     def join(self, *, rank: int, world: int, port: int, threads: int) -> dict[str, Any]:
         """Join the process group."""
         torch.set_num_threads(threads)
         self._rank = rank
-        store = self._store or distributed.TCPStore(_HOST, port, is_master=False)
+        store = self._store or TCPStore(_HOST, port, is_master=False)
         distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
         # Every process takes part in the making of every group.
         for count in range(1, world + 1):

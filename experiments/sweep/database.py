@@ -181,7 +181,9 @@ def told(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise PartitionError(f"{path}: {error}; free the file, or give another") from None
+        raise PartitionError(
+            f"{path}: {error}; free the file and its disk, or give another"
+        ) from None
     except UnicodeDecodeError:
         # Names in the file, which SQLite quotes in what it says is wrong.
         raise PartitionError(f"{path} is damaged: it holds no text; give another") from None

@@ -153,6 +153,8 @@ def save_stage_programs(split: fx.GraphModule, folder: str | os.PathLike[str]) -
             for old in list(target.iterdir()):
                 if _OURS.fullmatch(old.name):
                     old.unlink()
+                elif old.name.startswith(_STAGING) and old != staging:
+                    shutil.rmtree(old, ignore_errors=True)  # of a run that was killed
             for stage in stages:
                 (staging / stage.file).replace(target / stage.file)
         finally:
