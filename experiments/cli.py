@@ -6,6 +6,7 @@ Exit codes are those of :mod:`experiments.exit_codes`, in every command.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import signal
@@ -53,6 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, terminate)
     if sys.stdout is None:
         return _fail("standard output is closed; give the answer somewhere to go")
+    try:
+        # Else native libraries end the process, since they do not find their own parts.
+        Path.cwd()
+    except OSError as error:
+        return _fail(f"the current folder cannot be used: {error.strerror}; change to another")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     if not os.environ.get("COLUMNS", "1").strip("0"):
         # Some shells say so where they know no width; nothing would be printed.
@@ -65,10 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         code = EXIT_BROKEN_PIPE
     except OSError as error:
-        # Files say in their own words what is wrong; this is standard output.
         if argv is None:
             _forget_output()
-        return _fail(f"cannot write the answer: {error.strerror or error}; free its destination")
+        return _fail(_system_words(error))
     if code == EXIT_BROKEN_PIPE and argv is None:
         _forget_output()
     if code == EXIT_INTERRUPTED:
@@ -82,6 +87,16 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stderr.flush()
             os._exit(code)
     return code
+
+
+def _system_words(error: OSError) -> str:
+    """Return what the system refused; what is wrong with files that were given is said before."""
+    why = error.strerror or str(error)
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN):
+        return f"the system refuses to go on: {why}; free some, or raise its limit (ulimit -a)"
+    if error.filename is not None:
+        return f"cannot use {error.filename}: {why}; give another"
+    return f"cannot write the answer: {why}; free its destination"
 
 
 def _run(argv: Sequence[str] | None) -> int:

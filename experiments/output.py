@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from solver import PartitionError
 from solver.quantities import printable
-from solver.serialization import check_folder_writable
+from solver.serialization import check_folder_writable, real_path
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,8 +52,16 @@ def say_written(path: str | os.PathLike[str]) -> None:
     say(f"wrote {os.fspath(path)}")
 
 
-def check_writable(path: str | None) -> None:
-    """Refuse a file that cannot be written before the work, not after it."""
+def check_writable(path: str | None, *inputs: str | None) -> None:
+    """Refuse a file that cannot be written before the work, not after it.
+
+    Parameters
+    ----------
+    path : str or None
+        To be written.
+    *inputs : str or None
+        Names that the command reads, files or not: `path` must be none of these files.
+    """
     if path is None:
         return
     if not path:
@@ -70,9 +78,16 @@ def check_writable(path: str | None) -> None:
             )
         if target.exists() and not target.is_file():
             return  # such as /dev/null, which is written to as it is
+        folder = real_path(target).parent
+        for read in inputs:
+            if read and target.exists() and os.path.realpath(read) == os.path.realpath(target):
+                raise PartitionError(
+                    f"--out {path} is the file that is read, which would be lost; write "
+                    "another name"
+                )
     except OSError as error:
         raise PartitionError(f"cannot write {path}: {error.strerror}; write another path") from None
-    check_folder_writable(Path(os.path.realpath(target)).parent)
+    check_folder_writable(folder)
 
 
 def _finite(value: Any) -> Any:

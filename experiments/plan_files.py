@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from solver import PartitionError, PartitionPlan, PartitionProblem, load_plan
+from solver import PartitionError, PartitionPlan, PartitionProblem
 from solver.quantities import counted
-from solver.serialization import read_json
+from solver.serialization import plan_from_json, read_json
 
 if TYPE_CHECKING:
     from fx_bridge.capture import CapturedGraph
@@ -77,7 +77,10 @@ def read_foreign_plan(
     if form is None:
         form = _recognised(path, data, captured)
     if form == "plan":
-        return ForeignPlan(form, load_plan(path))
+        try:
+            return ForeignPlan(form, plan_from_json(data))
+        except PartitionError as error:
+            raise PartitionError(f"{path}: {error}") from None
     if captured is None:
         raise PartitionError(
             f"{path} is read as {form}, which names parts of a model; give the model in the place "

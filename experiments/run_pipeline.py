@@ -24,14 +24,15 @@ import typer
 
 from experiments.commands.options import BuiltModelArgument, JsonOption
 from experiments.exit_codes import EXIT_BAD_INPUT, EXIT_NOT_EQUAL
-from experiments.pipelines.pipeline_job import Job, JobOptions, prepare
+from experiments.pipelines.launch import JobOptions, Launch
+from experiments.pipelines.rank_watch import RankWatch
 from solver import PartitionError
 from solver.quantities import aligned, format_bytes, format_ns, printable
 
 if TYPE_CHECKING:
     from experiments.pipelines.agreement import Agreement
+    from experiments.pipelines.pipeline_job import Job
     from experiments.pipelines.pipeline_run import RankReport
-    from experiments.pipelines.rank_watch import RankWatch
 
 app = typer.Typer(
     add_completion=False,
@@ -138,19 +139,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options is None and problem is None:
         return 0  # --help was printed
 
-    from experiments.pipelines.agreement import Agreement, Launch, RefusedError
-    from experiments.pipelines.rank_watch import RankWatch
+    try:
+        launch = Launch.from_environment()
+    except PartitionError as error:
+        return _fail(problem or str(error))
+    # Before torch loads, and before the others can be asked: one on each host speaks until then.
+    watch = RankWatch(launch.rank, lambda: launch.local_rank == 0)
+    watch.start()
+    try:
+        # It may have ended before the watch could know it.
+        launch.check_launcher()
+    except PartitionError as error:
+        watch.end(f"ends in its start: {error}")
+
+    from experiments.pipelines.agreement import Agreement, RefusedError
+    from experiments.pipelines.pipeline_job import prepare
 
     timeout = datetime.timedelta(seconds=600.0 if options is None else options.timeout_s)
     try:
-        launch = Launch.from_environment()
         agreement = Agreement(launch, timeout)
     except PartitionError as error:
         return _fail(problem or str(error))
-    watch = RankWatch(launch.rank, agreement.is_first_to_say)
-    watch.start()
+    watch.is_first = agreement.is_first_to_say
     watch.doing = "the checks"
-    job: Job | None = None
+    job = None
     try:
         if options is not None:
             try:

@@ -1,9 +1,10 @@
-"""Read dataclasses from plain data by their annotations, and say what is wrong with it."""
+"""Read JSON, and dataclasses from plain data by their annotations; say what is wrong with it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
 
 from solver.errors import PartitionError
@@ -12,6 +13,85 @@ T = TypeVar("T")
 
 Parser: TypeAlias = Callable[[object, str], Any]
 """Takes what JSON holds and where it stands; returns a value or raises PartitionError."""
+
+_MOST_LEVELS: Final = 100
+"""What reads, shows and writes plain data calls itself at every level."""
+
+
+def parse_json(text: str | bytes, source: str) -> Any:
+    """Return what a text of JSON holds.
+
+    Parameters
+    ----------
+    text : str or bytes
+    source : str
+        What messages begin with, such as the name of the file.
+
+    Raises
+    ------
+    PartitionError
+        In one line: no JSON, a key that an object has twice, a number of thousands of digits, or
+        lists and objects in more than 100 others.
+    """
+    repeated: list[tuple[dict[str, Any], str]] = []
+
+    def made(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        fields = dict(pairs)
+        if len(fields) < len(pairs):
+            keys = [key for key, _ in pairs]
+            repeated.append((fields, next(key for key in keys if keys.count(key) > 1)))
+        return fields
+
+    try:
+        data = json.loads(text, object_pairs_hook=made)
+    except json.JSONDecodeError as error:
+        raise PartitionError(
+            f"{source}, line {error.lineno}: not valid JSON ({error.msg}); give a JSON file"
+        ) from None
+    except RecursionError:
+        raise _too_deep(source) from None
+    except ValueError:
+        # Python refuses to read numbers of thousands of digits.
+        raise PartitionError(f"{source} holds a number with too many digits; correct it") from None
+    check_nesting(data, source)
+    if repeated:
+        fields, key = repeated[-1]
+        where = next(path for value, path in _containers(data) if value is fields)
+        place = f" in {where}" if where else ""
+        raise PartitionError(f"{source}: the key {key!r} is given twice{place}; write it once")
+    return data
+
+
+def check_nesting(data: object, source: str) -> None:
+    """Raise PartitionError if plain data is nested so deeply that reading it would fail."""
+    level = [data]
+    for _ in range(_MOST_LEVELS):
+        level = [
+            item
+            for value in level
+            if isinstance(value, (dict, list))
+            for item in (value.values() if isinstance(value, dict) else value)
+        ]
+    if level:
+        raise _too_deep(source)
+
+
+def _too_deep(source: str) -> PartitionError:
+    return PartitionError(
+        f"{source} is nested too deeply, in more than {_MOST_LEVELS} levels; correct it"
+    )
+
+
+def _containers(value: object, path: str = "") -> Iterator[tuple[object, str]]:
+    """Yield every object and list of plain data with the path to it, the outermost first."""
+    if isinstance(value, dict):
+        yield value, path
+        for key, item in value.items():
+            yield from _containers(item, f"{path}.{key}" if path else key)
+    elif isinstance(value, list):
+        yield value, path
+        for index, item in enumerate(value):
+            yield from _containers(item, f"{path}[{index}]")
 
 
 def build(kind: type[T], value: object, where: str, parsers: Mapping[str, Parser]) -> T:
@@ -50,9 +130,12 @@ def build(kind: type[T], value: object, where: str, parsers: Mapping[str, Parser
 def check_schema(value: object, what: str, schema: str, version: int) -> dict[str, Any]:
     """Return the fields of a document but for its schema and version, which are checked."""
     fields = as_object(value, what)
-    for name, expected in (("schema", schema), ("version", version)):
-        if fields.get(name) != expected:
-            raise PartitionError(f"{name} is {fields.get(name)!r}; expected {expected!r}")
+    if fields.get("schema") != schema:
+        raise PartitionError(f"schema is {fields.get('schema')!r}; expected {schema!r}")
+    found = fields.get("version")
+    # 1.0 and True are equal to 1, but no release writes them.
+    if type(found) is not int or found != version:
+        raise PartitionError(f"version is {found!r}; this release reads {version}")
     return {name: item for name, item in fields.items() if name not in ("schema", "version")}
 
 

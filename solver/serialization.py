@@ -7,22 +7,25 @@ temporary file and renames it, so that what was there stays whole until the new 
 from __future__ import annotations
 
 import dataclasses
+import errno
 import gzip
 import hashlib
 import json
 import os
+import select
 import tempfile
+import time
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 
 import networkx as nx
 
 from solver.digraph import problem_from_digraph, problem_to_digraph
 from solver.errors import PartitionError
 from solver.hardware import Device, Interconnect, Link
-from solver.json_fields import as_object
+from solver.json_fields import as_object, check_schema, parse_json
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
 
@@ -32,6 +35,10 @@ SCHEMA_VERSION: Final = 2
 _PROBLEM_SCHEMA: Final = "fxpartition.problem"
 _PLAN_SCHEMA: Final = "fxpartition.plan"
 _MOST_UNPACKED_BYTES: Final = 1 << 30
+_PIPE_S: Final = 5.0
+"""How long the other end of a pipe may take to come."""
+_POLL_S: Final = 0.05
+_READ_BYTES: Final = 1 << 16
 _SETTINGS: Final = (
     "objective",
     "memory_model",
@@ -49,44 +56,108 @@ def _check_path(path: object) -> None:
 
 
 def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` to `path` by way of a temporary file beside it.
+    """Write `text` to `path`: :func:`write_texts_atomically` with one file."""
+    _check_path(path)
+    write_texts_atomically({path: text})
+
+
+def write_texts_atomically(texts: Mapping[str | os.PathLike[str], str]) -> None:
+    """Write texts to files, by way of temporary files beside them.
+
+    All are complete before the first takes its place.
 
     A symbolic link stays one: the file that it names is replaced. What is neither a file nor a
     folder, such as ``/dev/null`` or a pipe, is written to as it is, never replaced.
 
+    Parameters
+    ----------
+    texts : mapping of path to str
+        In the order in which they take their places.
+
     Raises
     ------
     PartitionError
-        If the folder is missing or not writable; `path` is then as it was.
+        If a folder is missing or not writable; all files are then as they were.
     """
-    _check_path(path)
-    target = Path(path)
+    made: list[tuple[str, Path]] = []
     try:
-        if target.exists() and not (target.is_file() or target.is_dir()):
-            with target.open("w", encoding="utf-8") as stream:
-                stream.write(text)
-            return
-        target = Path(os.path.realpath(target))
-        # The name is left out: with it, a name of the greatest length would not fit.
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".fxpartition.")
-    except (OSError, ValueError) as error:
-        raise PartitionError(f"cannot write {path}: {_why(error)}") from None
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        # mkstemp makes private files; a report is as readable as any new file.
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(temporary).chmod(0o666 & ~umask)
-        Path(temporary).replace(target)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
-        raise PartitionError(f"cannot write {path}: {_why(error)}") from None
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+        for path, text in texts.items():
+            try:
+                _write_beside(Path(path), text, made)
+            except (OSError, ValueError) as error:
+                raise PartitionError(f"cannot write {path}: {_why(error)}") from None
+        try:
+            _put_in_place(made)
+        except KeyboardInterrupt:
+            # Not half of them: what is left takes moments.
+            _put_in_place(made)
+            raise
+        except OSError as error:
+            raise PartitionError(f"cannot write {error.filename2}: {_why(error)}") from None
+    finally:
+        for temporary, _ in made:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _write_beside(path: Path, text: str, made: list[tuple[str, Path]]) -> None:
+    """Write a temporary file; `made` gets its name before it exists, and its place."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    data = text.encode("utf-8")
+    # Not by its real path: that of a pipe of /dev/stdout is none.
+    if path.exists() and not path.is_file():
+        with _opened_special(path) as stream:
+            stream.write(data)
+        return
+    target = real_path(path)
+    # The name is left out: with it, a name of the greatest length would not fit.
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".fxpartition.")
+    made.append((temporary, target))
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    # mkstemp makes private files; a report is as readable as any new file.
+    umask = os.umask(0)
+    os.umask(umask)
+    Path(temporary).chmod(0o666 & ~umask)
+
+
+def _put_in_place(made: list[tuple[str, Path]]) -> None:
+    for temporary, target in made:
+        if os.path.lexists(temporary):
+            Path(temporary).replace(target)
+
+
+def _opened_special(target: Path) -> IO[bytes]:
+    """Open what is no file for writing; nobody may ever read a named pipe."""
+    deadline_s = time.monotonic() + _PIPE_S
+    while True:
+        try:
+            handle = os.open(target, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO or not target.is_fifo():
+                raise
+            if time.monotonic() > deadline_s:
+                raise OSError(error.errno, "it is a pipe that nobody reads") from None
+            time.sleep(_POLL_S)
+            continue
+        os.set_blocking(handle, True)
+        return os.fdopen(handle, "wb")
+
+
+def real_path(path: str | os.PathLike[str]) -> Path:
+    """Return the file or folder that a path names, through symbolic links.
+
+    Raises
+    ------
+    OSError
+        If they lead in a circle.
+    """
+    real = Path(os.path.realpath(path))
+    if real.is_symlink():
+        raise OSError(errno.ELOOP, "it is a symbolic link that leads to itself")
+    return real
 
 
 def check_folder_writable(folder: str | os.PathLike[str]) -> None:
@@ -169,8 +240,8 @@ def problem_from_json(data: object) -> PartitionProblem:
     PartitionError
         Naming the field that is missing, unknown or of the wrong kind.
     """
-    fields = _document(data, _PROBLEM_SCHEMA)
-    known = ("schema", "version", "graph", "devices", "interconnect", *_SETTINGS)
+    fields = check_schema(data, "the file's content", _PROBLEM_SCHEMA, SCHEMA_VERSION)
+    known = ("graph", "devices", "interconnect", *_SETTINGS)
     _check_fields(fields, required=("graph", "devices"), known=known, where="problem")
     settings: dict[str, Any] = {name: fields[name] for name in _SETTINGS if name in fields}
     objective = settings.get("objective", "bottleneck")
@@ -214,8 +285,8 @@ def plan_from_json(data: object) -> PartitionPlan:
     PartitionError
         Naming the field that is missing, unknown or of the wrong kind.
     """
-    fields = _document(data, _PLAN_SCHEMA)
-    known = ("schema", "version", "device_order", "assignment", "chunks")
+    fields = check_schema(data, "the file's content", _PLAN_SCHEMA, SCHEMA_VERSION)
+    known = ("device_order", "assignment", "chunks")
     _check_fields(fields, required=("device_order", "assignment"), known=known, where="plan")
     order = fields["device_order"]
     if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
@@ -260,18 +331,7 @@ def load_plan(path: str | os.PathLike[str]) -> PartitionPlan:
 
 def read_json(path: str | os.PathLike[str]) -> object:
     """Read a JSON file; PartitionError says in one line why it cannot be read."""
-    text = read_text(path, "a JSON file")
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise PartitionError(
-            f"{path}, line {error.lineno}: not valid JSON ({error.msg}); give a JSON file"
-        ) from None
-    except RecursionError:
-        raise PartitionError(f"{path} is nested too deeply to be a problem or a plan") from None
-    except ValueError:
-        # Python refuses to read numbers of thousands of digits.
-        raise PartitionError(f"{path} holds a number with too many digits; correct it") from None
+    return parse_json(read_text(path, "a JSON file"), str(path))
 
 
 def read_text(path: str | os.PathLike[str], wanted: str) -> str:
@@ -285,6 +345,8 @@ def read_text(path: str | os.PathLike[str], wanted: str) -> str:
         # Some devices, such as /dev/zero, never end.
         if source.is_char_device() or source.is_block_device():
             raise PartitionError(f"{path} is a device, not a file; give {wanted}")
+        if source.is_fifo():
+            return _from_pipe(source, wanted).decode("utf-8")
         if source.suffix == ".gz":
             return _unpacked(source).decode("utf-8")
         return source.read_text(encoding="utf-8")
@@ -294,6 +356,33 @@ def read_text(path: str | os.PathLike[str], wanted: str) -> str:
         raise
     except (OSError, ValueError) as error:
         raise PartitionError(f"cannot read {path}: {_why(error)}; give {wanted}") from None
+
+
+def _from_pipe(source: Path, wanted: str) -> bytes:
+    """Return what comes through a pipe, such as standard input, if anybody writes to it."""
+    handle = os.open(source, os.O_RDONLY | os.O_NONBLOCK)
+    blocks: list[bytes] = []
+    deadline_s = time.monotonic() + _PIPE_S
+    try:
+        while True:
+            try:
+                block = os.read(handle, _READ_BYTES)
+            except BlockingIOError:
+                select.select([handle], [], [])  # someone has it open, and takes its time
+                continue
+            if block:
+                blocks.append(block)
+            elif blocks:
+                return b"".join(blocks)
+            elif time.monotonic() > deadline_s:
+                raise PartitionError(
+                    f"{source} is a pipe to which nobody has written for {_PIPE_S:g} s; give "
+                    f"{wanted}"
+                )
+            else:
+                time.sleep(_POLL_S)
+    finally:
+        os.close(handle)
 
 
 def _unpacked(source: Path) -> bytes:
@@ -310,16 +399,6 @@ def _unpacked(source: Path) -> bytes:
             f"{source} unpacks to more than {_MOST_UNPACKED_BYTES} bytes; unpack it, and give that"
         )
     return data
-
-
-def _document(data: object, schema: str) -> dict[str, Any]:
-    fields = as_object(data, "the file's content")
-    if fields.get("schema") != schema:
-        raise PartitionError(f"schema is {fields.get('schema')!r}; expected {schema!r}")
-    version = fields.get("version")
-    if isinstance(version, bool) or not isinstance(version, int) or version != SCHEMA_VERSION:
-        raise PartitionError(f"version is {version!r}; this release reads {SCHEMA_VERSION}")
-    return fields
 
 
 def _check_fields(

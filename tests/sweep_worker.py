@@ -11,6 +11,8 @@ from experiments.planners.task import PlannerSpec
 from experiments.records import PlannerRow
 from experiments.sweep.worker import JobHandler
 
+_KEPT = []
+
 
 def plan(key, task, planner, limits):
     """Do what the name of the planner says."""
@@ -22,6 +24,13 @@ def plan(key, task, planner, limits):
             while True:
                 held.append(b"x" * 50_000_000)
                 time.sleep(0.01)
+        case "keep":
+            _KEPT.append(b"x" * 300_000_000)
+        case "spike":
+            spike = b"x" * 300_000_000
+            time.sleep(0.5)
+            del spike
+            time.sleep(60)
         case "die":
             os.kill(os.getpid(), signal.SIGKILL)
         case "exit":

@@ -4,7 +4,8 @@ import threading
 
 import pytest
 
-from experiments.pipelines.agreement import Agreement, Launch, RefusedError, first_line
+from experiments.pipelines.agreement import Agreement, RefusedError, first_line
+from experiments.pipelines.launch import Launch
 from solver import PartitionError
 
 TIMEOUT = datetime.timedelta(seconds=20)

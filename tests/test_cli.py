@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -439,6 +440,10 @@ def test_a_model_cannot_end_the_program_or_print_into_an_answer(
         "odd = Odd()\n"
         "def loud():\n    print('made')\n    return Loud(4, 4), (torch.ones(1, 4),)\n"
         "def quits():\n    sys.exit(7)\n"
+        "class Rare(BaseException):\n    pass\n"
+        "class Rarely(torch.nn.Module):\n    def forward(self, x):\n        raise Rare('now')\n"
+        "def rare():\n    raise Rare('now')\n"
+        "def rarely():\n    return Rarely(), (torch.ones(1),)\n"
         "def quits_later():\n    return Quits(), (torch.ones(1),)\n"
         "def stubborn():\n    return Stubborn(), (torch.ones(1),)\n"
     )
@@ -451,6 +456,8 @@ def test_a_model_cannot_end_the_program_or_print_into_an_answer(
         ("quitting_of_test:make", "module quitting_of_test calls sys.exit(0)"),
         ("talkative_of_test:quits", "calls sys.exit(7)"),
         ("talkative_of_test:quits_later", "calls sys.exit(7)"),
+        ("talkative_of_test:rare", "raises Rare (now), which is no Exception"),
+        ("talkative_of_test:rarely", "raises Rare (now), which is no Exception"),
         ("talkative_of_test:stubborn", "ValueError: no"),
         ("talkative_of_test:odd.make", "has no 'odd.make'"),
     ):
@@ -559,3 +566,72 @@ def test_a_schedule_plans_a_pipeline(saved: Path, capsys: pytest.CaptureFixture[
     assert "write one of gpipe, 1f1b" in capsys.readouterr().err
     assert main(["plan", "mlp", "--devices", "2x1GiB", "--optimizer", "sgd"]) == 2
     assert "--memory-model training" in capsys.readouterr().err
+
+
+def test_a_file_that_is_read_is_not_written_over(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = saved.read_bytes()
+    (tmp_path / "link.json").symlink_to(saved)
+    for words in (
+        ["solve", str(saved), "--out", str(saved)],
+        ["solve", str(saved), "--out", str(tmp_path / "link.json")],
+        ["plan", str(saved), "--out", str(saved)],
+        ["export", str(saved), "--out", str(saved)],
+    ):
+        assert main(words) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert "is the file that is read, which would be lost; write another name" in line
+    assert saved.read_bytes() == before
+
+
+def test_a_plan_may_come_through_a_pipe(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["solve", str(saved), "--out", str(tmp_path / "plan.json")]) == 0
+    reading, writing = os.pipe()
+    os.write(writing, (tmp_path / "plan.json").read_bytes())
+    os.close(writing)
+    try:
+        assert main(["score", f"/dev/fd/{reading}", str(saved)]) == 0
+    finally:
+        os.close(reading)
+
+
+def test_a_name_that_is_too_long_is_one_line(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["score", "a" * 300, str(saved)], ["plan", f"{'a' * 300}.json"]):
+        assert main(words) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert "there is no file aaa" in line
+
+
+def test_a_folder_that_was_removed_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["models"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: the current folder cannot be used: ")
+
+
+def test_what_the_system_refuses_is_not_blamed_on_the_answer(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error, says in (
+        (OSError(24, "Too many open files"), "the system refuses to go on: Too many open files"),
+        (OSError(13, "Permission denied", "/x"), "cannot use /x: Permission denied"),
+        (OSError(28, "No space left on device"), "cannot write the answer: No space left"),
+    ):
+
+        def fail(*_: object, error: OSError = error) -> None:
+            raise error
+
+        monkeypatch.setattr("experiments.commands.solve_command.solve_all", fail)
+        assert main(["solve", str(saved)]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert says in line

@@ -346,6 +346,23 @@ def test_groups_and_settings_of_the_problem_are_kept():
     assert len(moves.problem.operators) == len(problem.operators) + 4
 
 
+def test_copies_of_what_the_model_returns_are_not_returned():
+    class Returned(nn.Module):
+        def forward(self, x):
+            count = x.size(0)
+            return x.exp().reshape(count, -1).sin().view(count, -1), count
+
+    captured = traced(Returned(), (torch.randn(2, 3),))
+    late = {"sin", "view"}
+    plan = plan_of(captured, lambda node: int(node.name in late))
+    problem = problem_of(captured, {"d0": None, "d1": None})
+    assert {op.name for op in problem.operators if op.is_output} == {"size", "view"}
+    moves = move_non_tensors(captured, plan, problem)
+    (copy,) = moves.copies["size"]
+    returned = {op.name for op in moves.problem.operators if op.is_output}
+    assert returned == {"size", "view"} and copy not in returned
+
+
 # -- wrong input ---------------------------------------------------------------------------
 
 

@@ -110,6 +110,8 @@ def test_pins():
     assert read_pins(["a=b=gpu", "c=2"]) == {"a=b": ("gpu",), "c": 2}
     with pytest.raises(PartitionError, match="--pin 'a' is given twice; give it once"):
         read_pins(["a=1", "a=2"])
+    with pytest.raises(PartitionError, match=r"^--pin 'a': a stage of 4,301 digits is none"):
+        read_pins(["a=" + "1" * 4301])
 
 
 def test_empty_names_are_no_current_folder():

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from experiments.cli import main
-from experiments.pipelines.agreement import Launch
-from experiments.pipelines.pipeline_job import JobOptions, prepare
+from experiments.pipelines.launch import JobOptions, Launch
+from experiments.pipelines.pipeline_job import prepare
 from experiments.zoo.building import build_model
 from experiments.zoo.models import ZOO
 from fx_bridge.capture import capture

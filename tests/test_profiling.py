@@ -78,7 +78,7 @@ def test_transfers_of_plans_are_relayed_over_the_measured_link():
     ("path", "value", "message"),
     [
         (("schema",), "fxpartition.plan", "this is no fxpartition.profile file"),
-        (("version",), 99, "version is 99, but this program reads 1"),
+        (("version",), 99, "version is 99; this release reads 1"),
         (("model",), 3, "model is 3, not a str"),
         (("training",), 1, "training is 1, not a bool"),
         (("threads",), -1, "threads is -1, not a whole number"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,50 @@ def test_a_report_stays_whole_when_the_disk_fails(
     with pytest.raises(PartitionError, match="No space left on device"):
         write_report(solved_study(("d", "e", "f")), tmp_path)
     assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_no_file_of_a_report_is_replaced_when_the_disk_is_full_for_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    write_report(solved_study(), tmp_path)
+    before = files_of(tmp_path)
+    written: list[int] = []
+    sync = os.fsync
+
+    def full(handle: int) -> None:
+        written.append(handle)
+        if len(written) > after:
+            raise OSError(28, "No space left on device")
+        sync(handle)
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(PartitionError, match="No space left on device"):
+        write_report(study(row("auto", 2, bound=2)), tmp_path)
+    assert len(written) == after + 1
+    assert files_of(tmp_path) == before
+
+
+def test_a_report_that_is_interrupted_while_it_is_put_in_place_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = tmp_path / "new"
+    write_report(study(row("auto", 2, bound=2)), new)
+    old = tmp_path / "old"
+    write_report(solved_study(), old)
+    replace = Path.replace
+    turns: list[Path] = []
+
+    def interrupted(path: Path, target: Path) -> Path:
+        turns.append(target)
+        if len(turns) == 2:
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(study(row("auto", 2, bound=2)), old)
+    assert {**files_of(old), **files_of(new)} == files_of(old)
 
 
 def test_other_files_in_the_folder_stay(tmp_path: Path) -> None:

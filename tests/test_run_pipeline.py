@@ -128,6 +128,31 @@ def test_no_process_outlives_torchrun(mlp):
     assert lines and all("torchrun, which started it, is gone" in line for line in lines)
 
 
+@pytest.mark.parametrize("later_s", [0.0, 2.0])
+def test_no_process_outlives_torchrun_that_is_killed_while_they_start(mlp, later_s):
+    """Before they import torch, and while they do, or wait for each other."""
+    launcher = start(*WORDS, "--timeout", "600", "--steps", "100000000", cwd=mlp)
+    found = {}
+    try:
+        while set(found) != {0, 1}:
+            assert launcher.poll() is None
+            time.sleep(0.02)
+            found = workers(launcher.pid)
+        time.sleep(later_s)
+        os.kill(launcher.pid, signal.SIGKILL)
+        end = time.monotonic() + _GONE_S
+        while any(map(is_running, found.values())) and time.monotonic() < end:
+            time.sleep(0.05)
+        left = [rank for rank, process in found.items() if is_running(process)]
+        assert not left, f"{left} still run"
+    finally:
+        for process in (launcher.pid, *found.values()):
+            if is_running(process):
+                os.kill(process, signal.SIGKILL)
+    _, said = launcher.communicate(timeout=_GONE_S)
+    assert errors(said)
+
+
 @pytest.mark.nightly
 def test_a_process_that_does_not_answer_ends_the_run(mlp):
     launcher = start(*WORDS, "--steps", "100000000", "--timeout", "5", cwd=mlp)

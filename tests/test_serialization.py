@@ -8,6 +8,8 @@ import stat
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -365,7 +367,7 @@ def test_a_failure_while_writing_leaves_the_old_file_whole(
 def test_text_that_cannot_be_encoded_leaves_the_old_file_whole(tmp_path):
     file = tmp_path / "plan.json"
     file.write_text("old", encoding="utf-8")
-    with pytest.raises(UnicodeEncodeError):
+    with raises("cannot write", "surrogates not allowed"):
         write_text_atomically(file, "\ud800")
     assert file.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [file]
@@ -417,10 +419,13 @@ def test_a_device_is_not_read():
         read_json(os.devnull)
 
 
-@pytest.mark.parametrize("version", [True, 1.0])
+@pytest.mark.parametrize("version", [2.0, True, 1.0, "2", "1", [2], None])
 def test_a_version_is_a_whole_number(version):
-    with raises(f"version is {version}"):
+    """2.0 is equal to 2, but no release writes it."""
+    with raises(f"version is {version!r}; this release reads 2"):
         problem_from_json({**problem_to_json(PROBLEM), "version": version})
+    with raises(f"version is {version!r}; this release reads 2"):
+        plan_from_json({**plan_to_json(PLAN), "version": version})
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
@@ -432,6 +437,49 @@ def test_what_is_not_a_file_is_written_to_and_not_replaced(tmp_path):
     write_text_atomically(pipe, "text")
     assert reader.communicate(timeout=60)[0] == "text"
     assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("name", ["loop", "other"])
+def test_a_symbolic_link_to_itself_is_one_line(tmp_path, name):
+    (tmp_path / "loop").symlink_to("other")
+    (tmp_path / "other").symlink_to("loop")
+    with raises("cannot write", name, "a symbolic link that leads to itself"):
+        write_text_atomically(tmp_path / name, "text")
+    with raises("cannot read", name):
+        read_json(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["loop", "other"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_a_pipe_without_another_end_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(serialization, "_PIPE_S", 0.2)
+    os.mkfifo(tmp_path / "pipe")
+    with raises("pipe is a pipe to which nobody has written", "give a JSON file"):
+        read_json(tmp_path / "pipe")
+    with raises("cannot write", "it is a pipe that nobody reads"):
+        write_text_atomically(tmp_path / "pipe", "text")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_a_pipe_is_read_to_its_end_however_slow_its_writer_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(serialization, "_PIPE_S", 10.0)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write():
+        with pipe.open("w") as stream:
+            monkeypatch.setattr(serialization, "_PIPE_S", 0.0)
+            for text in ('{"a": ', '"' + "x" * 200_000, '"}'):
+                time.sleep(0.1)
+                stream.write(text)
+                stream.flush()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert read_json(pipe) == {"a": "x" * 200_000}
+    finally:
+        writer.join()
 
 
 def test_a_symbolic_link_stays_one(tmp_path):

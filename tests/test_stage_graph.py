@@ -385,7 +385,7 @@ def _changed(data, path, value):
     ("path", "value", "message"),
     [
         (("schema",), "fxpartition.plan", "schema is 'fxpartition.plan'; expected"),
-        (("version",), 7, "version is 7; expected 1"),
+        (("version",), 7, "version is 7; this release reads 1"),
         (("stages",), KeyError, "stages is missing"),
         (("stages",), 3, "stages is not a list"),
         (("extra",), 3, "'extra' is unknown; the fields are stages, values"),

@@ -2,6 +2,7 @@
 
 import json
 import random
+import resource
 import subprocess
 import sys
 
@@ -133,6 +134,22 @@ def test_what_was_there_is_replaced_or_stays(tmp_path):
     path.unlink()
     with pytest.raises(PartitionError, match=r"there is no file .*stage_1\.pt2"):
         load_stage_program(tmp_path, programs.stages[1])
+
+
+def test_a_full_disk_is_one_line_and_leaves_what_was_there(tmp_path):
+    """Torch's own writer of files would end the process."""
+    captured = capture(Net(1), TOKENS)
+    split = split_by_plan(captured, cut(captured, 4))
+    save_stage_programs(split, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, limits[1]))
+    try:
+        with pytest.raises(PartitionError, match=r"cannot write to the folder .*: File too large"):
+            save_stage_programs(split, tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_wrong_inputs_and_folders_are_refused(tmp_path):

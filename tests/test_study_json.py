@@ -106,7 +106,7 @@ def test_errors_that_are_not_finite_are_valid_json(tmp_path: Path) -> None:
 
 WRONG = [
     (("schema",), "fxpartition.plan", "schema is 'fxpartition.plan'"),
-    (("version",), 2, "version is 2; expected 1"),
+    (("version",), 2, "version is 2; this release reads 1"),
     (("limits",), None, "limits is not an object"),
     (("limits", "seed"), -1, "limits: seed is -1"),
     (("wall_time_s",), "long", "wall_time_s is 'long'; write a number"),

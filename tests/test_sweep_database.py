@@ -1,10 +1,13 @@
 import contextlib
+import fcntl
 import sqlite3
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from experiments.sweep import database
 from experiments.sweep.database import (
     APPLICATION_ID,
     SCHEMA_VERSION,
@@ -148,3 +151,66 @@ def test_a_second_writer_is_refused_until_the_first_is_gone_however_it_went(tmp_
         with raises(path, "another sweep is writing to"), one_writer(path):
             pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_was_removed_while_it_was_taken_is_taken_again(tmp_path, monkeypatch):
+    """Its holder removes the file at the end: after it was opened here, before it was locked."""
+    path = tmp_path / "a.sqlite"
+    lock = fcntl.flock
+    turns = []
+
+    def late(stream, how):
+        if not turns:
+            (tmp_path / "a.sqlite.lock").unlink()
+        turns.append(how)
+        lock(stream, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    with one_writer(path):
+        assert len(turns) == 2
+        with raises(path, "another sweep is writing to"), one_writer(path):
+            pass
+
+
+LOCKED = """
+import sqlite3, sys, time
+database = sqlite3.connect(sys.argv[1], isolation_level=None)
+database.execute("BEGIN EXCLUSIVE")
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def locked(tmp_path):
+    """A file of a sweep, and a process that has it locked."""
+    path = tmp_path / "a.sqlite"
+    connect(path, create=True).close()
+    with subprocess.Popen(
+        [sys.executable, "-c", LOCKED, str(path)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout.readline() == "held\n"
+        yield path, holder
+        holder.kill()
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="Linux says who has a lock")
+def test_who_waits_for_a_locked_file_says_for_whom_and_gives_up(locked, monkeypatch, capsys):
+    path, holder = locked
+    monkeypatch.setattr(database, "_WAIT_S", 0.5)
+    monkeypatch.setattr(database, "_SILENT_S", 0.1)
+    assert database.lock_holders(path) == [holder.pid]
+    for create in (True, False):
+        with raises(path, "database is locked; free the file"):
+            connect(path, create=create)
+        assert capsys.readouterr().err == (
+            f"note: {path} is locked by process {holder.pid}; waiting for 0.5 s at most\n"
+        )
+
+
+def test_a_locked_file_is_written_to_as_soon_as_it_is_free(locked, monkeypatch, capsys):
+    path, holder = locked
+    monkeypatch.setattr(database, "_SILENT_S", 0.1)
+    monkeypatch.setattr(database, "say", lambda _: holder.kill())
+    with contextlib.closing(connect(path, create=True)) as opened, transaction(opened):
+        opened.execute("INSERT INTO models (key, name) VALUES ('k', 'n')")

@@ -106,6 +106,24 @@ def test_a_process_that_has_built_a_model_takes_no_job_without_one(worker):
     assert pid_of(worker) != pid
 
 
+def test_a_process_that_keeps_much_memory_is_replaced(worker):
+    worker.run(job("greedy"))
+    pid = pid_of(worker)
+    assert "row" in worker.run(job("keep", memory_bytes=4000 * MiB))
+    # Less than an eighth of what a cell may use stays.
+    assert pid_of(worker) == pid
+    assert "row" in worker.run(job("keep", memory_bytes=2000 * MiB))
+    assert worker._process is None
+    worker.run(job("greedy"))
+    assert pid_of(worker) != pid
+
+
+def test_the_peak_of_a_process_that_ended_is_its_largest_memory_not_its_last(worker):
+    ended = worker.run(job("spike", seconds=3))["ended"]
+    assert ended["status"] == "timed out"
+    assert ended["peak_rss_bytes"] > 300_000_000
+
+
 def test_a_worker_that_cannot_start_is_one_line():
     worker = LimitedWorker("no_such_module", threading.Event())
     with pytest.raises(PartitionError, match=r"no worker can be started: .*no_such_module"):

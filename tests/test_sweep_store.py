@@ -95,6 +95,12 @@ def test_a_cell_that_is_done_again_takes_the_place_of_the_first(path):
     assert study.wall_time_s == 2.0
 
 
+def test_a_model_keeps_its_record_when_more_cases_of_it_are_added(path):
+    with open_store(path) as store:
+        store.add_cases("m1", None, [PreparedCase("c3", CASE, DIGEST)], {})
+    assert load_study(path).models[0] == ModelRecord(NASTY[0], operators=4)
+
+
 def test_a_case_that_is_prepared_again_gets_its_problem(path):
     with open_store(path) as store:
         store.add_cases("m2", None, [PreparedCase("c2", OTHER, DIGEST)], {})

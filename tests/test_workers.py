@@ -95,6 +95,58 @@ with WorkerGroup("echo_worker", 2, time_limit_s=60) as group:
     assert wait_until_gone(pids)
 
 
+@pytest.mark.parametrize("later_s", [0.0, 1.0])
+def test_a_group_that_is_killed_while_it_starts_leaves_no_process_and_no_file(tmp_path, later_s):
+    code = """
+import time
+from experiments.pipelines.pipeline_group import PipelineGroup
+from experiments.pipelines.workers import WorkerGroup
+entered = WorkerGroup.__enter__
+def enter(group):
+    entered(group)
+    print(*(process.pid for process in group._processes), flush=True)
+    return group
+WorkerGroup.__enter__ = enter
+with PipelineGroup(2):
+    time.sleep(60)
+"""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "TMPDIR": str(tmp_path),
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        time.sleep(later_s)
+        parent.send_signal(signal.SIGKILL)
+    assert wait_until_gone(pids)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_group_that_is_killed_at_work_leaves_no_file(tmp_path):
+    code = """
+import time
+from experiments.pipelines.pipeline_group import PipelineGroup
+with PipelineGroup(2) as group:
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "TMPDIR": str(tmp_path),
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
+        assert parent.stdout.readline() == "ready\n"
+        parent.send_signal(signal.SIGKILL)
+    assert not list(tmp_path.iterdir())
+
+
 def test_last_words_are_those_of_the_last_job():
     process = WorkerProcess("echo_worker")
     try:

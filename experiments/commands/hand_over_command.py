@@ -78,7 +78,7 @@ def hand_over(
         )
     plan = load_plan(plan_file)
     if to != "programs":
-        check_writable(out)
+        check_writable(out, plan_file, model)
 
     from fx_bridge.files.stage_programs import save_stage_programs
     from fx_bridge.modules.hand_over import device_map, split_spec

@@ -126,8 +126,17 @@ def read_pins(entries: Sequence[str] | None) -> dict[str, Pin]:
             )
         if name in pins:
             raise PartitionError(f"--pin {name!r} is given twice; give it once")
-        pins[name] = int(where) if where.isdecimal() else tuple(where.split(","))
+        pins[name] = _stage(name, where) if where.isdecimal() else tuple(where.split(","))
     return pins
+
+
+def _stage(name: str, digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError:  # thousands of digits
+        raise PartitionError(
+            f"--pin {name!r}: a stage of {len(digits):,} digits is none; write a number such as 3"
+        ) from None
 
 
 def _read_devices(entries: Sequence[str] | None) -> DeviceSet | None:

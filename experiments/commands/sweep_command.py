@@ -83,7 +83,7 @@ def sweep(
 
     if cluster is not None and jobs is not None:
         raise PartitionError("--jobs is for this machine; leave it out with --cluster")
-    check_writable(out)
+    check_writable(out, file)
     settings = read_sweep(Path(file), [command_line_model(text) for text in model or ()])
 
     from experiments.sweep.executors import cluster_runner, local_runner

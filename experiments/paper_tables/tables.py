@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from solver import PartitionError
+from solver.json_fields import parse_json
 from solver.quantities import printable
 
 _ROW: Final = re.compile(r"^\|(.*)\|$")
@@ -48,7 +49,7 @@ class PaperTable:
     def from_json(cls, text: str) -> PaperTable:
         """Read what :meth:`to_json` wrote; PartitionError if it is something else."""
         try:
-            data = json.loads(text)
+            data = parse_json(text, "the table")
             rows = tuple(tuple(map(str, row)) for row in data["rows"])
             return cls(tuple(map(str, data["header"])), rows, frozenset(data["clock"]))
         except (ValueError, KeyError, TypeError, AssertionError):

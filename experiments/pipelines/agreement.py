@@ -11,15 +11,12 @@ import contextlib
 import datetime
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch.distributed.rendezvous import rendezvous
 
+from experiments.pipelines.launch import Launch
 from solver import PartitionError
-
-_WANTED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 class RefusedError(Exception):
@@ -34,47 +31,6 @@ class RefusedError(Exception):
     def __init__(self, said: tuple[str, ...]) -> None:
         super().__init__(*said)
         self.said = said
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """What torchrun tells a process.
-
-    Attributes
-    ----------
-    rank, world_size : int
-        Of all processes.
-    local_rank, local_world_size : int
-        Of those on this host.
-    """
-
-    rank: int
-    world_size: int
-    local_rank: int
-    local_world_size: int
-
-    @classmethod
-    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Launch:
-        """Read what torchrun wrote.
-
-        Raises
-        ------
-        PartitionError
-            If it did not start this process.
-        """
-        missing = [name for name in _WANTED if not environment.get(name)]
-        if missing:
-            raise PartitionError(
-                f"this process was not started by torchrun ({missing[0]} is not set); write "
-                "torchrun --nproc_per_node=2 -m experiments.run_pipeline plan.json MODEL …, with "
-                "as many processes as the plan has devices"
-            )
-        try:
-            return cls(*(int(environment[name]) for name in _WANTED[:4]))
-        except ValueError as error:
-            raise PartitionError(
-                f"torchrun's environment is damaged: {error}; start by torchrun"
-            ) from None
 
 
 class Agreement:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
@@ -76,13 +74,14 @@ class PipelineGroup:
     def __enter__(self) -> PipelineGroup:
         _check_memory(self.count)
         with contextlib.ExitStack() as stack:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fxpartition."))
             stack.enter_context(self._workers)
+            tasks = ["open"] + ["wait"] * (self.count - 1)
+            opened = self._workers.ask([{"task": task} for task in tasks])
             job = {
                 "task": "join",
                 "world": self.count,
                 "threads": self.threads,
-                "store": str(Path(folder).resolve() / "store"),
+                "port": opened[0]["port"],
             }
             answers = self._workers.ask([{**job, "rank": rank} for rank in range(self.count)])
             # All went well: what was entered stays so until this context ends.

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from experiments.pipelines.agreement import Launch
+from experiments.pipelines.launch import JobOptions, Launch
 from experiments.pipelines.weightless import build_weightless
 from experiments.zoo.building import ModelSpec, build_model, capture_model
 from experiments.zoo.models import resolve_model
@@ -24,52 +24,8 @@ from fx_bridge.splitting import split_by_plan
 from solver import PartitionError, PartitionPlan, load_plan
 from solver.checks import check_choice
 from solver.quantities import counted
-from solver.training import Schedule
 
 OPTIMIZERS: Final[tuple[str, ...]] = ("adamw", "sgd")
-
-
-@dataclass(frozen=True, slots=True)
-class JobOptions:
-    """What the command line says.
-
-    Attributes
-    ----------
-    plan_file, model : str
-    weights : str or None
-        Folder of stage files; None makes the model with its random weights in every process.
-    schedule : str
-    microbatches : int or None
-        None for as many as there are devices.
-    steps : int
-    train : bool
-    optimizer : str
-    learning_rate : float
-    tied_weights : str
-    device : str or None
-        Instead of those of the plan: ``"cpu"``, or ``"cuda"`` for the device of the number of
-        the process on its host.
-    timeout_s : float
-        Longest wait for another process.
-    check : bool
-        Compare with a single process.
-    as_json : bool
-    """
-
-    plan_file: str
-    model: str
-    weights: str | None = None
-    schedule: Schedule = "1f1b"
-    microbatches: int | None = None
-    steps: int = 5
-    train: bool = False
-    optimizer: str = "adamw"
-    learning_rate: float = 1e-3
-    tied_weights: Literal["colocate", "sum"] = "colocate"
-    device: str | None = None
-    timeout_s: float = 600.0
-    check: bool = False
-    as_json: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from experiments.pipelines.pipeline_job import Job, JobOptions
+from experiments.pipelines.launch import JobOptions
+from experiments.pipelines.pipeline_job import Job
 from experiments.pipelines.rank_watch import RankWatch
 from fx_bridge.files.rank_weights import load_model_weights
 from fx_bridge.pipeline import build_pipeline_stage

@@ -9,11 +9,11 @@ from __future__ import annotations
 import gc
 import platform
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import distributed
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from experiments.pipelines.link_timing import ping_pong
 from experiments.pipelines.workers import serve
@@ -24,6 +24,8 @@ from fx_bridge.costing.timing import measure_operators
 from fx_bridge.costing.workspaces import measure_workspaces
 from solver.serialization import plan_from_json
 
+_HOST: Final = "127.0.0.1"
+
 
 class Worker:
     """The state of a process between jobs."""
@@ -32,10 +34,13 @@ class Worker:
         self._rank = 0
         self._captured: dict[str, CapturedGraph] = {}
         self._groups: dict[int, distributed.ProcessGroup] = {}
+        self._store: TCPStore | None = None
 
     def handle(self, job: dict[str, Any]) -> Mapping[str, Any]:
         """Do one job."""
         jobs: dict[str, Callable[..., dict[str, Any]]] = {
+            "open": self.open,
+            "wait": dict,
             "join": self.join,
             "link": self.link,
             "measure": self.measure,
@@ -43,13 +48,17 @@ class Worker:
         }
         return jobs[job.pop("task")](**job)
 
-    def join(self, *, rank: int, world: int, store: str, threads: int) -> dict[str, Any]:
+    def open(self) -> dict[str, Any]:
+        """Keep the store by which the processes find each other: no file outlives them."""
+        self._store = TCPStore(_HOST, 0, is_master=True, wait_for_workers=False)
+        return {"port": self._store.port}
+
+    def join(self, *, rank: int, world: int, port: int, threads: int) -> dict[str, Any]:
         """Join the process group."""
         torch.set_num_threads(threads)
         self._rank = rank
-        distributed.init_process_group(
-            "gloo", init_method=Path(store).as_uri(), rank=rank, world_size=world
-        )
+        store = self._store or TCPStore(_HOST, port, is_master=False)
+        distributed.init_process_group("gloo", store=store, rank=rank, world_size=world)
         # Every process takes part in the making of every group.
         for count in range(1, world + 1):
             self._groups[count] = distributed.new_group(list(range(count)))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from experiments.pipelines.link_timing import fit_link
 from experiments.pipelines.pipeline_group import PipelineGroup
 from solver import Interconnect, Link, PartitionError
+from solver.json_fields import check_schema
 from solver.serialization import read_json, write_text_atomically
 
 if TYPE_CHECKING:
@@ -166,11 +167,10 @@ class Profile:
         """
         if not isinstance(data, dict) or data.get("schema") != SCHEMA:
             raise PartitionError(f"this is no {SCHEMA} file; {_WRONG}")
-        if data.get("version") != SCHEMA_VERSION:
-            raise PartitionError(
-                f"version is {data.get('version')!r}, but this program reads {SCHEMA_VERSION}; "
-                f"{_WRONG}"
-            )
+        try:
+            check_schema(data, "the content", SCHEMA, SCHEMA_VERSION)
+        except PartitionError as error:
+            raise PartitionError(f"{error}; {_WRONG}") from None
         for name in ("threads", "processes", "repeats", "forward_permille", "backward_permille"):
             _natural(data.get(name), name)
         for name, kind in (("model", str), ("graph_digest", str), ("training", bool)):

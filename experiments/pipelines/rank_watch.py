@@ -25,6 +25,8 @@ _ANSWER_S: Final = 2.0
 class RankWatch:
     """Ends this process when it is told to stop, or when the one that started it is gone.
 
+    Made before anything slow: whoever is the parent then is the one to watch.
+
     Parameters
     ----------
     rank : int
@@ -35,12 +37,13 @@ class RankWatch:
     ----------
     doing : str
         What the process is at, for the message: such as ``"step 3"``.
+    is_first : callable
     """
 
     def __init__(self, rank: int, is_first: Callable[[], bool]) -> None:
-        self.doing = "starting"
+        self.doing = "its start"
+        self.is_first = is_first
         self._rank = rank
-        self._is_first = is_first
         self._parent = os.getppid()
         self._once = threading.Lock()
 
@@ -67,7 +70,7 @@ class RankWatch:
         """Return whether this process is the first to say something, or cannot find out."""
         answers: list[bool] = []
         # The store that knows is gone with the launcher, and waits long for it to come back.
-        asking = threading.Thread(target=lambda: answers.append(self._is_first()), daemon=True)
+        asking = threading.Thread(target=lambda: answers.append(self.is_first()), daemon=True)
         asking.start()
         asking.join(_ANSWER_S)
         return answers[0] if answers else True

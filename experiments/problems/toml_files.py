@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from solver import PartitionError
+from solver.json_fields import check_nesting
 from solver.serialization import read_text
 
 
@@ -29,11 +30,14 @@ def read_toml(path: Path, wanted: str) -> dict[str, Any]:
 
     text = read_text(path, "a TOML file")
     try:
-        return tomllib.loads(text)
+        table = tomllib.loads(text)
     except RecursionError:
         raise PartitionError(f"{path} is nested too deeply to be {wanted}") from None
     except ValueError as error:  # not TOML, or a number of thousands of digits
         raise PartitionError(f"{path}: not valid TOML ({error}); correct it") from None
+    # Dotted names nest without a level of the parser.
+    check_nesting(table, str(path))
+    return table
 
 
 def table_fields(value: object, known: Sequence[str], where: str) -> dict[str, Any]:

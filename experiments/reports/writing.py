@@ -18,7 +18,7 @@ from solver.serialization import (
     check_folder_writable,
     plan_to_json,
     problem_to_json,
-    write_text_atomically,
+    write_texts_atomically,
 )
 
 
@@ -49,9 +49,10 @@ def _make(folder: Path) -> None:
 def write_report(study: Study, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Write ``report.html``, ``report.md`` and ``results.json``, and the files that they name.
 
-    Those are ``problems/*.json``, ``plans/*.json`` and ``traces/*.json``. All texts are complete
-    before the first file is touched, each file is replaced at once, and the pages come last, so
-    that they never name a file that is not there. Other files in the folder stay.
+    Those are ``problems/*.json``, ``plans/*.json`` and ``traces/*.json``. All files are complete,
+    beside those that they replace, before the first takes its place: a full disk leaves the old
+    report whole. The pages come last, so that they never name a file that is not there. Other
+    files in the folder stay.
 
     Returns
     -------
@@ -67,8 +68,7 @@ def write_report(study: Study, path: str | os.PathLike[str]) -> tuple[Path, ...]
     folder = prepare_folder(path)
     for parent in dict.fromkeys((folder / name).parent for name in texts):
         _make(parent)
-    for name, text in texts.items():
-        write_text_atomically(folder / name, text)
+    write_texts_atomically({folder / name: text for name, text in texts.items()})
     return tuple(folder / name for name in texts if "/" not in name)
 
 

@@ -9,19 +9,23 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
+from experiments.output import say
 from solver import PartitionError
-from solver.serialization import check_folder_writable
+from solver.serialization import check_folder_writable, real_path
 
 APPLICATION_ID: Final = 0x66787077
 """``fxpw`` in ASCII: in the header, it says whose file it is."""
 SCHEMA_VERSION: Final = 1
 _MAGIC: Final = b"SQLite format 3\0"
-_WAIT_S: Final = 300.0
+_WAIT_S: Final = 60.0
 """How long a sweep waits for a report that reads, which takes seconds."""
+_SILENT_S: Final = 1.0
+_PRIMARY_CODE: Final = 0xFF
 
 _SCHEMA: Final = f"""
 BEGIN;
@@ -82,6 +86,58 @@ COMMIT;
 """
 
 
+class _PatientConnection(sqlite3.Connection):
+    """Waits for other programs that have the file locked, and says so."""
+
+    path = Path()
+
+    def execute(self, *words: Any) -> sqlite3.Cursor:
+        """Run a statement."""
+        return self._when_free(lambda: super(_PatientConnection, self).execute(*words))
+
+    def executescript(self, script: str) -> sqlite3.Cursor:
+        """Run statements that are one transaction."""
+
+        def run() -> sqlite3.Cursor:
+            if self.in_transaction:
+                self.rollback()
+            return super(_PatientConnection, self).executescript(script)
+
+        return self._when_free(run)
+
+    def _when_free(self, run: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
+        deadline_s = time.monotonic() + _WAIT_S
+        told_so = False
+        while True:
+            try:
+                # SQLite itself waits for a second.
+                return run()
+            except sqlite3.OperationalError as error:
+                is_busy = error.sqlite_errorcode & _PRIMARY_CODE == sqlite3.SQLITE_BUSY
+                if not is_busy or time.monotonic() > deadline_s:
+                    raise
+            if not told_so:
+                holders = ", ".join(f"process {number}" for number in lock_holders(self.path))
+                say(
+                    f"note: {self.path} is locked by {holders or 'another program'}; waiting for "
+                    f"{_WAIT_S:g} s at most"
+                )
+                told_so = True
+
+
+def lock_holders(path: Path) -> list[int]:
+    """Return the other processes that have locked a file, as far as the system says."""
+    found: set[int] = set()
+    with contextlib.suppress(OSError, ValueError):
+        number = path.stat().st_ino
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            # Such as: 1: POSIX  ADVISORY  WRITE 4242 00:2f:1234 0 EOF
+            *_, process, place, _, _ = line.split()
+            if place.rpartition(":")[2] == str(number):
+                found.add(int(process))
+    return sorted(found - {os.getpid(), -1})
+
+
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     """Open the file of a sweep; every statement outside of a transaction is one of its own.
 
@@ -102,8 +158,10 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
         f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
         uri=True,
         isolation_level=None,
-        timeout=_WAIT_S,
+        timeout=_SILENT_S,
+        factory=_PatientConnection,
     )
+    connection.path = path
     try:
         with told(path):
             for pragma in ("trusted_schema = OFF", "foreign_keys = ON", "synchronous = FULL"):
@@ -123,7 +181,9 @@ def told(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise PartitionError(f"{path}: {error}; free the file, or give another") from None
+        raise PartitionError(
+            f"{path}: {error}; free the file and its disk, or give another"
+        ) from None
     except UnicodeDecodeError:
         # Names in the file, which SQLite quotes in what it says is wrong.
         raise PartitionError(f"{path} is damaged: it holds no text; give another") from None
@@ -188,6 +248,7 @@ def check_file(path: Path, *, create: bool) -> bool:
     try:
         if path.is_dir():
             raise PartitionError(f"{path} is a folder; give {wanted}")
+        real_path(path)
         if not path.exists():
             if not create:
                 raise PartitionError(f"there is no file {path}; give {wanted}")

@@ -8,6 +8,7 @@ import zlib
 from typing import Any, Final
 
 from solver import PartitionError
+from solver.json_fields import parse_json
 
 _LEVEL: Final = 6
 _MOST_BYTES: Final = 1 << 30
@@ -26,8 +27,8 @@ def unpack(packed: bytes, what: str) -> Any:
         text = unpacking.decompress(packed, _MOST_BYTES)
         if not unpacking.eof:
             raise ValueError("cut off, or too long")
-        return json.loads(text)
-    except (zlib.error, ValueError, RecursionError, TypeError) as error:
+        return parse_json(text, what)
+    except (zlib.error, ValueError, TypeError) as error:
         raise PartitionError(f"{what} cannot be unpacked ({error})") from None
 
 

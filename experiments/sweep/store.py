@@ -17,7 +17,8 @@ from experiments.sweep.database import check_file, connect, one_writer, told, tr
 from experiments.sweep.packing import pack, unpack
 from experiments.sweep.rows import record_from_json, row_from_json, row_to_json
 from solver import PartitionError, SolveLimits
-from solver.serialization import problem_from_json
+from solver.json_fields import parse_json
+from solver.serialization import problem_from_json, real_path
 
 FAILURES: Final = ("failed", "timed out", "out of memory", "killed")
 """Statuses of cells for which another run may find something else."""
@@ -55,7 +56,7 @@ def open_store(path: str | os.PathLike[str]) -> Iterator[SweepStore]:
     """
     check_file(Path(path), create=True)
     # Two names of one file have one lock.
-    real = Path(os.path.realpath(path))
+    real = real_path(path)
     with one_writer(real), contextlib.closing(connect(real, create=True)) as database, told(real):
         yield SweepStore(database)
 
@@ -250,7 +251,8 @@ def _study(
 ) -> Study:
     """Build a study from rows of the file, which may be damaged or made up."""
     try:
-        settings, environment = json.loads(sweep[1]), json.loads(sweep[2])
+        settings = parse_json(sweep[1], "settings")
+        environment = parse_json(sweep[2], "environment")
         limits = settings["limits"]
         solve_limits = SolveLimits(
             limits["time_limit_s"],
@@ -261,7 +263,9 @@ def _study(
         pairs = [(str(name), str(value)) for name, value in environment]
         found: dict[str, Case] = {}
         for key, model, device_set, objective, memory_model, digest, reason, packed in cases:
-            name = case_key_from_json((model, device_set, json.loads(objective), memory_model))
+            name = case_key_from_json(
+                (model, device_set, parse_json(objective, "objective"), memory_model)
+            )
             problem = None
             if packed is not None:
                 problem = problem_from_json(unpack(packed, f"problem {digest}"))

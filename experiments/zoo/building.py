@@ -82,6 +82,14 @@ def others_code(what: str) -> Iterator[None]:
             raise PartitionError(
                 f"{what} calls sys.exit({error.code!r}); let it return or raise instead"
             ) from error
+        except (Exception, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:
+            # Nobody who catches exceptions would.
+            raise PartitionError(
+                f"{what} raises {type(error).__name__} ({first_line(error)}), which is no "
+                "Exception; let it raise one instead"
+            ) from error
 
 
 def build_model(spec: ModelSpec) -> LoadedModel:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import functools
 import importlib
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -51,7 +52,7 @@ def resolve_model(text: str) -> ModelSpec | Path:
         return ZOO[text]
     if text.lower().endswith(".json"):
         path = Path(text)
-        if "\0" in text or not path.is_file():
+        if not os.path.isfile(text):  # noqa: PTH113 - false for any name that cannot be
             raise PartitionError(f"there is no file {text}; write the path of a saved problem")
         return path
     if text.lower().endswith(".pt2"):

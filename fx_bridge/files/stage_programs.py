@@ -7,6 +7,7 @@ beside them says which value goes from where to where.
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import os
 import re
@@ -152,6 +153,8 @@ def save_stage_programs(split: fx.GraphModule, folder: str | os.PathLike[str]) -
             for old in list(target.iterdir()):
                 if _OURS.fullmatch(old.name):
                     old.unlink()
+                elif old.name.startswith(_STAGING) and old != staging:
+                    shutil.rmtree(old, ignore_errors=True)  # of a run that was killed
             for stage in stages:
                 (staging / stage.file).replace(target / stage.file)
         finally:
@@ -292,17 +295,23 @@ def _save(
                 "save_stages"
             )
     path = staging / f"stage_{position}.pt2"
+    # Torch's own writer ends the process where a disk is full.
+    archive = io.BytesIO()
     try:
         with quiet():
             program = torch.export.export(stage, examples, strict=False)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                torch.export.save(program, path)
+                torch.export.save(program, archive)
     except Exception as error:
         raise PartitionError(
             f"stage {position} ({call.target}) cannot be exported ({type(error).__name__}: "
             f"{first_line(error)}); split with other stages, or use save_stages"
         ) from error
+    with path.open("wb") as stream:
+        stream.write(archive.getbuffer())
+        stream.flush()
+        os.fsync(stream.fileno())
     return StageProgram(
         name=str(call.target),
         device=stage.meta["device"],
