@@ -5,7 +5,10 @@ This is the one file of ``fx_bridge`` that calls a solver.
 
 from __future__ import annotations
 
+import html
+import itertools
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -15,6 +18,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from fx_bridge.capture import CapturedGraph, capture
+from fx_bridge.capturing.precision import captured_precision, described
 from fx_bridge.colocation import TiedReaders
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec, check_specs
 from fx_bridge.digraph import to_digraph
@@ -46,6 +50,7 @@ from solver import (
     summary,
 )
 from solver.checks import check_choice
+from solver.quantities import counted, format_bytes, format_ns, printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,34 @@ class PartitionResult:
     solved: SolveResult
 
     def __str__(self) -> str:
-        return summary(self.problem, (self.baseline, self.solved))
+        lines = [
+            summary(self.problem, (self.baseline, self.solved)),
+            f"captured by {self.captured.how}",
+        ]
+        if dtypes := captured_precision(self.captured.module):
+            lines[1] += f" under {described(dtypes)}"
+        if self.captured.note:
+            lines[1] += f"; {printable(self.captured.note)}"
+        count, size_bytes = _unread_weights(self.captured)
+        if count:
+            lines.append(
+                f"{counted(count, 'weight')} that no operator reads ({format_bytes(size_bytes)}) "
+                "stay with the model: no device of the plan holds them"
+            )
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the stages in their order, and the printed table."""
+        solved, cells = self.solved, []
+        if solved.plan is not None and solved.evaluation is not None:
+            sizes = Counter(solved.plan.stage_index.values())
+            index = {stage: at for at, stage in enumerate(solved.plan.stages)}
+            for entry in solved.evaluation.stages:
+                operators = counted(sizes[index[entry.stage]], "operator")
+                text = f"{entry.stage.device}: {operators}, {format_ns(entry.compute_ns)}"
+                cells.append(f'<td style="border: 1px solid">{html.escape(text)}</td>')
+        stages = f"<table><tr>{'<td>&rarr;</td>'.join(cells)}</tr></table>" if cells else ""
+        return f"{stages}<pre>{html.escape(str(self))}</pre>"
 
     @property
     def plan(self) -> PartitionPlan:
@@ -101,7 +133,7 @@ class PartitionResult:
 
     def place(
         self,
-        devices: Mapping[str, str | torch.device] | None = None,
+        devices: str | torch.device | Mapping[str, str | torch.device] | None = None,
         *,
         output_device: str | torch.device | None = None,
         tied_weights: TiedWeights | None = None,
@@ -281,6 +313,15 @@ def partition_module(
     baseline = solve(problem, limits, solver="greedy")
     solved = baseline if solver == "greedy" else solve(problem, limits, solver=solver)
     return PartitionResult(captured, problem, baseline, solved)
+
+
+def _unread_weights(captured: CapturedGraph) -> tuple[int, int]:
+    """Return number and bytes of the model's tensors that are in no stage."""
+    held = {id(t) for weight in captured.storage_table.weights.values() for t in weight.tensors}
+    model = captured.source or captured.module
+    tensors = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
+    unread = [tensor for key, tensor in tensors.items() if key not in held]
+    return len(unread), sum(tensor.nbytes for tensor in unread)
 
 
 @dataclass(frozen=True, slots=True)
