@@ -9,6 +9,7 @@ from torch import fx
 from torch.fx.node import map_arg
 
 from fx_bridge.capture import CapturedGraph
+from fx_bridge.capturing.precision import copy_precision
 from fx_bridge.splits.sinking import attribute_at, stage_results
 from solver import PartitionError
 
@@ -90,4 +91,6 @@ def captured_of(split: fx.GraphModule) -> CapturedGraph:
         else:
             made[node] = copied(node, split, made)
     graph.set_codegen(copy.copy(split.graph._codegen))
-    return CapturedGraph(fx.GraphModule(attributes, graph), "graph_module")
+    module = fx.GraphModule(attributes, graph)
+    copy_precision(split, module)
+    return CapturedGraph(module, "graph_module")

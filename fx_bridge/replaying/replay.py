@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from fx_bridge.capturing.precision import captured_precision, precision
 from fx_bridge.replaying.kernel_sizes import SizedFakeTensorMode
 
 
@@ -47,6 +48,7 @@ class Replay(fx.Interpreter):
 
     def __init__(self, module: fx.GraphModule, *, must_run: bool = False) -> None:
         super().__init__(module, garbage_collect_values=False)
+        self._precision = captured_precision(module)
         self.mode = SizedFakeTensorMode(allow_non_fake_inputs=True)
         self.must_run = must_run
         self.values: dict[fx.Node, Any] = {}
@@ -69,6 +71,7 @@ class Replay(fx.Interpreter):
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         """Yield what is entered around the run, outermost first."""
         yield torch.no_grad()
+        yield precision(self._precision)
         yield self.mode
 
     def observe(self, node: fx.Node) -> Any:
