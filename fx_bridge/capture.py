@@ -31,6 +31,7 @@ from fx_bridge.capturing.inputs import (
 )
 from fx_bridge.capturing.messages import describe, failure, first_line, quiet, remedy
 from fx_bridge.capturing.own_backward import lost_hooks, mark_lost, own_backward
+from fx_bridge.capturing.precision import note_precision
 from fx_bridge.capturing.state import unchanged
 from fx_bridge.capturing.tracing import complete, trace
 from solver import PartitionError
@@ -222,6 +223,7 @@ def capture(
         captured = CapturedGraph(module, "graph_module", note, *inputs)
     else:
         captured = _from_module(model, tuple(args), keywords, dynamic_batch, dynamic_shapes)
+    note_precision(captured.module)
     if not captured.operators:
         raise PartitionError(
             f"the graph of {describe(model)} has no operators, so there is nothing to place; "

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from fx_bridge.capturing.inputs import checked_inputs
+from fx_bridge.capturing.precision import autocast_dtypes, types_here
 from fx_bridge.comparing.differences import (
     Comparison,
     compare_gradients,
@@ -102,8 +103,9 @@ def check_equivalence(
         Of the random numbers in both calls.
     gradient_rtol : float, optional
         Largest difference of an element of a gradient, relative to the largest element of all
-        gradients of the reference. None is 16 times the precision of the gradient's dtype, for
-        the reason above; 0.0 is exact, and holds where stages are contiguous in the graph.
+        gradients of the reference. None is 16 times the precision of the gradient's dtype, or of
+        that of autocast where it is on, for the reason above; 0.0 is exact, and holds where
+        stages are contiguous in the graph.
     aliasing : bool
         Also compare which outputs share memory with one another, with inputs and with weights.
         Stages on devices of their own share none.
@@ -141,6 +143,8 @@ def check_equivalence(
         raise PartitionError(
             f"gradient_rtol is {gradient_rtol!r}; write a number that is not negative"
         )
+    if gradient_rtol is None and (lower := autocast_dtypes(types_here()).values()):
+        gradient_rtol = 16 * max(torch.finfo(dtype).eps for dtype in lower)
     given = _Call(model, split, tuple(args), keywords, gradients, seed)
     report = _report(given, gradient_rtol, aliasing)
     if report.equal or not (torch.backends.mha.get_fastpath_enabled() and _has_fast_path(model)):

@@ -5,6 +5,7 @@ This is the one file of ``fx_bridge`` that calls a solver.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from torch import fx, nn
 from torch.export import ExportedProgram
 
 from fx_bridge.capture import CapturedGraph, capture
+from fx_bridge.capturing.precision import captured_precision, described
 from fx_bridge.colocation import TiedReaders
 from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec, check_specs
 from fx_bridge.digraph import to_digraph
@@ -47,6 +49,7 @@ from solver import (
     summary,
 )
 from solver.checks import check_choice
+from solver.quantities import counted, format_bytes, printable
 from solver.summary import result_html
 
 
@@ -73,7 +76,21 @@ class PartitionResult:
     attention: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        return summary(self.problem, (self.baseline, self.solved))
+        lines = [
+            summary(self.problem, (self.baseline, self.solved)),
+            f"captured by {self.captured.how}",
+        ]
+        if dtypes := captured_precision(self.captured.module):
+            lines[1] += f" under {described(dtypes)}"
+        if self.captured.note:
+            lines[1] += f"; {printable(self.captured.note)}"
+        count, size_bytes = _unread_weights(self.captured)
+        if count:
+            lines.append(
+                f"{counted(count, 'weight')} that no operator reads ({format_bytes(size_bytes)}) "
+                "stay with the model: no device of the plan holds them"
+            )
+        return "\n".join(lines)
 
     @property
     def plan(self) -> PartitionPlan:
@@ -106,7 +123,7 @@ class PartitionResult:
 
     def place(
         self,
-        devices: Mapping[str, str | torch.device] | None = None,
+        devices: str | torch.device | Mapping[str, str | torch.device] | None = None,
         *,
         output_device: str | torch.device | None = None,
         tied_weights: TiedWeights | None = None,
@@ -298,6 +315,15 @@ def partition_module(
     solved = baseline if solver == "greedy" else solve(problem, limits, solver=solver)
     assumed = graph.graph["info"]["attention"]
     return PartitionResult(captured, problem, baseline, solved, assumed)
+
+
+def _unread_weights(captured: CapturedGraph) -> tuple[int, int]:
+    """Return number and bytes of the model's tensors that are in no stage."""
+    held = {id(t) for weight in captured.storage_table.weights.values() for t in weight.tensors}
+    model = captured.source or captured.module
+    tensors = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
+    unread = [tensor for key, tensor in tensors.items() if key not in held]
+    return len(unread), sum(tensor.nbytes for tensor in unread)
 
 
 @dataclass(frozen=True, slots=True)

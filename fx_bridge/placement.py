@@ -22,7 +22,7 @@ from fx_bridge.placing.placement_checks import (
     stage_devices,
 )
 from fx_bridge.placing.stage_copies import adopt_copies, copied_stage
-from fx_bridge.splits.fixed_inputs import fix_inputs
+from fx_bridge.splits.checked_model import CheckedModel
 from fx_bridge.splits.name_map import NameMap, shared_tensors
 from fx_bridge.splits.sinking import attribute_at
 from solver import PartitionError, PartitionPlan
@@ -31,7 +31,7 @@ TiedWeights = Literal["sum", "copy"]
 """What becomes of a parameter that stages on several devices read."""
 
 
-class PlacedModel(fx.GraphModule):
+class PlacedModel(CheckedModel):
     """A split whose stages are on their devices; called like the model.
 
     Made by :func:`place`. Its children are the stages, under the names and with the parameter
@@ -118,7 +118,7 @@ class PlacedModel(fx.GraphModule):
 
 def place(
     split: fx.GraphModule,
-    devices: Mapping[str, str | torch.device] | None = None,
+    devices: str | torch.device | Mapping[str, str | torch.device] | None = None,
     *,
     output_device: str | torch.device | None = None,
     tied_weights: TiedWeights = "sum",
@@ -131,11 +131,12 @@ def place(
     ----------
     split : torch.fx.GraphModule
         What :func:`fx_bridge.split_by_plan` or ``result.split()`` returned. Not changed.
-    devices : mapping of str to str or torch.device, optional
-        From names of the plan's devices to devices of torch: ``{"gpu0": "cuda:0"}``. Names
-        that torch knows (``"cpu"``, ``"cuda:1"``, ``"meta"``) stand for themselves unless they
-        are mapped. Several may be mapped to one device. ``"cpu:0"``, ``"cpu:1"``, … are places in
-        host memory between which values are copied as between devices, to rehearse a plan.
+    devices : str, torch.device or mapping of str to these, optional
+        One for all stages, such as ``"cpu"`` to rehearse a plan; or, from names of the plan's
+        devices to devices of torch, ``{"gpu0": "cuda:0"}``. Names that torch knows (``"cpu"``,
+        ``"cuda:1"``, ``"meta"``) stand for themselves unless they are mapped. Several may be
+        mapped to one device. ``"cpu:0"``, ``"cpu:1"``, … are places in host memory between which
+        values are copied as between devices.
     output_device : str or torch.device, optional
         Where results are returned; by default where the model would have them. On the meta
         device, and for a model that was captured there, results stay where they are made.
@@ -317,7 +318,6 @@ def _placed(
             weights=returned,
         ),
     )
-    fix_inputs(result, split.graph)
     result.training = split.training
     result.meta = {
         **split.meta,

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from torch import fx, nn
 
 from fx_bridge.capture import CapturedGraph, check_captured
-from fx_bridge.splits.fixed_inputs import fix_inputs
+from fx_bridge.splits.checked_model import CheckedModel, check_calls
 from fx_bridge.splits.name_map import name_map, shared_tensors
 from fx_bridge.splits.plan_checks import check_splittable
 from fx_bridge.splits.scratch import (
@@ -79,9 +79,11 @@ def split_by_plan(
     its own copy, for ``module.to(device)`` moves a shared parameter for all of its owners. A
     parameter that the graph itself returns is also registered at the root. Parameters that no
     operator reads are left out, and so are the forward hooks with which torch.export checks
-    the shapes of inputs: microbatches have others. Numbers and flags among the inputs are
-    checked, as they decided what was captured: a call with others is refused (but not by deep
-    copies, from which torch.fx leaves out hooks).
+    the shapes of inputs: microbatches have others. What the split itself checks, and so do its
+    deep copies: numbers and flags among the inputs must be those of the capture, which they
+    decided. On the first call with another shape or dtype, or under another
+    ``torch.autocast``, the model is captured once more, and the call is refused unless that
+    gives the same operators with the same numbers (:mod:`fx_bridge.splits.other_calls`).
 
     Examples
     --------
@@ -106,9 +108,10 @@ def split_by_plan(
     check_splittable(captured, plan)
     names = _stage_names(captured.module, len(plan.stages))
     scratch = scratch_graph(captured, plan)
-    split = run_backend(backend, scratch, names)
+    split = CheckedModel(made := run_backend(backend, scratch, names), made.graph, "SplitModel")
     _finish(split, captured.module, plan, scratch, names)
     split.meta["written_inputs"] = _written_inputs(captured)
+    check_calls(split, captured)
     return split
 
 
@@ -150,7 +153,6 @@ def _finish(
     }
     # Recompiles the stages too; nothing else compiles after an edit.
     split.recompile()
-    fix_inputs(split, source.graph)
 
 
 def _written_inputs(captured: CapturedGraph) -> tuple[str, ...]:

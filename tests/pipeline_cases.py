@@ -33,6 +33,8 @@ class Case:
         Of the outputs and the target; without, only forward passes are run.
     same_as_whole_batch : bool
         Gradients are those of the model itself on the whole batch.
+    autocast : bool
+        Capture the model and run the steps under autocast; the model is in float32.
     """
 
     model: Callable[[], nn.Module]
@@ -45,11 +47,16 @@ class Case:
     loss: Callable[[Any, Any], torch.Tensor] | None = functional.mse_loss
     tied_weights: str = "colocate"
     same_as_whole_batch: bool = True
+    autocast: bool = False
+
+    def precision(self) -> torch.autocast:
+        return torch.autocast("cpu", torch.bfloat16, enabled=self.autocast)
 
     def captured(self) -> CapturedGraph:
         torch.manual_seed(0)
         args, kwargs = self.inputs(BATCH)
-        return capture(self.model(), args, kwargs)
+        with self.precision():
+            return capture(self.model(), args, kwargs)
 
     def plan(self, captured: CapturedGraph) -> PartitionPlan:
         names = [node.name for node in captured.operators]
@@ -73,6 +80,18 @@ def chain() -> nn.Module:
     return nn.Sequential(
         nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 6), nn.Linear(6, 4)
     )
+
+
+def mixed() -> nn.Module:
+    """Return float32 layers with a region in another precision, for autocast."""
+    return nn.Sequential(nn.Linear(4, 6), Upcast(), nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4)).to(
+        torch.float32
+    )
+
+
+class Upcast(nn.Module):
+    def forward(self, x):
+        return x.to(torch.float32).softmax(-1).to(x.dtype)
 
 
 class Skips(nn.Module):
@@ -179,6 +198,10 @@ def rows(count):
     return (torch.randn(count, 4),), {}
 
 
+def float32_rows(count):
+    return (torch.randn(count, 4, dtype=torch.float32),), {}
+
+
 def tokens(count):
     return (torch.randint(0, 7, (count, 3)),), {}
 
@@ -212,6 +235,8 @@ CASES = {
     "tied, summed, interleaved": Case(
         Tied, tokens, (0.2, 0.4, 0.7), rounds=2, microbatches=4, tied_weights="sum"
     ),
+    "autocast, 1f1b": Case(mixed, float32_rows, (0.2, 0.6), ranks=3, microbatches=3,
+                           same_as_whole_batch=False, autocast=True),
     "batch norm, gpipe": Case(Norm, rows, (0.5,), schedule="gpipe", same_as_whole_batch=False),
     "batch norm, 1f1b": Case(Norm, rows, (0.3, 0.6), ranks=3, same_as_whole_batch=False),
     "batch norm, interleaved": Case(

@@ -180,7 +180,8 @@ def main(rank: int, world: int, store: str, results: str) -> None:
         if rank >= case.ranks:
             continue
         try:
-            found[name] = run(case, rank, groups[case.ranks])
+            with case.precision():
+                found[name] = run(case, rank, groups[case.ranks])
         except Exception:
             found[name] = {"failure": traceback.format_exc()}
             # The others wait for this rank, so that nothing after this can be trusted.

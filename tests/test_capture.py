@@ -166,7 +166,7 @@ def test_an_exported_program_and_a_saved_one():
         assert captured.module(torch.ones(2, 4)).shape == (2, 4)
         assert torch.equal(captured.args[0], torch.ones(2, 4))
         assert capture(given, (torch.zeros(2, 4),)).args[0].sum() == 0
-        with pytest.raises(PartitionError, match="have the structure"):
+        with pytest.raises(PartitionError, match="too many positional arguments"):
             capture(given, (torch.zeros(2, 4), 3))
 
 
@@ -188,11 +188,11 @@ def test_placeholder_values_follow_the_graph_not_the_order_of_the_call():
     values = placeholder_values(captured, (torch.ones(2),), call)
     flat = fx.Interpreter(captured.module).run(*values, enable_io_processing=False)
     assert torch.equal(flat[0], torch.full((2,), 5.0))
-    with pytest.raises(PartitionError, match="structure"):
+    with pytest.raises(PartitionError, match="missing a required argument: 'scale'"):
         placeholder_values(captured, (torch.ones(2),))
     traced = capture(fx.symbolic_trace(nn.Linear(2, 2)), (torch.ones(1, 2),))
     assert placeholder_values(traced, (), {"input": 7}) == (7,)
-    with pytest.raises(PartitionError, match=r"do not fit .* placeholders are input"):
+    with pytest.raises(PartitionError, match=r"do not fit .* captured with input float32\[1, 2\]"):
         placeholder_values(traced, (1, 2))
 
 
@@ -247,7 +247,7 @@ def test_a_warning_of_torch_is_no_failure():
 def test_inputs_that_do_not_fit_a_graph_with_values_are_refused():
     """Tests the graph of an exported program itself, whose parameters are inputs."""
     program = torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
-    with pytest.raises(PartitionError, match="placeholders are p_weight, p_bias, input"):
+    with pytest.raises(PartitionError, match=r"captured with p_weight .*, p_bias .*, input"):
         capture(program.graph_module, (torch.ones(1, 2),))
     assert capture(program.module(), (torch.ones(1, 2),)).how == "graph_module"
 

@@ -18,6 +18,7 @@ from solver import (
     SolveStatus,
     evaluate,
     load_plan,
+    summary,
 )
 from solver.summary import result_html
 
@@ -288,3 +289,46 @@ def test_a_schedule_plans_a_pipeline() -> None:
             interconnect=Interconnect(charging="host_staged"),
             **settings,
         )
+
+
+class Unread(nn.Module):
+    """Has weights that forward leaves out."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.unread = nn.Linear(64, 128, bias=False)
+        self.note = None
+
+    def forward(self, x):
+        self.note = "seen"
+        return self.second(self.first(x))
+
+
+def test_printing_says_how_it_was_captured_and_what_no_device_holds():
+    result = partition_module(
+        Unread(), (torch.ones(2, 64),), devices=[Device(name, 20 * KiB) for name in ("<a>", "b")]
+    )
+    *table, how, unread = str(result).splitlines()
+    assert "\n".join(table) == summary(result.problem, (result.baseline, result.solved))
+    assert how == f"captured by export; {result.captured.note}" and "note" in how
+    assert unread.startswith("1 weight that no operator reads (32.77 kB)"), unread
+    # They are in no stage, and so on no device.
+    held = sum(p.nbytes for p in result.place("cpu").parameters())
+    assert held == 2 * (64 * 64 + 64) * 4
+    assert sum(p.nbytes for p in Unread().parameters()) == held + 64 * 128 * 4
+    page = result._repr_html_()
+    assert "&lt;a&gt;: 1 operator, " in page and "<a>" not in page
+    assert page.count("&rarr;") == 1 and "captured by export" in page
+
+
+def test_a_plan_is_rehearsed_on_one_device():
+    model = Unread()
+    devices = [Device(name, 20 * KiB) for name in ("gpu0", "gpu1", "idle")]
+    result = partition_module(model, (x := torch.randn(2, 64),), devices=devices)
+    for where in ("cpu", torch.device("cpu")):
+        placed = result.place(where)
+        assert {*placed.devices.values()} == {torch.device("cpu")} and len(placed.devices) == 2
+        assert torch.equal(placed(x), model(x))
+    with pytest.raises(PartitionError, match="'cuda:99', which is to be device 'gpu"):
+        result.place("cuda:99")

@@ -325,8 +325,8 @@ def test_batches_that_do_not_fit_are_refused_before_anything_runs():
     batch, target = torch.ones(6, 4), torch.ones(6, 4)
     for wrong, message in (
         ((torch.ones(4, 4),), r"has shape \[4, 4\], but the pipeline takes \[6, 4\], 3 micro"),
-        ((), "the inputs have the structure"),
-        ((batch, batch), "the inputs have the structure"),
+        ((), "the inputs do not fit the graph: missing a required argument"),
+        ((batch, batch), "the inputs do not fit the graph: too many positional"),
         ((batch.clone().requires_grad_(),), "requires a gradient, and a pipeline computes"),
     ):
         with pytest.raises(PartitionError, match=message) as error:

@@ -16,6 +16,7 @@ from fx_bridge.batching.batch_trace import NotAlikeError, TracePair
 from fx_bridge.batching.batch_values import with_values
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, capture
 from fx_bridge.capturing.messages import quiet
+from fx_bridge.capturing.precision import captured_precision, precision
 from fx_bridge.capturing.tracing import copied
 from fx_bridge.costs import operation_name
 from fx_bridge.replaying.replay import hint
@@ -184,7 +185,8 @@ def _trace(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> Cap
         args, kwargs = resized_inputs(captured, inputs, batch_size)
         assert captured.source is not None
         try:
-            traces[batch_size] = capture(captured.source, args, kwargs)
+            with precision(captured_precision(captured.module)):
+                traces[batch_size] = capture(captured.source, args, kwargs)
         except PartitionError as error:
             raise PartitionError(f"the model takes no batch of {batch_size}: {error}") from error
     return traces[batch_size]

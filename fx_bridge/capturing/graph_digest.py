@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
 
 import torch
 from torch import fx
@@ -18,6 +18,8 @@ from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.replaying.replay import hint
 from fx_bridge.replaying.tensor_parts import is_wrapper, parts_of, settings_of
 from fx_bridge.splits.sinking import attribute_at
+
+_FEW: Final = 16
 
 
 def graph_lines(captured: CapturedGraph) -> dict[str, str]:
@@ -38,6 +40,23 @@ def graph_lines(captured: CapturedGraph) -> dict[str, str]:
     'call_function aten.relu.default(%input_1) -> float32[8, 4]'
     """
     return dict(_lines(captured.module, ""))
+
+
+def operator_lines(captured: CapturedGraph) -> dict[str, str]:
+    """Return one line for every operator and attribute, without the values that they have.
+
+    Two captures of one model with inputs of other sizes, or in another precision, have the same
+    lines if and only if either computes what the other does: with the same numbers in its
+    arguments and constants. What only checks dtypes is left out.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture import capture
+    >>> operator_lines(capture(torch.nn.ReLU(), (torch.ones(8, 4),)))["relu"]
+    'call_function aten.relu.default(%input_1)'
+    """
+    own = {id(t) for t in (*captured.module.parameters(), *captured.module.buffers())}
+    return dict(_lines(captured.module, "", own))
 
 
 def graph_digest(captured: CapturedGraph) -> str:
@@ -99,18 +118,36 @@ def first_difference(expected: Mapping[str, str], found: Mapping[str, str]) -> s
     return ""
 
 
-def _lines(module: fx.GraphModule, prefix: str) -> Iterator[tuple[str, str]]:
+def _lines(
+    module: fx.GraphModule, prefix: str, weights: Collection[int] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield the lines of a graph; with the identities of its weights, those without values."""
     for node in module.graph.nodes:
+        if weights is not None and node.target is torch.ops.aten._assert_tensor_metadata.default:
+            continue
         arguments = [_text(argument) for argument in node.args]
         arguments += [f"{name}={_text(value)}" for name, value in node.kwargs.items()]
-        call = f"{node.op} {_target(module, node)}"
+        line = f"{node.op} {_target(module, node)}"
         if arguments:
-            call = f"{call}({', '.join(arguments)})"
-        yield f"{prefix}{node.name}", f"{call} -> {_value(node.meta.get('val'))}"
-        if node.op == "get_attr":
-            body = attribute_at(module, str(node.target))
-            if isinstance(body, fx.GraphModule):
-                yield from _lines(body, f"{prefix}{node.name}/")
+            line = f"{line}({', '.join(arguments)})"
+        held = attribute_at(module, str(node.target)) if node.op == "get_attr" else None
+        if weights is None:
+            line = f"{line} -> {_value(node.meta.get('val'))}"
+        elif isinstance(held, torch.Tensor) and id(held) not in weights:
+            line = f"{line} -> {_value(held)} {_numbers(held)}"
+        yield f"{prefix}{node.name}", line
+        if isinstance(held, fx.GraphModule):
+            yield from _lines(held, f"{prefix}{node.name}/", weights)
+
+
+def _numbers(constant: torch.Tensor) -> str:
+    """Return the entries of a few numbers, or a digest of many; nothing where there are none."""
+    if constant.is_meta:
+        return ""
+    if constant.numel() <= _FEW:
+        return str(constant.tolist())
+    entries = constant.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+    return hashlib.sha256(entries.numpy().tobytes()).hexdigest()
 
 
 def _target(module: fx.GraphModule, node: fx.Node) -> str:

@@ -87,19 +87,19 @@ def on_device_of(
 
 
 def flat_inputs(graph: fx.Graph, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the value of every placeholder of `graph` for a call of its module."""
+    """Return the value of every placeholder of `graph` for a call of its module.
+
+    Raises
+    ------
+    PartitionError
+        If the call leaves out an input, gives another, or one of another structure.
+    """
     info = getattr(graph._codegen, "pytree_info", None)
     spec = getattr(info, "in_spec", None)
     if spec is not None:
-        return _leaves(spec, args, kwargs)
+        return _leaves(graph, spec, args, kwargs)
     parameters = _parameters(graph)
-    try:
-        bound = inspect.Signature(parameters).bind(*args, **kwargs)
-    except (TypeError, ValueError) as error:
-        raise PartitionError(
-            f"the inputs do not fit the graph: {error}; its placeholders are "
-            f"{', '.join(p.name for p in parameters) or 'none'}"
-        ) from None
+    bound = _bound(graph, parameters, args, kwargs)
     bound.apply_defaults()
     values: list[Any] = []
     for parameter in parameters:
@@ -109,24 +109,71 @@ def flat_inputs(graph: fx.Graph, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return tuple(values)
 
 
+def described_inputs(graph: fx.Graph) -> str:
+    """Return what `graph` was captured with: ``x float32[4, 8], scale=0.5``."""
+    shown = []
+    for node in graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        text = f" {described_tensor(value)}" if isinstance(value, torch.Tensor) else ""
+        if value is None or isinstance(value, (bool, int, float, complex, str)):
+            text = f"={value!r}"
+        shown.append(f"{node.target}{text}")
+    return ", ".join(shown) or "no inputs"
+
+
+def described_tensor(tensor: torch.Tensor) -> str:
+    """Return ``float32[4, 8]``: dtype and shape."""
+    sizes = ", ".join(map(str, tensor.shape))
+    return f"{str(tensor.dtype).removeprefix('torch.')}[{sizes}]"
+
+
+def _bound(
+    graph: fx.Graph,
+    parameters: Sequence[inspect.Parameter],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> inspect.BoundArguments:
+    try:
+        return inspect.Signature(parameters).bind(*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise _misfit(graph, str(error)) from None
+
+
+def _misfit(graph: fx.Graph, reason: str) -> PartitionError:
+    return PartitionError(
+        f"the inputs do not fit the graph: {reason}; it was captured with "
+        f"{described_inputs(graph)}: pass such inputs, or capture the model with these"
+    )
+
+
 def _leaves(
-    spec: pytree.TreeSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
+    graph: fx.Graph, spec: pytree.TreeSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, ...]:
     # make_fx knows positional inputs only, torch.export both.
     both = spec.num_children == 2 and spec.child(1).type is dict and spec.child(0).type is tuple
-    if kwargs and both:
-        # Flattened in the order of the example's keywords, not of this call's.
-        names = spec.child(1).context
-        kwargs = {name: kwargs[name] for name in names if name in kwargs} | kwargs
-    leaves, given = pytree.tree_flatten((args, kwargs))
-    if given != spec and not kwargs:
-        leaves, given = pytree.tree_flatten(args)
-    if given != spec:
-        given = pytree.tree_structure((args, kwargs))
-        raise PartitionError(
-            f"the inputs have the structure {_one_line(given)} but the captured graph takes "
-            f"{_one_line(spec)}; pass inputs shaped like the example"
-        )
+    if not both:
+        leaves, given = pytree.tree_flatten((args, kwargs))
+        if given != spec and not kwargs:
+            leaves, given = pytree.tree_flatten(args)
+        if given != spec:
+            raise _misfit(graph, f"they have the structure {_one_line(given)}")
+        return tuple(leaves)
+    # As the generated code takes them: every input by its place or by its name.
+    info: Any = getattr(graph._codegen, "pytree_info", None)
+    names: list[str] = [name for name in info.orig_args if name != "self"]
+    count, keywords = spec.child(0).num_children, list(spec.child(1).context)
+    shown = [*names[:count], *keywords]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    bound = _bound(graph, [inspect.Parameter(name, kind) for name in shown], args, kwargs)
+    leaves = []
+    children = (*spec.child(0).children(), *spec.child(1).children())
+    for name, child in zip(shown, children, strict=True):
+        found, given = pytree.tree_flatten(bound.arguments[name])
+        if given != child:
+            raise _misfit(
+                graph, f"{name!r} has the structure {_one_line(given)}, not {_one_line(child)}"
+            )
+        leaves.extend(found)
     return tuple(leaves)
 
 

@@ -19,6 +19,7 @@ from fx_bridge.capturing.faithful_trace import faithful_trace
 from fx_bridge.capturing.function_calls import to_modules
 from fx_bridge.capturing.inputs import flat_inputs, needs_inputs, on_device_of
 from fx_bridge.capturing.messages import failure, quiet
+from fx_bridge.capturing.precision import note_precision
 from fx_bridge.capturing.transforms import fuse_transforms, has_transform
 from fx_bridge.capturing.weight_inputs import inputs_to_weights, is_weight
 from fx_bridge.replaying.replay import Replay, tensors_in
@@ -66,6 +67,7 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx
     traced.recompile()
     to_modules(traced)
     copy_training(model, traced)
+    note_precision(traced)
     _propagate(traced, args, kwargs, replay=_StrictReplay(traced, model))
     return traced
 
@@ -86,6 +88,7 @@ def complete(
         leaves = flat_inputs(module.graph, args, kwargs)
         weights = {index: leaf for index, leaf in enumerate(leaves) if is_weight(leaf)}
     own = copied(module)
+    note_precision(own)
     for node in own.graph.find_nodes(op="call_module", target="_guards_fn"):
         # It only checks inputs, reads all of them, and cannot be pickled.
         own.graph.erase_node(node)

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.capture import COMPUTE_OPS, CapturedGraph, check_captured, placeholder_values
 from fx_bridge.capturing.inputs import checked_inputs
+from fx_bridge.capturing.precision import captured_precision, precision
 from fx_bridge.replaying.replay import tensor_leaves
 from solver import PartitionError
 
@@ -163,7 +164,10 @@ class RunInputs:
 
 @contextlib.contextmanager
 def untouched(captured: CapturedGraph) -> Iterator[None]:
-    """Put back weights that the graph writes, gradients, and the random state; collect nothing."""
+    """Put back weights that the graph writes, gradients, and the random state; collect nothing.
+
+    What runs inside runs in the precision of the capture.
+    """
     table = captured.storage_table
     changed = {s.owner for found in table.writes.values() for s in found if s.kind == "weight"}
     before = [(t, t.detach().clone()) for key in changed for t in table.weights[key].tensors]
@@ -173,7 +177,7 @@ def untouched(captured: CapturedGraph) -> Iterator[None]:
         parameter.grad = None
     gc.disable()
     try:
-        with torch.random.fork_rng(enabled=True):
+        with torch.random.fork_rng(enabled=True), precision(captured_precision(captured.module)):
             yield
     finally:
         if collects:

@@ -14,6 +14,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.batching.microbatches import pipeline_specs
 from fx_bridge.capture import CapturedGraph
+from fx_bridge.capturing.precision import autocast_dtypes, described, home_precision
 from fx_bridge.pipelining.stage_module import StageModule, StepData
 from fx_bridge.pipelining.step_inputs import BatchSplitter
 from fx_bridge.pipelining.tied_weights import GradientSum
@@ -81,6 +82,7 @@ class PipelineRank:
         self._settings = settings
         self._gradient_sum = gradient_sum
         microbatches = settings.microbatches
+        self._planned_precision = home_precision(captured.module)
         self._specs = pipeline_specs(captured, microbatches) if microbatches > 1 else None
         self._splitter = BatchSplitter(
             captured,
@@ -134,10 +136,11 @@ class PipelineRank:
         Raises
         ------
         PartitionError
-            If the inputs or the target are not such a batch. Nothing was sent then; other ranks
-            wait until the time limit of the process group.
+            If the inputs or the target are not such a batch, or autocast is not as at the capture.
+            Nothing was sent then; other ranks wait until the time limit of the process group.
         """
         training = self._settings.loss_fn is not None
+        self._check_precision()
         data, count = self._data, self._settings.microbatches
         inputs = self._splitter.inputs(args, kwargs)
         data.targets = self._splitter.targets(target) if training and self.is_last else []
@@ -159,6 +162,17 @@ class PipelineRank:
         from torch.distributed.pipelining.microbatch import merge_chunks
 
         return merge_chunks(outputs, self._specs.outputs)
+
+    def _check_precision(self) -> None:
+        """Raise PartitionError where autocast would make values of other sizes than planned."""
+        planned = self._planned_precision
+        here = autocast_dtypes((self._settings.device.type,))
+        if {*planned.values()} != {*here.values()}:
+            raise PartitionError(
+                f"the step runs under {described(here) or 'no autocast'}, but the pipeline was "
+                f"planned for a graph captured under {described(planned) or 'none'}; values have "
+                "other sizes: capture the model under the autocast in which its steps run"
+            )
 
     def _loss(self, _: Any, number: torch.Tensor) -> torch.Tensor:
         """Return the loss of a microbatch; what torch gives is no output but its number."""

@@ -10,6 +10,7 @@ from torch.fx.node import map_arg
 
 from fx_bridge.capture import CapturedGraph
 from fx_bridge.capturing.own_backward import lost_backward, mark_lost
+from fx_bridge.capturing.precision import copy_precision
 from fx_bridge.splits.sinking import attribute_at, stage_results
 from solver import PartitionError
 
@@ -93,4 +94,5 @@ def captured_of(split: fx.GraphModule) -> CapturedGraph:
     graph.set_codegen(copy.copy(split.graph._codegen))
     module = fx.GraphModule(attributes, graph)
     mark_lost(module, lost_backward(split))
+    copy_precision(split, module)
     return CapturedGraph(module, "graph_module")

@@ -41,16 +41,19 @@ def checked_stages(split: object) -> dict[str, fx.GraphModule]:
 
 
 def stage_devices(
-    split: fx.GraphModule, devices: Mapping[str, str | torch.device] | None
+    split: fx.GraphModule, devices: str | torch.device | Mapping[str, str | torch.device] | None
 ) -> dict[str, torch.device]:
     """Return the device of each stage, by the name of the stage."""
     names: Mapping[str, str] = split.meta["stages"]
     planned = tuple(dict.fromkeys(names.values()))
     if devices is None:
         devices = {}
+    if isinstance(devices, (str, torch.device)):
+        devices = dict.fromkeys(planned, devices)
     if not isinstance(devices, Mapping):
         raise PartitionError(
-            f"devices is {devices!r}; give a mapping, such as {{{planned[0]!r}: 'cpu'}}"
+            f"devices is {devices!r}; give a mapping, such as {{{planned[0]!r}: 'cpu'}}, "
+            "or one device for all"
         )
     for name in devices:
         if name not in planned:

@@ -16,6 +16,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from fx_bridge.capturing.precision import captured_precision, precision
 from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.kernel_sizes import SizedFakeTensorMode
 from fx_bridge.replaying.tensor_parts import is_wrapper, mapped_parts, parts_of
@@ -57,6 +58,7 @@ class Replay(fx.Interpreter):
         kernels: DeviceKernels | None = None,
     ) -> None:
         super().__init__(module, garbage_collect_values=False)
+        self._precision = captured_precision(module)
         self.kernels = kernels
         self.mode = SizedFakeTensorMode(allow_non_fake_inputs=True)
         self.must_run = must_run
@@ -80,6 +82,7 @@ class Replay(fx.Interpreter):
     def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
         """Yield what is entered around the run, outermost first."""
         yield torch.no_grad()
+        yield precision(self._precision)
         if self.kernels is not None:
             yield self.kernels
         yield self.mode

@@ -56,8 +56,23 @@ def test_other_constants_are_refused(how):
         split(*inputs, mode="sum")
 
 
-def test_what_forward_does_not_take_is_its_own_error():
-    _, split = built("split")
-    with pytest.raises(Exception, match=r"missing|structure|inputs") as caught:
-        split(X, 0.5)
-    assert not isinstance(caught.value, PartitionError)
+@pytest.mark.parametrize("how", ["split", "placed"])
+def test_inputs_that_were_not_captured_are_refused_in_one_line(how):
+    _, split = built(how)
+    inputs, keywords = (X, 0.5, True, None), {"mode": "rows"}
+    for others, named, reason in (
+        ((X, 0.5), {}, r"missing a required argument: 'causal'"),
+        (inputs, {}, r"missing a required argument: 'mode'"),
+        ((*inputs, X, X), keywords, r"too many positional arguments|multiple values"),
+        (inputs, {**keywords, "bias": X}, r"unexpected keyword argument 'bias'"),
+        (((X, X), *inputs[1:]), keywords, r"'x' has the structure"),
+    ):
+        with pytest.raises(PartitionError, match=reason) as caught:
+            split(*others, **named)
+        assert "captured with x float32[4, 8], scale=0.5, causal=True, mask=None" in str(
+            caught.value
+        )
+        assert "\n" not in str(caught.value)
+    with pytest.raises(PartitionError, match=r"'x' is None, but .* x float32\[4, 8\]"):
+        split(None, *inputs[1:], **keywords)
+    assert split(mask=None, causal=True, scale=0.5, x=X, mode="rows").shape == (4, 8)

@@ -1,0 +1,220 @@
+"""Calls with other shapes, dtypes or another precision than those of the capture."""
+
+import copy
+import gc
+
+import pytest
+import torch
+from torch import nn
+
+from fx_bridge import capture, check_equivalence, compile_backend, partition_module, split_by_plan
+from fx_bridge.capturing.graph_digest import operator_lines
+from fx_bridge.placement import place
+from solver import Device, MiB, PartitionError, PartitionPlan
+
+X = torch.randn(4, 8)
+
+
+class Mixed(nn.Module):
+    """Computes in float32 in between, and goes on in float32 or in what came in."""
+
+    def __init__(self, back_to_input=False):
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.back_to_input = back_to_input
+
+    def forward(self, x):
+        x = self.first(x)
+        y = x.to(torch.float32).softmax(-1)
+        return self.second(y.to(x.dtype) if self.back_to_input else y)
+
+
+class Averaged(nn.Module):
+    """Uses the batch as a number, or as a tensor made of it."""
+
+    def __init__(self, as_tensor):
+        super().__init__()
+        self.linear, self.as_tensor = nn.Linear(8, 8), as_tensor
+
+    def forward(self, x):
+        count = torch.tensor(float(x.shape[0])) if self.as_tensor else x.shape[0]
+        return self.linear(x).sum(0) / count
+
+
+def autocast(enabled=True):
+    return torch.autocast("cpu", torch.bfloat16, enabled=enabled)
+
+
+def split_of(captured):
+    names = [node.name for node in captured.operators]
+    half = len(names) // 2
+    plan = {name: "cpu:0" if at < half else "cpu:1" for at, name in enumerate(names)}
+    return split_by_plan(captured, PartitionPlan(plan, ("cpu:0", "cpu:1")))
+
+
+def module(how, captured):
+    split = split_of(captured)
+    return split if how == "split" else place(split)
+
+
+@pytest.mark.parametrize("how", ["split", "placed"])
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_graph_runs_under_autocast_like_its_model(how, inside):
+    model = Mixed()
+    with autocast(inside):
+        captured = capture(model, (X,))
+    found = module(how, captured)
+    for under in (True, False):
+        with autocast(under):
+            report = check_equivalence(model, found, (X,), gradients=True, gradient_rtol=0.0)
+        assert report.equal, report.differences
+    # Copies that were made before know it too.
+    with autocast():
+        assert torch.equal(copy.deepcopy(module(how, captured))(X), model(X))
+
+
+@pytest.mark.parametrize("how", ["split", "placed"])
+def test_a_dtype_that_forward_reads_is_refused_under_another_precision(how):
+    model = Mixed(back_to_input=True)
+    outside = module(how, capture(model, (X,)))
+    with autocast():
+        inside = module(how, capture(model, (X,)))
+        message = (
+            r"without autocast and is another under torch.autocast\('cpu', torch.bfloat16\): .*"
+            r"capture the model under torch.autocast"
+        )
+        with pytest.raises(PartitionError, match=message) as caught:
+            outside(X)
+        assert "\n" not in str(caught.value)
+        assert check_equivalence(model, inside, (X,), gradients=True, gradient_rtol=0.0).equal
+    assert torch.equal(outside(X), model(X))
+    with pytest.raises(PartitionError, match=r"is another without: .*; call it under torch"):
+        inside(X)
+
+
+def test_a_mixed_precision_loop_with_a_scaler_trains_like_the_model():
+    losses = {}
+    for how in ("model", "split", "placed"):
+        torch.manual_seed(0)
+        model = Mixed()
+        trained = model if how == "model" else module(how, capture(model, (X,)))
+        optimizer = torch.optim.SGD(trained.parameters(), lr=0.1)
+        scaler = torch.amp.GradScaler("cpu")
+        losses[how] = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            with autocast():
+                loss = trained(X).float().square().mean()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            losses[how].append(loss.item())
+    assert losses["model"][0] > losses["model"][-1]
+    assert losses["split"] == losses["placed"] == losses["model"]
+
+
+def test_casts_that_are_written_to_are_refused_under_another_precision():
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+
+        def forward(self, x):
+            x = self.linear(x)
+            return x.to(torch.bfloat16).add_(1) + x
+
+    captured = capture(Writes(), (X,))
+    split = split_by_plan(
+        captured, PartitionPlan({node.name: "a" for node in captured.operators}, ("a",))
+    )
+    with autocast(), pytest.raises(PartitionError, match="writes in place to what it casts"):
+        split(X)
+
+
+def test_a_model_that_is_gone_is_not_believed_under_another_precision():
+    model = Mixed()
+    split = split_of(capture(model, (X,)))
+    del model
+    gc.collect()
+    with autocast(), pytest.raises(PartitionError, match="the model is gone, so what it does"):
+        split(X)
+
+
+def test_sizes_of_a_capture_under_autocast_are_those_of_its_run():
+    model, devices = Mixed(), [Device("a", MiB)]
+    with autocast():
+        result = partition_module(model, (X,), devices=devices)
+    wide = partition_module(model, (X,), devices=devices)
+    sizes = {op.name: op.value_bytes for op in result.problem.operators}
+    assert (sizes["linear"], sizes["to"], sizes["linear_1"]) == (4 * 8 * 2, 4 * 8 * 4, 4 * 8 * 2)
+    assert {op.name: op.value_bytes for op in wide.problem.operators}["linear"] == 4 * 8 * 4
+    with autocast():
+        # What is on around the export of the graph says nothing of the capture.
+        again = partition_module(wide.captured, devices=devices)
+    assert again.problem == wide.problem
+    assert "captured by export under torch.autocast('cpu', torch.bfloat16)" in str(result)
+
+
+def test_the_backend_of_torch_compile_runs_under_autocast():
+    model = Mixed(back_to_input=True)
+    compiled = torch.compile(model, backend=compile_backend([Device("a", MiB)]))
+    for under in (True, False):
+        found = []
+        for called in (model, compiled):
+            with autocast(under):
+                output = called(X)
+            gradients = torch.autograd.grad(output.float().square().sum(), [*model.parameters()])
+            found.append([output, *gradients])
+        assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("how", ["split", "placed"])
+@pytest.mark.parametrize("as_tensor", [False, True])
+def test_a_batch_that_forward_uses_as_a_number_is_refused(how, as_tensor):
+    model = Averaged(as_tensor)
+    found = module(how, capture(model, (X,)))
+    message = r"captured with x float32\[4, 8\] and is another for x float32\[2, 8\]: .*dynamic_sha"
+    with pytest.raises(PartitionError, match=message) as caught:
+        found(X[:2])
+    assert "\n" not in str(caught.value)
+    assert torch.equal(found(X), model(X))
+
+
+@pytest.mark.parametrize("how", ["split", "placed"])
+def test_a_batch_that_forward_never_reads_runs(how):
+    model = Mixed()
+    found = module(how, capture(model, (X,)))
+    assert torch.equal(found(X[:2]), model(X[:2]))
+
+
+@pytest.mark.parametrize("how", ["split", "placed"])
+def test_shapes_and_dtypes_that_do_not_fit_are_one_line(how):
+    model = Mixed()
+    found = module(how, capture(model, (X,)))
+    for wrong in (X[:, :4], X.double(), X[0, 0], torch.ones(4, 8, dtype=torch.int64)):
+        with pytest.raises(PartitionError, match=r"x float32\[4, 8\].*dynamic_shapes") as caught:
+            found(wrong)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_program_without_its_model_says_what_it_was_captured_with():
+    program = torch.export.export(Mixed(), (X,))
+    split = split_of(capture(program))
+    assert split(X).shape == (4, 8)
+    with pytest.raises(PartitionError, match=r"x float32\[4, 4\] .* with x float32\[4, 8\]"):
+        split(X[:, :4])
+    with autocast(), pytest.raises(PartitionError, match=r"under torch.autocast.*and fails"):
+        split(X)
+
+
+def test_symbolic_sizes_take_other_shapes_and_another_precision():
+    model = Mixed()
+    split = split_of(capture(model, (X,), dynamic_batch=True))
+    assert torch.equal(split(X[:3]), model(X[:3]))
+    with autocast():
+        assert torch.equal(split(X[:3]), model(X[:3]))
+
+
+def test_lines_of_operators_tell_constants_apart():
+    lines = [operator_lines(capture(Averaged(True), (X[:size],))) for size in (3, 3, 4)]
+    assert lines[0] == lines[1] != lines[2]
