@@ -7,7 +7,6 @@ NIGHTLY: Final = {
     "--memory-model weights": "captures 5,900 nodes",
     "fxpartition compare gpt2 branches --out report/": "plans and splits six times",
     "fxpartition solve graph.json --deterministic --time-limit 30": "searches for half a minute",
-    "fxpartition hand-over plan.json gpt2 --to programs --out gpt2-programs": "writes 500 MB",
     "fxpartition profile gpt2 --training --processes 2 --out gpt2.profile.json": "measures",
     "fxpartition plan gpt2 --devices 2x3GB --memory-model training --profile gpt2.profile.json": (
         "reads what the command before it measured"
