@@ -170,6 +170,7 @@ def partition_module(
     optimizer: Optimizer = "adamw",
     master_weights: bool = True,
     tied_weights: TiedReaders = "colocate",
+    constants: Sequence[str] = (),
 ) -> PartitionResult:
     """Split a model across devices optimally.
 
@@ -218,6 +219,8 @@ def partition_module(
         In a step; the example inputs are one of them.
     optimizer, master_weights, tied_weights
         Of training; see :func:`fx_bridge.to_digraph`.
+    constants : sequence of str
+        Input tensors that the model reads as numbers; see :func:`fx_bridge.capture`.
 
     Returns
     -------
@@ -262,7 +265,7 @@ def partition_module(
         master_weights=master_weights,
         tied_weights=tied_weights,
     )
-    captured = capture(model, args, kwargs)
+    captured = capture(model, args, kwargs, constants=constants)
     if memory_model == "training":
         check_sparse_gradients(captured.module, optimizer)
     graph = to_digraph(

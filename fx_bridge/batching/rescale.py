@@ -183,7 +183,9 @@ def _trace(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> Cap
         args, kwargs = resized_inputs(captured, inputs, batch_size)
         assert captured.source is not None
         try:
-            traces[batch_size] = capture(captured.source, args, kwargs)
+            traces[batch_size] = capture(
+                captured.source, args, kwargs, constants=captured.constants
+            )
         except PartitionError as error:
             raise PartitionError(f"the model takes no batch of {batch_size}: {error}") from error
     return traces[batch_size]
