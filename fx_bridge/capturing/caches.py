@@ -42,7 +42,9 @@ def _register(cls: type[Any], parts: tuple[type[Any], ...]) -> None:
     def flatten_with_keys(cache: Any) -> tuple[list[Any], Any]:
         tensors: list[tuple[str, torch.Tensor]] = []
         structure = _taken_apart(cache, parts, "", tensors)
-        return [(pytree.GetAttrKey(name), tensor) for name, tensor in tensors], structure
+        # torch takes no path for the name of an attribute.
+        keys = [pytree.GetAttrKey(name.replace(".", "_")) for name, _ in tensors]
+        return list(zip(keys, (tensor for _, tensor in tensors), strict=True)), structure
 
     def unflatten(tensors: Any, structure: Any) -> Any:
         return _put_together(structure, iter(list(tensors)))

@@ -98,17 +98,17 @@ def _take_inputs(
     """Let the graph take and return what the model does, numbers and flags among the inputs."""
     graph = module.graph
     tensors = dict(zip(places, placeholders, strict=True))
-    names: list[str] = []
+    given, named = spec.children()
+    names = [*(f"input_{n}" for n in range(given.num_children)), *named.context]
     last = graph._root
     for place, leaf in enumerate(leaves):
         node = tensors.get(place)
         if node is None:
             with graph.inserting_after(last):
-                node = graph.placeholder(f"input_{place}")
+                node = graph.placeholder(f"value_{place}")
             node.meta["val"] = copy.copy(leaf)
         elif node.prev is not last:
             last.append(node)
-        names.append(node.name)
         last = node
     graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(names, spec, out_spec)))
     module.recompile()
