@@ -1,49 +1,45 @@
 """From a model to an FX graph in which every value is known by shape, dtype and device.
 
-The default is ``torch.export`` in non-strict mode. What it refuses is tried in strict mode
-and then with ``symbolic_trace``; :attr:`CapturedGraph.how` and :attr:`CapturedGraph.note`
+The default is ``torch.export`` in non-strict mode. What it refuses is tried in other ways
+(:mod:`fx_bridge.capturing.attempts`); :attr:`CapturedGraph.how` and :attr:`CapturedGraph.note`
 say which one it was, and why. The model that is given is never changed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 from torch import fx, nn
 from torch.export import ExportedProgram
 from torch.utils._pytree import tree_leaves
 
-from fx_bridge.capturing.dynamic_batch import Exported, batch_size_of, export_dynamic
-from fx_bridge.capturing.exporting import export, load_program, unlift
-from fx_bridge.capturing.function_calls import to_modules
+from fx_bridge.capturing.attempts import Attempt, Capture, attempt
+from fx_bridge.capturing.caches import register_caches
+from fx_bridge.capturing.dynamic_batch import batch_size_of
+from fx_bridge.capturing.exporting import load_program, unlift
 from fx_bridge.capturing.inputs import (
     check_call,
+    check_constants,
     check_initialised,
     check_scripts,
     checked_inputs,
     flat_inputs,
     on_device_of,
 )
-from fx_bridge.capturing.messages import describe, failure, first_line, quiet, remedy
-from fx_bridge.capturing.own_backward import lost_hooks, mark_lost, own_backward
+from fx_bridge.capturing.known_values import constant_inputs, mark_constants
+from fx_bridge.capturing.messages import describe
 from fx_bridge.capturing.precision import note_precision
-from fx_bridge.capturing.state import unchanged
-from fx_bridge.capturing.tracing import complete, trace
+from fx_bridge.capturing.tracing import complete
 from solver import PartitionError
 from solver.checks import check_choice
 
 if TYPE_CHECKING:
     from fx_bridge.replaying.storage import StorageTable
-
-Capture = Literal[
-    "export", "export-strict", "symbolic_trace", "graph_module", "exported_program", "dynamo"
-]
-"""How a graph was captured."""
 
 COMPUTE_OPS: Final = frozenset({"call_function", "call_method", "call_module"})
 """``fx.Node.op`` of the nodes that become operators."""
@@ -61,8 +57,9 @@ class CapturedGraph:
         dtype and device. Parameters and buffers are the model's own objects, read through
         ``get_attr`` or held by submodules that ``call_module`` runs.
     how : str
-        ``"export"``, ``"export-strict"``, ``"symbolic_trace"``, ``"graph_module"``,
-        ``"exported_program"`` (given, or read from a file) or ``"dynamo"``.
+        ``"export"``, ``"export-strict"``, ``"make_fx"`` (forward differentiates),
+        ``"symbolic_trace"``, ``"graph_module"``, ``"exported_program"`` (given, or read from a
+        file) or ``"dynamo"``.
     note : str
         Why a fallback was used, what fixes a batch that was to be dynamic, and whatever else
         is not as asked for; empty when all is.
@@ -72,6 +69,8 @@ class CapturedGraph:
     source : torch.nn.Module or None
         The model, where a module was captured: :mod:`fx_bridge.batching.rescale` captures it at
         another batch size to see what depends on the batch.
+    constants : tuple of str
+        The inputs whose values are fixed, as they were given to :func:`capture`.
     device_type, attention : optional
         What the graph is costed for; see :meth:`with_kernels`.
     """
@@ -82,6 +81,7 @@ class CapturedGraph:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     source: nn.Module | None = field(default=None, repr=False, compare=False)
+    constants: tuple[str, ...] = ()
     device_type: str | None = None
     attention: tuple[str, ...] | None = None
 
@@ -148,6 +148,7 @@ def capture(
     *,
     dynamic_batch: bool = False,
     dynamic_shapes: Any = None,
+    constants: Sequence[str] = (),
 ) -> CapturedGraph:
     """Capture `model` as one FX graph with values.
 
@@ -171,6 +172,11 @@ def capture(
         model fixes the batch, `note` names the operator and line. For modules only.
     dynamic_shapes : optional
         What ``torch.export.export`` takes under this name, instead. For modules only.
+    constants : sequence of str
+        Input tensors that forward reads as numbers, such as ``"image_grid_thw"``: names of
+        arguments, or paths of tensors in them, such as ``"batch['sizes']"``. The graph is for
+        their values; calls of the split or placed model with others are refused. On the meta
+        device these inputs still need values. For modules only.
 
     Returns
     -------
@@ -193,6 +199,11 @@ def capture(
         raise PartitionError(f"dynamic_batch is {dynamic_batch!r}; write True or False")
     if dynamic_batch and dynamic_shapes is not None:
         raise PartitionError("dynamic_batch and dynamic_shapes exclude each other; give one")
+    fixed = check_constants(constants)
+    if fixed and dynamic_batch:
+        raise PartitionError(
+            "constants fix the sizes that dynamic_batch would leave open; give one of them"
+        )
     known = (nn.Module, ExportedProgram, str, os.PathLike, CapturedGraph)
     if not isinstance(model, known):
         hint = "; give an instance, not the class" if isinstance(model, type) else ""
@@ -208,10 +219,16 @@ def capture(
             f"dynamic sizes need the module itself, not a {kind}, whose sizes are as they are; "
             "give the module, or export it with dynamic_shapes yourself"
         )
+    if fixed and (isinstance(model, fx.GraphModule) or not isinstance(model, nn.Module)):
+        raise PartitionError(
+            f"constants need the module itself, not a {describe(model)}, whose graph is as it is; "
+            "give the module"
+        )
     if isinstance(model, CapturedGraph):
         if args or keywords:
             raise PartitionError("a captured graph has its inputs; leave out args and kwargs")
         return model
+    register_caches()
     if isinstance(model, nn.Module):
         check_scripts(model)
     if isinstance(model, (str, os.PathLike)):
@@ -222,7 +239,7 @@ def capture(
         module, inputs, note = complete(model, tuple(args), keywords)
         captured = CapturedGraph(module, "graph_module", note, *inputs)
     else:
-        captured = _from_module(model, tuple(args), keywords, dynamic_batch, dynamic_shapes)
+        captured = _from_module(model, tuple(args), keywords, dynamic_batch, dynamic_shapes, fixed)
     note_precision(captured.module)
     if not captured.operators:
         raise PartitionError(
@@ -280,54 +297,22 @@ def _from_module(
     kwargs: dict[str, Any],
     dynamic_batch: bool,
     dynamic_shapes: Any,
+    constants: Sequence[str],
 ) -> CapturedGraph:
     check_call(model, args, kwargs)
     check_initialised(model)
+    fixed = constant_inputs(model, args, kwargs, constants)
     args, kwargs = on_device_of(model, args, kwargs)
     if dynamic_batch:
         batch_size_of(args, kwargs)
-
-    def exported(strict: bool) -> Exported:
-        if dynamic_batch:
-            return export_dynamic(model, args, kwargs, strict=strict)
-        module = export(model, args, kwargs, dynamic_shapes, strict=strict)
-        return Exported(module, args, kwargs, "")
-
-    def traced() -> Exported:
-        note = "symbolic_trace knows no symbolic sizes" if dynamic_batch else ""
-        return Exported(trace(model, args, kwargs), args, kwargs, note)
-
-    ways: dict[Capture, Callable[[], Exported]] = {
-        "export": lambda: exported(strict=False),
-        "export-strict": lambda: exported(strict=True),
-    }
-    if dynamic_shapes is None:
-        ways["symbolic_trace"] = traced
-    failures: dict[str, str] = {}
-    causes: list[Exception] = []
-    for how, way in ways.items():
-        try:
-            watch = how != "export-strict"
-            watched = unchanged(model, watch=watch, watch_inputs=how == "export")
-            with quiet(), watched as changes, own_backward(model) as lost:
-                made = way()
-                to_modules(made.module)
-        except Exception as error:
-            # The same complaint three times over says no more than once.
-            failures.setdefault(first_line(error), f"{how} failed {failure(error, model)}")
-            causes.append(error)
-            continue
-        hooks = "" if how == "symbolic_trace" else lost_hooks(model)
-        mark_lost(made.module, lost.lost)
-        notes = (*failures.values(), made.note, hooks, lost.note, changes.note)
-        note = "; ".join(note for note in notes if note)
-        return CapturedGraph(made.module, how, note, made.args, made.kwargs, source=model)
-    first, *others = failures.values()
-    also = " and ".join(text.split(" failed", 1)[0] for text in others)
-    also = f"; {also} fail{'s' if len(others) == 1 else ''} too" if others else ""
-    advice = "check dynamic_shapes, and that the model runs on these inputs"
-    if dynamic_shapes is None:
-        advice = remedy(causes[0], model)
-    raise PartitionError(f"cannot capture {describe(model)}: {first}{also}; {advice}") from causes[
-        0
-    ]
+    made = attempt(Attempt(model, args, kwargs, dynamic_batch, dynamic_shapes, fixed))
+    mark_constants(made.exported.module, model, args, kwargs, fixed)
+    return CapturedGraph(
+        made.exported.module,
+        made.how,
+        made.note,
+        made.exported.args,
+        made.exported.kwargs,
+        source=model,
+        constants=tuple(constants),
+    )

@@ -196,6 +196,7 @@ def partition_module(
     master_weights: bool = True,
     tied_weights: TiedReaders = "colocate",
     attention: str | Sequence[str] | None = None,
+    constants: Sequence[str] = (),
 ) -> PartitionResult:
     """Split a model across devices optimally.
 
@@ -247,6 +248,8 @@ def partition_module(
     attention : str or sequence of str, optional
         Kernels that attention runs with on all devices, such as ``"math"``, instead of those of
         their device classes; see :meth:`fx_bridge.CapturedGraph.with_kernels`.
+    constants : sequence of str
+        Input tensors that the model reads as numbers; see :func:`fx_bridge.capture`.
 
     Returns
     -------
@@ -292,7 +295,7 @@ def partition_module(
         master_weights=master_weights,
         tied_weights=tied_weights,
     )
-    captured = capture(model, args, kwargs)
+    captured = capture(model, args, kwargs, constants=constants)
     if kernels is not None:
         captured = captured.with_kernels(captured.device_type, kernels)
     if memory_model == "training":

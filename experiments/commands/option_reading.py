@@ -50,6 +50,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
         keep_whole=tuple(options.keep_whole or ()),
         pins=read_pins(options.pin),
         cut_after=tuple(options.cut_after or ()),
+        constants=tuple(options.constant or ()),
         schedule=options.schedule,
         microbatches=options.microbatches,
         optimizer=options.optimizer,

@@ -154,6 +154,15 @@ KeepWholeOption = Annotated[
         "on one device as 'wte+lm_head'. May be repeated.",
     ),
 ]
+ConstantOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--constant",
+        metavar="INPUT",
+        help="An input tensor that the model reads as numbers, such as image_grid_thw; the plan "
+        "is for its values. May be repeated.",
+    ),
+]
 PinOption = Annotated[
     list[str] | None,
     typer.Option(
@@ -255,6 +264,7 @@ class ProblemOptions:
     profile: ProfileOption = None
     communication_scale: CommunicationScaleOption = None
     no_host: NoHostOption = False
+    constant: ConstantOption = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,12 @@ import typer
 
 from experiments.commands.completions import complete_files
 from experiments.commands.option_reading import check_given
-from experiments.commands.options import OUTPUT_PANEL, BuiltModelArgument, JsonOption
+from experiments.commands.options import (
+    OUTPUT_PANEL,
+    BuiltModelArgument,
+    ConstantOption,
+    JsonOption,
+)
 from experiments.exit_codes import EXIT_NOT_EQUAL
 from experiments.output import make_console, print_json, say, say_note
 from solver import PartitionError, PartitionPlan, load_plan
@@ -45,6 +50,7 @@ def split(
             rich_help_panel=OUTPUT_PANEL,
         ),
     ] = None,
+    constant: ConstantOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Split a model by a plan, check that it computes the same, show and save the stages.
@@ -78,7 +84,7 @@ def split(
         )
     if out is not None:
         check_folder(out)
-    captured = capture_model(loaded)
+    captured = capture_model(loaded, constant or ())
     say_note(captured)
     parts = split_by_plan(captured, chosen)
     report = None

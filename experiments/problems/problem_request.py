@@ -40,7 +40,7 @@ class ProblemRequest:
     objective : tuple of str or None
     memory_model, schedule, optimizer, attention : str or None
     microbatches, chunks_per_device, max_devices : int or None
-    keep_whole, cut_after : tuple of str
+    keep_whole, cut_after, constants : tuple of str
     pins : mapping of str to int, str or tuple of str
     profile : Profile or None
     communication_scale : float or None
@@ -56,6 +56,7 @@ class ProblemRequest:
     keep_whole: tuple[str, ...] = ()
     pins: Mapping[str, Pin] = field(default_factory=dict)
     cut_after: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
     schedule: str | None = None
     microbatches: int | None = None
     optimizer: str | None = None
@@ -143,6 +144,7 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
 
     for option, value, why in (
         ("--keep-whole", request.keep_whole, "knows no modules"),
+        ("--constant", request.constants, "has no inputs"),
         ("--profile", request.profile, "has its times"),
         ("--optimizer", request.optimizer, "counts its optimizer"),
         ("--attention", request.attention, "has its costs"),
@@ -201,7 +203,7 @@ def _read_model(
     step(f"{spec.name}: building")
     loaded = build_model(spec)
     step(f"{spec.name}: capturing")
-    captured = capture_model(loaded)
+    captured = capture_model(loaded, request.constants)
     step(f"{spec.name}: operator graph")
     graph = requested_graph(captured, [request.devices], request)
     return captured, problem_of_graph(graph, captured, request.devices, request)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -124,8 +124,8 @@ def build_model(spec: ModelSpec) -> LoadedModel:
         ) from error
 
 
-def capture_model(loaded: LoadedModel) -> CapturedGraph:
-    """Capture a model with its example inputs.
+def capture_model(loaded: LoadedModel, constants: Sequence[str] = ()) -> CapturedGraph:
+    """Capture a model with its example inputs, of which the named ones are fixed.
 
     Raises
     ------
@@ -135,7 +135,7 @@ def capture_model(loaded: LoadedModel) -> CapturedGraph:
     from fx_bridge.capture import capture
 
     with others_code(f"model {loaded.name!r}"):
-        return capture(loaded.module, loaded.args, loaded.kwargs)
+        return capture(loaded.module, loaded.args, loaded.kwargs, constants=constants)
 
 
 def first_line(error: BaseException) -> str:

@@ -186,7 +186,9 @@ def _trace(captured: CapturedGraph, inputs: BatchInputs, batch_size: int) -> Cap
         assert captured.source is not None
         try:
             with precision(captured_precision(captured.module)):
-                traces[batch_size] = capture(captured.source, args, kwargs)
+                traces[batch_size] = capture(
+                    captured.source, args, kwargs, constants=captured.constants
+                )
         except PartitionError as error:
             raise PartitionError(f"the model takes no batch of {batch_size}: {error}") from error
     return traces[batch_size]

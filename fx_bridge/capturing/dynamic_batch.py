@@ -48,7 +48,12 @@ def batch_size_of(args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
 
 
 def export_dynamic(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, strict: bool
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    strict: bool,
+    aware: bool = True,
 ) -> Exported:
     """Export `model` with dimension 0 of all tensors of the common batch size as one symbol.
 
@@ -57,25 +62,31 @@ def export_dynamic(
     """
     size = batch_size_of(args, kwargs)
     if size != 1:
-        return _export(model, args, kwargs, size, strict)
+        return _export(model, args, kwargs, size, strict, aware)
     two_args, two_kwargs = pytree.tree_map_only(torch.Tensor, _repeated, (args, kwargs))
     try:
-        exported = _export(model, two_args, two_kwargs, 2, strict)
+        exported = _export(model, two_args, two_kwargs, 2, strict, aware)
     except Exception as error:
-        module = export(model, args, kwargs, strict=strict)
+        module, seen = export(model, args, kwargs, strict=strict, aware=aware)
         note = f"the batch is fixed at 1: one of 2 fails {failure(error, model)}"
-        return Exported(module, args, kwargs, note)
+        return Exported(module, args, kwargs, "; ".join(filter(None, [note, seen])))
     notes = ["the batch of 1 was repeated to 2, because torch.export fixes a size of 1"]
     return exported._replace(note="; ".join([*notes, exported.note] if exported.note else notes))
 
 
 def _export(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], size: int, strict: bool
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    size: int,
+    strict: bool,
+    aware: bool,
 ) -> Exported:
     try:
         # A name makes the sizes of all inputs one symbol.
         shapes = _shapes(args, kwargs, size, Dim("batch"))
-        return Exported(export(model, args, kwargs, shapes, strict=strict), args, kwargs, "")
+        module, seen = export(model, args, kwargs, shapes, strict=strict, aware=aware)
+        return Exported(module, args, kwargs, seen)
     except Exception as error:
         if "onstraints violated" not in str(error):
             raise
@@ -83,7 +94,7 @@ def _export(
     # This one takes whatever is true of the sizes.
     shapes = _shapes(args, kwargs, size, Dim.AUTO)
     with _specialisations(model) as places:
-        module = export(model, args, kwargs, shapes, strict=strict)
+        module, seen = export(model, args, kwargs, shapes, strict=strict, aware=aware)
     fixed = [
         node.name
         for node in module.graph.find_nodes(op="placeholder")
@@ -96,7 +107,7 @@ def _export(
         note += f" {places[0]}" if places else ""
     elif form:
         note = f"the batch must be of the form {form[1].replace('_batch', 'n')}"
-    return Exported(module, args, kwargs, note)
+    return Exported(module, args, kwargs, "; ".join(filter(None, [note, seen])))
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

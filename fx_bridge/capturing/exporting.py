@@ -7,7 +7,9 @@ import operator
 import os
 import re
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -17,6 +19,8 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
 
 from fx_bridge.capturing.dataclass_values import with_dataclasses
+from fx_bridge.capturing.eager_code import traceable, unaware
+from fx_bridge.capturing.known_values import known_values
 from fx_bridge.capturing.messages import first_line, quiet
 from fx_bridge.capturing.tracing import copy_training
 from fx_bridge.capturing.transforms import fuse_transforms, has_transform
@@ -30,23 +34,55 @@ def export(
     dynamic_shapes: Any = None,
     *,
     strict: bool,
-) -> fx.GraphModule:
-    """Export `model` and return a graph that reads its parameters by ``get_attr``."""
+    constants: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    aware: bool = True,
+) -> tuple[fx.GraphModule, str]:
+    """Export `model`.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    args, kwargs : tuple, dict
+    dynamic_shapes : optional
+        As of ``torch.export.export``.
+    strict : bool
+    constants : mapping of str to torch.Tensor
+        Values of fixed inputs, by path. Not in strict mode, where nothing can watch forward.
+    aware : bool
+        Whether forward may see, by ``torch.compiler.is_exporting()``, that it is exported.
+
+    Returns
+    -------
+    torch.fx.GraphModule
+        Reads its parameters by ``get_attr``.
+    str
+        What a person has to know of it.
+    """
 
     def exported() -> ExportedProgram:
         return torch.export.export(
             model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
         )
 
-    # Strict export knows no hooks, and comes after the other.
-    program = exported() if strict else with_dataclasses(exported, model, args, kwargs)
+    note = ""
+    if strict:
+        # It traces hooks, and comes after the other.
+        program = exported()
+    else:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(traceable())
+            if not aware:
+                stack.enter_context(unaware(model))
+            known = stack.enter_context(known_values(model, constants))
+            program = with_dataclasses(exported, model, args, kwargs)
+        note = known.note
     module = unlift(program)
     for node in module.graph.find_nodes(op="get_attr"):
         if isinstance(operator.attrgetter(str(node.target))(module), FakeTensor):
             # As of x.data: strict export takes it for a constant, of which there is no value.
             raise RuntimeError(f"a value was lost: {node.target!r} depends on no input any more")
     copy_training(model, module)
-    return module
+    return module, note
 
 
 def unlift(program: ExportedProgram) -> fx.GraphModule:

@@ -34,6 +34,17 @@ def checked_inputs(args: object, kwargs: object) -> dict[str, Any]:
     return dict(kwargs)
 
 
+def check_constants(names: object) -> tuple[str, ...]:
+    """Return the names of fixed inputs; raise PartitionError unless it is a list of names."""
+    if isinstance(names, Sequence) and not isinstance(names, str):
+        found = tuple(name for name in names if isinstance(name, str) and name)
+        if len(found) == len(names):
+            return found
+    raise PartitionError(
+        f"constants is {names!r}; write a list of names of inputs, such as ['image_grid_thw']"
+    )
+
+
 def check_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Raise PartitionError unless `model` takes as many inputs, under such names."""
     try:

@@ -8,7 +8,7 @@ import logging
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -38,14 +38,31 @@ def failure(error: BaseException, model: nn.Module) -> str:
     return f"{place} ({type(error).__name__}: {first_line(error)})".lstrip()
 
 
-def remedy(error: BaseException, model: nn.Module) -> str:
-    """Return what to try after `error` stopped the capture of `model`."""
+def is_final(error: BaseException) -> bool:
+    """Whether no other way of capturing can pass what stopped this one."""
     text = str(error)
     if "DataDependent" in type(error).__name__:
-        return (
-            "rewrite that line so that it does not depend on the values of tensors, or give an "
-            "ExportedProgram or a GraphModule"
-        )
+        # A value that Python reads. A size that depends on values may be no more than a size.
+        return "(Size-like symbols: none)" in text
+    return "no fake impl registered" in text or "and forward changes it" in text
+
+
+def remedy(causes: Sequence[BaseException], model: nn.Module, runs: str = "") -> str:
+    """Return what a person can change after the capture of `model` failed.
+
+    Parameters
+    ----------
+    causes : sequence of Exception
+        The first is the one to explain.
+    model : torch.nn.Module
+    runs : str
+        What is known of a plain run, as the beginning of a sentence; empty if nothing is.
+    """
+    error, text = causes[0], str(causes[0])
+    if "DataDependent" in type(error).__name__:
+        none: frozenset[str] = frozenset()
+        sources = next((s for each in causes if (s := getattr(each, "sources", none))), none)
+        return f"{runs}{_data_dependent(sources, _is_others(error))}"
     if "which is not a known type" in text:
         # Most often a transformers model that returns its cache.
         return (
@@ -59,6 +76,8 @@ def remedy(error: BaseException, model: nn.Module) -> str:
         )
     if "no fake impl registered" in text:
         return "register one with torch.library.register_fake"
+    if "and forward changes it" in text:
+        return "keep what forward counts in a Python number that is an argument, or in a tensor"
     devices = {tensor.device.type for tensor in model.state_dict().values()}
     if len(devices) > 1:
         # As torch.FloatTensor(...) makes them, which heeds no default device.
@@ -66,7 +85,39 @@ def remedy(error: BaseException, model: nn.Module) -> str:
             f"its weights are on {' and '.join(sorted(devices))}: put all of them on one device, "
             "such as model.to('meta')"
         )
-    return "check that the model runs on these inputs, or give an ExportedProgram of it"
+    advice = "capture the part of it that can be traced, or give an ExportedProgram of it"
+    if not runs:
+        return f"check that the model runs on these inputs, or {advice}"
+    return f"{runs}only its capture fails; {advice}"
+
+
+def _data_dependent(sources: frozenset[str], others: bool) -> str:
+    """Say what to do about a value that decides in Python what is computed."""
+    inputs = sorted(source for source in sources if not source.startswith("weight "))
+    reads = "that line reads a value of a tensor"
+    if inputs and len(inputs) == len(sources):
+        named = ", ".join(map(repr, inputs))
+        return (
+            f"{reads} computed from {named}: if it is the same in every call, fix it by "
+            f"capture(..., constants=[{named}]); otherwise pass arguments with which forward "
+            "does not read it, such as a mask"
+        )
+    if others:
+        return (
+            f"{reads} computed from inputs and weights, in another package: pass arguments or "
+            "set an option of the model with which it does not, such as another implementation"
+        )
+    return (
+        f"{reads} computed from inputs and weights: rewrite it so that it does not decide what "
+        "is computed (torch.where, torch.cond)"
+    )
+
+
+def _is_others(error: BaseException) -> bool:
+    """Whether the last line that is not torch's is in a package that was installed."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    own = [file for file in files if not _is_foreign(file)]
+    return bool(own) and "site-packages" in own[-1]
 
 
 def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> str:

@@ -68,7 +68,7 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx
     to_modules(traced)
     copy_training(model, traced)
     note_precision(traced)
-    _propagate(traced, args, kwargs, replay=_StrictReplay(traced, model))
+    fill_values(traced, args, kwargs, replay=_StrictReplay(traced, model))
     return traced
 
 
@@ -138,7 +138,7 @@ def _fill(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any])
             if given:
                 _write(Replay(module, must_run=True), overwrite=False)
             else:
-                _propagate(module, args, kwargs)
+                fill_values(module, args, kwargs)
     except PartitionError:
         raise
     except Exception as error:
@@ -228,7 +228,7 @@ class _StrictReplay(Replay):
         return value
 
 
-def _propagate(
+def fill_values(
     module: fx.GraphModule,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],

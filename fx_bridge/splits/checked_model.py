@@ -20,6 +20,8 @@ from fx_bridge.splits.other_calls import RECAPTURE, OtherCalls
 from solver import PartitionError
 
 _KEY: Final = "calls"
+_SHOWN: Final = 80
+"""Letters of a constant tensor in an error."""
 
 
 class CheckedModel(fx.GraphModule):
@@ -66,9 +68,9 @@ def _fixed(graph: fx.Graph) -> dict[int, tuple[str, Any]]:
     if getattr(graph._codegen, "pytree_info", None) is None:
         return {}
     return {
-        place: (str(node.target), node.meta["val"])
+        place: (str(node.target), node.meta.get("constant", node.meta.get("val")))
         for place, node in enumerate(graph.find_nodes(op="placeholder"))
-        if not node.users and _is_constant(node)
+        if "constant" in node.meta or (not node.users and _is_constant(node))
     }
 
 
@@ -114,9 +116,24 @@ class CapturedCalls:
         for place, (name, value) in self._fixed.items():
             if given[place] is value:
                 continue
+            if isinstance(value, torch.Tensor):
+                _check_tensor(name, value, given[place])
+                continue
             if isinstance(given[place], torch.Tensor) or value is None or given[place] != value:
                 shown = "a tensor" if isinstance(given[place], torch.Tensor) else repr(given[place])
                 raise PartitionError(
                     f"{name!r} was {value!r} when the graph was captured, which decides what it "
                     f"computes, but is {shown} now; pass {value!r}, or capture the model anew"
                 )
+
+
+def _check_tensor(name: str, value: torch.Tensor, given: Any) -> None:
+    """Raise PartitionError unless a tensor has the values that it had in the capture."""
+    if isinstance(given, torch.Tensor) and torch.equal(given.detach().to("cpu"), value):
+        return
+    shown = " ".join(str(value.tolist()).split())
+    shown = shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+    raise PartitionError(
+        f"{name!r} is one of the constants of the capture, and was {shown}: the graph is for "
+        "these values; pass them, or capture the model anew"
+    )

@@ -62,6 +62,7 @@ class OtherCalls:
         self._had_model = captured.source is not None
         self._model = None if captured.source is None else weakref.ref(captured.source)
         self._call = (captured.args, dict(captured.kwargs))
+        self._constants = captured.constants
         self._known: set[Any] = set()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -168,7 +169,7 @@ class OtherCalls:
         if not shapes or self._is_symbolic:
             args, kwargs = self._call
         try:
-            lines = _lines_of(model, self._home, args, kwargs, dtypes)
+            lines = self._lines_of(model, args, kwargs, dtypes)
         except PartitionError as error:
             cause = error.__cause__ or error
             reason = (
@@ -177,9 +178,21 @@ class OtherCalls:
             raise self._refusal(shapes, dtypes, reason) from error
         if lines != self._lines:
             # Or else the model has changed, or is in another mode, which changes both.
-            before = _lines_of(model, self._home, *self._call, self._precision)
+            before = self._lines_of(model, *self._call, self._precision)
             if difference := first_difference(before, lines):
                 raise self._refusal(shapes, dtypes, difference)
+
+    def _lines_of(
+        self, model: nn.Module, args: Any, kwargs: Mapping[str, Any], dtypes: Precision
+    ) -> dict[str, str]:
+        """Return what `model` computes for a call, by its graph."""
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor,
+            lambda tensor: tensor.detach().to(self._home),
+            (tuple(args), dict(kwargs)),
+        )
+        with precision(dtypes), torch.enable_grad():
+            return operator_lines(capture(model, args, kwargs, constants=self._constants))
 
     def _refusal(self, shapes: Mapping[str, str], dtypes: Precision, reason: str) -> PartitionError:
         if dtypes != self._precision and not shapes:
@@ -229,17 +242,6 @@ def _writes_casts(captured: CapturedGraph) -> bool:
         for node in near
         if isinstance(node, fx.Node)
     )
-
-
-def _lines_of(
-    model: nn.Module, home: str, args: Any, kwargs: Mapping[str, Any], dtypes: Precision
-) -> dict[str, str]:
-    """Return what `model` computes for a call, by its graph."""
-    args, kwargs = pytree.tree_map_only(
-        torch.Tensor, lambda tensor: tensor.detach().to(home), (tuple(args), dict(kwargs))
-    )
-    with precision(dtypes), torch.enable_grad():
-        return operator_lines(capture(model, args, kwargs))
 
 
 def _relax_guards(module: fx.GraphModule) -> None:

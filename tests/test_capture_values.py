@@ -1,0 +1,261 @@
+"""Captures that need values, gradients in forward, caches, or say why there is none."""
+
+import copy
+import sys
+import types
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import Distribution, Normal, kl_divergence
+
+from fx_bridge import check_equivalence, partition_module
+from fx_bridge.capture import capture
+from solver import Device, MiB, PartitionError
+
+PAIR = [Device("cpu:0", memory_bytes=MiB), Device("cpu:1", memory_bytes=MiB)]
+
+
+class Linear(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+
+class Encoder(Linear):
+    def forward(self, x):
+        mean, scale = self.linear(x).chunk(2, -1)
+        found = Normal(mean, scale.exp())
+        prior = Normal(torch.zeros_like(mean), torch.ones_like(mean))
+        return found.mean, kl_divergence(found, prior).sum(-1)
+
+
+class Skips(Linear):
+    """Reads values that are the same in every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("strides", torch.tensor([2, 1]))
+
+    def forward(self, x):
+        mask = torch.ones(x.shape[0])
+        if not (mask == 1).all():
+            x = x * mask[:, None]
+        first, second = self.strides.tolist()
+        return self.linear(x)[::first, ::second]
+
+
+class Counts(Linear):
+    """Decides by a buffer that it changes."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.tensor(0))
+
+    def forward(self, x):
+        x = self.linear(x) if self.calls.item() == 0 else x
+        self.calls += 1
+        return x
+
+
+class Grid(Linear):
+    """Reads the sizes of pictures as numbers."""
+
+    def forward(self, patches, grid=None):
+        if grid.max() > 3:
+            patches = patches * 2
+        parts = patches.split([h * w for h, w in grid.tolist()])
+        lengths = torch.repeat_interleave(grid[:, 0], grid[:, 1])
+        return torch.stack([self.linear(part).sum(0) for part in parts]), lengths
+
+
+class Forces(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh())
+
+    def forward(self, position, scale=2):
+        position = position.detach().requires_grad_(True)
+        energy = self.net(position).pow(2).sum() * scale
+        (slope,) = torch.autograd.grad(
+            energy, position, create_graph=self.training, retain_graph=True
+        )
+        return {"energy": energy, "forces": -slope}
+
+
+class FunctionalForces(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 1))
+
+    def forward(self, position):
+        return -torch.func.grad(lambda p: self.net(p).sum())(position)
+
+
+class NoGradients(Linear):
+    def forward(self, x):
+        if torch.is_grad_enabled():
+            raise NotImplementedError("no backward here")
+        return self.linear(x)
+
+
+class Aware(Linear):
+    """Fails only where it sees that it is exported, as some of transformers do."""
+
+    def forward(self, x, mask=None):
+        if mask is None and not torch.compiler.is_compiling():
+            mask = torch.ones(x.shape[0])
+        return self.linear(x) * mask[:, None]
+
+
+class Decides(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x, flags):
+        x = self.norm(x) + torch.rand(())
+        return x * 2 if flags.any() else x
+
+
+def test_distributions_are_captured_and_check_their_arguments_afterwards():
+    model, x = Encoder(), torch.randn(2, 4)
+    before = Distribution._validate_args
+    captured = capture(model, (x,))
+    assert (captured.how, captured.note) == ("export", "")
+    assert Distribution._validate_args is before
+    assert check_equivalence(model, captured.module, (x,)).equal
+
+
+def test_values_that_depend_on_no_input_decide_what_is_captured():
+    model, x = Skips(), torch.randn(4, 4)
+    captured = capture(model, (x,))
+    assert "the values of the buffer 'strides' decide" in captured.note
+    assert torch.equal(captured.module(x), model(x))
+
+
+def test_a_buffer_that_decides_and_changes_is_refused():
+    with pytest.raises(PartitionError, match=r"buffer 'calls' decides .* forward changes it"):
+        capture(Counts(), (torch.ones(2, 4),))
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_an_input_that_is_read_as_numbers_is_a_constant(device):
+    model, grid = Grid().to(device), torch.tensor([[2, 2], [1, 3]])
+    patches, named = torch.randn(7, 4), {"grid": grid}
+    with pytest.raises(PartitionError, match=r"constants=\['grid'\]"):
+        capture(model, (patches,), named)
+    result = partition_module(model, (patches,), named, devices=PAIR, constants=["grid"])
+    if device == "cpu":
+        split = result.split()
+        assert check_equivalence(model, split, (patches,), named).equal
+        with pytest.raises(
+            PartitionError, match=r"'grid' is one of the constants .*pass"
+        ) as caught:
+            split(patches, grid=torch.tensor([[2, 2], [3, 1]]))
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"),
+    [
+        ("grid", "write a list of names"),
+        ([3], "write a list of names"),
+        (["gird"], "'gird', which is no tensor among the inputs; write one of 'patches', 'grid'"),
+    ],
+)
+def test_wrong_constants_are_refused(names, expected):
+    inputs = (torch.randn(4, 4), torch.tensor([[2, 2]]))
+    with pytest.raises(PartitionError, match=expected):
+        capture(Grid(), inputs, constants=names)
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_forces_are_captured_with_the_gradients_of_the_model(training):
+    model = Forces().train(training)
+    inputs = (torch.randn(5, 3), 3)
+    captured = capture(model, inputs)
+    assert captured.how == "make_fx"
+    split = partition_module(captured, devices=PAIR).split()
+    assert check_equivalence(model, split, inputs).equal
+    gradients = []
+    for each in (copy.deepcopy(model), captured.module):
+        found = each(*inputs)
+        (found["energy"] + found["forces"].pow(2).sum()).backward()
+        gradients.append({name: weight.grad for name, weight in each.named_parameters()})
+    torch.testing.assert_close(*gradients)
+
+
+def test_functional_gradients_in_forward_are_captured():
+    model, x = FunctionalForces(), torch.randn(5, 3)
+    captured = capture(model, (x,))
+    assert captured.how == "make_fx"
+    assert check_equivalence(model, captured.module, (x,)).equal
+
+
+def test_what_fails_with_gradients_is_captured_without():
+    model, x = NoGradients(), torch.randn(2, 4)
+    captured = capture(model, (x,))
+    assert "captured without gradients, with which the model fails" in captured.note
+    with torch.no_grad():
+        assert torch.equal(captured.module(x), model(x))
+    assert torch.is_grad_enabled()
+
+
+def test_what_takes_another_path_while_exported_is_captured_as_it_runs():
+    model, x = Aware(), torch.randn(2, 4)
+    captured = capture(model, (x,))
+    assert captured.how == "export"
+    assert torch.equal(captured.module(x), model(x))
+    assert not torch.compiler.is_exporting()
+
+
+def test_a_refusal_says_that_the_model_runs_and_changes_nothing():
+    model, inputs = Decides(), (torch.randn(3, 4), torch.tensor([True]))
+    before, random_state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
+    with pytest.raises(PartitionError) as caught:
+        capture(model, inputs)
+    text = str(caught.value)
+    assert "the model runs on these inputs" in text
+    assert "constants=['flags']" in text
+    assert "symbolic_trace" not in text, "no other way could do it"
+    assert torch.equal(torch.get_rng_state(), random_state)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_a_refusal_says_that_the_model_does_not_run():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 4))
+    with pytest.raises(PartitionError, match="Sequential does not run on these inputs: it fails"):
+        capture(model, (torch.ones(1, 2),))
+
+
+class Cache:
+    def __init__(self):
+        self.layers = []
+        self.window, self.device = 3, torch.device("cpu")
+
+
+class GrowingCache(Cache):
+    pass
+
+
+class Remembers(Linear):
+    def forward(self, x, cache):
+        made = GrowingCache()
+        made.layers = [torch.cat([*cache.layers, self.linear(x)])]
+        return made.layers[0].sum(0), made
+
+
+def test_caches_of_transformers_are_inputs_and_results(monkeypatch):
+    library = types.ModuleType("transformers.cache_utils")
+    library.Cache = Cache
+    monkeypatch.setitem(sys.modules, library.__name__, library)
+    model, x, cache = Remembers(), torch.randn(2, 4), GrowingCache()
+    for _ in range(2):
+        captured = capture(model, (x, cache))
+        expected, (found, kept) = model(x, cache), captured.module(x, cache)
+        assert torch.equal(found, expected[0])
+        assert torch.equal(kept.layers[0], expected[1].layers[0])
+        assert (type(kept), kept.window, kept.device) == (GrowingCache, 3, torch.device("cpu"))
+        cache = kept
