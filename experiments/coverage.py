@@ -1,7 +1,8 @@
-"""Which published models can be captured, exported and split: one table, a row per model.
+"""Which models can be captured, exported and split: one table, a row per model.
 
-Run it as ``python -m experiments.coverage``. Nothing is downloaded, and no weights are in
-memory. Every model has a process of its own with limits on time and memory.
+Run it as ``python -m experiments.coverage``. Nothing is downloaded. Published models are on the
+meta device; small ones have random weights, and what their stages compute is compared. Every
+model has a process of its own with limits on time and memory.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ from experiments.environment import releases
 from experiments.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
 from experiments.output import check_writable, make_console
 from experiments.progress import ProgressLine
+from experiments.zoo.builders import Configuration
 from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.coverage_worker import CoverageRow, WorkerLimits, run_isolated
-from experiments.zoo.meta_models import Configuration
+from experiments.zoo.small.configurations import SMALL_CONFIGURATIONS
 from solver import PartitionError
 from solver.json_fields import PLAIN, optional, record, several
 from solver.quantities import MISSING, counted, format_bytes, format_seconds, printable
@@ -42,7 +44,16 @@ SCHEMA_VERSION: Final = 1
 _LONGEST: Final = 400
 _INSTALLED: Final = re.compile(r"[^\s']*/(?:site|dist)-packages/")
 
-_PACKAGES: Final = ("fxpartition", "torch", "transformers", "diffusers")
+_ALL: Final = {**CONFIGURATIONS, **SMALL_CONFIGURATIONS}
+_PACKAGES: Final = (
+    "fxpartition",
+    "torch",
+    "transformers",
+    "diffusers",
+    "peft",
+    "torchao",
+    "torch_geometric",
+)
 _COLUMNS: Final = (
     "model",
     "weights",
@@ -53,6 +64,8 @@ _COLUMNS: Final = (
     "capture",
     "export",
     "splits",
+    "equal",
+    "gradients",
     "peak memory",
 )
 
@@ -74,23 +87,23 @@ def select(patterns: Sequence[str]) -> list[Configuration]:
     for pattern in patterns or ("*",):
         fitting = {
             name: each
-            for name, each in CONFIGURATIONS.items()
+            for name, each in _ALL.items()
             if fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(each.family, pattern)
         }
         if not fitting:
-            names = [*CONFIGURATIONS, *{each.family for each in CONFIGURATIONS.values()}]
+            names = [*_ALL, *{each.family for each in _ALL.values()}]
             close = difflib.get_close_matches(pattern, names, n=2, cutoff=0.5)
             hint = f"did you mean {' or '.join(close)}?" if close else "--list names all"
             raise PartitionError(f"no model has the name or family {pattern!r}; {hint}")
         found |= fitting
-    return [each for name, each in CONFIGURATIONS.items() if name in found]
+    return [each for name, each in _ALL.items() if name in found]
 
 
 def coverage_table(rows: Iterable[CoverageRow]) -> Table:
     """Return the rows as one table, in sections by family; `remarks` say why one failed."""
     table = Table(box=box.SIMPLE_HEAD)
     for name in _COLUMNS:
-        left = name in ("model", "captured by", "splits")
+        left = name in ("model", "captured by", "splits", "equal", "gradients")
         table.add_column(Text(name), justify="left" if left else "right", overflow="fold")
     family = ""
     for row in rows:
@@ -118,6 +131,7 @@ def _cells(row: CoverageRow) -> tuple[str, ...]:
         format_seconds(row.capture_s),
         format_seconds(row.export_s),
         splits,
+        *({True: "yes", False: "no", None: MISSING}[x] for x in (row.equal, row.gradients_equal)),
         MISSING if row.peak_memory_bytes is None else format_bytes(row.peak_memory_bytes),
     )
 
@@ -137,6 +151,15 @@ def remarks(rows: Sequence[CoverageRow]) -> list[str]:
         f"{len(exported)} of {counted(len(rows), 'model')} captured and exported; "
         f"{sized} with no operator made up, {split} split in stages."
     )
+    compared = [row for row in rows if row.equal is not None]
+    if compared:
+        equal = sum(row.equal is True for row in compared)
+        trained = [row for row in compared if row.gradients_equal is not None]
+        gradients = sum(row.gradients_equal is True for row in trained)
+        lines.append(
+            f"{equal} of {counted(len(compared), 'model')} with weights compute the same; "
+            f"{gradients} of {counted(len(trained), 'model')} give the same gradients."
+        )
     return lines
 
 
@@ -187,7 +210,11 @@ def _seconds(value: object, where: str) -> float:
     return float(value)
 
 
-_PARSERS: Final = {**PLAIN, "float | None": optional(_seconds)}
+_PARSERS: Final = {
+    **PLAIN,
+    "float | None": optional(_seconds),
+    "bool | None": optional(PLAIN["bool"]),
+}
 
 
 def run(
@@ -201,7 +228,7 @@ def run(
     progress = progress or ProgressLine(quiet=True)
     known = {row.model for row in rows}
     configurations = [each for each in configurations if each.name not in known]
-    place = {name: index for index, name in enumerate(CONFIGURATIONS)}
+    place = {name: index for index, name in enumerate(_ALL)}
     for index, configuration in enumerate(configurations, 1):
         progress.step(f"{configuration.name} ({index} of {len(configurations)})")
         row = run_isolated(configuration, limits)

@@ -3,13 +3,15 @@ import math
 import pickle
 import sys
 import time
+from dataclasses import replace
 
 import pytest
 
 from experiments import coverage
+from experiments.zoo.builders import TEXT, Configuration, from_torch, from_transformers, tensors
 from experiments.zoo.configurations import ALL_CONFIGURATIONS, CONFIGURATIONS
 from experiments.zoo.coverage_worker import CoverageRow, Measurement, WorkerLimits, run_isolated
-from experiments.zoo.meta_models import TEXT, Configuration, from_torch, from_transformers, tensors
+from experiments.zoo.small.configurations import SMALL_CONFIGURATIONS
 from solver import PartitionError
 
 # torch loads in functions alone: the processes that import this file should start fast.
@@ -52,9 +54,10 @@ TINY_GPT2 = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 1000}
 def test_every_configuration_has_a_name_of_its_own_and_a_builder_that_can_be_sent():
     assert len({each.name for each in ALL_CONFIGURATIONS}) == len(ALL_CONFIGURATIONS)
     assert len(CONFIGURATIONS) >= 45
-    for each in ALL_CONFIGURATIONS:
+    assert not CONFIGURATIONS.keys() & SMALL_CONFIGURATIONS.keys()
+    assert len(SMALL_CONFIGURATIONS) >= 60
+    for each in (*ALL_CONFIGURATIONS, *SMALL_CONFIGURATIONS.values()):
         assert callable(pickle.loads(pickle.dumps(each)).build)
-        assert each.package in (None, "transformers", "diffusers")
 
 
 def test_the_named_configurations_have_their_published_sizes():
@@ -77,6 +80,57 @@ def test_a_model_is_captured_exported_and_split():
     assert row.made_up == ()
     assert (row.stages, row.ran) == (4, True)
     assert min(row.build_s, row.capture_s, row.export_s, row.split_s) >= 0
+
+
+def test_a_small_model_is_run_and_its_outputs_and_gradients_are_compared():
+    small = replace(from_torch("mlp", _mlp), device="cpu", trained=True)
+    row = Measurement(small, WorkerLimits()).run()
+    assert (row.reason, row.split_reason, row.stages, row.ran) == ("", "", 4, True)
+    assert (row.equal, row.gradients_equal) == (True, True)
+    inference = Measurement(replace(small, trained=False), WorkerLimits()).run()
+    assert (inference.equal, inference.gradients_equal) == (True, None)
+
+
+def test_stages_that_compute_something_else_are_a_row_with_the_reason(monkeypatch):
+    from fx_bridge import splitting
+
+    def spoilt(captured, plan):
+        split = split_by_plan(captured, plan)
+        split.submod_2.register_forward_hook(lambda module, args, output: output + 1)
+        return split
+
+    split_by_plan = splitting.split_by_plan
+    monkeypatch.setattr(splitting, "split_by_plan", spoilt)
+    small = replace(from_torch("mlp", _mlp), device="cpu", trained=True)
+    row = Measurement(small, WorkerLimits()).run()
+    assert (row.equal, row.gradients_equal) == (False, False)
+    assert row.split_reason.startswith("run: ")
+
+
+def test_a_model_is_called_under_autocast_after_a_capture_outside():
+    small = replace(from_torch("mlp", _mlp), device="cpu", autocast=True)
+    row = Measurement(small, WorkerLimits()).run()
+    assert (row.equal, row.split_reason) == (True, "")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name, each in SMALL_CONFIGURATIONS.items() if each.package is None],
+)
+def test_small_models_of_plain_torch_run_on_their_inputs_and_are_the_same_every_time(name):
+    import torch
+    from torch.utils import _pytree as pytree
+
+    if name == "packed-int8-mlp" and "x86" not in torch.backends.quantized.supported_engines:
+        pytest.skip("torch has no quantised kernels here")
+    outputs = []
+    for _ in range(2):
+        model, args, kwargs = SMALL_CONFIGURATIONS[name].build()
+        assert not model.training
+        torch.manual_seed(1)
+        with torch.set_grad_enabled(SMALL_CONFIGURATIONS[name].trained):
+            outputs.append([t.detach() for t in pytree.tree_leaves(model(*args, **kwargs))])
+    assert all(torch.equal(one, other) for one, other in zip(*outputs, strict=True))
 
 
 def test_a_model_of_transformers_is_captured_exported_and_split():
@@ -177,7 +231,7 @@ def test_models_are_chosen_by_name_and_family():
     ]
     vision = coverage.select(["vision", "resnet-50"])
     assert {each.family for each in vision} == {"vision"}
-    assert len(coverage.select([])) == len(CONFIGURATIONS)
+    assert len(coverage.select([])) == len(CONFIGURATIONS) + len(SMALL_CONFIGURATIONS)
     with pytest.raises(PartitionError, match="did you mean llama2-7b"):
         coverage.select(["lama2-7b"])
     with pytest.raises(PartitionError, match="'nothing-like-it'; --list names all"):
@@ -282,7 +336,7 @@ def test_bad_options_are_one_line(monkeypatch, capsys, arguments):
 
 
 def test_the_models_can_be_listed(monkeypatch, capsys):
-    assert _run_main(monkeypatch, ["--only", "flux*", "--list"]) == 0
+    assert _run_main(monkeypatch, ["--only", "flux-12b", "--list"]) == 0
     assert capsys.readouterr().out.split() == ["flux-12b", "diffusion", "diffusers"]
 
 

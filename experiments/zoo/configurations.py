@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from experiments.zoo import plain_torch
-from experiments.zoo.meta_models import (
+from experiments.zoo.builders import (
     Configuration,
     classifier,
     decoder,

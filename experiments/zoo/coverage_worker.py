@@ -17,12 +17,14 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.environment import peak_rss_bytes
+from experiments.zoo.builders import Configuration
 from experiments.zoo.building import describe_error
-from experiments.zoo.meta_models import Configuration
 from solver import Device, PartitionError, PartitionProblem, SolveLimits, solve
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext
+
+    from torch import fx
 
     from fx_bridge.capture import CapturedGraph
 
@@ -52,8 +54,12 @@ class CoverageRow:
     stages : int
         Of the plan, where the model was split by it.
     ran : bool
-        Whether the stages were run on the meta device, and returned what the model returns.
-        They cannot where an operator is made up.
+        Whether the stages were run: on the meta device they return the shapes and dtypes that
+        the model returns, and cannot run where an operator is made up.
+    equal, gradients_equal : bool or None
+        Whether the stages compute what the model does, see
+        :func:`fx_bridge.check_equivalence`; None where there are no weights, or no gradients
+        were asked for.
     peak_memory_bytes : int or None
         Largest resident memory of the process, libraries included.
     reason : str
@@ -76,6 +82,8 @@ class CoverageRow:
     split_s: float | None = None
     stages: int = 0
     ran: bool = False
+    equal: bool | None = None
+    gradients_equal: bool | None = None
     peak_memory_bytes: int | None = None
     reason: str = ""
     split_reason: str = ""
@@ -205,7 +213,7 @@ class Measurement:
             from fx_bridge import capture, to_digraph
 
             self._lap_s()
-            captured = capture(model, args, kwargs)
+            captured = capture(model, args, kwargs, constants=self._configuration.constants)
             self._add(
                 capture_s=self._lap_s(),
                 how=captured.how,
@@ -222,13 +230,37 @@ class Measurement:
                 weights_bytes=sum(w["size_bytes"] for w in graph.graph["weights"].values()),
             )
             step = "split"
-            stages = split_in_stages(captured, problem)
-            self._add(stages=stages, split_s=self._lap_s(), ran=not self.row.made_up)
+            split, stages = split_in_stages(captured, problem)
+            self._add(stages=stages, split_s=self._lap_s())
+            step = "run"
+            if self._configuration.device == "meta":
+                self._add(ran=run_on_meta(captured, split))
+            else:
+                self._compare(model, split, args, kwargs)
         except Exception as error:
             # A model is other people's code: whatever it raises is its row.
-            field = "split_reason" if step == "split" else "reason"
+            field = "split_reason" if step in ("split", "run") else "reason"
             self._add(**{field: f"{step}: {self._words(error)}"})
         return self.row
+
+    def _compare(self, model: Any, split: Any, args: Any, kwargs: Any) -> None:
+        """Compare what model and stages compute, as they would be used."""
+        import torch
+
+        from fx_bridge import check_equivalence
+
+        trained = self._configuration.trained
+        with (
+            torch.set_grad_enabled(trained),
+            torch.autocast("cpu", torch.bfloat16, enabled=self._configuration.autocast),
+        ):
+            report = check_equivalence(model, split, args, kwargs, gradients=trained)
+        self._add(
+            ran=True,
+            equal=report.outputs_equal and report.state_equal and report.random_state_equal,
+            gradients_equal=report.gradients_equal,
+            split_reason="" if report.equal else f"run: {'; '.join(report.differences)}",
+        )
 
     def _check_package(self) -> None:
         package = self._configuration.package
@@ -254,31 +286,28 @@ class Measurement:
         return describe_error(error)
 
 
-def split_in_stages(captured: CapturedGraph, problem: PartitionProblem) -> int:
-    """Split a model by a contiguous plan of even loads, and run the stages on the meta device.
-
-    Stages with an operator that needs values of tensors are not run.
+def split_in_stages(
+    captured: CapturedGraph, problem: PartitionProblem
+) -> tuple[fx.GraphModule, int]:
+    """Split a model by a contiguous plan of even loads.
 
     Parameters
     ----------
     captured : CapturedGraph
-        With its example inputs, on the meta device.
     problem : PartitionProblem
         Of the same graph; its devices do not matter.
 
     Returns
     -------
+    torch.fx.GraphModule
     int
         How many stages the plan has.
 
     Raises
     ------
     PartitionError
-        If there is no plan, or the stages return something else than the model.
+        If there is no plan, or the model cannot be split by it.
     """
-    import torch
-    from torch.utils import _pytree as pytree
-
     from fx_bridge.splitting import split_by_plan
 
     # Even loads, not even memory: one large embedding leaves little for a fourth stage.
@@ -288,9 +317,30 @@ def split_in_stages(captured: CapturedGraph, problem: PartitionProblem) -> int:
     result = solve(problem, SolveLimits(workers=1), solver="chain")
     if result.plan is None or result.objective is None:
         raise PartitionError(f"no contiguous plan: {result.reason}")
-    split = split_by_plan(captured, result.plan)
+    return split_by_plan(captured, result.plan), len(result.plan.stages)
+
+
+def run_on_meta(captured: CapturedGraph, split: fx.GraphModule) -> bool:
+    """Return whether the stages could be run on the meta device.
+
+    Stages with an operator that needs values of tensors are not run.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+        With its example inputs, on the meta device.
+    split : torch.fx.GraphModule
+
+    Raises
+    ------
+    PartitionError
+        If the stages return other shapes or dtypes than the model.
+    """
+    import torch
+    from torch.utils import _pytree as pytree
+
     if captured.storage_table.made_up:
-        return len(result.plan.stages)
+        return False
     with torch.no_grad():
         given = split(*captured.args, **captured.kwargs)
     returned = pytree.tree_leaves(captured.graph.output_node().args[0])
@@ -301,4 +351,4 @@ def split_in_stages(captured: CapturedGraph, problem: PartitionProblem) -> int:
     )
     if found != expected:
         raise PartitionError(f"the stages return {found}, the model {expected}")
-    return len(result.plan.stages)
+    return True

@@ -1,4 +1,6 @@
-"""Builders of published models on the meta device, with example inputs.
+"""Builders of models from configurations, with example inputs; nothing is downloaded.
+
+Published models are built on the meta device, small ones with random weights.
 
 transformers and diffusers load only when one of their models is built. Builders and inputs are
 module-level functions and partials of them, so that another process can be sent one.
@@ -23,44 +25,68 @@ Inputs = Callable[[], dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """A model that can be built by name on the meta device.
+    """A model that can be built by name.
 
     Attributes
     ----------
     name : str
     family : str
         What kind of model it is.
-    build : callable
-        Returns (module, args, kwargs). It can be pickled.
+    factory : callable
+        Returns (module, args, kwargs), made on the default device. It can be pickled.
     package : str or None
-        What it needs besides torch, as pip and Python name it.
+        What it needs besides torch, as Python names it.
+    device : str
+        Where it is made: ``"meta"`` for real sizes without weights, ``"cpu"`` for small models
+        that can be run and compared.
+    constants : tuple of str
+        Inputs that capture takes as numbers, see :func:`fx_bridge.capture`.
+    trained : bool
+        Whether a run of it compares gradients, too.
+    autocast : bool
+        Whether it is called under ``torch.autocast`` in bfloat16; it is captured outside.
     """
 
     name: str
     family: str
-    build: Callable[[], Made]
+    factory: Callable[[], Made]
     package: str | None = None
+    device: str = "meta"
+    constants: tuple[str, ...] = ()
+    trained: bool = False
+    autocast: bool = False
+
+    def build(self) -> Made:
+        """Return the module in evaluation mode with its example inputs: args, kwargs."""
+        import torch
+
+        # The same numbers every time; the caller's random state stays as it was.
+        with torch.random.fork_rng(devices=[]), torch.device(self.device):
+            torch.manual_seed(0)
+            module, args, kwargs = self.factory()
+        return module.eval(), args, kwargs
 
 
 # -- inputs --------------------------------------------------------------------------------
 
 
-def _zeros(*shape: int, integer: bool = False) -> torch.Tensor:
+def _random(*shape: int, integer: bool = False) -> torch.Tensor:
     import torch
 
-    return torch.zeros(shape, dtype=torch.long if integer else None)
+    # Zeros would hide whatever a wrong split loses. Small numbers are in every vocabulary.
+    return torch.randint(0, 8, shape) if integer else torch.randn(shape)
 
 
 def tensors(integers: Mapping[str, Any] | None = None, **floats: Any) -> Inputs:
-    """Return inputs of zeros by name and shape; a nested mapping is a nested dict of them."""
+    """Return random inputs by name and shape; a nested mapping is a nested dict of them."""
     return partial(_tensors, dict(integers or {}), floats)
 
 
 def _tensors(integers: Mapping[str, Any], floats: Mapping[str, Any]) -> dict[str, Any]:
-    made: dict[str, Any] = {name: _zeros(*shape, integer=True) for name, shape in integers.items()}
+    made: dict[str, Any] = {name: _random(*shape, integer=True) for name, shape in integers.items()}
     for name, shape in floats.items():
         nested = isinstance(shape, Mapping)
-        made[name] = _tensors({}, shape) if nested else _zeros(*shape)
+        made[name] = _tensors({}, shape) if nested else _random(*shape)
     return made
 
 
@@ -89,15 +115,13 @@ def library(name: str) -> Any:
     return importlib.import_module(name)
 
 
-def _on_meta(make: Callable[[], Any], inputs: Inputs, dtype: str) -> Made:
+def _converted(model: Any, given: dict[str, Any], dtype: str) -> Made:
     import torch
     from torch.utils import _pytree as pytree
 
     number_type = getattr(torch, dtype)
-    with torch.device("meta"):
-        # Weights made by torch.FloatTensor(...) heed no default device.
-        model = make().to("meta", number_type).eval()
-        given = inputs()
+    # Weights made by torch.FloatTensor(...) heed no default device.
+    model = model.to(torch.get_default_device(), number_type)
     return (
         model,
         (),
@@ -107,9 +131,16 @@ def _on_meta(make: Callable[[], Any], inputs: Inputs, dtype: str) -> Made:
     )
 
 
-def _build_transformers(
-    model: str, config: str, inputs: Inputs, dtype: str, settings: Mapping[str, Any]
-) -> Made:
+def transformers_model(model: str, config: str, settings: Mapping[str, Any]) -> Any:
+    """Return a model of transformers, on the default device and without a cache in its outputs.
+
+    Parameters
+    ----------
+    model, config : str
+        Its class, and that of its configuration.
+    settings : mapping
+        Of the configuration; the configuration of a part is (its class, its settings).
+    """
     package = library("transformers")
     # Parts of a composite model are given by the names of their classes.
     given = {
@@ -120,20 +151,23 @@ def _build_transformers(
     for part in (made, made.get_text_config()):
         # A returned cache is no tensor.
         part.use_cache = False
-    return _on_meta(lambda: getattr(package, model)(made), inputs, dtype)
+    return getattr(package, model)(made)
+
+
+def _build_transformers(
+    model: str, config: str, inputs: Inputs, dtype: str, settings: Mapping[str, Any]
+) -> Made:
+    return _converted(transformers_model(model, config, settings), inputs(), dtype)
 
 
 def _build_diffusers(model: str, inputs: Inputs, dtype: str, settings: Mapping[str, Any]) -> Made:
-    package = library("diffusers")
-    return _on_meta(lambda: getattr(package, model)(**settings), inputs, dtype)
+    made = getattr(library("diffusers"), model)(**settings)
+    return _converted(made, inputs(), dtype)
 
 
 def _build_torch(make: Callable[[], tuple[Any, tuple[Any, ...]]]) -> Made:
-    import torch
-
-    with torch.device("meta"):
-        model, args = make()
-    return model.eval(), args, {}
+    model, args = make()
+    return model, args, {}
 
 
 # -- configurations ------------------------------------------------------------------------
@@ -173,15 +207,19 @@ def from_transformers(
     return Configuration(name, family, build, "transformers")
 
 
-def from_diffusers(name: str, model: str, inputs: Inputs, **settings: Any) -> Configuration:
-    """Return a denoising model of diffusers, in float16."""
-    build = partial(_build_diffusers, model, inputs, "float16", settings)
+def from_diffusers(
+    name: str, model: str, inputs: Inputs, *, dtype: str = "float16", **settings: Any
+) -> Configuration:
+    """Return a model of diffusers."""
+    build = partial(_build_diffusers, model, inputs, dtype, settings)
     return Configuration(name, "diffusion", build, "diffusers")
 
 
-def from_torch(name: str, make: Callable[[], tuple[Any, tuple[Any, ...]]]) -> Configuration:
+def from_torch(
+    name: str, make: Callable[[], tuple[Any, tuple[Any, ...]]], family: str = "plain torch"
+) -> Configuration:
     """Return a model that a function returns together with its positional inputs."""
-    return Configuration(name, "plain torch", partial(_build_torch, make))
+    return Configuration(name, family, partial(_build_torch, make))
 
 
 def decoder(name: str, stem: str, config: str = "", **settings: Any) -> Configuration:

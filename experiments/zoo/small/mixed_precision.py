@@ -1,0 +1,68 @@
+"""Models captured as usual and called under autocast, as the usual training loop does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, Final
+
+from experiments.zoo.builders import Configuration, Inputs, Made, image, transformers_model
+from experiments.zoo.small.text import BERT, GPT2, LLAMA, T5, TOKENS
+
+
+def _model(model: str, config: str, inputs: Inputs, settings: Mapping[str, Any]) -> Made:
+    return transformers_model(model, config, settings), (), inputs()
+
+
+def _pair() -> dict[str, Any]:
+    return {**TOKENS(), "decoder_input_ids": TOKENS()["input_ids"]}
+
+
+def _block() -> Made:
+    """Return a block that computes its norm in float32, whatever it is given."""
+    import torch
+    from torch import nn
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.after = nn.Linear(32, 64), nn.Linear(64, 32)
+            self.weight = nn.Parameter(torch.ones(32))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = self.after(nn.functional.gelu(self.before(x)))
+            exact = hidden.to(torch.float32)
+            exact = exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + 1e-6)
+            result: torch.Tensor = x + self.weight * exact.to(hidden.dtype)
+            return result
+
+    return nn.Sequential(*(Block() for _ in range(4))), (torch.randn(4, 32),), {}
+
+
+def _named(
+    name: str, factory: Callable[[], Made], package: str | None = "transformers"
+) -> Configuration:
+    return Configuration(
+        name, "autocast", factory, package, device="cpu", trained=True, autocast=True
+    )
+
+
+_VIT: Final = {**BERT, "image_size": 32, "patch_size": 8}
+CONFIGURATIONS: Final = (
+    _named("autocast-block", _block, None),
+    _named("autocast-gpt2", partial(_model, "GPT2LMHeadModel", "GPT2Config", TOKENS, GPT2)),
+    _named("autocast-llama", partial(_model, "LlamaForCausalLM", "LlamaConfig", TOKENS, LLAMA)),
+    _named("autocast-bert", partial(_model, "BertModel", "BertConfig", TOKENS, BERT)),
+    _named("autocast-t5", partial(_model, "T5ForConditionalGeneration", "T5Config", _pair, T5)),
+    _named("autocast-vit", partial(_model, "ViTModel", "ViTConfig", image(32), _VIT)),
+    _named(
+        "autocast-resnet",
+        partial(
+            _model,
+            "ResNetModel",
+            "ResNetConfig",
+            image(32),
+            {"embedding_size": 16, "hidden_sizes": [16, 32], "depths": [1, 1]},
+        ),
+    ),
+)
