@@ -181,7 +181,7 @@ def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: Progres
     loaded = build_model(spec)
     build_s = clock.lap_s()
     progress.step(f"{spec.name}: capturing")
-    captured = capture_model(loaded)
+    captured = capture_model(loaded, request.constants)
     capture_s = clock.lap_s()
     progress.step(f"{spec.name}: operator graph")
     graph = requested_graph(captured, [named.devices for named in settings.device_sets], request)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from solver import PartitionError, PartitionPlan, PartitionProblem
+from solver.files import read_json
 from solver.quantities import counted
-from solver.serialization import plan_from_json, read_json
+from solver.serialization import plan_from_json
 
 if TYPE_CHECKING:
     from fx_bridge.capture import CapturedGraph

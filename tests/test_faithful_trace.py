@@ -206,12 +206,14 @@ def test_what_is_no_tensor_is_known_in_tracing(given):
     assert report.equal, report.differences
 
 
-def test_the_fallback_of_a_capture_refuses_too():
+def test_what_symbolic_trace_refuses_in_a_capture_is_recorded():
     class Turned(Model):
         def forward(self, x):
             # torch.export refuses inputs that get another shape.
             return super().forward(x.unsqueeze_(0))
 
     assert capture(Turned(lambda self, x: x * 2), X).how == "symbolic_trace"
-    with pytest.raises(PartitionError, match="cannot capture Turned"):
-        capture(Turned(noise), X)
+    noisy = Turned(noise)
+    captured = capture(noisy, X)
+    assert captured.how == "make_fx"
+    assert check_equivalence(noisy, captured.module, X).equal

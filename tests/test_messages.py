@@ -64,7 +64,7 @@ def test_a_failure_inside_of_torch_names_the_module():
     ],
 )
 def test_remedies(text, what):
-    assert what in remedy(RuntimeError(text), nn.Linear(1, 1))
+    assert what in remedy([RuntimeError(text)], nn.Linear(1, 1))
 
 
 def test_quiet_hides_warnings_and_stderr_and_only_for_a_while(capsys):

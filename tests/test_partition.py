@@ -318,8 +318,8 @@ def test_printing_says_how_it_was_captured_and_what_no_device_holds():
     assert held == 2 * (64 * 64 + 64) * 4
     assert sum(p.nbytes for p in Unread().parameters()) == held + 64 * 128 * 4
     page = result._repr_html_()
-    assert "&lt;a&gt;: 1 operator, " in page and "<a>" not in page
-    assert page.count("&rarr;") == 1 and "captured by export" in page
+    assert "0: &lt;a&gt;" in page and "<a>" not in page
+    assert "captured by export" in page
 
 
 def test_a_plan_is_rehearsed_on_one_device():

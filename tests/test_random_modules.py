@@ -126,10 +126,9 @@ def test_torch_export_loses_backward_hooks(hooked):
     assert captured.note.startswith(f"backward hooks of {where} are not in the graph")
 
 
-# Which symbolic tracing does not capture either.
+# Which symbolic tracing does not capture.
 LOOP = "for row in x0:\n    pass"
-REFUSED = {
-    "no operators": ["v3 = x0"],
+RECORDED = {
     "name of a region": [
         "v1 = x0 + 1",
         "with torch.no_grad():\n    v2 = v1 * 2",
@@ -145,18 +144,27 @@ REFUSED = {
 INPUT = {"shape of a view": "torch.ones(2, 3, 4).transpose(0, 1)"}
 
 
-@pytest.mark.parametrize("reason", REFUSALS)
-def test_what_torch_does_not_capture_is_refused(reason):
+def _single(lines, given="torch.ones(2, 4)"):
     members = (
         "self.submod_1 = nn.Parameter(torch.ones(4))",
         "self.register_buffer('b', torch.ones(4))",
     )
-    model = ClassSource("Model", ("x0",), members, tuple(REFUSED[reason]), ("v3",))
-    module, args, kwargs = Program(
-        0, (model,), f"({INPUT.get(reason, 'torch.ones(2, 4)')},)", "{}"
-    ).build()
-    with pytest.raises(PartitionError, match=REFUSALS[reason]):
-        capture(module, args, kwargs)
+    model = ClassSource("Model", ("x0",), members, tuple(lines), ("v3",))
+    return Program(0, (model,), f"({given},)", "{}").build()
+
+
+@pytest.mark.parametrize("reason", RECORDED)
+def test_what_torch_export_does_not_capture_is_recorded_as_it_runs(reason):
+    module, args, kwargs = _single(RECORDED[reason], INPUT.get(reason, "torch.ones(2, 4)"))
+    captured = capture(module, args, kwargs)
+    gradients = reason == "name of a region"
+    report = check_equivalence(module, captured.module, args, kwargs, gradients=gradients)
+    assert report.equal, report.differences
+
+
+def test_a_program_without_operators_is_refused():
+    with pytest.raises(PartitionError, match=REFUSALS["no operators"]):
+        capture(*_single(["v3 = x0"]))
 
 
 class Chooses(nn.Module):

@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 from random_problems import hand_made_problem, random_plan, random_problem
 
-from solver import serialization
+from solver import files
 from solver.errors import PartitionError
+from solver.files import check_folder_writable, read_json, write_text_atomically
 from solver.hardware import Device, Interconnect, Link
 from solver.plan import PartitionPlan
 from solver.problem import Operator, PartitionProblem
 from solver.serialization import (
-    check_folder_writable,
     load_plan,
     load_problem,
     plan_from_json,
@@ -29,10 +29,8 @@ from solver.serialization import (
     problem_digest,
     problem_from_json,
     problem_to_json,
-    read_json,
     save_plan,
     save_problem,
-    write_text_atomically,
 )
 
 PROBLEM = PartitionProblem(
@@ -309,7 +307,7 @@ def test_a_packed_file_is_unpacked(tmp_path):
     ids=["not packed", "cut off", "broken", "no text", "too large"],
 )
 def test_what_cannot_be_unpacked_is_named(content, parts, tmp_path, monkeypatch):
-    monkeypatch.setattr(serialization, "_MOST_UNPACKED_BYTES", 1000)
+    monkeypatch.setattr(files, "_MOST_UNPACKED_BYTES", 1000)
     file = tmp_path / "broken.json.gz"
     file.write_bytes(content)
     with raises(str(file), *parts):
@@ -381,7 +379,7 @@ def test_a_killed_writer_leaves_the_old_file_whole(tmp_path):
     script = textwrap.dedent(
         """
         import os, signal, sys
-        from solver.serialization import write_text_atomically
+        from solver.files import write_text_atomically
         os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
         write_text_atomically(sys.argv[1], "new" * 1000)
         """
@@ -452,7 +450,7 @@ def test_a_symbolic_link_to_itself_is_one_line(tmp_path, name):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
 def test_a_pipe_without_another_end_is_not_waited_for(tmp_path, monkeypatch):
-    monkeypatch.setattr(serialization, "_PIPE_S", 0.2)
+    monkeypatch.setattr(files, "_PIPE_S", 0.2)
     os.mkfifo(tmp_path / "pipe")
     with raises("pipe is a pipe to which nobody has written", "give a JSON file"):
         read_json(tmp_path / "pipe")
@@ -462,13 +460,13 @@ def test_a_pipe_without_another_end_is_not_waited_for(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
 def test_a_pipe_is_read_to_its_end_however_slow_its_writer_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(serialization, "_PIPE_S", 10.0)
+    monkeypatch.setattr(files, "_PIPE_S", 10.0)
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
 
     def write():
         with pipe.open("w") as stream:
-            monkeypatch.setattr(serialization, "_PIPE_S", 0.0)
+            monkeypatch.setattr(files, "_PIPE_S", 0.0)
             for text in ('{"a": ', '"' + "x" * 200_000, '"}'):
                 time.sleep(0.1)
                 stream.write(text)

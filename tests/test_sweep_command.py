@@ -64,7 +64,7 @@ def test_code_comes_from_the_command_line_alone(folder, capsys):
         (["no.toml", "--out", "r.sqlite"], "cannot read no.toml"),
         (["sweep.toml"], "Missing option '--out'"),
         (["sweep.toml", "--out", ""], "--out is empty"),
-        (["sweep.toml", "--out", "sweep.toml"], "sweep.toml is not an SQLite file"),
+        (["sweep.toml", "--out", "sweep.toml"], "--out sweep.toml is the file that is read"),
         (["sweep.toml", "--out", "no/r.sqlite"], "there is no folder no"),
         (["sweep.toml", "--out", "r.sqlite", "--jobs", "0"], "greater than or equal to 1"),
         (["sweep.toml", "--out", "r.sqlite", "--model", "mpl"], "did you mean mlp"),

@@ -56,6 +56,12 @@ def stages_of(split):
 # -- the two backends ----------------------------------------------------------------------
 
 
+def _described(meta):
+    """Return what splits say of themselves; their checks of calls are objects of their own."""
+    assert "calls" in meta
+    return {key: value for key, value in meta.items() if key != "calls"}
+
+
 @pytest.mark.parametrize("source", ["export", "symbolic_trace"])
 def test_both_backends_give_the_same_stages(source):
     model = Tied()
@@ -64,7 +70,7 @@ def test_both_backends_give_the_same_stages(source):
     for seed in range(6):
         plan = random_plan(captured, groups, 3, random.Random(seed), chunks=1 + seed % 2)
         first, second = (split_by_plan(captured, plan, backend=backend) for backend in BACKENDS)
-        assert first.meta == second.meta
+        assert _described(first.meta) == _described(second.meta)
         assert list(first.state_dict()) == list(second.state_dict())
         assert [str(node) for node in first.graph.nodes] == [
             str(node) for node in second.graph.nodes
@@ -156,8 +162,8 @@ def test_the_split_can_be_pickled_and_copied():
         split = split_by_plan(captured, cut_at(captured, 1), backend=backend)
         for twin in (copy.deepcopy(split), pickle.loads(pickle.dumps(split))):
             assert torch.equal(twin(*ROW), model(*ROW))
-        assert copy.deepcopy(split).meta == split.meta
-        assert pickle.loads(pickle.dumps(split.meta)) == split.meta
+        assert _described(copy.deepcopy(split).meta) == _described(split.meta)
+        assert _described(pickle.loads(pickle.dumps(split.meta))) == _described(split.meta)
 
 
 # -- the map of names ----------------------------------------------------------------------

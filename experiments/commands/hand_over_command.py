@@ -10,12 +10,18 @@ import typer
 
 from experiments.commands.completions import complete_from
 from experiments.commands.option_reading import check_given
-from experiments.commands.options import OUTPUT_PANEL, BuiltModelArgument, JsonOption, PlanArgument
+from experiments.commands.options import (
+    OUTPUT_PANEL,
+    BuiltModelArgument,
+    ConstantOption,
+    JsonOption,
+    PlanArgument,
+)
 from experiments.output import check_writable, print_json, say_note
 from solver import PartitionError, load_plan
 from solver.checks import check_choice
+from solver.files import write_text_atomically
 from solver.quantities import counted, printable
-from solver.serialization import write_text_atomically
 
 Form = Literal["device-map", "split-spec", "programs"]
 _FORMS: Final[tuple[Form, ...]] = get_args(Form)
@@ -51,6 +57,7 @@ def hand_over(
             "refusing such a plan.",
         ),
     ] = False,
+    constant: ConstantOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Write a plan as a device map, a split specification or programs of torch.export.
@@ -85,7 +92,7 @@ def hand_over(
     from fx_bridge.splitting import split_by_plan
 
     loaded = build_model(spec)
-    captured = capture_model(loaded)
+    captured = capture_model(loaded, constant or ())
     say_note(captured)
     answer: dict[str, object] = {"to": to, "file": out}
     if to == "programs":

@@ -67,6 +67,11 @@ def run(
 
     request = read_request(problem)
     check_model_request(model, request)
+    if request.constants:
+        raise PartitionError(
+            "--constant is not for run, whose processes get microbatches of every input; leave it "
+            "out, or use plan and split"
+        )
     settings = replace(
         settings_of_run(request),
         steps=steps,

@@ -149,7 +149,7 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
         ("--optimizer", request.optimizer, "counts its optimizer"),
         ("--attention", request.attention, "has its costs"),
     ):
-        if value:
+        if value or value == "":
             raise PartitionError(f"{path} is a saved problem, which {why}; {option} needs a model")
     problem = load_instance(
         path, communication_scale=request.communication_scale, with_host=request.with_host

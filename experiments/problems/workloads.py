@@ -36,9 +36,10 @@ from solver import (
     PartitionProblem,
     Weight,
 )
+from solver.files import read_json
 from solver.json_fields import as_object
 from solver.problem_checks import MAX_TOTAL
-from solver.serialization import problem_from_json, read_json
+from solver.serialization import problem_from_json
 
 ACCELERATOR: Final = "accelerator"
 CPU: Final = "cpu"

@@ -22,8 +22,8 @@ from experiments.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
 from experiments.sweep.sources import ModelSource, read_model
 from solver import MEMORY_MODELS, GiB, PartitionError, SolveLimits
 from solver.checks import check_choice, check_positive
+from solver.files import read_json
 from solver.quantities import parse_memory
-from solver.serialization import read_json
 from solver.training import SCHEDULES
 
 T = TypeVar("T")

@@ -55,13 +55,13 @@ def _kept_tensors(model: nn.Module) -> Iterator[None]:
         if isinstance(tensor, torch.Tensor) and not isinstance(tensor, nn.Parameter)
     ]
     tables = [(module._buffers, dict(module._buffers)) for module in model.modules()]
-    before = [tensor.detach().clone() for tensor in held]
+    before = [(tensor._version, tensor.detach().clone()) for tensor in held]
     try:
         yield
     finally:
         for table, entries in tables:
             table.update(entries)
         with torch.no_grad():
-            for tensor, value in zip(held, before, strict=True):
-                if not torch.equal(tensor, value):
+            for tensor, (version, value) in zip(held, before, strict=True):
+                if tensor._version != version:
                     tensor.copy_(value)

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.capturing.graph_digest import first_difference, graph_lines, lines_digest
 from solver import PartitionError, PartitionPlan
+from solver.files import read_json
 from solver.json_fields import (
     PLAIN,
     Parser,
@@ -25,7 +26,7 @@ from solver.json_fields import (
     several,
 )
 from solver.quantities import counted
-from solver.serialization import plan_from_json, plan_to_json, read_json
+from solver.serialization import plan_from_json, plan_to_json
 
 MANIFEST: Final = "manifest.json"
 SCHEMA: Final = "fxpartition.stages"
