@@ -195,8 +195,8 @@ def _without_gradients(task: Attempt, own_error: Exception) -> Captured:
                 task.failures.clear()
                 return attempt(task)
     raise PartitionError(
-        f"{describe(task.model)} does not run on these inputs: it fails {why}; pass inputs "
-        "with which model(*args, **kwargs) runs"
+        f"cannot capture {describe(task.model)}: it does not run on these inputs: it fails {why}; "
+        "pass inputs with which model(*args, **kwargs) runs"
     ) from own_error
 
 
