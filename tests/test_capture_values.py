@@ -51,8 +51,18 @@ class Gathers(Linear):
 
     def forward(self, x):
         y = self.linear(x)
-        scale = torch.tensor([y.sum(), 1, 2.5, x.shape[0]])
-        return y * scale, torch.tensor([[x.max() > 0, True]]), torch.as_tensor([[y.min()]])
+        scale = torch.tensor([y.sum().detach(), 1, 2.5, x.shape[0]])
+        y = y[:, [y[0].argmax(), 1]]
+        return y * scale[:2], torch.tensor([[x.max() > 0, True]]), torch.as_tensor([[y.min()]])
+
+
+class Applies(Linear):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self.linear(x))
 
 
 class Counts(Linear):
@@ -153,6 +163,20 @@ def test_tensors_of_lists_of_tensors_are_computed_in_every_call(way):
         module = capture(model, (x,)).module
     for inputs in (x, torch.randn(3, 4) - 9):
         assert check_equivalence(model, module, (inputs,)).equal
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda y: torch.FloatTensor([y.sum()]),
+        lambda y: y.new([y.sum()]),
+        lambda y: y.new_tensor([[y.sum()]]),
+        lambda y: torch.tensor([y.sum()], requires_grad=True),
+    ],
+)
+def test_values_that_torch_reads_out_of_sight_are_refused(read):
+    with pytest.raises(RuntimeError, match="reads the values of tensors|of another one's value"):
+        trace_operators(Applies(read), (torch.randn(3, 4),), {}, {})
 
 
 def test_a_buffer_that_decides_and_changes_is_refused():

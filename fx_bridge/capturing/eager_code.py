@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 from unittest import mock
 
@@ -50,31 +50,51 @@ def traceable() -> Iterator[None]:
 
 
 class _Stacking(TorchFunctionMode):
-    """Makes new tensors of lists that hold tensors by operators."""
+    """Makes new tensors of lists that hold tensors by operators.
+
+    torch itself reads their values where no trace sees it, and the graph would keep them.
+    """
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
-        if func in (torch.tensor, torch.as_tensor) and args and kwargs.keys() <= {"dtype", "device"}:
-            leaves = _numbers(args[0])
-            if any(isinstance(leaf, torch.Tensor) for leaf in leaves):
-                device = kwargs.get("device") or torch.get_default_device()
-                return _stacked(args[0], kwargs.get("dtype") or _common_dtype(leaves), device)
-        return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if name in _TO_NUMBER and torch._C._dispatch_tls_is_dispatch_key_excluded(_PYTHON):
+            raise RuntimeError(f"a tensor is made of another one's value by Tensor.{name}")
+        if name in ("__getitem__", "__setitem__") and isinstance(args[1], tuple):
+            index = tuple(_one_index(each, args[0]) for each in args[1])
+            return func(args[0], index, *args[2:], **kwargs)
+        data = args[:1] if func in _MAKERS else args[1:2] if name in _METHODS else ()
+        leaves = pytree.tree_leaves(data) if isinstance((*data, 0)[0], (list, tuple)) else ()
+        if not any(isinstance(leaf, torch.Tensor) for leaf in leaves):
+            return func(*args, **kwargs)
+        if func in _MAKERS and kwargs.keys() <= {"dtype", "device"} and all(map(_is_one, leaves)):
+            device = kwargs.get("device") or torch.get_default_device()
+            return _stacked(args[0], kwargs.get("dtype") or _common_dtype(leaves), device)
+        raise RuntimeError(f"{name} reads the values of tensors in a list; use torch.stack")
 
 
-def _numbers(data: Any) -> list[Any]:
-    """Return the numbers and tensors of one in nested lists; none if it is no such list."""
-    if not isinstance(data, (list, tuple)):
-        return []
-    leaves: list[Any] = pytree.tree_leaves(data)
-    numbers = (bool, int, float, complex)
-    known = (isinstance(x, numbers) or (torch.is_tensor(x) and x.numel() == 1) for x in leaves)
-    return leaves if all(known) else []
+_MAKERS: Final = (torch.tensor, torch.as_tensor, torch.asarray)
+_METHODS: Final = ("new", "new_tensor")
+_TO_NUMBER: Final = ("__float__", "__int__", "__index__", "__bool__", "__complex__")
+_PYTHON: Final = torch._C.DispatchKey.Python
 
 
-def _common_dtype(leaves: list[Any]) -> torch.dtype:
+def _one_index(index: Any, indexed: torch.Tensor) -> Any:
+    leaves = pytree.tree_leaves(index) if isinstance(index, list) else []
+    if any(isinstance(leaf, torch.Tensor) for leaf in leaves) and all(map(_is_one, leaves)):
+        return _stacked(index, _common_dtype(leaves), indexed.device)
+    return index
+
+
+def _is_one(leaf: Any) -> bool:
+    if isinstance(leaf, torch.Tensor):
+        return leaf.numel() == 1
+    return isinstance(leaf, (bool, int, float, complex))
+
+
+def _common_dtype(leaves: Sequence[Any]) -> torch.dtype:
     own = [x.dtype if torch.is_tensor(x) else torch.tensor(x).dtype for x in leaves]
     return functools.reduce(torch.promote_types, own)
 
