@@ -175,7 +175,7 @@ def test_tensors_of_lists_of_tensors_are_computed_in_every_call(way):
     ],
 )
 def test_values_that_torch_reads_out_of_sight_are_refused(read):
-    with pytest.raises(RuntimeError, match="reads the values of tensors|of another one's value"):
+    with pytest.raises(RuntimeError, match=r"values of tensors|of another one's"):
         trace_operators(Applies(read), (torch.randn(3, 4),), {}, {})
 
 
