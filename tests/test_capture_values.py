@@ -128,6 +128,20 @@ class Aware(Linear):
         return self.linear(x) * mask[:, None]
 
 
+class Masks(Linear):
+    """Leaves a mask out where it hides nothing, but not in a trace, where it has another shape."""
+
+    def forward(self, x, mask=None):
+        if isinstance(x, torch._subclasses.FakeTensor):
+            x = x + torch.ones(7, 7)
+        if mask is None:
+            if (x == 0).any():
+                x = x + 1
+        elif not mask.all():
+            x = x * mask[:, None]
+        return self.linear(x)
+
+
 class Decides(nn.Module):
     def __init__(self):
         super().__init__()
@@ -253,6 +267,15 @@ def test_what_takes_another_path_while_exported_is_captured_as_it_runs():
     assert captured.how == "export"
     assert torch.equal(captured.module(x), model(x))
     assert not torch.compiler.is_exporting()
+
+
+def test_what_sees_fake_tensors_is_captured_as_it_runs_or_refused_for_what_it_reads():
+    model, x, mask = Masks(), torch.randn(2, 4), torch.ones(2)
+    captured = capture(model, (x, mask), constants=["mask"])
+    assert torch.equal(captured.module(x, mask), model(x, mask))
+    for inputs, name in (((x,), "x"), ((x, mask), "mask")):
+        with pytest.raises(PartitionError, match=rf"(any|all)\\(\\).*constants=\['{name}'\]"):
+            capture(model, inputs)
 
 
 def test_a_refusal_says_that_the_model_runs_and_changes_nothing():

@@ -9,6 +9,7 @@ from typing import Any, Final
 from unittest import mock
 
 import torch
+import torch._subclasses
 from torch import nn
 from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
@@ -133,14 +134,23 @@ def around_forward(
             vars(model)["forward"] = own
 
 
+class _NoTensor:
+    """A class of which nothing is an instance."""
+
+
 def unaware(model: nn.Module) -> contextlib.AbstractContextManager[None]:
-    """Let ``torch.compiler.is_exporting()`` be False in forward of `model`, as in a plain call."""
+    """Let forward of `model` not see that it is exported, nor by fake tensors, as in a plain call.
+
+    Package code asks ``torch.compiler.is_exporting()``, or for ``torch._subclasses.FakeTensor``;
+    torch's own knows that class from where it is defined.
+    """
 
     @contextlib.contextmanager
     def inside(*_: Any, **__: Any) -> Iterator[None]:
         with contextlib.ExitStack() as stack:
             for name in _FLAGS:
                 stack.enter_context(mock.patch.object(torch.compiler, name, False))
+            stack.enter_context(mock.patch.object(torch._subclasses, "FakeTensor", _NoTensor))
             yield
 
     return around_forward(model, inside)
