@@ -12,6 +12,7 @@ from torch.distributions import Distribution, Normal, kl_divergence
 from fx_bridge import check_equivalence, partition_module
 from fx_bridge.capture import capture
 from fx_bridge.capturing.operator_trace import trace_operators
+from fx_bridge.capturing.packed_sequences import _padded
 from solver import Device, MiB, PartitionError
 
 PAIR = [Device("cpu:0", memory_bytes=MiB), Device("cpu:1", memory_bytes=MiB)]
@@ -63,6 +64,17 @@ class Applies(Linear):
 
     def forward(self, x):
         return self.function(self.linear(x))
+
+
+class Packed(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.recurrence = kind(4, 3, batch_first=True, bidirectional=True)
+
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
+        made, state = self.recurrence(packed)
+        return nn.utils.rnn.pad_packed_sequence(made, True, -1.0, 9), state
 
 
 class Counts(Linear):
@@ -177,6 +189,28 @@ def test_tensors_of_lists_of_tensors_are_computed_in_every_call(way):
         module = capture(model, (x,)).module
     for inputs in (x, torch.randn(3, 4) - 9):
         assert check_equivalence(model, module, (inputs,)).equal
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+def test_packed_sequences_of_known_lengths_are_captured(kind):
+    model, inputs = Packed(kind), (torch.randn(3, 7, 4), torch.tensor([4, 7, 2]))
+    before = dict(torch.ops.aten._pad_packed_sequence.default.py_kernels)
+    with pytest.raises(PartitionError, match=r"constants=\['lengths'\]"):
+        capture(model, inputs)
+    captured = capture(model, inputs, constants=["lengths"])
+    assert captured.how == "export"
+    assert torch.ops.aten._pad_packed_sequence.default.py_kernels == before
+    split = partition_module(captured, devices=PAIR).split()
+    assert check_equivalence(model, split, inputs, gradients=True).equal
+
+
+def test_sequences_are_padded_by_operators_as_by_torch():
+    sequences = [torch.randn(n, 2, 3) for n in (4, 3, 1)]
+    packed = nn.utils.rnn.pack_sequence(sequences)
+    for settings in ((True, 0.0, 4), (False, -1.0, 6)):
+        own = _padded(packed.data, packed.batch_sizes, *settings)
+        theirs = torch._VF._pad_packed_sequence(packed.data, packed.batch_sizes, *settings)
+        assert all(map(torch.equal, own, theirs))
 
 
 @pytest.mark.parametrize(

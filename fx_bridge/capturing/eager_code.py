@@ -15,6 +15,8 @@ from torch.distributions import Distribution
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
+from fx_bridge.capturing.packed_sequences import padded_by_operators
+
 _FLAGS: Final = ("_is_compiling_flag", "_is_exporting_flag")
 
 
@@ -43,7 +45,7 @@ def traceable() -> Iterator[None]:
     Distribution.set_default_validate_args(False)
     patched.to = to
     try:
-        with _Stacking():
+        with _Stacking(), padded_by_operators():
             yield
     finally:
         Distribution.set_default_validate_args(validate)
@@ -63,6 +65,9 @@ class _Stacking(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name in _TO_NUMBER and torch._C._dispatch_tls_is_dispatch_key_excluded(_PYTHON):
             raise RuntimeError(f"a tensor is made of another one's value by Tensor.{name}")
+        if func in _SIZED:
+            # Such as torch.zeros(2, lengths[0]).
+            args = pytree.tree_map_only(torch.Tensor, int, args)
         if name in ("__getitem__", "__setitem__") and isinstance(args[1], tuple):
             index = tuple(_one_index(each, args[0]) for each in args[1])
             return func(args[0], index, *args[2:], **kwargs)
@@ -77,6 +82,7 @@ class _Stacking(TorchFunctionMode):
 
 
 _MAKERS: Final = (torch.tensor, torch.as_tensor, torch.asarray)
+_SIZED: Final = (torch.zeros, torch.ones, torch.empty, torch.rand, torch.randn)
 _METHODS: Final = ("new", "new_tensor")
 _TO_NUMBER: Final = ("__float__", "__int__", "__index__", "__bool__", "__complex__")
 _PYTHON: Final = torch._C.DispatchKey.Python
