@@ -11,6 +11,8 @@ from torch.distributions import Distribution, Normal, kl_divergence
 
 from fx_bridge import check_equivalence, partition_module
 from fx_bridge.capture import capture
+from fx_bridge.capturing.operator_trace import trace_operators
+from fx_bridge.capturing.packed_sequences import _padded
 from solver import Device, MiB, PartitionError
 
 PAIR = [Device("cpu:0", memory_bytes=MiB), Device("cpu:1", memory_bytes=MiB)]
@@ -43,6 +45,36 @@ class Skips(Linear):
             x = x * mask[:, None]
         first, second = self.strides.tolist()
         return self.linear(x)[::first, ::second]
+
+
+class Gathers(Linear):
+    """Makes tensors of lists that hold tensors."""
+
+    def forward(self, x):
+        y = self.linear(x)
+        scale = torch.tensor([y.sum().detach(), 1, 2.5, x.shape[0]])
+        y = y[:, [y[0].argmax(), 1]]
+        return y * scale[:2], torch.tensor([[x.max() > 0, True]]), torch.as_tensor([[y.min()]])
+
+
+class Applies(Linear):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self.linear(x))
+
+
+class Packed(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.recurrence = kind(4, 3, batch_first=True, bidirectional=True)
+
+    def forward(self, x, lengths):
+        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, True, enforce_sorted=False)
+        made, state = self.recurrence(packed)
+        return nn.utils.rnn.pad_packed_sequence(made, True, -1.0, 9), state
 
 
 class Counts(Linear):
@@ -108,6 +140,20 @@ class Aware(Linear):
         return self.linear(x) * mask[:, None]
 
 
+class Masks(Linear):
+    """Leaves a mask out where it hides nothing, but not in a trace, where it has another shape."""
+
+    def forward(self, x, mask=None):
+        if isinstance(x, torch._subclasses.FakeTensor):
+            x = x + torch.ones(7, 7)
+        if mask is None:
+            if (x == 0).any():
+                x = x + 1
+        elif not mask.all():
+            x = x * mask[:, None]
+        return self.linear(x)
+
+
 class Decides(nn.Module):
     def __init__(self):
         super().__init__()
@@ -132,6 +178,53 @@ def test_values_that_depend_on_no_input_decide_what_is_captured():
     captured = capture(model, (x,))
     assert "the values of the buffer 'strides' decide" in captured.note
     assert torch.equal(captured.module(x), model(x))
+
+
+@pytest.mark.parametrize("way", ["export", "make_fx"])
+def test_tensors_of_lists_of_tensors_are_computed_in_every_call(way):
+    model, x = Gathers(), torch.randn(3, 4)
+    if way == "make_fx":
+        module, _ = trace_operators(model, (x,), {}, {})
+    else:
+        module = capture(model, (x,)).module
+    for inputs in (x, torch.randn(3, 4) - 9):
+        assert check_equivalence(model, module, (inputs,)).equal
+
+
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+def test_packed_sequences_of_known_lengths_are_captured(kind):
+    model, inputs = Packed(kind), (torch.randn(3, 7, 4), torch.tensor([4, 7, 2]))
+    before = dict(torch.ops.aten._pad_packed_sequence.default.py_kernels)
+    with pytest.raises(PartitionError, match=r"constants=\['lengths'\]"):
+        capture(model, inputs)
+    captured = capture(model, inputs, constants=["lengths"])
+    assert captured.how == "export"
+    assert torch.ops.aten._pad_packed_sequence.default.py_kernels == before
+    split = partition_module(captured, devices=PAIR).split()
+    assert check_equivalence(model, split, inputs, gradients=True).equal
+
+
+def test_sequences_are_padded_by_operators_as_by_torch():
+    sequences = [torch.randn(n, 2, 3) for n in (4, 3, 1)]
+    packed = nn.utils.rnn.pack_sequence(sequences)
+    for settings in ((True, 0.0, 4), (False, -1.0, 6)):
+        own = _padded(packed.data, packed.batch_sizes, *settings)
+        theirs = torch._VF._pad_packed_sequence(packed.data, packed.batch_sizes, *settings)
+        assert all(map(torch.equal, own, theirs))
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda y: torch.FloatTensor([y.sum()]),
+        lambda y: y.new([y.sum()]),
+        lambda y: y.new_tensor([[y.sum()]]),
+        lambda y: torch.tensor([y.sum()], requires_grad=True),
+    ],
+)
+def test_values_that_torch_reads_out_of_sight_are_refused(read):
+    with pytest.raises(RuntimeError, match=r"values of tensors|of another one's"):
+        trace_operators(Applies(read), (torch.randn(3, 4),), {}, {})
 
 
 def test_a_buffer_that_decides_and_changes_is_refused():
@@ -210,6 +303,15 @@ def test_what_takes_another_path_while_exported_is_captured_as_it_runs():
     assert not torch.compiler.is_exporting()
 
 
+def test_what_sees_fake_tensors_is_captured_as_it_runs_or_refused_for_what_it_reads():
+    model, x, mask = Masks(), torch.randn(2, 4), torch.ones(2)
+    captured = capture(model, (x, mask), constants=["mask"])
+    assert torch.equal(captured.module(x, mask), model(x, mask))
+    for inputs, name in (((x,), "x"), ((x, mask), "mask")):
+        with pytest.raises(PartitionError, match=rf"(any|all)\(\).*constants=\['{name}'\]"):
+            capture(model, inputs)
+
+
 def test_a_refusal_says_that_the_model_runs_and_changes_nothing():
     model, inputs = Decides(), (torch.randn(3, 4), torch.tensor([True]))
     before, random_state = copy.deepcopy(model.state_dict()), torch.get_rng_state()
@@ -226,7 +328,7 @@ def test_a_refusal_says_that_the_model_runs_and_changes_nothing():
 
 def test_a_refusal_says_that_the_model_does_not_run():
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 4))
-    with pytest.raises(PartitionError, match="Sequential does not run on these inputs: it fails"):
+    with pytest.raises(PartitionError, match="cannot capture Sequential: it does not run on"):
         capture(model, (torch.ones(1, 2),))
 
 

@@ -107,8 +107,9 @@ def test_stages_that_compute_something_else_are_a_row_with_the_reason(monkeypatc
     assert row.split_reason.startswith("run: ")
 
 
-def test_a_model_is_called_under_autocast_after_a_capture_outside():
-    small = replace(from_torch("mlp", _mlp), device="cpu", autocast=True)
+@pytest.mark.parametrize("autocast", ["call", "capture and call"])
+def test_a_model_is_called_under_autocast_after_a_capture_outside_and_inside(autocast):
+    small = replace(from_torch("mlp", _mlp), device="cpu", autocast=autocast)
     row = Measurement(small, WorkerLimits()).run()
     assert (row.equal, row.split_reason) == (True, "")
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from fx_bridge.capture import capture
+from fx_bridge.comparing.differences import Comparison
 from fx_bridge.equivalence import check_equivalence
 from fx_bridge.splitting import split_by_plan
 from solver import PartitionError, PartitionPlan
@@ -96,7 +97,7 @@ def test_one_bit_is_a_difference(model):
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda self, x, forward: list(forward(x).values()), "has the structure"),
+        (lambda self, x, forward: list(forward(x).values()), "another structure: list with 2 "),
         (lambda self, x, forward: forward(x) | {"y": forward(x)["y"].double()}, "has dtype"),
         (lambda self, x, forward: forward(x) | {"y": forward(x)["y"][:2]}, "has shape (2, 4)"),
         (lambda self, x, forward: forward(x) | {"y": 3}, "is a int instead of a Tensor"),
@@ -105,6 +106,28 @@ def test_one_bit_is_a_difference(model):
 )
 def test_other_types_shapes_structures_and_written_inputs(model, change, text):
     assert text in differences(model, change)[0]
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "text"),
+    [
+        (
+            {"a": [1, [2]]},
+            {"a": [1, [2, 3]]},
+            "at ['a'][1]: list with 2 items instead of list",
+        ),
+        ({"a": 1}, {"b": 1}, "dict with 1 item (['b']) instead of dict with 1 item (['a'])"),
+        ((1,), ((1,),), "at [0]: tuple with 1 item instead of int"),
+        (slice(1), torch.Size([1]), "Size with 1 item instead of slice"),
+        ([[0]] * 400, [[0]] * 399 + [0], "at [399]: int instead of list with 1 item"),
+    ],
+)
+def test_another_structure_is_told_by_where_it_first_differs(there, here, text):
+    comparison = Comparison()
+    comparison.trees("output", there, here)
+    (difference,) = comparison.differences
+    assert text in difference
+    assert len(difference) < 200
 
 
 def test_nan_equals_nan_and_nothing_else(model):

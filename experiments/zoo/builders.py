@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     import torch
@@ -43,8 +43,8 @@ class Configuration:
         Inputs that capture takes as numbers, see :func:`fx_bridge.capture`.
     trained : bool
         Whether a run of it compares gradients, too.
-    autocast : bool
-        Whether it is called under ``torch.autocast`` in bfloat16; it is captured outside.
+    autocast : {"", "call", "capture and call"}
+        What is done under ``torch.autocast`` in bfloat16.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Configuration:
     device: str = "meta"
     constants: tuple[str, ...] = ()
     trained: bool = False
-    autocast: bool = False
+    autocast: Literal["", "call", "capture and call"] = ""
 
     def build(self) -> Made:
         """Return the module in evaluation mode with its example inputs: args, kwargs."""

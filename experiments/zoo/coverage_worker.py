@@ -213,7 +213,8 @@ class Measurement:
             from fx_bridge import capture, to_digraph
 
             self._lap_s()
-            captured = capture(model, args, kwargs, constants=self._configuration.constants)
+            with self._precision("capture and call"):
+                captured = capture(model, args, kwargs, constants=self._configuration.constants)
             self._add(
                 capture_s=self._lap_s(),
                 how=captured.how,
@@ -250,10 +251,7 @@ class Measurement:
         from fx_bridge import check_equivalence
 
         trained = self._configuration.trained
-        with (
-            torch.set_grad_enabled(trained),
-            torch.autocast("cpu", torch.bfloat16, enabled=self._configuration.autocast),
-        ):
+        with torch.set_grad_enabled(trained), self._precision("call", "capture and call"):
             report = check_equivalence(model, split, args, kwargs, gradients=trained)
         self._add(
             ran=True,
@@ -261,6 +259,13 @@ class Measurement:
             gradients_equal=report.gradients_equal,
             split_reason="" if report.equal else f"run: {'; '.join(report.differences)}",
         )
+
+    def _precision(self, *under: str) -> contextlib.AbstractContextManager[Any]:
+        """Return autocast where the configuration asks for it in one of these steps."""
+        import torch
+
+        enabled = self._configuration.autocast in under
+        return torch.autocast("cpu", torch.bfloat16, enabled=enabled)
 
     def _check_package(self) -> None:
         package = self._configuration.package

@@ -21,6 +21,7 @@ from fx_bridge.capturing.messages import (
     describe,
     failure,
     first_line,
+    is_data_dependent,
     is_final,
     quiet,
     remedy,
@@ -131,12 +132,21 @@ class Attempt:
         notes = (self.prefix, *self.failures.values(), made.note, hooks, lost.note, changes.note)
         return Captured(made, how, "; ".join(note for note in notes if note))
 
+    @property
+    def explained(self) -> Exception:
+        """The error to explain: the first, or that of a value that the model reads in any case.
+
+        A model that sees that it is traced may fail for that before.
+        """
+        return next(filter(is_data_dependent, self.causes), self.causes[0])
+
     def refused(self, advice: str = "") -> PartitionError:
         """Return the error that says in one line why there is no graph, and what to do."""
-        first, *others = self.failures.values()
+        explained = self.failures[first_line(self.explained)]
+        others = [text for text in self.failures.values() if text != explained]
         also = " and ".join(text.split(" failed", 1)[0] for text in others)
         also = f"; {also} fail{'s' if len(others) == 1 else ''} too" if others else ""
-        return PartitionError(f"cannot capture {describe(self.model)}: {first}{also}; {advice}")
+        return PartitionError(f"cannot capture {describe(self.model)}: {explained}{also}; {advice}")
 
 
 def attempt(task: Attempt) -> Captured:
@@ -163,10 +173,11 @@ def attempt(task: Attempt) -> Captured:
             made = task.tried(how, way)
             if made is not None:
                 return made
-    advice = remedy(task.causes, task.model, runs)
+    others = [cause for cause in task.causes if cause is not task.explained]
+    advice = remedy([task.explained, *others], task.model, runs)
     if task.dynamic_shapes is not None and not is_final(first):
         advice = f"{runs}check dynamic_shapes"
-    raise task.refused(advice) from first
+    raise task.refused(advice) from task.explained
 
 
 def _ways(task: Attempt, differentiated: bool) -> Iterator[tuple[Capture, Callable[[], Exported]]]:
@@ -195,8 +206,8 @@ def _without_gradients(task: Attempt, own_error: Exception) -> Captured:
                 task.failures.clear()
                 return attempt(task)
     raise PartitionError(
-        f"{describe(task.model)} does not run on these inputs: it fails {why}; pass inputs "
-        "with which model(*args, **kwargs) runs"
+        f"cannot capture {describe(task.model)}: it does not run on these inputs: it fails {why}; "
+        "pass inputs with which model(*args, **kwargs) runs"
     ) from own_error
 
 

@@ -30,6 +30,8 @@ from solver.quantities import counted
 
 _NAMESPACES: Final = ("aten", "prims")
 _READ: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_PACK: Final = torch.ops.aten._pack_padded_sequence.default
+_SHAPED_BY_VALUES: Final = (torch.ops.aten.index.Tensor, _PACK)
 _MOST_ELEMENTS: Final = 1 << 24
 """Larger values are masks and tables that nobody reads as a number."""
 
@@ -168,13 +170,10 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         found = None
         if isinstance(func, OpOverload):
             found = self._computed(func, leaves, args, kwargs)
-            if found is None and func is torch.ops.aten.index.Tensor and not self._real:
-                found = self._masked(func, args)
-                if found is not None:
-                    made = _fake_like(found[0], tensors)
-                    self.sources[made] = self.sources.get(args[0], frozenset())
-                    self.decided |= found[1]
-                    return made
+            if found is None and func in _SHAPED_BY_VALUES and not self._real:
+                shaped = self._shaped(func, args)
+                if shaped is not None:
+                    return shaped
         if found is None:
             return self._traced(func, tensors, args, kwargs)
         value, origins = found
@@ -209,6 +208,8 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for leaf in pytree.tree_leaves(made):
             if isinstance(leaf, torch.Tensor):
                 self.sources[leaf] = sources
+        if func is _PACK:
+            self.sources[made[1]] = self.sources.get(args[1], none)
         return made
 
     def _computed(
@@ -248,13 +249,28 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         return value, frozenset().union(*(shadow.origins for shadow in shadows.values()))
 
-    def _masked(self, func: OpOverload, args: tuple[Any, ...]) -> tuple[Any, frozenset[str]] | None:
-        """Return what has the shape of ``x[mask]``, where `x` is not known, but the mask is."""
+    def _shaped(self, func: OpOverload, args: tuple[Any, ...]) -> Any:
+        """Return the results of ``x[mask]`` and the like, where `x` is not known, but the mask is.
+
+        Those of integers that go with a first result are computed from the others than `x`.
+        """
         if _is_plain_index(func, args):
             return None
         with _computing():
-            like = [torch.zeros((), dtype=args[0].dtype).expand(tuple(args[0].shape))]
-        return self._computed(func, args[1], (like[0], args[1]), {}, like)
+            like = torch.zeros((), dtype=args[0].dtype).expand(tuple(args[0].shape))
+        leaves = pytree.tree_leaves(args[1:])
+        found = self._computed(func, leaves, (like, *args[1:]), {}, [like])
+        if found is None:
+            return None
+        values, origins = found
+        self.decided |= origins
+        is_one = isinstance(values, torch.Tensor)
+        first, *others = [values] if is_one else values
+        results = [_fake_like(first, [args[0]]), *_fake_like(others, leaves)]
+        self.sources[results[0]] = self.sources.get(args[0], frozenset())
+        for traced, own in zip(results[1:], others, strict=True):
+            self._known[traced] = Known(own, origins)
+        return results[0] if is_one else tuple(results)
 
     def _shadow(self, tensor: torch.Tensor, func: OpOverload) -> Known | None:
         shadow: Known | None = self._known.get(tensor)

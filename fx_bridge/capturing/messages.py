@@ -38,10 +38,15 @@ def failure(error: BaseException, model: nn.Module) -> str:
     return f"{place} ({type(error).__name__}: {first_line(error)})".lstrip()
 
 
+def is_data_dependent(error: BaseException) -> bool:
+    """Whether Python reads a value that a trace does not have."""
+    return "DataDependent" in type(error).__name__
+
+
 def is_final(error: BaseException) -> bool:
     """Whether no other way of capturing can pass what stopped this one."""
     text = str(error)
-    if "DataDependent" in type(error).__name__:
+    if is_data_dependent(error):
         # A value that Python reads. A size that depends on values may be no more than a size.
         return "(Size-like symbols: none)" in text
     return "no fake impl registered" in text or "and forward changes it" in text
@@ -59,7 +64,7 @@ def remedy(causes: Sequence[BaseException], model: nn.Module, runs: str = "") ->
         What is known of a plain run, as the beginning of a sentence; empty if nothing is.
     """
     error, text = causes[0], str(causes[0])
-    if "DataDependent" in type(error).__name__:
+    if is_data_dependent(error):
         none: frozenset[str] = frozenset()
         sources = next((s for each in causes if (s := getattr(each, "sources", none))), none)
         return f"{runs}{_data_dependent(sources, _is_others(error))}"

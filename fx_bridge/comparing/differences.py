@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fx_bridge.comparing.observation import Observation
-from fx_bridge.comparing.trees import named_leaves
+from fx_bridge.comparing.trees import first_difference, named_leaves
 from fx_bridge.replaying.tensor_parts import is_wrapper, parts_of, settings_of
 from solver.quantities import counted
 
@@ -31,9 +31,11 @@ class Comparison:
         found_leaves, found_spec = named_leaves(found)
         if expected_spec != found_spec:
             self.max_abs_error = math.inf
+            path, there, here = first_difference(expected, found)
+            place = f" at {path}" if path else ""
             self.differences.append(
-                f"the {what} has the structure {_one_line(found_spec)} instead of "
-                f"{_one_line(expected_spec)} {suffix}".rstrip()
+                f"the {what} has another structure{place}: {here} instead of {there} "
+                f"{suffix}".rstrip()
             )
             return
         for (path, a), (_, b) in zip(expected_leaves, found_leaves, strict=True):
@@ -132,10 +134,6 @@ class Comparison:
         self.differences.append(
             f"{where} differs in {int((~same).sum()):,} of {counted(same.numel(), 'element')}, {by}"
         )
-
-
-def _one_line(spec: object) -> str:
-    return " ".join(str(spec).split())
 
 
 def _is_plain_object(value: Any) -> bool:

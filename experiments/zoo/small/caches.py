@@ -37,7 +37,11 @@ def _static() -> Made:
 
     model = llama()
     model.config.use_cache = True
-    cache = library("transformers").StaticCache(config=model.config, max_cache_len=16)
+    config = model.config
+    cache = library("transformers").StaticCache(config=config, max_cache_len=16)
+    # Otherwise the first call makes its tensors, in the caller's object.
+    heads, width = config.num_key_value_heads, config.head_dim
+    cache.early_initialization(2, heads, width, torch.float32, torch.device("cpu"))
     given = {
         "input_ids": _tokens(4),
         "past_key_values": cache,

@@ -1,10 +1,13 @@
-"""Models captured as usual and called under autocast, as the usual training loop does."""
+"""Models called under autocast: captured as usual, as the usual training loop does, or under it.
+
+Models that compute a part in float32 depend on the precision of the capture.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from experiments.zoo.builders import Configuration, Inputs, Made, image, transformers_model
 from experiments.zoo.small.text import BERT, GPT2, LLAMA, T5, TOKENS
@@ -40,20 +43,26 @@ def _block() -> Made:
 
 
 def _named(
-    name: str, factory: Callable[[], Made], package: str | None = "transformers"
+    name: str,
+    factory: Callable[[], Made],
+    package: str | None = "transformers",
+    autocast: Literal["call", "capture and call"] = "call",
 ) -> Configuration:
     return Configuration(
-        name, "autocast", factory, package, device="cpu", trained=True, autocast=True
+        name, "autocast", factory, package, device="cpu", trained=True, autocast=autocast
     )
 
 
+_T5: Final = partial(_model, "T5ForConditionalGeneration", "T5Config", _pair, T5)
 _VIT: Final = {**BERT, "image_size": 32, "patch_size": 8}
 CONFIGURATIONS: Final = (
     _named("autocast-block", _block, None),
+    _named("autocast-block-inside", _block, None, "capture and call"),
     _named("autocast-gpt2", partial(_model, "GPT2LMHeadModel", "GPT2Config", TOKENS, GPT2)),
     _named("autocast-llama", partial(_model, "LlamaForCausalLM", "LlamaConfig", TOKENS, LLAMA)),
     _named("autocast-bert", partial(_model, "BertModel", "BertConfig", TOKENS, BERT)),
-    _named("autocast-t5", partial(_model, "T5ForConditionalGeneration", "T5Config", _pair, T5)),
+    _named("autocast-t5", _T5),
+    _named("autocast-t5-inside", _T5, autocast="capture and call"),
     _named("autocast-vit", partial(_model, "ViTModel", "ViTConfig", image(32), _VIT)),
     _named(
         "autocast-resnet",

@@ -223,9 +223,14 @@ def _script() -> Made:
 
 
 def _named(
-    name: str, factory: Callable[[], Made], package: str | None = None, *, trained: bool = True
+    name: str,
+    factory: Callable[[], Made],
+    package: str | None = None,
+    *,
+    constants: tuple[str, ...] = (),
+    trained: bool = True,
 ) -> Configuration:
-    return Configuration(name, "own code", factory, package, device="cpu", trained=trained)
+    return Configuration(name, "own code", factory, package, "cpu", constants, trained)
 
 
 CONFIGURATIONS: Final = (
@@ -234,7 +239,7 @@ CONFIGURATIONS: Final = (
     _named("vector-quantiser", _codebook),
     _named("flex-attention-score", _flex_score, trained=False),
     _named("flex-attention-mask", _flex_mask, trained=False),
-    _named("packed-sequence", _packed_sequence),
+    _named("packed-sequence", _packed_sequence, constants=("lengths",)),
     _named("graph-convolution", _convolution, "torch_geometric"),
     _named("graph-attention", _attention, "torch_geometric"),
     _named("graph-sage", _sage, "torch_geometric"),

@@ -78,13 +78,13 @@ def _one_vision(stem: str, count: int) -> Made:
     return model, (), given
 
 
-def _named(name: str, factory: Any, constant: str) -> Configuration:
-    constants = (constant,)
+def _named(name: str, factory: Any, *constants: str) -> Configuration:
     return Configuration(
         name, "picture grid", factory, "transformers", "cpu", constants=constants, trained=True
     )
 
 
+_READ: Final = ("image_grid_thw", "attention_mask", "mm_token_type_ids")
 _VISION: Final = {"depth": 2, "num_heads": 2, "patch_size": 14, "spatial_merge_size": 2}
 
 CONFIGURATIONS: Final = (
@@ -93,7 +93,7 @@ CONFIGURATIONS: Final = (
         partial(
             _qwen, "Qwen2VL", {**_VISION, "embed_dim": 32, "hidden_size": 32, "mlp_ratio": 2}, 1176
         ),
-        "image_grid_thw",
+        *_READ,
     ),
     _named(
         "qwen2.5-vl",
@@ -110,7 +110,7 @@ CONFIGURATIONS: Final = (
             },
             1176,
         ),
-        "image_grid_thw",
+        *_READ,
     ),
     _named(
         "qwen3-vl",
@@ -127,7 +127,7 @@ CONFIGURATIONS: Final = (
             },
             1176,
         ),
-        "image_grid_thw",
+        *_READ,
     ),
     _named("llava-next", partial(_one_vision, "LlavaNext", 10), "image_sizes"),
     _named("llava-onevision", partial(_one_vision, "LlavaOnevision", 10), "image_sizes"),
