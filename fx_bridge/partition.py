@@ -49,6 +49,7 @@ from solver import (
     summary,
 )
 from solver.checks import check_choice
+from solver.hardware import DEFAULT_DEVICE_CLASS
 from solver.quantities import counted, format_bytes, printable
 from solver.summary import result_html
 
@@ -84,11 +85,18 @@ class PartitionResult:
             lines[1] += f" under {described(dtypes)}"
         if self.captured.note:
             lines[1] += f"; {printable(self.captured.note)}"
+        lines += [
+            f"attention on {name}: "
+            + ", ".join(f"{kernel} ({counted(count, 'operator')})" for kernel, count in of.items())
+            for name, of in self.attention.items()
+            if name != DEFAULT_DEVICE_CLASS
+        ]
         count, size_bytes = _unread_weights(self.captured)
         if count:
+            stay, them = ("stays", "it") if count == 1 else ("stay", "them")
             lines.append(
                 f"{counted(count, 'weight')} that no operator reads ({format_bytes(size_bytes)}) "
-                "stay with the model: no device of the plan holds them"
+                f"{stay} with the model: no device of the plan holds {them}"
             )
         return "\n".join(lines)
 

@@ -3,9 +3,11 @@
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import GetAttrKey, register_pytree_node
 from torch.utils.checkpoint import checkpoint
 
-from fx_bridge import capture
+from fx_bridge import capture, partition_module
+from solver import Device, MiB, PartitionError
 
 X = torch.randn(4, 8)
 
@@ -43,8 +45,56 @@ def test_changed_containers_of_the_caller_are_noted(change, cache, by_name):
     assert captured.how == "export"
     assert captured.note == (
         "forward changes what the caller's 'cache' holds, which the graph does not; "
-        "return it instead"
+        "return it instead, and go on with what a call returns"
     )
+
+
+class Kept:
+    """What a pytree takes apart, as caches are: a tensor and a count."""
+
+    def __init__(self, keys, count):
+        self.keys, self.count = keys, count
+
+
+register_pytree_node(
+    Kept,
+    lambda kept: ([kept.keys], kept.count),
+    lambda leaves, count: Kept(*leaves, count),
+    serialized_type_name="test_capture_notes.Kept",
+    flatten_with_keys_fn=lambda kept: ([(GetAttrKey("keys"), kept.keys)], kept.count),
+)
+
+
+def grown(kept, y):
+    kept.keys = torch.cat([kept.keys, y])
+
+
+def counted(kept, _):
+    kept.count += 1
+
+
+@pytest.mark.parametrize("change", [grown, counted])
+def test_changed_caches_of_the_caller_are_noted(change):
+    """A caller who goes on with what it gave, as with the model, would get what is stale."""
+    captured = capture(Cached(change), (X, Kept(X, 3)))
+    assert captured.note.startswith("forward changes what the caller's 'cache' holds")
+    assert capture(Cached(lambda kept, _: kept.keys), (X, Kept(X, 3))).note == ""
+
+
+def test_messages_name_the_first_inputs_and_where_long_structures_differ():
+    """A cache has two tensors and a few numbers for every layer of a model."""
+    devices = [Device("a", MiB), Device("b", MiB)]
+    caches = [Kept(X, [*range(200), last]) for last in (7, 8)]
+    model = Cached(lambda kept, y: y * sum(each.sum() for each in kept))
+    layers = [torch.ones(4, 8) for _ in range(9)]
+    placed = partition_module(model, (X, layers), devices=devices).place("cpu")
+    with pytest.raises(PartitionError, match=r"cache_4 float32\[4, 8\] and 4 others: ") as caught:
+        placed(X, layers[:8])
+    assert "cache_5" not in str(caught.value)
+    placed = partition_module(Cached(grown), (X, caches[0]), devices=devices).place("cpu")
+    with pytest.raises(PartitionError, match=r"structure … .*199, 8.*, not … .*199, 7") as caught:
+        placed(X, caches[1])
+    assert len(str(caught.value)) < 500
 
 
 def test_reading_a_container_is_no_change():
@@ -81,6 +131,29 @@ def with_saved_hooks(layer, x):
 def test_hooks_on_gradients_are_noted(run, named):
     note = capture(Hooked(run), (X,)).note
     assert note == f"forward uses {named}, which the graph does not, so gradients may differ"
+
+
+def with_module_hook(model):
+    model.first.register_full_backward_hook(lambda _, gradients, __: (gradients[0] * 2,))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "named"),
+    [
+        (Hooked(with_tensor_hook), "forward uses Tensor.register_hook"),
+        (with_module_hook(Hooked(lambda layer, x: layer(x))), "backward hooks of 'first'"),
+    ],
+    ids=["tensor", "module"],
+)
+def test_training_without_the_hooks_of_a_model_is_refused(model, named):
+    devices = [Device("a", MiB), Device("b", MiB)]
+    with pytest.raises(PartitionError, match=f"cannot plan for training: {named}.* without such"):
+        partition_module(model, (X,), devices=devices, memory_model="training")
+    placed = partition_module(model, (X,), devices=devices).place("cpu")
+    assert torch.equal(placed(X), model(X))
+    with pytest.raises(PartitionError, match=f"no backward pass through this model: {named}"):
+        placed(X).sum().backward()
 
 
 def test_checkpoints_change_no_gradient():

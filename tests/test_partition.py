@@ -322,6 +322,24 @@ def test_printing_says_how_it_was_captured_and_what_no_device_holds():
     assert "captured by export" in page
 
 
+class Attends(nn.Module):
+    def forward(self, x):
+        return nn.functional.scaled_dot_product_attention(x, x, x) + 1
+
+
+def test_printing_says_which_attention_was_assumed_for_the_classes_that_devices_name():
+    queries = torch.ones(1, 2, 64, 64, dtype=torch.bfloat16, device="meta")
+    classes = ("a100-80gb", "t4")
+    devices = [Device(name, "1GiB", device_class=name) for name in classes]
+    lines = str(partition_module(Attends(), (queries,), devices=devices)).splitlines()
+    assert lines[-2:] == [
+        "attention on a100-80gb: flash (1 operator)",
+        "attention on t4: math (1 operator)",
+    ]
+    unnamed = str(partition_module(Attends(), (queries,), devices=[Device("a", "1GiB")]))
+    assert "attention on" not in unnamed
+
+
 def test_a_plan_is_rehearsed_on_one_device():
     model = Unread()
     devices = [Device(name, 20 * KiB) for name in ("gpu0", "gpu1", "idle")]

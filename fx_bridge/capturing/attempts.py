@@ -27,7 +27,7 @@ from fx_bridge.capturing.messages import (
     remedy,
 )
 from fx_bridge.capturing.operator_trace import trace_operators
-from fx_bridge.capturing.own_backward import lost_hooks, mark_lost, own_backward
+from fx_bridge.capturing.own_backward import lost_hooks, mark_lost, own_backward, with_remedy
 from fx_bridge.capturing.state import unchanged
 from fx_bridge.capturing.tracing import trace
 from fx_bridge.capturing.trial import can_run, trial_error
@@ -128,7 +128,7 @@ class Attempt:
             self.causes.append(error)
             return None
         hooks = "" if how == "symbolic_trace" else lost_hooks(self.model)
-        mark_lost(made.module, lost.lost)
+        mark_lost(made.module, lost.lost or with_remedy(hooks))
         notes = (self.prefix, *self.failures.values(), made.note, hooks, lost.note, changes.note)
         return Captured(made, how, "; ".join(note for note in notes if note))
 

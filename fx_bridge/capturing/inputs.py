@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import fx, nn
@@ -14,6 +14,12 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.capturing.messages import describe
 from solver import PartitionError
+from solver.quantities import counted
+
+_SHOWN: Final = 6
+"""Inputs that a message names."""
+_LONG: Final = 160
+"""Characters of a structure that a message shows."""
 
 
 def checked_inputs(args: object, kwargs: object) -> dict[str, Any]:
@@ -129,7 +135,14 @@ def described_inputs(graph: fx.Graph) -> str:
         if value is None or isinstance(value, (bool, int, float, complex, str)):
             text = f"={value!r}"
         shown.append(f"{node.target}{text}")
-    return ", ".join(shown) or "no inputs"
+    return listed(shown) or "no inputs"
+
+
+def listed(shown: Sequence[str]) -> str:
+    """Return the first few of a list: a cache has tensors for every layer."""
+    others = len(shown) - _SHOWN
+    more = f" and {counted(others, 'other')}" if others > 1 else ""
+    return ", ".join(shown[: _SHOWN if more else None]) + more
 
 
 def described_tensor(tensor: torch.Tensor) -> str:
@@ -181,11 +194,26 @@ def _leaves(
     for name, child in zip(shown, children, strict=True):
         found, given = pytree.tree_flatten(bound.arguments[name])
         if given != child:
-            raise _misfit(
-                graph, f"{name!r} has the structure {_one_line(given)}, not {_one_line(child)}"
-            )
+            here, there = _apart(_one_line(given), _one_line(child))
+            raise _misfit(graph, f"{name!r} has the structure {here}, not {there}")
         leaves.extend(found)
     return tuple(leaves)
+
+
+def _apart(one: str, other: str) -> tuple[str, str]:
+    """Return both texts, or where they are long what is around their first difference."""
+    if max(len(one), len(other)) <= _LONG:
+        return one, other
+    differ = [a != b for a, b in zip(one, other, strict=False)]
+    first = differ.index(True) if True in differ else len(differ)
+    start = max(0, first - _LONG // 2)
+    before = "… " if start else ""
+    cut = [text[start : start + _LONG] for text in (one, other)]
+    here, there = (
+        f"{before}{part}{' …' if start + _LONG < len(text) else ''}"
+        for part, text in zip(cut, (one, other), strict=True)
+    )
+    return here, there
 
 
 def _one_line(spec: pytree.TreeSpec) -> str:

@@ -24,8 +24,12 @@ from solver import PartitionError
 _OF_TORCH: Final = (
     *("torch._library.", "torch._higher_order_ops.", "torch._functorch.", "torch._dynamo."),
 )
+_TENSOR_HOOK: Final = "Tensor.register_hook"
+_WITHOUT_HOOKS: Final = (
+    "capture the model without such hooks, or write what they do as a torch.autograd.Function"
+)
 _HOOKS: Final = (
-    (torch.Tensor, "register_hook", "Tensor.register_hook"),
+    (torch.Tensor, "register_hook", _TENSOR_HOOK),
     (torch.autograd.graph.saved_tensors_hooks, "__enter__", "saved_tensors_hooks"),
 )
 """Owner and name of a method that changes gradients, and how it is written."""
@@ -53,7 +57,17 @@ class OwnBackward:
 
     @property
     def lost(self) -> str:
-        """Which backward passes are lost; empty if none is."""
+        """Which backward passes are lost, and what to do; empty if none is."""
+        lost = self._functions()
+        if lost:
+            lost += "; give it all that it reads as tensors, or write it as a "
+            return lost + "torch.library.custom_op with register_autograd"
+        if _TENSOR_HOOK in self.hooks:
+            lost = f"forward uses {_TENSOR_HOOK}, which the graph does not, so gradients may differ"
+            return f"{lost}; {_WITHOUT_HOOKS}"
+        return ""
+
+    def _functions(self) -> str:
         if not self.functions:
             return ""
         function, where = next(iter(self.functions.items()))
@@ -67,7 +81,7 @@ class OwnBackward:
     @property
     def note(self) -> str:
         """What a person has to know of the graph; empty if there was nothing."""
-        notes = [self.lost] if self.functions else []
+        notes = [self._functions()] if self.functions else []
         if self.hooks:
             named = " and ".join(sorted(self.hooks))
             notes.append(f"forward uses {named}, which the graph does not, so gradients may differ")
@@ -81,7 +95,7 @@ def mark_lost(module: fx.GraphModule, lost: str) -> None:
 
 
 def lost_backward(module: fx.GraphModule) -> str:
-    """Return which backward passes the graph of a module, or a split of it, has lost; or ""."""
+    """Return which backward passes a module's graph has lost, and what to do; or ""."""
     return str(module.meta.get(_LOST, ""))
 
 
@@ -96,10 +110,7 @@ def check_backward(module: fx.GraphModule, verb: str) -> None:
         What they are needed for, such as ``"plan for training"``.
     """
     if lost := lost_backward(module):
-        raise PartitionError(
-            f"cannot {verb}: {lost}; give it all that it reads as tensors, or write it as a "
-            "torch.library.custom_op with register_autograd"
-        )
+        raise PartitionError(f"cannot {verb}: {lost}")
 
 
 @contextlib.contextmanager
@@ -231,3 +242,8 @@ def lost_hooks(model: nn.Module) -> str:
     where = f"{hooked[0]!r}" if hooked[0] else "the model"
     others = f" and {len(hooked) - 1} more" if len(hooked) > 1 else ""
     return f"backward hooks of {where}{others} are not in the graph, so gradients may differ"
+
+
+def with_remedy(hooks: str) -> str:
+    """Return what :func:`lost_hooks` says with what to do about it; empty if that is empty."""
+    return f"{hooks}; {_WITHOUT_HOOKS}" if hooks else ""

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from solver.quantities import counted
 
@@ -57,7 +58,7 @@ class Changes:
             named = ", ".join(map(repr, self.inputs))
             notes.append(
                 f"forward changes what the caller's {named} holds, which the graph does not; "
-                "return it instead"
+                "return it instead, and go on with what a call returns"
             )
         if self.seeds:
             notes.append(
@@ -143,16 +144,24 @@ def _kept_inputs(model: nn.Module, changed: list[str]) -> Iterator[None]:
 
     torch.export passes copies of the caller's containers, so that these say nothing.
     """
-    before: dict[str, list[tuple[Any, list[Any]]]] = {}
+    before: dict[str, tuple[Any, list[tuple[Any, list[Any]]], list[Any], Any]] = {}
 
     def note(module: nn.Module, args: Any, kwargs: Any) -> None:
         names = [*inspect.signature(module.forward).parameters]
         named = {**dict(zip(names, args, strict=False)), **kwargs}
-        before.update({name: _contents([value]) for name, value in named.items()})
+        # Caches are containers too: what they hold is what a pytree finds in them.
+        before.update(
+            {
+                name: (value, _contents([value]), *pytree.tree_flatten(value))
+                for name, value in named.items()
+            }
+        )
 
     def compare(*_: Any) -> None:
-        for name, contents in before.items():
-            if any(_is_altered(*each) for each in contents) and name not in changed:
+        for name, (value, contents, leaves, structure) in before.items():
+            found, given = pytree.tree_flatten(value)
+            same = given == structure and all(a is b for a, b in zip(found, leaves, strict=True))
+            if (not same or any(_is_altered(*each) for each in contents)) and name not in changed:
                 changed.append(name)
 
     handles = [

@@ -141,7 +141,9 @@ def without_backward(value: Any, lost: str) -> Any:
     """Return a result of the model through which there is no backward pass, because of `lost`."""
 
     def refuse(_: torch.Tensor) -> None:
-        raise PartitionError(f"no backward pass through this model: {lost}; call it for inference")
+        raise PartitionError(
+            f"no backward pass through this model: {lost}, or call it for inference"
+        )
 
     for leaf in tree_leaves(value):
         # What has no function of autograd is an input or a weight.

@@ -19,7 +19,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.capture import CapturedGraph, capture
 from fx_bridge.capturing.graph_digest import first_difference, operator_lines
-from fx_bridge.capturing.inputs import described_inputs, described_tensor
+from fx_bridge.capturing.inputs import described_inputs, described_tensor, listed
 from fx_bridge.capturing.messages import first_line
 from fx_bridge.capturing.precision import (
     autocast_dtypes,
@@ -104,7 +104,7 @@ class OtherCalls:
         if precisions != [self._precision] and self._had_model:
             _relax_guards(module)
         under = " and ".join(described(each) or "no autocast" for each in precisions)
-        inputs = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        inputs = listed([f"{name} {shape}" for name, shape in shapes.items()])
         return (
             f"the call has {inputs or 'the same inputs'} under {under}, where the graph was "
             f"captured with {self._inputs} under {described(self._precision) or 'no autocast'}"
@@ -197,7 +197,7 @@ class OtherCalls:
     def _refusal(self, shapes: Mapping[str, str], dtypes: Precision, reason: str) -> PartitionError:
         if dtypes != self._precision and not shapes:
             return self._other_precision(dtypes, reason)
-        given = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        given = listed([f"{name} {shape}" for name, shape in shapes.items()])
         if dtypes != self._precision:
             given += f" under {described(dtypes) or 'no autocast'}"
         return PartitionError(
