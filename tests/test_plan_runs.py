@@ -5,6 +5,7 @@ import pytest
 from experiments.cli import main
 from experiments.pipelines.pipeline_group import PipelineGroup
 from experiments.pipelines.plan_runs import (
+    NoPlanError,
     RunSettings,
     is_same,
     measured_problem,
@@ -83,8 +84,9 @@ def test_what_cannot_be_run_is_refused_before_it_runs():
     profile = hand_made_profile(captured)
     group = PipelineGroup(2)  # never started
     tight = (Device("a", 10), Device("b", 10))
-    with pytest.raises(PartitionError, match=r"no plan of .* fits; give devices with more memory"):
+    with pytest.raises(NoPlanError, match=r"no plan of .* fits; give devices with more") as caught:
         run_plans(MODEL, captured, profile, RunSettings(devices=tight), group)
+    assert caught.value.proven
     three = tuple(Device(name) for name in "abc")
     with pytest.raises(PartitionError, match="there are 3 devices, but 2 processes"):
         run_plans(MODEL, captured, profile, RunSettings(devices=three), group)

@@ -1,5 +1,8 @@
 """What the options of run say of the plans that run."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 
 from experiments.cli import main
@@ -89,3 +92,18 @@ def test_what_a_person_says_of_modules_is_checked_with_their_devices():
         check_hand_made(captured, RunSettings(cut_after=("2", "4")))
     chunks = RunSettings(cut_after=("2", "4"), chunks_per_device=2)
     check_hand_made(captured, chunks)
+
+
+@pytest.mark.parametrize(("proven", "code"), [(True, 1), (False, 3)])
+def test_without_a_plan_the_exit_code_says_whether_there_is_one(monkeypatch, capsys, proven, code):
+    from experiments.pipelines import pipeline_group, plan_runs, profiling
+
+    def no_plan(*_):
+        raise plan_runs.NoPlanError(proven, "no plan of mlp fits")
+
+    monkeypatch.setattr(plan_runs, "run_plans", no_plan)
+    group = nullcontext(SimpleNamespace(count=2))
+    monkeypatch.setattr(pipeline_group, "PipelineGroup", lambda *_, **__: group)
+    monkeypatch.setattr(profiling, "measure_profile", lambda *_: None)
+    assert main(["run", "mlp", "--devices", "2x100KiB"]) == code
+    assert capsys.readouterr().err.splitlines()[-1] == "no plan of mlp fits"

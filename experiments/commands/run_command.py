@@ -18,7 +18,8 @@ from experiments.commands.options import (
     SolversOption,
     ThreadsOption,
 )
-from experiments.output import make_console, print_json, say_note
+from experiments.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
+from experiments.output import make_console, print_json, say, say_note
 from experiments.problems.problem_request import ProblemRequest, check_model_request
 from solver import PartitionError
 from solver.quantities import counted, printable
@@ -59,7 +60,7 @@ def run(
     memory.
     """
     from experiments.pipelines.pipeline_group import PipelineGroup
-    from experiments.pipelines.plan_runs import check_hand_made, run_plans
+    from experiments.pipelines.plan_runs import NoPlanError, check_hand_made, run_plans
     from experiments.pipelines.profiling import ProfileSettings, measure_profile
     from experiments.pipelines.run_tables import plan_table, row_json
     from experiments.progress import ProgressLine
@@ -99,9 +100,13 @@ def run(
                 progress.step(f"{model}: measuring")
                 measured = ProfileSettings(settings.training, 5, group.count)
                 profile = measure_profile(model, measured, group)
-            rows = run_plans(
-                model, captured, profile, settings, group, progress.step, progress.done
-            )
+            try:
+                rows = run_plans(
+                    model, captured, profile, settings, group, progress.step, progress.done
+                )
+            except NoPlanError as error:
+                say(str(error))
+                raise typer.Exit(EXIT_NO_PLAN if error.proven else EXIT_TIME_OUT) from None
     if as_json:
         print_json([row_json(row) for row in rows])
         return

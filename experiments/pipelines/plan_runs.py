@@ -17,6 +17,7 @@ from solver import (
     PartitionPlan,
     PartitionProblem,
     SolveLimits,
+    SolveStatus,
     check_solver,
     solve,
 )
@@ -26,6 +27,14 @@ from solver.training import Schedule
 if TYPE_CHECKING:
     from fx_bridge.capture import CapturedGraph
     from fx_bridge.modules.hand_made import Pin
+
+
+class NoPlanError(PartitionError):
+    """No solver has a plan to run; `proven` says whether there is none."""
+
+    def __init__(self, proven: bool, message: str) -> None:
+        super().__init__(message)
+        self.proven = proven
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,8 +188,10 @@ def run_plans(
 
     Raises
     ------
+    NoPlanError
+        If no solver has a plan.
     PartitionError
-        If no solver has a plan, or a process fails.
+        If a process fails.
     """
     label = label or model
     step(f"{label}: operator graph")
@@ -190,16 +201,19 @@ def run_plans(
             f"there are {len(problem.devices)} devices, but {group.count} processes; start as many"
         )
     plans: dict[str, PartitionPlan] = {}
+    statuses: list[SolveStatus] = []
     for name in settings.solvers:
         step(f"{label}: {name}")
         result = solve(problem, settings.limits, solver=name)
+        statuses.append(result.status)
         if result.plan is None or result.objective is None:
             done(f"{label}: {name} has no plan ({result.reason})")
         else:
             plans[name] = result.plan
     if not plans:
-        raise PartitionError(
-            f"no plan of {label} fits; give devices with more memory, or fewer microbatches"
+        raise NoPlanError(
+            SolveStatus.INFEASIBLE in statuses,
+            f"no plan of {label} fits; give devices with more memory, or fewer microbatches",
         )
     first_with: dict[str, str] = {}
     for name, plan in plans.items():
