@@ -51,6 +51,6 @@ def test_nothing_is_said_of_a_backward_that_is_kept(function):
 
 
 def test_torch_is_left_as_it_was():
-    with pytest.raises(Exception, match="Calls does not run on these inputs"):
+    with pytest.raises(Exception, match="cannot capture Calls: it does not run on these inputs"):
         capture(Calls(lambda x: HELD(x).nonexistent()), (torch.randn(2, 4),))
     assert "apply" not in vars(_SingleLevelFunction)

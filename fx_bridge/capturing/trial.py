@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.capturing.messages import quiet
 from fx_bridge.capturing.state import unchanged
+from fx_bridge.replaying.replay import tensors_in
 
 
 def trial_error(
@@ -55,13 +56,16 @@ def _kept_tensors(model: nn.Module) -> Iterator[None]:
         if isinstance(tensor, torch.Tensor) and not isinstance(tensor, nn.Parameter)
     ]
     tables = [(module._buffers, dict(module._buffers)) for module in model.modules()]
-    before = [(tensor._version, tensor.detach().clone()) for tensor in held]
+    # Those within sparse tensors and wrappers, which not every operator takes.
+    parts = [part.detach() for part in tensors_in(held)]
+    before = [part.clone() for part in parts]
     try:
         yield
     finally:
         for table, entries in tables:
             table.update(entries)
         with torch.no_grad():
-            for tensor, (version, value) in zip(held, before, strict=True):
-                if tensor._version != version:
-                    tensor.copy_(value)
+            for part, value in zip(parts, before, strict=True):
+                # Versions do not tell: batch norm writes its statistics without counting.
+                if not torch.equal(part, value):
+                    part.copy_(value)
