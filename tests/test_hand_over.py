@@ -2,10 +2,7 @@
 
 import copy
 import random
-import re
-import textwrap
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import torch
@@ -404,19 +401,3 @@ def test_what_torch_cannot_cut_is_refused():
         split_spec(Again(), plan)
     with pytest.raises(PartitionError, match="no device for operator 'linear_1'"):
         split_spec(captured, PartitionPlan({"linear": "cuda:0"}, ("cuda:0",)))
-
-
-@pytest.mark.nightly
-def test_the_examples_of_the_page_run(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("accelerate")
-    page = (Path(__file__).parents[1] / "docs" / "handover.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"(?:^    .*\n|^\n)+", page, flags=re.MULTILINE)
-    code = [textwrap.dedent(b) for b in blocks if re.search(r"^    (import|from|mapping)", b, re.M)]
-    assert len(code) == 5
-    monkeypatch.chdir(tmp_path)
-    exec("\n".join(code), {})
-    printed = capsys.readouterr().out
-    assert "optimal" in printed
-    assert "'model.embed_tokens': 0, 'model.rotary_emb': 0, 'model.layers.0': 0" in printed
-    assert "{'model.layers.1': <SplitPoint.BEGINNING: 1>" in printed
-    assert "stage_0.pt2 cuda:0 ('input_ids',)" in printed
