@@ -57,10 +57,11 @@ def solve_auto(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
         result = solve_large(problem, _left(limits, started_s))
         return replace(result, wall_time_s=time.perf_counter() - started_s)
     from solver.ideal_dp import can_win, solve_ideal_dp
+    from solver.local_search import better_plan
 
     known: SolveResult | None = None
     if can_win(problem):
-        known = solve_ideal_dp(problem, _first_limits(limits))
+        known = solve_ideal_dp(problem, _first_limits(limits), better_plan)
         if known.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
             return replace(known, wall_time_s=time.perf_counter() - started_s)
     from solver.cp_sat import solve_cp_sat

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from solver.hardware import Device
 from solver.plan import PartitionPlan
 from solver.problem import ColocationGroup, PartitionProblem
-from solver.quantities import format_bytes
+from solver.quantities import exact_bytes, format_bytes, listed, quoted
 from solver.result import SolveStatus
 
-_MOST_NAMES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +27,7 @@ class MemoryLimit:
     def text(self) -> str:
         """The limit in words."""
         each = " each" if len(self.devices) > 1 else ""
-        return f"the memory of {_listed(self.devices)} ({format_bytes(self.memory_bytes)}{each})"
+        return f"the memory of {listed(self.devices)} ({format_bytes(self.memory_bytes)}{each})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +40,12 @@ class PinLimit:
     @property
     def text(self) -> str:
         """The limit in words."""
-        return f"{self.words} to {_listed(self.devices, 'or')}"
+        return f"{self.words} to {listed(self.devices, 'or')}"
 
     @property
     def words(self) -> str:
         """The pins, without their devices."""
-        return f"the pin{'s' * (len(self.operators) > 1)} of {_quoted(self.operators)}"
+        return f"the pin{'s' * (len(self.operators) > 1)} of {quoted(self.operators)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class ColocationLimit:
     @property
     def text(self) -> str:
         """The limit in words."""
-        return f"the colocation group of {_quoted(self.group.operators)} ({self.group.reason})"
+        return f"the colocation group of {quoted(self.group.operators)} ({self.group.reason})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,59 +94,11 @@ class StageLimit:
     @property
     def text(self) -> str:
         """The limit in words."""
-        pins = f"the pin{'s' * (len(self.operators) > 1)} of {_quoted(self.operators)}"
+        pins = f"the pin{'s' * (len(self.operators) > 1)} of {quoted(self.operators)}"
         return f"{pins} to stage {self.stage}"
 
 
 Limit = MemoryLimit | PinLimit | ColocationLimit | DeviceCountLimit | CutLimit | StageLimit
-
-
-@dataclass(frozen=True, slots=True)
-class Shortfall:
-    """Bytes that no plan can place, found by adding up, without search.
-
-    Attributes
-    ----------
-    operators : tuple of str
-        Those of one unit (they must share a device) if `together`, else all that may run on
-        `devices` only.
-    devices : tuple of str
-        Where they may run: one of these if `together`, else any of these.
-    needed_bytes : int
-        What they hold at least.
-    available_bytes : int
-        The largest of the devices if `together`, else the most that a plan may use of them.
-    together : bool
-    """
-
-    operators: tuple[str, ...]
-    devices: tuple[str, ...]
-    needed_bytes: int
-    available_bytes: int
-    together: bool
-
-    @property
-    def missing_bytes(self) -> int:
-        """How many bytes are too few."""
-        return self.needed_bytes - self.available_bytes
-
-    @property
-    def text(self) -> str:
-        """The shortfall as a sentence."""
-        missing = f"{_exact(self.missing_bytes)} too few"
-        if self.together:
-            several = len(self.operators) > 1
-            verb = ", which share a device, need" if several else " alone needs"
-            return (
-                f"{_quoted(self.operators)}{verb} at least {_exact(self.needed_bytes)}, but the "
-                f"largest device for {'them' if several else 'it'} has "
-                f"{_exact(self.available_bytes)}: {missing}"
-            )
-        return (
-            f"what must be held on {_listed(self.devices)} adds up to at least "
-            f"{_exact(self.needed_bytes)}, but there is room for {_exact(self.available_bytes)}: "
-            f"{missing}"
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,13 +127,13 @@ class MoreMemory:
     @property
     def text(self) -> str:
         """The change in words."""
-        where = f"each of {_listed(self.devices)}" if len(self.devices) > 1 else self.devices[0]
-        words = f"{_exact(self.extra_bytes)} more on {where}"
+        where = f"each of {listed(self.devices)}" if len(self.devices) > 1 else self.devices[0]
+        words = f"{exact_bytes(self.extra_bytes)} more on {where}"
         if self.is_least:
             return f"{words} (one byte less is not enough)"
         if self.too_few_bytes <= 0:
             return f"{words} (perhaps less)"
-        return f"{words} (perhaps less, but {_exact(self.too_few_bytes)} is not enough)"
+        return f"{words} (perhaps less, but {exact_bytes(self.too_few_bytes)} is not enough)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,24 +272,6 @@ class Diagnosis:
         if self.is_minimal:
             return f"{words} Without any one of them the others could be kept."
         return f"{words} Not all of them may be needed for the clash."
-
-
-def _exact(size_bytes: int) -> str:
-    if size_bytes < 1000:
-        return f"{size_bytes} B"
-    return f"{format_bytes(size_bytes)} ({size_bytes:,} B)"
-
-
-def _listed(names: Sequence[str], last: str = "and") -> str:
-    shown = list(names)
-    if len(shown) > _MOST_NAMES:
-        rest = len(shown) - _MOST_NAMES + 1
-        shown = [*shown[: _MOST_NAMES - 1], f"{rest} others"]
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {last} {shown[-1]}"
-
-
-def _quoted(names: Sequence[str]) -> str:
-    return _listed([repr(name) for name in names])
 
 
 def _capital(text: str) -> str:

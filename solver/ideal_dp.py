@@ -56,7 +56,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from solver.chain import solve_chain
@@ -70,7 +70,6 @@ from solver.ideals.ideal_sweep import GaveUp, Solution
 from solver.ideals.ideal_tables import StageTables, net_times_ns
 from solver.ideals.ideals import Blocks, collapse, list_ideals
 from solver.ideals.repeated_chains import RepeatedChains, repeated_chains
-from solver.local_search import first_incumbents
 from solver.net_times import relay_times
 from solver.plan import PartitionPlan
 from solver.problem import PartitionProblem
@@ -83,8 +82,6 @@ MOST_IDEALS = 40_000
 MOST_SETS = 1_024
 _MOST_PAIRS = 3_000_000_000
 _CHAIN_LIMIT_S = 5.0
-_MOVES_PER_UNIT = 100
-"""Moves of local search, where a better plan saves more than they take."""
 _FEW_IDEALS = 2_000
 _MANY_IDEALS = MOST_IDEALS
 _INTERLEAVED = {2: (60, 250), 3: (20, 30)}
@@ -95,13 +92,21 @@ _MOST_ENTRIES = 16_000_000
 """Most ideals times blocks: the tables take some twenty bytes for each."""
 
 
-def solve_ideal_dp(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
+Improve = Callable[[UnitGraph, Sequence[PartitionPlan], int], PartitionPlan | None]
+"""Makes a better plan of some plans of units, from a seed; None if it finds none."""
+
+
+def solve_ideal_dp(
+    problem: PartitionProblem, limits: SolveLimits, improve: Improve | None = None
+) -> SolveResult:
     """Solve `problem` exactly if its graph has few ideals, or decline.
 
     Parameters
     ----------
     problem : PartitionProblem
     limits : SolveLimits
+    improve : callable, optional
+        Is asked for a better plan, where that saves more than it takes.
 
     Returns
     -------
@@ -112,7 +117,7 @@ def solve_ideal_dp(problem: PartitionProblem, limits: SolveLimits) -> SolveResul
     """
     started_s = time.perf_counter()
     try:
-        answer = _solve(problem, limits, started_s)
+        answer = _solve(problem, limits, started_s, improve)
     except GaveUp as stopped:
         answer = _Answer(SolveStatus.UNKNOWN, reason=str(stopped))
     return SolveResult(
@@ -231,7 +236,9 @@ def collapse_units(
     return collapse(units, free, forget_weights=forget_weights, returning=returning)
 
 
-def _solve(problem: PartitionProblem, limits: SolveLimits, started_s: float) -> _Answer:
+def _solve(
+    problem: PartitionProblem, limits: SolveLimits, started_s: float, improve: Improve | None
+) -> _Answer:
     declined = why_declined(problem)
     if declined is not None:
         raise GaveUp(declined)
@@ -244,7 +251,7 @@ def _solve(problem: PartitionProblem, limits: SolveLimits, started_s: float) -> 
     if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
         raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
     deadline_s = None if limits.time_limit_s is None else started_s + limits.time_limit_s
-    known = _Known(units, limits)
+    known = _Known(units, limits, improve)
     whole = collapse_units(units, kinds, forget_weights=False)
     if problem.memory_model != "weights":
         return _solve_blocks(units, kinds, whole, known, deadline_s)
@@ -356,8 +363,10 @@ def _judge(
 class _Known:
     """The best plan that heuristics find, once they are asked."""
 
-    def __init__(self, units: UnitGraph, limits: SolveLimits) -> None:
-        self._units, self._limits = units, limits
+    def __init__(
+        self, units: UnitGraph, limits: SolveLimits, improve: Improve | None
+    ) -> None:
+        self._units, self._limits, self._improve = units, limits, improve
         self._tried: set[bool] = set()
         self.plan: PartitionPlan | None = None
         self._bottleneck_ns: int | None = None
@@ -380,12 +389,10 @@ class _Known:
         return solve_chain(self._units.problem, SolveLimits(time_limit_s=limit_s)).plan
 
     def _improved(self) -> PartitionPlan | None:
-        return first_incumbents(
-            self._units,
-            [] if self.plan is None else [self.plan],
-            seed=self._limits.seed,
-            max_iterations=_MOVES_PER_UNIT * len(self._units),
-        )
+        if self._improve is None:
+            return None
+        starts = [] if self.plan is None else [self.plan]
+        return self._improve(self._units, starts, self._limits.seed)
 
     def _offer(self, plan: PartitionPlan | None) -> None:
         evaluation = None if plan is None else evaluate(self._units.problem, plan)

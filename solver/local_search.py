@@ -70,6 +70,8 @@ FAST: Final = (
     Pace(100_000, 10**8, (0.0,), (0.0, 0.0), (0.03, 0.00003), is_fast=True),
 )
 """In turn: units alone, clusters, and units alone from so hot that little of the start is left."""
+_MOVES_PER_UNIT = 100
+"""Moves of a search for an exact method, which a better plan saves more than they take."""
 
 
 def searched_objective(problem: PartitionProblem) -> ObjectiveName | None:
@@ -209,6 +211,13 @@ def _at_the_same_time(
     seeds = [seed + _THREAD_SEEDS * thread for thread in range(min(workers, os.cpu_count() or 1))]
     plans = call_all([partial(search, seed=own, deadline_s=end_s) for own in seeds])
     return reduce(partial(better, units), plans)
+
+
+def better_plan(
+    units: UnitGraph, starts: Sequence[PartitionPlan], seed: int
+) -> PartitionPlan | None:
+    """Return what :func:`first_incumbents` makes of plans in a number of moves that is enough."""
+    return first_incumbents(units, starts, seed=seed, max_iterations=_MOVES_PER_UNIT * len(units))
 
 
 def first_incumbents(

@@ -35,9 +35,6 @@ from solver.problem_checks import (
 )
 from solver.training import NO_BACKWARD, SCHEDULES, Backward, Schedule
 
-if TYPE_CHECKING:
-    import networkx as nx
-
 MemoryModel = Literal["weights", "inference", "training"]
 ObjectiveName = Literal["devices", "transfer", "bottleneck", "latency", "peak_memory", "step"]
 
@@ -306,21 +303,6 @@ class PartitionProblem:
     def replace(self, **changes: Any) -> PartitionProblem:
         """Return a copy with `changes` applied, validated again."""
         return replace(self, **changes)
-
-    @classmethod
-    def from_digraph(
-        cls, graph: nx.DiGraph, devices: Sequence[Device], **settings: Any
-    ) -> PartitionProblem:
-        """Build a problem from an operator graph; see :mod:`solver.digraph`."""
-        from solver.digraph import problem_from_digraph
-
-        return problem_from_digraph(graph, devices, **settings)
-
-    def to_digraph(self) -> nx.DiGraph:
-        """Return the operator graph as networkx.DiGraph; see :mod:`solver.digraph`."""
-        from solver.digraph import problem_to_digraph
-
-        return problem_to_digraph(self)
 
     @property
     def memory_depends_on_followers(self) -> bool:

@@ -19,6 +19,8 @@ _UNITS: Final[Mapping[str, int]] = {
 }
 _UNIT_NAMES: Final = "B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024)"
 _QUANTITY: Final = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([A-Za-z]*)\s*")
+_MOST_NAMES: Final = 4
+"""More names of a list are counted."""
 
 
 def parse_memory(text: str, where: str, example: str) -> int | None:
@@ -145,3 +147,24 @@ def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
         ).rstrip()
         for row in rows
     ]
+
+
+def exact_bytes(size_bytes: int) -> str:
+    """Return bytes in a unit that is easy to read, and to the byte."""
+    if size_bytes < 1000:
+        return f"{size_bytes} B"
+    return f"{format_bytes(size_bytes)} ({size_bytes:,} B)"
+
+
+def listed(names: Sequence[str], last: str = "and") -> str:
+    """Return the first names of a list as part of a sentence, and how many others there are."""
+    shown = list(names)
+    if len(shown) > _MOST_NAMES:
+        rest = len(shown) - _MOST_NAMES + 1
+        shown = [*shown[: _MOST_NAMES - 1], f"{rest} others"]
+    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} {last} {shown[-1]}"
+
+
+def quoted(names: Sequence[str]) -> str:
+    """Return the first names of a list, each in quotes."""
+    return listed([repr(name) for name in names])

@@ -16,6 +16,9 @@ from solver.hardware import Device
 from solver.problem import PartitionProblem
 from solver.sharing import shared_while_held
 
+Order = tuple[int, ...]
+"""Kinds of devices by slot."""
+
 
 @dataclass(frozen=True, slots=True)
 class Net:

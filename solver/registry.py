@@ -31,8 +31,9 @@ def _chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
 
 def _ideal_dp(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     from solver.ideal_dp import solve_ideal_dp
+    from solver.local_search import better_plan
 
-    return solve_ideal_dp(problem, limits)
+    return solve_ideal_dp(problem, limits, better_plan)
 
 
 def _cp_sat(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:

@@ -42,8 +42,8 @@ def test_a_problem_survives_the_way_to_a_graph_and_back(seed):
     graph = problem_to_digraph(problem)
     again = problem_from_digraph(graph, problem.devices, **settings_of(problem))
     assert again == problem
-    assert PartitionProblem.from_digraph(graph, problem.devices, **settings_of(problem)) == problem
-    assert nx.utils.graphs_equal(problem.to_digraph(), graph)
+    assert problem_from_digraph(graph, problem.devices, **settings_of(problem)) == problem
+    assert nx.utils.graphs_equal(problem_to_digraph(problem), graph)
 
 
 @pytest.mark.parametrize("seed", range(50))

@@ -10,6 +10,7 @@ from random_problems import random_problem, to_instance
 
 import solver.large
 from experiments.problems.generators import GeneratorSettings, generate_problem
+from solver.digraph import problem_from_digraph
 from solver import Device, Interconnect, Link, PartitionProblem, solve
 from solver.chain import solve_chain
 from solver.evaluate import evaluate
@@ -26,7 +27,7 @@ def long_chain(count):
         graph.nodes[i].update(order=i, latency_ns=i % 7 * 10, value_bytes=10, storage_bytes=10)
     graph = nx.relabel_nodes(graph, str)
     devices = [Device(f"d{i}") for i in range(8)]
-    return PartitionProblem.from_digraph(graph, devices, interconnect=Interconnect(Link(10**9, 5)))
+    return problem_from_digraph(graph, devices, interconnect=Interconnect(Link(10**9, 5)))
 
 
 @pytest.mark.parametrize("relayed", [False, True])

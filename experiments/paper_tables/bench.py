@@ -13,6 +13,7 @@ from experiments.progress import ProgressLine
 from experiments.records import OWN_PLANNERS, Case, CaseKey, PlannerRow
 from experiments.zoo.building import build_model, capture_model
 from experiments.zoo.models import DEFAULT_MODELS, ZOO
+from solver.digraph import problem_from_digraph
 from solver import PCIE, SOLVERS, PartitionProblem, SolveLimits, SolveResult, SolveStatus, solve
 from solver.quantities import format_gap, format_seconds
 
@@ -124,7 +125,7 @@ class Bench:
         for named in sets:
             if named.name not in self.device_sets:
                 continue
-            problem = PartitionProblem.from_digraph(graph, named.devices.devices, interconnect=PCIE)
+            problem = problem_from_digraph(graph, named.devices.devices, interconnect=PCIE)
             key = CaseKey(name, named.name, problem.objective, problem.memory_model)
             task = PlanningTask(problem, loaded, captured)
             rows = tuple(self._row(key, task, planner) for planner in self.planners)

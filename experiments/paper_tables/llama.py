@@ -13,6 +13,7 @@ from experiments.problems.problem_request import ProblemRequest, requested_graph
 from experiments.records import CaseKey, PlannerRow
 from experiments.zoo.building import build_model, capture_model
 from experiments.zoo.models import ZOO
+from solver.digraph import problem_from_digraph
 from solver import PCIE, PartitionProblem, SolveResult, SolveStatus
 from solver.quantities import format_bytes, format_value
 
@@ -34,7 +35,7 @@ def llama(bench: Bench) -> PaperTable:
     graph = requested_graph(captured, (), ProblemRequest(memory_model="weights"))
     rows = []
     for label, text in _DEVICES.items():
-        problem = PartitionProblem.from_digraph(
+        problem = problem_from_digraph(
             graph, parse_devices(text).devices, interconnect=PCIE, memory_model="weights"
         )
         # Data may come back to a device as often as others have it: they were not told of chunks.

@@ -10,6 +10,7 @@ from experiments.pipelines.pipeline_group import PipelineGroup
 from experiments.pipelines.prediction import PlanRow, predict
 from experiments.pipelines.profiling import Profile
 from experiments.problems.instances import devices_by_shares
+from solver.digraph import problem_from_digraph
 from solver import (
     Device,
     Interconnect,
@@ -106,7 +107,7 @@ def check_hand_made(captured: CapturedGraph, settings: RunSettings) -> None:
     from fx_bridge.modules.hand_made import with_hand_made
 
     devices = settings.devices or tuple(Device(f"cpu:{i}") for i in range(len(settings.shares)))
-    problem = PartitionProblem.from_digraph(
+    problem = problem_from_digraph(
         to_digraph(captured, keep_whole=settings.keep_whole),
         devices,
         chunks_per_device=settings.chunks_per_device,
@@ -147,10 +148,10 @@ def measured_problem(
     }
     devices = settings.devices
     if devices is None:
-        probe = PartitionProblem.from_digraph(graph, (Device("probe"),), **described)
+        probe = problem_from_digraph(graph, (Device("probe"),), **described)
         derived = devices_by_shares(probe, settings.shares, settings.slack_permille)
         devices = tuple(replace(d, name=f"cpu:{i}") for i, d in enumerate(derived))
-    problem = PartitionProblem.from_digraph(graph, devices, **described)
+    problem = problem_from_digraph(graph, devices, **described)
     return with_hand_made(problem, captured, pins=settings.pins, cut_after=settings.cut_after)
 
 

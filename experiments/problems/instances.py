@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.problems.devices import DeviceSet
+from solver.digraph import problem_from_digraph
 from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits, evaluate, solve
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def derived_device_sets(
     **settings
         Of the problem, such as ``memory_model``.
     """
-    probe = PartitionProblem.from_digraph(graph, (Device("probe"),), **settings)
+    probe = problem_from_digraph(graph, (Device("probe"),), **settings)
     equal = (1,) * equal_devices
     need_bytes = max(1, one_device_bytes(probe))
     sets = {

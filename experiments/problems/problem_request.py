@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from solver.digraph import problem_from_digraph
 from solver import (
     DEFAULT_DEVICE_CLASS,
     OBJECTIVES,
@@ -267,7 +268,7 @@ def problem_of_graph(
     """
     interconnect = request.interconnect or devices.interconnect or _measured_or_pcie(request)
     settings = _settings_of(request, interconnect)
-    problem = PartitionProblem.from_digraph(graph, devices.devices, **settings)
+    problem = problem_from_digraph(graph, devices.devices, **settings)
     return _with_hand_made(problem, captured, request)
 
 

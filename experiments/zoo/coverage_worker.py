@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from experiments.environment import peak_rss_bytes
 from experiments.zoo.builders import Configuration
 from experiments.zoo.building import describe_error
+from solver.digraph import problem_from_digraph
 from solver import Device, PartitionError, PartitionProblem, SolveLimits, solve
 
 if TYPE_CHECKING:
@@ -224,7 +225,7 @@ class Measurement:
             )
             step = "export"
             graph = to_digraph(captured)
-            problem = PartitionProblem.from_digraph(graph, (Device("one"),))
+            problem = problem_from_digraph(graph, (Device("one"),))
             self._add(
                 export_s=self._lap_s(),
                 made_up=tuple(graph.graph["info"]["made_up"]),

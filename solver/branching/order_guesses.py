@@ -20,11 +20,9 @@ from solver.branching.branches import Branch, Branches
 from solver.branching.restated import RestatedProblem
 from solver.hardware import Device
 from solver.plan import PartitionPlan
-from solver.reduce import UnitGraph
+from solver.reduce import Order, UnitGraph
 
 Floats = npt.NDArray[np.float64]
-Order = tuple[int, ...]
-"""Kinds of devices by slot."""
 _TRIALS = 20
 """Steps of the bisection for the best cut: more precise than the cut is."""
 

@@ -3,10 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from solver.diagnosis import Shortfall
 from solver.problem import Operator, PartitionProblem
+from solver.quantities import exact_bytes, listed, quoted
 from solver.reduce import condense
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Bytes that no plan can place, found by adding up, without search.
+
+    Attributes
+    ----------
+    operators : tuple of str
+        Those of one unit (they must share a device) if `together`, else all that may run on
+        `devices` only.
+    devices : tuple of str
+        Where they may run: one of these if `together`, else any of these.
+    needed_bytes : int
+        What they hold at least.
+    available_bytes : int
+        The largest of the devices if `together`, else the most that a plan may use of them.
+    together : bool
+    """
+
+    operators: tuple[str, ...]
+    devices: tuple[str, ...]
+    needed_bytes: int
+    available_bytes: int
+    together: bool
+
+    @property
+    def missing_bytes(self) -> int:
+        """How many bytes are too few."""
+        return self.needed_bytes - self.available_bytes
+
+    @property
+    def text(self) -> str:
+        """The shortfall as a sentence."""
+        missing = f"{exact_bytes(self.missing_bytes)} too few"
+        if self.together:
+            several = len(self.operators) > 1
+            verb = ", which share a device, need" if several else " alone needs"
+            return (
+                f"{quoted(self.operators)}{verb} at least {exact_bytes(self.needed_bytes)}, but the "
+                f"largest device for {'them' if several else 'it'} has "
+                f"{exact_bytes(self.available_bytes)}: {missing}"
+            )
+        return (
+            f"what must be held on {listed(self.devices)} adds up to at least "
+            f"{exact_bytes(self.needed_bytes)}, but there is room for {exact_bytes(self.available_bytes)}: "
+            f"{missing}"
+        )
 
 
 def find_shortfalls(problem: PartitionProblem) -> tuple[Shortfall, ...]:

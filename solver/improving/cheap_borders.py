@@ -16,6 +16,7 @@ from solver.bounding.relaxed_bounds import fastest_ns
 from solver.bounding.spine import longest_path
 from solver.cuts import is_hand_made
 from solver.ideal_dp import solve_ideal_dp
+from solver.local_search import better_plan
 from solver.ideals.ideals import list_ideals
 from solver.plan import PartitionPlan
 from solver.problem import ColocationGroup
@@ -67,7 +68,7 @@ def plan_at_cheap_borders(units: UnitGraph, limits: SolveLimits) -> PartitionPla
         ColocationGroup(tuple(group), "between cheap borders") for group in names if len(group) > 1
     )
     coarse = problem.replace(colocation=(*problem.colocation, *together))
-    return solve_ideal_dp(coarse, limits).plan
+    return solve_ideal_dp(coarse, limits, better_plan).plan
 
 
 def cheap_groups(units: UnitGraph) -> list[list[int]]:
