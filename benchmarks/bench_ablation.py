@@ -22,31 +22,31 @@ from pathlib import Path
 
 from targets import Context, rows
 
-import solver.bounding.decomposition as decomposition
-import solver.bounds as stage_bounds
-import solver.branching.branch_rounds as branch_rounds
-import solver.branching.branch_search as branch_search
-import solver.branching.first_plans as first_plans
-import solver.branching.model_run as model_run
-import solver.branching.restated as restated
-import solver.cp_sat as cp_sat
-import solver.ideal_dp as ideal_dp
-import solver.local_search as local_search
+import solver.bounds.parts.decomposition as decomposition
+import solver.bounds.windows as stage_bounds
+import solver.cp.run as model_run
+import solver.dp.ideal_program as ideal_dp
+import solver.heuristics.local_search as local_search
+import solver.presolve.presolved as restated
+import solver.search.branch_search as branch_search
+import solver.search.exact as cp_sat
+import solver.search.first_plans as first_plans
+import solver.search.rounds as branch_rounds
 from solver import SolveLimits, SolveStatus, solve
-from solver.borders.border_bound import BorderBound
-from solver.bounding.linear_bounds import PositionBound
-from solver.bounding.objective_bounds import ObjectiveBounds
-from solver.branching.limit_refutation import LimitRefutation
-from solver.branching.order_guesses import OrderGuesses
-from solver.branching.slow_moves import SlowMoves
-from solver.budget import Budget
-from solver.ideals.ideal_bottleneck import BottleneckSearch
-from solver.ideals.repeated_chains import RepeatedChains
-from solver.modelling.load_rows import LoadRows
-from solver.reduce import UnitGraph
-from solver.reducing.dominance import Simplified
-from solver.reducing.identical_blocks import IdenticalBlocks
-from solver.skeletons.skeleton_bound import SkeletonBound
+from solver.bounds.borders.bound import BorderBound
+from solver.bounds.objectives import ObjectiveBounds
+from solver.bounds.positions import PositionBound
+from solver.bounds.state_space.bound import SkeletonBound
+from solver.cp.budget import Budget
+from solver.cp.load_rows import LoadRows
+from solver.dp.bottleneck import BottleneckSearch
+from solver.dp.repeated_chains import RepeatedChains
+from solver.presolve.dominance import Simplified
+from solver.presolve.symmetry import IdenticalBlocks
+from solver.presolve.units import UnitGraph
+from solver.search.limit_refutation import LimitRefutation
+from solver.search.order_neighbours import OrderGuesses
+from solver.search.slow_annealing import SlowMoves
 
 COLUMNS = (
     "layer.inceptionv3_inference x1000",

@@ -28,7 +28,7 @@ from experiments.pipelines.prediction import accuracy
 from experiments.pipelines.profiling import ProfileSettings, measure_profile
 from experiments.pipelines.run_tables import accuracy_lines, plan_table, row_json
 from experiments.zoo.models import captured_model
-from solver.files import write_text_atomically
+from solver.io.files import write_text_atomically
 
 MODELS = ("gpt2", "bert", "vit", "resnet", "mixer", "experts", "unequal")
 MICROBATCHES = 4

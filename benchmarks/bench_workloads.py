@@ -23,7 +23,7 @@ from pathlib import Path
 from targets import GROUPS, Context, Row, describe, rows, same_value
 
 from solver import PartitionError, SolveLimits, solve
-from solver.files import write_text_atomically
+from solver.io.files import write_text_atomically
 
 COLUMNS = (
     ("instance", 52),

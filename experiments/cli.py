@@ -184,7 +184,7 @@ def _forget_output() -> None:
 
 
 def _fail(message: str) -> int:
-    from solver.quantities import printable
+    from solver.model.quantities import printable
 
     line = printable(" ".join(message.split()))
     if len(line) > _LONGEST:

@@ -35,9 +35,9 @@ from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.coverage_worker import CoverageRow, WorkerLimits, run_isolated
 from experiments.zoo.small.configurations import SMALL_CONFIGURATIONS
 from solver import PartitionError
-from solver.files import read_json, write_text_atomically
-from solver.json_fields import PLAIN, optional, record, several
-from solver.quantities import MISSING, counted, format_bytes, format_seconds, printable
+from solver.io.files import read_json, write_text_atomically
+from solver.io.json_fields import PLAIN, optional, record, several
+from solver.model.quantities import MISSING, counted, format_bytes, format_seconds, printable
 
 SCHEMA: Final = "fxpartition.coverage"
 SCHEMA_VERSION: Final = 1

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from solver import PartitionError
-from solver.files import check_folder_writable, real_path
-from solver.quantities import printable
+from solver.io.files import check_folder_writable, real_path
+from solver.model.quantities import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -30,8 +30,8 @@ from experiments.paper_tables.tables import PaperTable
 from experiments.progress import ProgressLine
 from experiments.records import MODEL_PEERS, OWN_PLANNERS, PEERS
 from solver import PartitionError
-from solver.files import read_text, write_text_atomically
-from solver.quantities import format_seconds, printable
+from solver.io.files import read_text, write_text_atomically
+from solver.model.quantities import format_seconds, printable
 
 _DIFFERENT: Final = 1
 _FIGURES: Final = Path("docs") / "figures"

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from solver import PartitionError, PartitionPlan, PartitionProblem
-from solver.files import read_json
-from solver.quantities import counted
-from solver.serialization import plan_from_json
+from solver.io.files import read_json
+from solver.io.json_files import plan_from_json
+from solver.model.quantities import counted
 
 if TYPE_CHECKING:
     from fx_bridge.capture import CapturedGraph

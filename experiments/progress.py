@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.text import Text
 
 from solver import Progress, SolveLimits
-from solver.quantities import format_gap, format_value, printable
+from solver.model.quantities import format_gap, format_value, printable
 
 _REFRESH_S: Final = 0.1
 

@@ -18,7 +18,7 @@ from solver import (
     SolveResult,
     problem_to_digraph,
 )
-from solver.quantities import format_gap, format_seconds, format_value
+from solver.model.quantities import format_gap, format_seconds, format_value
 
 OWN_PLANNERS: Final = ("greedy", "chain", "auto")
 PEERS: Final = (

@@ -27,7 +27,7 @@ from experiments.exit_codes import EXIT_BAD_INPUT, EXIT_NOT_EQUAL
 from experiments.pipelines.launch import JobOptions, Launch
 from experiments.pipelines.rank_watch import RankWatch
 from solver import PartitionError
-from solver.quantities import aligned, format_bytes, format_ns, printable
+from solver.model.quantities import aligned, format_bytes, format_ns, printable
 
 if TYPE_CHECKING:
     from experiments.pipelines.agreement import Agreement

@@ -36,7 +36,7 @@ from fx_bridge.capturing.messages import describe
 from fx_bridge.capturing.precision import note_precision
 from fx_bridge.capturing.tracing import complete
 from solver import PartitionError
-from solver.checks import check_choice
+from solver.model.checks import check_choice
 
 if TYPE_CHECKING:
     from fx_bridge.replaying.storage import StorageTable

@@ -23,7 +23,7 @@ from fx_bridge.modules.keep_whole import whole_modules
 from fx_bridge.replaying.storage import Storage, StorageTable
 from fx_bridge.splits.sinking import attribute_at
 from solver import ColocationGroup
-from solver.checks import check_choice
+from solver.model.checks import check_choice
 
 _PYTHON_RANDOM: Final = frozenset({"gumbel_softmax", "multi_head_attention_forward"})
 """Random functions that bear no name of an ATen operator."""

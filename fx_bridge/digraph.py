@@ -1,6 +1,6 @@
 """From a captured graph to the operator graph that solvers read.
 
-The attributes of the result are those of :mod:`solver.digraph`; what they mean is said in
+The attributes of the result are those of :mod:`solver.io.digraph`; what they mean is said in
 ``docs/formulation.md``. Every operator has the name of its FX node.
 """
 
@@ -37,7 +37,7 @@ from fx_bridge.profiling.optimizer_state import Optimizer, check_optimizer
 from fx_bridge.replaying.replay import hint
 from fx_bridge.replaying.storage import StorageTable, WeightStorage
 from solver import ColocationGroup, PartitionError
-from solver.training import Backward
+from solver.model.training import Backward
 
 _MOMENTS: Final[Mapping[str, int]] = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2}
 _HALF: Final = (torch.float16, torch.bfloat16)

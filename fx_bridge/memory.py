@@ -25,7 +25,7 @@ from fx_bridge.profiling.optimizer_state import (
 )
 from fx_bridge.replaying.replay import tensors_in
 from solver import PartitionError
-from solver.quantities import counted
+from solver.model.quantities import counted
 
 _SHOWN: Final = 10
 """Storages that a printed profile lists."""

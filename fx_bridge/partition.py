@@ -48,10 +48,10 @@ from solver import (
     solve,
     summary,
 )
-from solver.checks import check_choice
-from solver.hardware import DEFAULT_DEVICE_CLASS
-from solver.quantities import counted, format_bytes, printable
-from solver.summary import result_html
+from solver.evaluation.summary import result_html
+from solver.model.checks import check_choice
+from solver.model.devices import DEFAULT_DEVICE_CLASS
+from solver.model.quantities import counted, format_bytes, printable
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,9 @@ from fx_bridge.placing.stage_copies import copied_stage
 from fx_bridge.splits.split_reader import stage_graph
 from fx_bridge.stages import PipelinePosition, SharedWeight, StageInterfaces, stage_interfaces
 from solver import PartitionError, PartitionPlan
-from solver.checks import check_choice, check_positive
-from solver.quantities import counted
-from solver.training import SCHEDULES, Schedule, interleaved_rounds
+from solver.model.checks import check_choice, check_positive
+from solver.model.quantities import counted
+from solver.model.training import SCHEDULES, Schedule, interleaved_rounds
 
 
 def build_pipeline_stage(

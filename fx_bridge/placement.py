@@ -198,7 +198,7 @@ def place(
     >>> place(split)
     Traceback (most recent call last):
         ...
-    solver.errors.PartitionError: device 'gpu0' of the plan is no device of torch; give \
+    solver.model.errors.PartitionError: device 'gpu0' of the plan is no device of torch; give \
 devices={'gpu0': 'cpu'}
     >>> placed = place(split, {"gpu0": "cpu"})
     >>> bool((placed(torch.ones(1, 4)) == model(torch.ones(1, 4))).all())

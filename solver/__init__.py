@@ -1,12 +1,15 @@
 """Exact and heuristic partitioning of operator graphs onto devices; knows nothing of torch."""
 
-from solver.diagnose import diagnose
-from solver.diagnosis import Diagnosis
-from solver.digraph import problem_from_digraph, problem_to_digraph
-from solver.errors import PartitionError
-from solver.evaluate import DeviceUsage, Evaluation, evaluate
-from solver.evaluating.step import PipelineStep
-from solver.hardware import (
+from solver.diagnosis.answer import Diagnosis
+from solver.diagnosis.diagnose import diagnose
+from solver.evaluation.evaluate import DeviceUsage, Evaluation, evaluate
+from solver.evaluation.result import Solver, SolveResult, SolveStatus
+from solver.evaluation.step import PipelineStep
+from solver.evaluation.summary import summary
+from solver.evaluation.timeline import PipelineTimeline, PipelineTimes, simulate
+from solver.io.digraph import problem_from_digraph, problem_to_digraph
+from solver.io.json_files import load_plan, load_problem, save_plan, save_problem
+from solver.model.devices import (
     DEFAULT_DEVICE_CLASS,
     PCIE,
     STAGING_HOST,
@@ -17,9 +20,11 @@ from solver.hardware import (
     Link,
     MiB,
 )
-from solver.pipelines import pipeline_settings
-from solver.plan import PartitionPlan, Stage
-from solver.problem import (
+from solver.model.errors import PartitionError
+from solver.model.limits import Progress, SolveLimits
+from solver.model.pipeline_settings import pipeline_settings
+from solver.model.plan import PartitionPlan, Stage
+from solver.model.problem import (
     MEMORY_MODELS,
     OBJECTIVES,
     ColocationGroup,
@@ -28,13 +33,9 @@ from solver.problem import (
     PartitionProblem,
     Weight,
 )
-from solver.registry import SOLVERS, check_limits, check_solver, solve
-from solver.result import Progress, SolveLimits, Solver, SolveResult, SolveStatus
-from solver.schedules import Action, ActionTables, action_tables
-from solver.serialization import load_plan, load_problem, save_plan, save_problem
-from solver.summary import summary
-from solver.timeline import PipelineTimeline, PipelineTimes, simulate
-from solver.training import Backward, in_flight
+from solver.model.schedules import Action, ActionTables, action_tables
+from solver.model.training import Backward, in_flight
+from solver.search.registry import SOLVERS, check_limits, check_solver, solve
 
 __all__ = [
     "DEFAULT_DEVICE_CLASS",

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 from random_problems import random_problem
 
-from solver.device_sets import DeviceSets
-from solver.hardware import STAGING_HOST
-from solver.ideal_dp import collapse_units
-from solver.ideals.ideal_tables import StageTables
-from solver.ideals.ideals import list_ideals
-from solver.reduce import condense, interchangeable_kinds
+from solver.dp.device_sets import DeviceSets
+from solver.dp.ideal_program import collapse_units
+from solver.dp.ideals import list_ideals
+from solver.dp.stage_tables import StageTables
+from solver.model.devices import STAGING_HOST
+from solver.presolve.units import condense, interchangeable_kinds
 
 
 def stage_tables(seed, **settings):

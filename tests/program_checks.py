@@ -21,14 +21,7 @@ from fx_bridge.comparing.observation import original_name
 from fx_bridge.digraph import to_digraph
 from fx_bridge.equivalence import check_equivalence
 from fx_bridge.splitting import split_by_plan
-from solver import (
-    Device,
-    PartitionError,
-    SolveLimits,
-    evaluate,
-    problem_from_digraph,
-    solve,
-)
+from solver import Device, PartitionError, SolveLimits, evaluate, problem_from_digraph, solve
 
 BACKENDS = ("split_module", "tags")
 

@@ -8,10 +8,10 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from solver.errors import PartitionError
-from solver.hardware import STAGING_HOST, Device, Interconnect, Link
-from solver.plan import PartitionPlan
-from solver.problem import (
+from solver.model.devices import STAGING_HOST, Device, Interconnect, Link
+from solver.model.errors import PartitionError
+from solver.model.plan import PartitionPlan
+from solver.model.problem import (
     MEMORY_MODELS,
     OBJECTIVES,
     SCHEDULES,
@@ -21,7 +21,7 @@ from solver.problem import (
     PartitionProblem,
     Weight,
 )
-from solver.training import Backward
+from solver.model.training import Backward
 
 _DIRECT_CHARGINGS = ("peer_to_peer", "host_staged")
 _DRAWN_OBJECTIVES = tuple(name for name in OBJECTIVES if name != "step")

@@ -9,8 +9,8 @@ from typing import Any
 
 from random_problems import random_problem
 
-from solver.hardware import Device, Interconnect, Link
-from solver.problem import Operator, PartitionProblem, Weight
+from solver.model.devices import Device, Interconnect, Link
+from solver.model.problem import Operator, PartitionProblem, Weight
 
 
 def layers_of_blocks(

@@ -10,7 +10,7 @@ from solver import (
     PartitionProblem,
     Weight,
 )
-from solver.training import Backward
+from solver.model.training import Backward
 
 NASTY = (
     "<script>alert(1)</script>",

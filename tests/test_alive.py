@@ -17,8 +17,8 @@ from solver import (
     Weight,
     evaluate,
 )
-from solver.alive import Alive, alive_at_peak
-from solver.training import Backward
+from solver.evaluation.alive import Alive, alive_at_peak
+from solver.model.training import Backward
 
 SEEDS = st.integers(0, 100_000)
 

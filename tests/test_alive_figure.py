@@ -5,7 +5,7 @@ from figure_checks import SVG, parsed, texts
 from report_plans import details
 
 from experiments.reports.alive_figure import alive_figure
-from solver.quantities import format_bytes
+from solver.model.quantities import format_bytes
 
 
 def test_kinds_share_the_whole_bar():

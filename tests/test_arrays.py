@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_problems import random_problem
 
-from solver.arrays import Lists, link_ns, sums, unique_pairs
-from solver.hardware import Link
+from solver.model.arrays import Lists, link_ns, sums, unique_pairs
+from solver.model.devices import Link
 
 
 @given(

@@ -6,14 +6,14 @@ import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
-import solver.auto
-import solver.ideal_dp
+import solver.dp.ideal_program
+import solver.search.auto
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from experiments.problems.workloads import load_workload
 from solver import SolveLimits, solve
-from solver.reduce import condense
-from solver.reducing.dominance import simplify
-from solver.result import SolveResult, SolveStatus
+from solver.evaluation.result import SolveResult, SolveStatus
+from solver.presolve.dominance import simplify
+from solver.presolve.units import condense
 
 LIMITS = SolveLimits(workers=1)
 
@@ -38,15 +38,15 @@ def test_few_ideals_go_to_the_program_over_ideals(name, objective_ns):
 
 def test_latency_goes_to_constraint_programming():
     problem = generated("layered", 40, 2).replace(objective="latency")
-    assert solver.ideal_dp.why_declined(problem) is not None
+    assert solver.dp.ideal_program.why_declined(problem) is not None
     result = solve(problem, LIMITS)
     assert (result.solver, result.status) == ("cp-sat", SolveStatus.OPTIMAL)
 
 
 def test_many_ideals_go_to_constraint_programming():
     problem = generated("layered", 60, 20)
-    assert solver.ideal_dp.why_declined(problem) is None
-    assert not solver.ideal_dp.can_win(problem)
+    assert solver.dp.ideal_program.why_declined(problem) is None
+    assert not solver.dp.ideal_program.can_win(problem)
     assert solve(problem, replace(LIMITS, time_limit_s=1.0)).solver == "cp-sat"
 
 
@@ -55,11 +55,11 @@ def test_many_operators_go_to_the_coarse_search(monkeypatch):
     exact = solve(problem, LIMITS)
     assert (exact.solver, exact.status) == ("ideal-dp", SolveStatus.OPTIMAL)
     places = len(simplify(condense(problem)).units) * len(problem.devices)
-    monkeypatch.setattr(solver.auto, "MANY_PLACES", places - 1)
+    monkeypatch.setattr(solver.search.auto, "MANY_PLACES", places - 1)
     result = solve(problem, replace(LIMITS, time_limit_s=2.0))
     assert result.solver == "coarse"
     assert result.objective_bound <= exact.objective <= result.objective
-    monkeypatch.setattr(solver.auto, "MANY_PLACES", places)
+    monkeypatch.setattr(solver.search.auto, "MANY_PLACES", places)
     assert solve(problem, LIMITS).solver == "ideal-dp"
 
 
@@ -71,7 +71,7 @@ def test_fewer_operators_go_there_with_little_time():
     assert result.solver == "coarse"
     for limit_s in (None, 60.0, 1e306):
         limits = replace(LIMITS, time_limit_s=limit_s)
-        assert solver.auto._with_few_places(condense(problem), limits) is not None
+        assert solver.search.auto._with_few_places(condense(problem), limits) is not None
 
 
 def test_no_answer_is_worse_than_the_best_cut_however_short_the_time():
@@ -98,7 +98,7 @@ def test_what_the_program_over_ideals_leaves_open_is_searched_on(monkeypatch):
         calls.append((asked, limits))
         return replace(known, status=SolveStatus.FEASIBLE, objective_bounds=(1,))
 
-    monkeypatch.setattr(solver.ideal_dp, "solve_ideal_dp", undecided)
+    monkeypatch.setattr(solver.dp.ideal_program, "solve_ideal_dp", undecided)
     result = solve(problem, LIMITS)
     assert (result.solver, result.status) == ("cp-sat", SolveStatus.OPTIMAL)
     assert result.objective == known.objective
@@ -122,8 +122,8 @@ def test_the_limits_of_both_methods_together_are_those_asked_for(monkeypatch):
 
     problem = generated("layered", 40, 2)
     unknown = SolveResult("ideal-dp", SolveStatus.UNKNOWN, None, None, None, 0.0, "too many")
-    monkeypatch.setattr(solver.ideal_dp, "solve_ideal_dp", undecided)
-    monkeypatch.setattr("solver.cp_sat.solve_cp_sat", search)
+    monkeypatch.setattr(solver.dp.ideal_program, "solve_ideal_dp", undecided)
+    monkeypatch.setattr("solver.search.exact.solve_cp_sat", search)
     solve(problem, SolveLimits(time_limit_s=3.0, workers=2, seed=5))
     assert all((each.workers, each.seed) == (2, 5) for each in asked)
     assert asked[0].time_limit_s < 3.0

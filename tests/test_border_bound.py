@@ -18,12 +18,12 @@ from solver import (
     Weight,
     evaluate,
 )
-from solver.borders.border_bound import BorderBound
-from solver.bounding.linear_bounds import PositionBound
-from solver.bounding.path_bounds import PathBound
-from solver.bounding.relaxed_bounds import least_average_ns, usable_devices
-from solver.bounding.spine import spine
-from solver.reduce import condense
+from solver.bounds.averages import least_average_ns, usable_devices
+from solver.bounds.borders.bound import BorderBound
+from solver.bounds.path_markers import PathBound
+from solver.bounds.positions import PositionBound
+from solver.bounds.spine import spine
+from solver.presolve.units import condense
 
 
 def layers(seed, *, charging="peer_to_peer"):

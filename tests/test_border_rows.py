@@ -6,18 +6,14 @@ from random_problems import random_problem, to_instance
 from test_skeleton_bound import decoder, with_values
 
 from solver import SolveLimits, SolveStatus
-from solver.bounding import decomposition
-from solver.bounds import StageBounds
-from solver.branching import (
-    branch_rounds,
-    branch_search,
-    first_plans,
-    limit_refutation,
-    restated,
-)
-from solver.branching.limit_refutation import LimitRefutation
-from solver.cp_sat import solve_cp_sat
-from solver.skeletons.skeleton_bound import SkeletonBound
+from solver.bounds.parts import decomposition
+from solver.bounds.state_space.bound import SkeletonBound
+from solver.bounds.windows import StageBounds
+from solver.presolve import presolved as restated
+from solver.search import branch_search, first_plans, limit_refutation
+from solver.search import rounds as branch_rounds
+from solver.search.exact import solve_cp_sat
+from solver.search.limit_refutation import LimitRefutation
 
 
 @pytest.fixture(params=[branch_search, limit_refutation])

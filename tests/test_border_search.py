@@ -5,14 +5,14 @@ import random
 import pytest
 
 from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem, Weight
-from solver.bounding.spine import longest_path
-from solver.evaluate import evaluate
-from solver.improving.border_clusters import BorderClusters
-from solver.improving.border_search import improve_borders, plan_near
-from solver.improving.side_groups import SideGroups, movable_groups
-from solver.reduce import condense
-from solver.registry import solve
-from solver.result import SolveLimits
+from solver.bounds.spine import longest_path
+from solver.evaluation.evaluate import evaluate
+from solver.heuristics.neighbourhoods.border_clusters import BorderClusters
+from solver.heuristics.neighbourhoods.border_search import improve_borders, plan_near
+from solver.heuristics.side_groups import SideGroups, movable_groups
+from solver.model.limits import SolveLimits
+from solver.presolve.units import condense
+from solver.search.registry import solve
 
 
 def _layers_that_share(seed, layers=8, devices=3, memory=None):

@@ -8,12 +8,12 @@ import pytest
 from test_border_bound import layers
 
 from solver import PartitionPlan, evaluate
-from solver.borders import borders as borders_module
-from solver.borders.border_steps import BorderSteps
-from solver.borders.borders import BorderList
-from solver.bounding.position_steps import StageKind
-from solver.bounding.spine import spine_units
-from solver.reduce import condense
+from solver.bounds.borders import tables as borders_module
+from solver.bounds.borders.steps import BorderSteps
+from solver.bounds.borders.tables import BorderList
+from solver.bounds.position_steps import StageKind
+from solver.bounds.spine import spine_units
+from solver.presolve.units import condense
 
 
 def borders_of(problem):

@@ -3,15 +3,15 @@
 import pytest
 
 from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits
-from solver.bounds import StageBounds
-from solver.branching.branch_search import BranchSearch
-from solver.branching.branches import Branches
-from solver.branching.incumbent import Incumbent
-from solver.branching.model_run import Answer, Question
-from solver.branching.restated import RestatedProblem
-from solver.budget import Budget
-from solver.reduce import condense
-from solver.reducing.dominance import simplify
+from solver.bounds.windows import StageBounds
+from solver.cp.budget import Budget
+from solver.cp.run import Answer, Question
+from solver.presolve.dominance import simplify
+from solver.presolve.presolved import RestatedProblem
+from solver.presolve.units import condense
+from solver.search.branch_search import BranchSearch
+from solver.search.branches import Branches
+from solver.search.incumbent import Incumbent
 
 
 def search_and_plan():

@@ -17,10 +17,10 @@ from solver import (
     evaluate,
     solve,
 )
-from solver.ideals.ideals import list_ideals
-from solver.improving import cheap_borders
-from solver.improving.cheap_borders import cheap_groups, plan_at_cheap_borders
-from solver.reduce import condense
+from solver.dp.ideals import list_ideals
+from solver.heuristics import cheap_borders
+from solver.heuristics.cheap_borders import cheap_groups, plan_at_cheap_borders
+from solver.presolve.units import condense
 
 LINK = Interconnect(default=Link(bandwidth_bytes_per_s=10**9, latency_ns=0))
 LIMITS = SolveLimits(workers=1)

@@ -17,15 +17,7 @@ from experiments.cli import main
 from experiments.commands.app import app
 from experiments.exit_codes import EXIT_NOT_EQUAL
 from experiments.problems import workloads
-from solver import (
-    PCIE,
-    SOLVERS,
-    Device,
-    PartitionPlan,
-    evaluate,
-    load_plan,
-    load_problem,
-)
+from solver import PCIE, SOLVERS, Device, PartitionPlan, evaluate, load_plan, load_problem
 
 ONE_LAYER = "import torch\ndef make():\n    return torch.nn.Linear(4, 4), (torch.ones(1, 4),)\n"
 

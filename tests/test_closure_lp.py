@@ -19,10 +19,10 @@ from solver import (
     Weight,
     solve,
 )
-from solver.bounding.closure_lp import _Program, closure_bound_ns
-from solver.bounding.linear_bounds import least_times_ns
-from solver.bounds import StageBounds
-from solver.reduce import condense
+from solver.bounds.linear import _Program, closure_bound_ns
+from solver.bounds.positions import least_times_ns
+from solver.bounds.windows import StageBounds
+from solver.presolve.units import condense
 
 
 def bound_over_orders(problem, ceiling_ns):

@@ -8,14 +8,14 @@ from random_problems import random_problem, to_instance
 
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import ColocationGroup, PartitionPlan
-from solver.bounding.articulation import articulation_units
-from solver.bounding.linear_bounds import PositionBound
-from solver.evaluate import evaluate
-from solver.reduce import condense
-from solver.reducing.clusters import contract
-from solver.reducing.coarsen import cheap_order, consecutive_clusters
-from solver.registry import solve
-from solver.result import SolveLimits
+from solver.bounds.articulation import articulation_units
+from solver.bounds.positions import PositionBound
+from solver.evaluation.evaluate import evaluate
+from solver.heuristics.coarsening import cheap_order, consecutive_clusters
+from solver.model.limits import SolveLimits
+from solver.presolve.clusters import contract
+from solver.presolve.units import condense
+from solver.search.registry import solve
 
 
 def is_topological(order, edges):

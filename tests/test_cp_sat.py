@@ -5,11 +5,13 @@ from oracle import brute_force
 from ortools.sat.python import cp_model
 from random_problems import random_problem, to_instance
 
-from solver import SolveLimits, SolveStatus, cp_sat, solve
-from solver.bounds import StageBounds
-from solver.branching import model_run, restated
-from solver.formulation import CpSatFormulation
-from solver.reduce import condense
+from solver import SolveLimits, SolveStatus, solve
+from solver.bounds.windows import StageBounds
+from solver.cp import run as model_run
+from solver.cp.formulation import CpSatFormulation
+from solver.presolve import presolved as restated
+from solver.presolve.units import condense
+from solver.search import exact as cp_sat
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 

@@ -8,8 +8,9 @@ import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
-from solver.registry import solve
-from solver.result import SolveLimits, SolveStatus
+from solver.evaluation.result import SolveStatus
+from solver.model.limits import SolveLimits
+from solver.search.registry import solve
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 BLOCK = 50

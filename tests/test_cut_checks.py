@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from solver.errors import PartitionError
-from solver.hardware import Device
-from solver.problem import ColocationGroup, Operator, PartitionProblem
+from solver.model.devices import Device
+from solver.model.errors import PartitionError
+from solver.model.problem import ColocationGroup, Operator, PartitionProblem
 
 TWO = (Device("gpu0"), Device("gpu1"))
 

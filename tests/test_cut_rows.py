@@ -5,13 +5,13 @@ import itertools
 from ortools.sat.python import cp_model
 from random_problems import hand_made_problem
 
-from solver.bounds import StageWindows
-from solver.evaluate import evaluate
-from solver.hardware import Device, Interconnect
-from solver.modelling.cut_rows import add_cuts, add_pinned_stages, narrowed
-from solver.modelling.stage_model import StageModel
-from solver.plan import PartitionPlan
-from solver.reduce import condense
+from solver.bounds.windows import StageWindows
+from solver.cp.cut_rows import add_cuts, add_pinned_stages, narrowed
+from solver.cp.stage_model import StageModel
+from solver.evaluation.evaluate import evaluate
+from solver.model.devices import Device, Interconnect
+from solver.model.plan import PartitionPlan
+from solver.presolve.units import condense
 
 
 def plain_problem(seed):

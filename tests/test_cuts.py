@@ -1,22 +1,15 @@
 import pytest
 
 from solver import PartitionPlan, evaluate, problem_from_digraph, problem_to_digraph, solve
-from solver.cuts import (
-    NO_BLOCK,
-    block_starts,
-    by_block,
-    is_hand_made,
-    positions_of_blocks,
-    unit_blocks,
-    unit_stages,
-    without_hand_made,
-)
-from solver.diagnose import diagnose
-from solver.diagnosis import CutLimit, StageLimit
-from solver.hardware import Device
-from solver.problem import ColocationGroup, Operator, PartitionProblem, Weight
-from solver.reduce import condense
-from solver.result import SolveLimits, SolveStatus
+from solver.diagnosis.answer import CutLimit, StageLimit
+from solver.diagnosis.diagnose import diagnose
+from solver.evaluation.result import SolveStatus
+from solver.model.cuts import NO_BLOCK, is_hand_made, positions_of_blocks, without_hand_made
+from solver.model.devices import Device
+from solver.model.limits import SolveLimits
+from solver.model.problem import ColocationGroup, Operator, PartitionProblem, Weight
+from solver.presolve.unit_cuts import block_starts, by_block, unit_blocks, unit_stages
+from solver.presolve.units import condense
 
 DEVICES = (Device("gpu0"), Device("gpu1"), Device("gpu2"))
 LIMITS = SolveLimits(workers=1, time_limit_s=30)

@@ -4,10 +4,11 @@ import pytest
 from oracle import brute_force, cost
 from random_problems import hand_made_instance, random_plan
 
-from solver.errors import PartitionError
-from solver.evaluate import evaluate
-from solver.registry import solve
-from solver.result import SolveLimits, SolveStatus
+from solver.evaluation.evaluate import evaluate
+from solver.evaluation.result import SolveStatus
+from solver.model.errors import PartitionError
+from solver.model.limits import SolveLimits
+from solver.search.registry import solve
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 BLOCK = 40

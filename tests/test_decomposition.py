@@ -7,21 +7,13 @@ import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
-from solver import (
-    Device,
-    Operator,
-    PartitionPlan,
-    PartitionProblem,
-    SolveLimits,
-    evaluate,
-    solve,
-)
-from solver.bounding.decomposition import Decomposition, applies
-from solver.bounding.part_choice import PartSize, choose_parts
-from solver.bounding.relaxed_bounds import least_average_ns
-from solver.ideals.ideals import list_ideals
-from solver.reduce import condense
-from solver.reducing.dominance import simplify
+from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits, evaluate, solve
+from solver.bounds.averages import least_average_ns
+from solver.bounds.parts.choice import PartSize, choose_parts
+from solver.bounds.parts.decomposition import Decomposition, applies
+from solver.dp.ideals import list_ideals
+from solver.presolve.dominance import simplify
+from solver.presolve.units import condense
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 

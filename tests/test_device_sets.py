@@ -6,9 +6,9 @@ import pytest
 from random_problems import random_problem
 
 from solver import PartitionPlan
-from solver.device_sets import ViableStates, device_moves
-from solver.evaluate import evaluate
-from solver.reduce import condense
+from solver.dp.device_sets import ViableStates, device_moves
+from solver.evaluation.evaluate import evaluate
+from solver.presolve.units import condense
 
 
 def cuts_with_devices(problem, units):

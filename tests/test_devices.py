@@ -11,7 +11,7 @@ import pytest
 
 from experiments.problems.devices import DeviceSet, parse_devices, parse_link
 from solver import Device, GiB, Link, PartitionError
-from solver.quantities import parse_memory
+from solver.model.quantities import parse_memory
 
 
 def memories(text: str) -> list[int | None]:

@@ -29,10 +29,7 @@ from solver import (
     save_problem,
     solve,
 )
-from solver.diagnose import diagnose
-from solver.diagnosing.shortfalls import find_shortfalls, least_bytes_together
-from solver.diagnosing.variants import changed
-from solver.diagnosis import (
+from solver.diagnosis.answer import (
     ColocationLimit,
     DeviceCountLimit,
     HigherDeviceCount,
@@ -42,6 +39,9 @@ from solver.diagnosis import (
     PinLimit,
     Without,
 )
+from solver.diagnosis.diagnose import diagnose
+from solver.diagnosis.variants import changed
+from solver.presolve.shortfalls import find_shortfalls, least_bytes_together
 
 # Nothing is asked of the clock: a diagnosis that it cut short would be another one.
 LIMITS = SolveLimits(workers=1, time_limit_s=None)

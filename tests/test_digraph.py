@@ -5,11 +5,11 @@ import networkx as nx
 import pytest
 from random_problems import random_problem
 
-from solver.digraph import problem_from_digraph, problem_to_digraph
-from solver.errors import PartitionError
-from solver.hardware import Device
-from solver.problem import GraphInput, Operator, PartitionProblem, Weight
-from solver.training import Backward
+from solver.io.digraph import problem_from_digraph, problem_to_digraph
+from solver.model.devices import Device
+from solver.model.errors import PartitionError
+from solver.model.problem import GraphInput, Operator, Weight
+from solver.model.training import Backward
 
 DEVICES = (Device("gpu0"), Device("gpu1"))
 

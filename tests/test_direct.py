@@ -4,12 +4,12 @@ import pytest
 from oracle import brute_force
 from random_problems import random_plan, random_problem, to_instance
 
-from solver.bounding.direct import direct, direct_problem
-from solver.bounds import StageBounds
-from solver.evaluate import evaluate
-from solver.hardware import Device, Interconnect, Link
-from solver.problem import OBJECTIVES, Operator, PartitionProblem
-from solver.reduce import condense
+from solver.bounds.direct import direct, direct_problem
+from solver.bounds.windows import StageBounds
+from solver.evaluation.evaluate import evaluate
+from solver.model.devices import Device, Interconnect, Link
+from solver.model.problem import OBJECTIVES, Operator, PartitionProblem
+from solver.presolve.units import condense
 
 
 @pytest.mark.parametrize("draw_chunks", [False, True])

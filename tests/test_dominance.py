@@ -10,14 +10,14 @@ import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
-from solver.errors import PartitionError
-from solver.evaluate import evaluate
-from solver.hardware import STAGING_HOST, Device, Interconnect, Link
-from solver.plan import PartitionPlan
-from solver.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
-from solver.reduce import condense
-from solver.reducing.dominance import simplify
-from solver.training import Backward
+from solver.evaluation.evaluate import evaluate
+from solver.model.devices import STAGING_HOST, Device, Interconnect, Link
+from solver.model.errors import PartitionError
+from solver.model.plan import PartitionPlan
+from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
+from solver.model.training import Backward
+from solver.presolve.dominance import simplify
+from solver.presolve.units import condense
 
 BLOCK = 100
 DEFAULT_BLOCKS = range(20)

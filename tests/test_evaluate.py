@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_problems import random_plan, random_problem
 
-from solver.errors import PartitionError
-from solver.evaluate import evaluate, stage_memory_bytes
-from solver.hardware import Device, Interconnect, Link
-from solver.plan import PartitionPlan
-from solver.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
-from solver.training import Backward
+from solver.evaluation.evaluate import evaluate, stage_memory_bytes
+from solver.model.devices import Device, Interconnect, Link
+from solver.model.errors import PartitionError
+from solver.model.plan import PartitionPlan
+from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
+from solver.model.training import Backward
 
 ONE_BYTE_PER_NS = Link(1_000_000_000)
 PQ = (Device("p"), Device("q"))

@@ -16,19 +16,19 @@ from solver import (
     PartitionPlan,
     PartitionProblem,
     SolveLimits,
-    chain,
-    device_sets,
 )
-from solver.chaining import linked_kinds as kinds_module
-from solver.chaining.cut_places import CutPlaces
-from solver.chaining.farthest_cuts import farthest_cuts
-from solver.chaining.kind_sets import KindSets
-from solver.chaining.limit_program import KindCosts, LimitProgram
-from solver.chaining.linked_kinds import linked_kinds
-from solver.chaining.segment_tables import SegmentTables
-from solver.device_sets import DeviceSets, are_few, order_moves
-from solver.evaluate import evaluate
-from solver.reduce import condense
+from solver.dp import device_sets
+from solver.dp.contiguous import linked_kinds as kinds_module
+from solver.dp.contiguous import solver as chain
+from solver.dp.contiguous.cut_places import CutPlaces
+from solver.dp.contiguous.farthest_cuts import farthest_cuts
+from solver.dp.contiguous.kind_sets import KindSets
+from solver.dp.contiguous.limit_program import KindCosts, LimitProgram
+from solver.dp.contiguous.linked_kinds import linked_kinds
+from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.dp.device_sets import DeviceSets, are_few, order_moves
+from solver.evaluation.evaluate import evaluate
+from solver.presolve.units import condense
 
 
 def cuts_of(units):

@@ -13,16 +13,17 @@ from oracle import brute_force
 from random_problems import random_problem, to_instance
 from test_local_search import grid
 
-from solver import Device, SolveLimits, evaluate, local_search, solve
-from solver.improving import compiled_moves as moves
-from solver.improving import fast_anneal, rounds
-from solver.improving.anneal import Cooling, anneal
-from solver.improving.fast_anneal import anneal_fast, pays_off
-from solver.improving.move_tables import move_tables
-from solver.improving.stage_state import StageState
-from solver.local_search import improve_slowly, plan_at
-from solver.reduce import condense
-from solver.reducing.clusters import cluster, contract
+from solver import Device, SolveLimits, evaluate, solve
+from solver.heuristics import local_search
+from solver.heuristics.annealing import compiled_moves as moves
+from solver.heuristics.annealing import fast_anneal, rounds
+from solver.heuristics.annealing.anneal import Cooling, anneal
+from solver.heuristics.annealing.fast_anneal import anneal_fast, pays_off
+from solver.heuristics.annealing.move_tables import move_tables
+from solver.heuristics.annealing.stage_state import StageState
+from solver.heuristics.local_search import improve_slowly, plan_at
+from solver.presolve.clusters import cluster, contract
+from solver.presolve.units import condense
 
 LIMITS = SolveLimits(workers=1)
 
@@ -265,7 +266,7 @@ def test_short_searches_do_without_it(monkeypatch):
     monkeypatch.setattr(fast_anneal, "time", clock)
     assert pays_off(None)
     assert pays_off(100.1)  # it has been loaded by now
-    monkeypatch.delitem(sys.modules, "solver.improving.compiled_moves")
+    monkeypatch.delitem(sys.modules, "solver.heuristics.annealing.compiled_moves")
     assert pays_off(None)
     for is_kept, enough_s, too_little_s in ((True, 4.0, 2.0), (False, 21.0, 19.0)):
         monkeypatch.setattr(fast_anneal, "_is_kept", lambda is_kept=is_kept: is_kept)
@@ -277,7 +278,7 @@ def test_nothing_but_a_slow_search_loads_the_compiler():
     script = (
         "import sys\n"
         "from solver import *\n"
-        "import solver.branching.slow_moves\n"
+        "import solver.search.slow_annealing\n"
         "problem = PartitionProblem((Operator('a', 3), Operator('b', 4)), (Device('d'),))\n"
         "assert solve(problem, SolveLimits(workers=1)).objective == 7\n"
         "assert 'numba' not in sys.modules\n"

@@ -6,7 +6,7 @@ from report_plans import NASTY, PLANS, details
 
 from experiments.records import SearchPoint
 from experiments.reports.figures import plan_figures, trace_figure
-from solver.quantities import printable
+from solver.model.quantities import printable
 
 SHOWN = {name: plan_figures(details(name)) for name in PLANS}
 FIGURES = [

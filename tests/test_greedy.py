@@ -9,13 +9,14 @@ import pytest
 from oracle import brute_force, cost
 from random_problems import random_problem, to_instance
 
-import solver.greedy
-from solver.evaluate import evaluate
-from solver.greedy import solve_greedy
-from solver.hardware import Device
-from solver.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
-from solver.result import SolveLimits, SolveStatus
-from solver.training import Backward
+import solver.heuristics.greedy
+from solver.evaluation.evaluate import evaluate
+from solver.evaluation.result import SolveStatus
+from solver.heuristics.greedy import solve_greedy
+from solver.model.devices import Device
+from solver.model.limits import SolveLimits
+from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
+from solver.model.training import Backward
 
 
 def weighted_chain(sizes, capacities, **settings):
@@ -254,8 +255,8 @@ def test_a_limit_on_devices_takes_the_largest_that_pins_allow():
 def test_the_answer_depends_on_nothing_but_the_problem():
     script = (
         "from random_problems import random_problem\n"
-        "from solver.greedy import solve_greedy\n"
-        "from solver.result import SolveLimits\n"
+        "from solver.heuristics.greedy import solve_greedy\n"
+        "from solver.evaluation.result import SolveLimits\n"
         "for seed in range(60):\n"
         "    plan = solve_greedy(random_problem(seed), SolveLimits()).plan\n"
         "    print(list(plan.assignment.items()), plan.device_order)\n"
@@ -283,14 +284,14 @@ def test_the_work_is_near_linear(capacity, monkeypatch):
     """Tests that sizing looks at each of 3,000 operators about log(n) times."""
     count = 3000
     looked_at = 0
-    size = solver.greedy.stage_memory_bytes
+    size = solver.heuristics.greedy.stage_memory_bytes
 
     def counting(problem, operators, in_flight=1):
         nonlocal looked_at
         looked_at += len(operators)
         return size(problem, operators, in_flight)
 
-    monkeypatch.setattr(solver.greedy, "stage_memory_bytes", counting)
+    monkeypatch.setattr(solver.heuristics.greedy, "stage_memory_bytes", counting)
     operators = tuple(
         Operator(
             f"op{i}",

@@ -11,8 +11,8 @@ from random_problems import random_problem, to_instance
 from test_border_bound import border_bound, layers
 
 from solver import Device, Operator, PartitionPlan, PartitionProblem, Weight, evaluate
-from solver.bounding.held_weights import first_weights, stage_weights
-from solver.reduce import condense
+from solver.bounds.held_weights import first_weights, stage_weights
+from solver.presolve.units import condense
 
 
 def tied_chain(*rooms, middle=4, **changes):

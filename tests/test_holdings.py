@@ -1,8 +1,8 @@
 """What operators make their stages hold, on small graphs worked out by hand."""
 
 from solver import Device, Operator, PartitionProblem
-from solver.evaluating.holdings import ALWAYS, Holding
-from solver.training import Backward
+from solver.model.holdings import ALWAYS, Holding
+from solver.model.training import Backward
 
 
 def held(*operators, **settings):

@@ -8,12 +8,12 @@ from ideal_cases import stage_tables, stages_of, tables_of
 from oracle import brute_force
 from random_problems import to_instance
 
-import solver.ideals.ideal_bottleneck
+import solver.dp.bottleneck
 from solver import Device, Operator, PartitionProblem
-from solver.hardware import Interconnect, Link
-from solver.ideals.ideal_bottleneck import BottleneckSearch
-from solver.ideals.ideal_sweep import GaveUp
-from solver.training import in_flight
+from solver.dp.bottleneck import BottleneckSearch
+from solver.dp.sweep import GaveUp
+from solver.model.devices import Interconnect, Link
+from solver.model.training import in_flight
 
 
 def capacity_of(tables):
@@ -119,7 +119,7 @@ def test_it_equals_all_chains(known):
 @pytest.mark.parametrize("most", [3, 10, 30])
 def test_long_lists(monkeypatch, most):
     """Tests that lower ceilings shorten lists, and that without any that does a bound is left."""
-    monkeypatch.setattr(solver.ideals.ideal_bottleneck, "_MOST_STAGES", most)
+    monkeypatch.setattr(solver.dp.bottleneck, "_MOST_STAGES", most)
     solved = stopped = 0
     for seed in range(60):
         tables, sets = stage_tables(seed, max_operators=6)
@@ -189,7 +189,7 @@ def value_at_the_end():
 
 
 def test_what_the_end_of_the_graph_rules_out_lists_few_stages(monkeypatch):
-    monkeypatch.setattr(solver.ideals.ideal_bottleneck, "_FEW_STAGES", 500)
+    monkeypatch.setattr(solver.dp.bottleneck, "_FEW_STAGES", 500)
     tables, sets = value_at_the_end()
     looked_at = []
     search = search_of(tables, sets, 801, looked_at.append)
@@ -208,7 +208,7 @@ def test_what_the_end_of_the_graph_rules_out_lists_few_stages(monkeypatch):
 def test_a_plan_one_better_than_the_incumbent_is_found_where_few_stages_decide_nothing(
     monkeypatch,
 ):
-    monkeypatch.setattr(solver.ideals.ideal_bottleneck, "_FEW_STAGES", 0)
+    monkeypatch.setattr(solver.dp.bottleneck, "_FEW_STAGES", 0)
     tables, sets = value_at_the_end()
     search = search_of(tables, sets, 802)
     found = search.minimise()

@@ -8,9 +8,9 @@ from random_problems import random_problem, to_instance
 
 from experiments.problems.workloads import load_workload
 from solver import Device, Operator, PartitionProblem, SolveLimits, solve
-from solver.hardware import STAGING_HOST
-from solver.ideal_dp import can_win, why_declined
-from solver.result import SolveStatus
+from solver.dp.ideal_program import can_win, why_declined
+from solver.evaluation.result import SolveStatus
+from solver.model.devices import STAGING_HOST
 
 LIMITS = SolveLimits(time_limit_s=None, workers=1)
 
@@ -132,7 +132,7 @@ def test_it_gives_up_with_a_bound(monkeypatch):
     optimum = solve(problem, LIMITS, solver="ideal-dp").objective
     bounds = set()
     for effort in (1, 1_000_000, 10_000_000):
-        monkeypatch.setattr("solver.ideal_dp._MOST_PAIRS", effort)
+        monkeypatch.setattr("solver.dp.ideal_program._MOST_PAIRS", effort)
         result = solve(problem, LIMITS, solver="ideal-dp")
         assert result.status in (SolveStatus.UNKNOWN, SolveStatus.OPTIMAL)
         if result.status is SolveStatus.UNKNOWN:

@@ -9,15 +9,15 @@ import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
-import solver.ideal_dp
+import solver.dp.ideal_program
 from experiments.problems.workloads import load_workload
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
-from solver.hardware import STAGING_HOST
-from solver.ideal_dp import can_win, why_declined
-from solver.ideals.ideal_costs import Crossing, PairSum
-from solver.ideals.ideals import list_ideals, membership
-from solver.problem import ColocationGroup, GraphInput, Weight
-from solver.result import SolveStatus
+from solver.dp.ideal_program import can_win, why_declined
+from solver.dp.ideals import list_ideals, membership
+from solver.dp.pair_sums import Crossing, PairSum
+from solver.evaluation.result import SolveStatus
+from solver.model.devices import STAGING_HOST
+from solver.model.problem import ColocationGroup, GraphInput, Weight
 
 LIMITS = SolveLimits(workers=1)
 
@@ -210,7 +210,7 @@ def test_what_it_refuted_before_it_stopped_is_a_bound(monkeypatch):
     optimum = solve(problem, LIMITS, solver="ideal-dp").objective
     bounds = []
     for effort in range(1, 3000, 50):
-        monkeypatch.setattr(solver.ideal_dp, "_MOST_PAIRS", effort)
+        monkeypatch.setattr(solver.dp.ideal_program, "_MOST_PAIRS", effort)
         result = solve(problem, LIMITS, solver="ideal-dp")
         if result.status is SolveStatus.OPTIMAL:
             break

@@ -5,8 +5,8 @@ import pytest
 from ideal_cases import stage_tables, stages_of, tables_of
 
 from solver import Device, Operator, PartitionProblem
-from solver.evaluate import stage_memory_bytes
-from solver.ideals.ideals import DROPPED
+from solver.dp.ideals import DROPPED
+from solver.evaluation.evaluate import stage_memory_bytes
 
 
 def members(tables, start, end):

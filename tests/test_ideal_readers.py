@@ -9,17 +9,17 @@ from oracle import brute_force
 from random_problems import to_instance
 
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
-from solver.evaluate import evaluate
-from solver.ideal_dp import collapse_units
-from solver.ideals.ideal_readers import Readers
-from solver.ideals.ideal_stages import Families, StageLister
-from solver.ideals.ideal_sweep import Stage
-from solver.ideals.ideal_tables import StageTables
-from solver.ideals.ideals import list_ideals
-from solver.ideals.set_bits import SetBits
-from solver.plan import PartitionPlan
-from solver.reduce import condense, interchangeable_kinds
-from solver.result import SolveStatus
+from solver.dp.ideal_program import collapse_units
+from solver.dp.ideals import list_ideals
+from solver.dp.readers import Readers
+from solver.dp.set_bits import SetBits
+from solver.dp.stage_list import Families, StageLister
+from solver.dp.stage_tables import StageTables
+from solver.dp.sweep import Stage
+from solver.evaluation.evaluate import evaluate
+from solver.evaluation.result import SolveStatus
+from solver.model.plan import PartitionPlan
+from solver.presolve.units import condense, interchangeable_kinds
 
 
 def problem_of(seed, *, overlap=False):

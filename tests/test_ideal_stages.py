@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from ideal_cases import stage_tables, stages_of
 
-from solver.ideals.ideal_stages import Families, StageLister, TooManyStages
-from solver.ideals.set_bits import SetBits
+from solver.dp.set_bits import SetBits
+from solver.dp.stage_list import Families, StageLister, TooManyStages
 
 SEEDS = range(30)
 IN_FLIGHT = (1, 2, 2, 3)

@@ -9,15 +9,15 @@ from oracle import brute_force
 from random_problems import random_plan, random_problem, to_instance
 from repeated_blocks import layers_of_blocks, problem_with_blocks
 
-import solver.branching.restated
+import solver.presolve.presolved
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
-from solver.evaluate import evaluate
-from solver.plan import PartitionPlan
-from solver.problem import ColocationGroup, GraphInput
-from solver.reduce import condense
-from solver.reducing.dominance import simplify
-from solver.reducing.identical_blocks import IdenticalBlocks, identical_blocks
-from solver.result import SolveStatus
+from solver.evaluation.evaluate import evaluate
+from solver.evaluation.result import SolveStatus
+from solver.model.plan import PartitionPlan
+from solver.model.problem import ColocationGroup, GraphInput
+from solver.presolve.dominance import simplify
+from solver.presolve.symmetry import IdenticalBlocks, identical_blocks
+from solver.presolve.units import condense
 
 LIMITS = SolveLimits(workers=1)
 
@@ -260,7 +260,7 @@ def test_the_exact_solver_agrees_with_itself_without_the_order_of_blocks(chargin
     ]
     values = [solve(problem, LIMITS, solver="cp-sat") for problem in problems]
     monkeypatch.setattr(
-        solver.branching.restated, "identical_blocks", lambda units: IdenticalBlocks(units, ())
+        solver.presolve.presolved, "identical_blocks", lambda units: IdenticalBlocks(units, ())
     )
     for problem, with_order in zip(problems, values, strict=True):
         without = solve(problem, LIMITS, solver="cp-sat")

@@ -14,7 +14,7 @@ from fx_bridge.files.manifest import load_manifest
 from fx_bridge.files.stage_programs import load_stage_programs
 from fx_bridge.splits.stage_graph import StageGraph
 from solver import PartitionError, load_plan, load_problem
-from solver.json_fields import check_schema, parse_json
+from solver.io.json_fields import check_schema, parse_json
 
 
 def refused(text):

@@ -8,14 +8,15 @@ import pytest
 from oracle import brute_force
 from random_problems import random_problem, to_instance
 
-import solver.large
+import solver.heuristics.multilevel
 from experiments.problems.generators import GeneratorSettings, generate_problem
-from solver.digraph import problem_from_digraph
-from solver import Device, Interconnect, Link, PartitionProblem, solve
-from solver.chain import solve_chain
-from solver.evaluate import evaluate
-from solver.large import solve_large
-from solver.result import SolveLimits, SolveStatus
+from solver import Device, Interconnect, Link, solve
+from solver.dp.contiguous.solver import solve_chain
+from solver.evaluation.evaluate import evaluate
+from solver.evaluation.result import SolveStatus
+from solver.heuristics.multilevel import solve_large
+from solver.io.digraph import problem_from_digraph
+from solver.model.limits import SolveLimits
 
 LIMITS = SolveLimits(time_limit_s=3, workers=1)
 
@@ -55,7 +56,7 @@ def test_what_surrounds_the_largest_load_bounds_all_plans(monkeypatch):
     problem = generate_problem("layered", settings, 4, slack_percent=30)
     best = solve(problem, LIMITS)
     assert best.status is SolveStatus.OPTIMAL
-    monkeypatch.setattr(solver.large, "least_value", lambda *arguments: 0)
+    monkeypatch.setattr(solver.heuristics.multilevel, "least_value", lambda *arguments: 0)
     assert 0 < solve_large(problem, LIMITS).objective_bound <= best.objective
     # It ends by the clock, which decides nothing in a deterministic run.
     limits = SolveLimits(time_limit_s=3, workers=1, deterministic=True)

@@ -15,19 +15,19 @@ from solver import (
     evaluate,
     solve,
 )
-from solver.bounding.linear_bounds import least_times_ns
-from solver.bounds import StageBounds
-from solver.branching.branches import Branches
-from solver.branching.incumbent import Incumbent
-from solver.branching.limit_refutation import Finding, LimitRefutation
-from solver.branching.restated import RestatedProblem
-from solver.budget import Budget
-from solver.formulation import CpSatFormulation
-from solver.modelling.pull_rows import PullRows
-from solver.reduce import condense
-from solver.reducing.dominance import simplify
-from solver.skeletons.skeleton import Skeleton
-from solver.skeletons.skeleton_bound import SkeletonBound, TooMuchWork
+from solver.bounds.positions import least_times_ns
+from solver.bounds.state_space.bound import SkeletonBound, TooMuchWork
+from solver.bounds.state_space.skeleton import Skeleton
+from solver.bounds.windows import StageBounds
+from solver.cp.budget import Budget
+from solver.cp.formulation import CpSatFormulation
+from solver.cp.pull_rows import PullRows
+from solver.presolve.dominance import simplify
+from solver.presolve.presolved import RestatedProblem
+from solver.presolve.units import condense
+from solver.search.branches import Branches
+from solver.search.incumbent import Incumbent
+from solver.search.limit_refutation import Finding, LimitRefutation
 
 ONE_WORKER = SolveLimits(workers=1)
 

@@ -16,11 +16,11 @@ from solver import (
     Weight,
     solve,
 )
-from solver.bounding.direct import direct
-from solver.bounding.linear_bounds import PositionBound
-from solver.bounding.relaxed_bounds import least_average_ns, least_value, usable_devices
-from solver.problem import OBJECTIVES
-from solver.reduce import condense
+from solver.bounds.averages import least_average_ns, least_value, usable_devices
+from solver.bounds.direct import direct
+from solver.bounds.positions import PositionBound
+from solver.model.problem import OBJECTIVES
+from solver.presolve.units import condense
 
 
 def bound_of(problem, name="bottleneck"):

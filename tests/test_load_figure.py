@@ -9,7 +9,7 @@ from report_plans import details
 
 from experiments.reports.load_figure import load_figure
 from experiments.reports.svg import VERMILLION
-from solver.quantities import format_ns
+from solver.model.quantities import format_ns
 
 WORDS = ("computes", "sends", "receives")
 

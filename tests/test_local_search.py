@@ -20,12 +20,12 @@ from solver import (
     evaluate,
     solve,
 )
-from solver.improving import anneal as anneal_module
-from solver.improving.anneal import Cooling, anneal
-from solver.improving.stage_state import StageState
-from solver.local_search import first_incumbents, improve, improve_slowly
-from solver.reduce import condense
-from solver.reducing.clusters import cluster, contract
+from solver.heuristics.annealing import anneal as anneal_module
+from solver.heuristics.annealing.anneal import Cooling, anneal
+from solver.heuristics.annealing.stage_state import StageState
+from solver.heuristics.local_search import first_incumbents, improve, improve_slowly
+from solver.presolve.clusters import cluster, contract
+from solver.presolve.units import condense
 
 LIMITS = SolveLimits(workers=1)
 

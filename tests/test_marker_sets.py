@@ -6,8 +6,8 @@ import random
 import numpy as np
 
 from solver import Device, Operator, PartitionProblem
-from solver.prices.marker_sets import MarkerSets
-from solver.reduce import condense
+from solver.bounds.lagrangian.marker_sets import MarkerSets
+from solver.presolve.units import condense
 
 
 def random_units(rng, count=7):
@@ -87,8 +87,8 @@ def test_markers_are_thinned_until_few_units_are_in_question(monkeypatch):
     assert whole is not None and 50 < whole.count <= 66
     # The free units are in question everywhere, those between two markers there.
     assert whole.open_count == 50 * whole.count + 200 - (whole.count - 1)
-    monkeypatch.setattr("solver.prices.marker_sets._MOST_OPEN", 2000)
+    monkeypatch.setattr("solver.bounds.lagrangian.marker_sets._MOST_OPEN", 2000)
     fewer = MarkerSets.of(units)
     assert fewer is not None and fewer.open_count <= 2000 and fewer.count < whole.count
-    monkeypatch.setattr("solver.prices.marker_sets._MOST_OPEN", 200)
+    monkeypatch.setattr("solver.bounds.lagrangian.marker_sets._MOST_OPEN", 200)
     assert MarkerSets.of(units) is None

@@ -5,12 +5,13 @@ from oracle import brute_force
 from random_problems import random_problem, to_instance
 
 from solver import SolveLimits, SolveStatus, solve
-from solver.bounds import StageBounds
-from solver.branching import branch_search, restated
-from solver.formulation import CpSatFormulation
-from solver.modelling.load_rows import LoadRows
-from solver.modelling.model_size import link_terms
-from solver.reduce import condense
+from solver.bounds.windows import StageBounds
+from solver.cp.formulation import CpSatFormulation
+from solver.cp.load_rows import LoadRows
+from solver.cp.model_size import link_terms
+from solver.presolve import presolved as restated
+from solver.presolve.units import condense
+from solver.search import branch_search
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from solver.bounding import negative_part
-from solver.bounding.negative_part import NegativePart
+from solver.bounds.semidefinite import negative_part
+from solver.bounds.semidefinite.negative_part import NegativePart
 
 
 def exact(matrix):

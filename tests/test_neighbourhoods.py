@@ -4,11 +4,11 @@ from random_problems import hand_made_problem, random_problem
 
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem
-from solver.evaluate import evaluate
-from solver.improving.neighbourhoods import improve_by_neighbourhoods
-from solver.reduce import condense
-from solver.registry import solve
-from solver.result import SolveLimits
+from solver.evaluation.evaluate import evaluate
+from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
+from solver.model.limits import SolveLimits
+from solver.presolve.units import condense
+from solver.search.registry import solve
 
 
 def test_it_is_never_worse_and_finds_optima_of_small_problems():

@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from solver.bounding.net_cuts import NetCuts, PricedNet
+from solver.bounds.semidefinite.net_cuts import NetCuts, PricedNet
 
 
 def random_nets(rng, count, most_units=9):

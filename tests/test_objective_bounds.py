@@ -5,10 +5,10 @@ from oracle import brute_force
 from random_problems import random_problem, to_instance
 
 from solver import Device, Operator, PartitionProblem, SolveLimits, SolveStatus, Weight, solve
-from solver.bounding.objective_bounds import ObjectiveBounds
-from solver.branching.restated import RestatedProblem
-from solver.reduce import condense
-from solver.reducing.dominance import simplify
+from solver.bounds.objectives import ObjectiveBounds
+from solver.presolve.dominance import simplify
+from solver.presolve.presolved import RestatedProblem
+from solver.presolve.units import condense
 
 NAMES = ("bottleneck", "latency", "step", "devices", "peak_memory", "transfer")
 

@@ -4,8 +4,8 @@ import pytest
 from oracle import Oracle, brute_force, cost
 from random_problems import random_plan, random_problem, to_instance
 
-from solver.evaluate import evaluate
-from solver.plan import PartitionPlan
+from solver.evaluation.evaluate import evaluate
+from solver.model.plan import PartitionPlan
 
 PROBLEMS = {False: 2_500, True: 1_000}
 """Without and with several chunks per device."""

@@ -13,18 +13,20 @@ from solver import (
     PartitionProblem,
     SolveLimits,
     SolveStatus,
-    cp_sat,
     solve,
 )
-from solver.bounds import StageBounds
-from solver.branching import branch_rounds, branch_search, restated
-from solver.branching.branch_search import BranchSearch
-from solver.branching.branches import Branches
-from solver.branching.incumbent import Incumbent
-from solver.branching.order_guesses import FastCuts, OrderGuesses, neighbouring_orders
-from solver.budget import Budget
-from solver.reduce import condense
-from solver.reducing.dominance import simplify
+from solver.bounds.windows import StageBounds
+from solver.cp.budget import Budget
+from solver.presolve import presolved as restated
+from solver.presolve.dominance import simplify
+from solver.presolve.units import condense
+from solver.search import branch_search
+from solver.search import exact as cp_sat
+from solver.search import rounds as branch_rounds
+from solver.search.branch_search import BranchSearch
+from solver.search.branches import Branches
+from solver.search.incumbent import Incumbent
+from solver.search.order_neighbours import FastCuts, OrderGuesses, neighbouring_orders
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 

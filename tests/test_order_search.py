@@ -7,12 +7,12 @@ from oracle import brute_force
 from random_problems import to_instance
 
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, evaluate
-from solver.bounding.spine import longest_path
-from solver.chain import best_cut
-from solver.chaining.orders import renumbered
-from solver.improving.order_search import search_orders
-from solver.improving.side_groups import SideGroups, movable_groups
-from solver.reduce import condense
+from solver.bounds.spine import longest_path
+from solver.dp.contiguous.orders import renumbered
+from solver.dp.contiguous.solver import best_cut
+from solver.heuristics.order_search import search_orders
+from solver.heuristics.side_groups import SideGroups, movable_groups
+from solver.presolve.units import condense
 
 
 def layers_with_masks(seed, layers=6):

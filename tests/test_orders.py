@@ -3,9 +3,9 @@
 from random_problems import random_problem
 
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, evaluate
-from solver.chain import best_cut
-from solver.chaining.orders import renumbered, topological_orders
-from solver.reduce import condense
+from solver.dp.contiguous.orders import renumbered, topological_orders
+from solver.dp.contiguous.solver import best_cut
+from solver.presolve.units import condense
 
 
 def test_orders_are_topological_and_different():

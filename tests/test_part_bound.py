@@ -17,12 +17,12 @@ from solver import (
     evaluate,
     solve,
 )
-from solver.bounding.part_bound import part_bound_ns
-from solver.bounding.parts import has_parts, part_of
-from solver.bounding.relaxed_bounds import least_average_ns
-from solver.hardware import Interconnect
-from solver.plan import PartitionPlan
-from solver.reduce import condense
+from solver.bounds.averages import least_average_ns
+from solver.bounds.parts.around_load import part_bound_ns
+from solver.bounds.parts.graph_parts import has_parts, part_of
+from solver.model.devices import Interconnect
+from solver.model.plan import PartitionPlan
+from solver.presolve.units import condense
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 

@@ -20,7 +20,7 @@ from solver import (
     load_plan,
     summary,
 )
-from solver.summary import result_html
+from solver.evaluation.summary import result_html
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 Answer = namedtuple("Answer", ["mixed", "parts"])

@@ -6,8 +6,8 @@ import random
 import numpy as np
 from test_net_cuts import costs, random_nets
 
-from solver.bounding.net_cuts import NetCuts, PricedNet
-from solver.bounding.partition_matrix import PartitionMatrix, Rows
+from solver.bounds.semidefinite.net_cuts import NetCuts, PricedNet
+from solver.bounds.semidefinite.partition_matrix import PartitionMatrix, Rows
 
 
 def best_load(times, nets, parts, held, room):

@@ -19,10 +19,10 @@ from solver import (
     Weight,
     evaluate,
 )
-from solver.bounding.linear_bounds import PositionBound
-from solver.bounding.path_bounds import PathBound
-from solver.bounding.relaxed_bounds import least_average_ns, usable_devices
-from solver.reduce import condense
+from solver.bounds.averages import least_average_ns, usable_devices
+from solver.bounds.path_markers import PathBound
+from solver.bounds.positions import PositionBound
+from solver.presolve.units import condense
 
 
 def streams(seed, layers=3):

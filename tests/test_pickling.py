@@ -25,7 +25,7 @@ from solver import (
     evaluate,
     solve,
 )
-from solver.diagnosis import DeviceCountLimit
+from solver.diagnosis.answer import DeviceCountLimit
 
 PROBLEM = random_problem(3, draw_chunks=True)
 PLAN = random_plan(PROBLEM, 3, draw_chunks=True)

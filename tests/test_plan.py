@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solver.errors import PartitionError
-from solver.hardware import Device
-from solver.plan import PartitionPlan, Stage, check_assignment, quotient_arcs
-from solver.problem import GraphInput, Operator, PartitionProblem
+from solver.model.devices import Device
+from solver.model.errors import PartitionError
+from solver.model.plan import PartitionPlan, Stage, check_assignment, quotient_arcs
+from solver.model.problem import GraphInput, Operator, PartitionProblem
 
 
 def diamond(**changes):

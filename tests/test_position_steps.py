@@ -7,7 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from solver.bounding.position_steps import Cells, StageKind, Steps, few_kinds, rooms
+from solver.bounds.position_steps import Cells, StageKind, Steps, few_kinds, rooms
 
 
 def random_cells(rng):

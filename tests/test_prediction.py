@@ -17,7 +17,7 @@ from solver import (
     Weight,
     evaluate,
 )
-from solver.training import Backward
+from solver.model.training import Backward
 
 LINK = Link(10**9, 100)
 

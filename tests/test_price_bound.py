@@ -10,12 +10,12 @@ from oracle import brute_force
 from random_problems import random_problem, to_instance
 
 from solver import Device, Operator, PartitionProblem, SolveLimits, SolveStatus, Weight, solve
-from solver.bounding.relaxed_bounds import least_average_ns, usable_devices
-from solver.prices import price_bound
-from solver.prices.marker_sets import MarkerSets
-from solver.prices.price_bound import PriceBound
-from solver.prices.price_program import PricedKind, PriceProgram
-from solver.reduce import condense
+from solver.bounds.averages import least_average_ns, usable_devices
+from solver.bounds.lagrangian import bound as price_bound
+from solver.bounds.lagrangian.bound import PriceBound
+from solver.bounds.lagrangian.marker_sets import MarkerSets
+from solver.bounds.lagrangian.program import PricedKind, PriceProgram
+from solver.presolve.units import condense
 
 FAR = 10**12
 
@@ -207,7 +207,7 @@ def test_answers_take_over_the_bound(monkeypatch):
     """Tests six devices that all differ, whose orders are too many for models of their own."""
     problem = unequal_chain(3, devices=6, count=40)
     limits = SolveLimits(workers=1, time_limit_s=20, deterministic=True)
-    monkeypatch.setattr("solver.cp_sat.search_in_rounds", lambda *_: None)
+    monkeypatch.setattr("solver.search.exact.search_in_rounds", lambda *_: None)
     result = solve(problem, limits, solver="cp-sat")
     assert result.status in (SolveStatus.FEASIBLE, SolveStatus.OPTIMAL)
     assert result.objective_bound is not None and result.objective is not None

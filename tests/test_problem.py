@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from solver import SOLVERS, SolveLimits, solve
-from solver.errors import PartitionError
-from solver.hardware import Device, Interconnect, Link
-from solver.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
-from solver.training import Backward
+from solver.model.devices import Device, Interconnect, Link
+from solver.model.errors import PartitionError
+from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
+from solver.model.training import Backward
 
 A, B = Operator("a"), Operator("b", reads=("a",))
 DEVICES = (Device("gpu0"), Device("gpu1"))

@@ -16,8 +16,8 @@ from solver import (
     PartitionProblem,
     evaluate,
 )
-from solver.quotient import QuotientArc, Travel, stage_arcs, travels
-from solver.training import Backward
+from solver.evaluation.quotient import QuotientArc, Travel, stage_arcs, travels
+from solver.model.training import Backward
 
 SEEDS = st.integers(0, 100_000)
 

@@ -9,7 +9,7 @@ from report_plans import PLANS, chain, details
 
 from experiments.reports.details import plan_details
 from experiments.reports.quotient_figure import quotient_figure
-from solver.quantities import format_bytes
+from solver.model.quantities import format_bytes
 
 
 def boxes(svg):

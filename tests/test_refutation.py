@@ -5,10 +5,10 @@ from oracle import brute_force
 from random_problems import random_problem, to_instance
 
 from solver import SolveLimits, SolveStatus, solve
-from solver.bounding import decomposition
-from solver.branching import refutation
-from solver.branching.branch_search import BranchSearch
-from solver.branching.limit_refutation import LimitRefutation
+from solver.bounds.parts import decomposition
+from solver.search import order_refutation as refutation
+from solver.search.branch_search import BranchSearch
+from solver.search.limit_refutation import LimitRefutation
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 
@@ -16,7 +16,7 @@ LIMITS = SolveLimits(workers=1, time_limit_s=60)
 @pytest.fixture
 def relaxed(monkeypatch):
     """Take small problems for large ones; keep what the programs say of each order."""
-    monkeypatch.setattr("solver.branching.restated._LARGE_FROM", 0)
+    monkeypatch.setattr("solver.presolve.presolved._LARGE_FROM", 0)
     said = []
     relax = BranchSearch.relax
 
@@ -65,7 +65,7 @@ def test_optima_are_those_of_brute_force(block, relaxed):
 
 def test_short_models_refute_what_brute_force_does(monkeypatch):
     """Tests that orders that a short model closes have no better plan, and others may follow."""
-    monkeypatch.setattr("solver.branching.restated._LARGE_FROM", 0)
+    monkeypatch.setattr("solver.presolve.presolved._LARGE_FROM", 0)
     monkeypatch.setattr(refutation, "_MOST_PROGRAMS_IN_VAIN", 0)
     said = []
     search = BranchSearch.search
@@ -88,7 +88,7 @@ def test_short_models_refute_what_brute_force_does(monkeypatch):
 def test_short_models_in_vain_are_the_last_ones(monkeypatch):
     """Tests that three without an answer end them."""
     probed = []
-    monkeypatch.setattr("solver.branching.restated._LARGE_FROM", 0)
+    monkeypatch.setattr("solver.presolve.presolved._LARGE_FROM", 0)
     monkeypatch.setattr(BranchSearch, "relax", lambda *_, **__: None)
 
     def in_vain(self, branch, slice_s, **settings):
@@ -109,7 +109,7 @@ def test_short_models_in_vain_are_the_last_ones(monkeypatch):
 
 def test_orders_without_windows_are_asked_nothing(monkeypatch):
     """Tests that neither a model nor a program is made where units have no positions left."""
-    monkeypatch.setattr("solver.branching.restated._LARGE_FROM", 0)
+    monkeypatch.setattr("solver.presolve.presolved._LARGE_FROM", 0)
     monkeypatch.setattr(BranchSearch, "has_windows", lambda *_: False)
     asked = []
     monkeypatch.setattr(BranchSearch, "relax", lambda _, branch, *__, **___: asked.append(branch))
@@ -127,7 +127,7 @@ def test_orders_without_windows_are_asked_nothing(monkeypatch):
         for branch in search.branches.all:
             branch.closed = True
 
-    monkeypatch.setattr("solver.cp_sat.refute_orders", noted)
+    monkeypatch.setattr("solver.search.exact.refute_orders", noted)
     for seed in range(25):
         solve(random_problem(seed).replace(objective=("bottleneck",)), LIMITS, solver="cp-sat")
     assert closed > 3
@@ -153,7 +153,7 @@ def test_the_best_bounds_are_searched_first(relaxed, monkeypatch):
         assert bounds == sorted(bounds)
         orders.append(len(set(bounds)))
 
-    monkeypatch.setattr("solver.cp_sat.refute_orders", noted)
+    monkeypatch.setattr("solver.search.exact.refute_orders", noted)
     for seed in range(25):
         solve(random_problem(seed).replace(objective=("bottleneck",)), LIMITS, solver="cp-sat")
     assert max(orders) > 1

@@ -5,8 +5,8 @@ import random
 import numpy as np
 from random_problems import random_problem
 
-from solver.bounding.regions import PlacedNets, Regions
-from solver.reduce import condense
+from solver.bounds.regions import PlacedNets, Regions
+from solver.presolve.units import condense
 
 
 def test_regions_hold_what_lies_between_articulation_units():

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from random_problems import random_plan, random_problem
 
-from solver.errors import PartitionError
-from solver.evaluate import evaluate
-from solver.evaluating.relays import positions_of, relay_hops
-from solver.hardware import Device, Interconnect, Link
-from solver.plan import PartitionPlan
-from solver.problem import Operator, PartitionProblem
-from solver.training import Backward
+from solver.evaluation.evaluate import evaluate
+from solver.evaluation.relays import positions_of, relay_hops
+from solver.model.devices import Device, Interconnect, Link
+from solver.model.errors import PartitionError
+from solver.model.plan import PartitionPlan
+from solver.model.problem import Operator, PartitionProblem
+from solver.model.training import Backward
 
 ONE_BYTE_PER_NS = Link(1_000_000_000)
 PQR = (Device("p"), Device("q"), Device("r"))

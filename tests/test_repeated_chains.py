@@ -10,15 +10,15 @@ from oracle import brute_force
 from random_problems import to_instance
 from repeated_blocks import layers_of_blocks, problem_with_blocks
 
-import solver.ideal_dp
+import solver.dp.ideal_program
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
-from solver.hardware import STAGING_HOST
-from solver.ideals.ideals import collapse, list_ideals
-from solver.ideals.repeated_chains import RepeatedChains, repeated_chains
-from solver.problem import ColocationGroup, Weight
-from solver.reduce import condense
-from solver.reducing.dominance import simplify
-from solver.result import SolveStatus
+from solver.dp.ideals import collapse, list_ideals
+from solver.dp.repeated_chains import RepeatedChains, repeated_chains
+from solver.evaluation.result import SolveStatus
+from solver.model.devices import STAGING_HOST
+from solver.model.problem import ColocationGroup, Weight
+from solver.presolve.dominance import simplify
+from solver.presolve.units import condense
 
 LIMITS = SolveLimits(workers=1)
 OBJECTIVES = (
@@ -120,7 +120,9 @@ def chains_of(problem):
 
 
 def without_chains(monkeypatch):
-    monkeypatch.setattr(solver.ideal_dp, "repeated_chains", lambda units, blocks: RepeatedChains())
+    monkeypatch.setattr(
+        solver.dp.ideal_program, "repeated_chains", lambda units, blocks: RepeatedChains()
+    )
 
 
 def accepted(problem):

@@ -2,14 +2,15 @@ import re
 
 import pytest
 
-import solver.registry
-from solver.errors import PartitionError
-from solver.evaluate import evaluate
-from solver.hardware import Device
-from solver.plan import PartitionPlan
-from solver.problem import Operator, PartitionProblem, Weight
-from solver.registry import SOLVERS, solve
-from solver.result import SolveLimits, SolveResult, SolveStatus, judge
+import solver.search.registry
+from solver.evaluation.evaluate import evaluate
+from solver.evaluation.result import SolveResult, SolveStatus, judge
+from solver.model.devices import Device
+from solver.model.errors import PartitionError
+from solver.model.limits import SolveLimits
+from solver.model.plan import PartitionPlan
+from solver.model.problem import Operator, PartitionProblem, Weight
+from solver.search.registry import SOLVERS, solve
 
 PROBLEM = PartitionProblem(
     operators=(Operator("a", 3, weights=("w",)), Operator("b", 5, ("a",), weights=("v",))),
@@ -182,7 +183,7 @@ def test_auto_is_the_default_and_limits_are_passed_on(monkeypatch):
         calls.append((problem, limits))
         return judge("spy", problem, GOOD, 0.0)
 
-    monkeypatch.setattr(solver.registry, "SOLVERS", {"auto": spy})
+    monkeypatch.setattr(solver.search.registry, "SOLVERS", {"auto": spy})
     limits = SolveLimits(seed=7)
     assert solve(PROBLEM, limits).solver == "spy"
     assert solve(PROBLEM).solver == "spy"

@@ -7,8 +7,8 @@ import pytest
 from torch.distributed.pipelining import schedules as torch_schedules
 
 from solver import PartitionError
-from solver.schedules import Action, action_tables
-from solver.training import in_flight
+from solver.model.schedules import Action, action_tables
+from solver.model.training import in_flight
 
 FORWARD = torch_schedules._ComputationType.FORWARD
 FULL_BACKWARD = torch_schedules._ComputationType.FULL_BACKWARD

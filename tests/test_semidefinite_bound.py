@@ -7,13 +7,14 @@ from random_problems import random_problem, to_instance
 
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import Device, Operator, PartitionProblem, SolveLimits, SolveStatus, solve
-from solver.bounding import semidefinite_bound
-from solver.bounding.relaxed_bounds import least_average_ns
-from solver.bounding.semidefinite_bound import applies, semidefinite_bound_ns
-from solver.branching import branch_search, restated
-from solver.branching.branch_search import BranchSearch
-from solver.hardware import Interconnect, Link
-from solver.reduce import condense
+from solver.bounds.averages import least_average_ns
+from solver.bounds.semidefinite import program as semidefinite_bound
+from solver.bounds.semidefinite.program import applies, semidefinite_bound_ns
+from solver.model.devices import Interconnect, Link
+from solver.presolve import presolved as restated
+from solver.presolve.units import condense
+from solver.search import branch_search
+from solver.search.branch_search import BranchSearch
 
 
 def bottleneck_problem(seed, **drawn):

@@ -15,13 +15,9 @@ from pathlib import Path
 import pytest
 from random_problems import hand_made_problem, random_plan, random_problem
 
-from solver import files
-from solver.errors import PartitionError
-from solver.files import check_folder_writable, read_json, write_text_atomically
-from solver.hardware import Device, Interconnect, Link
-from solver.plan import PartitionPlan
-from solver.problem import Operator, PartitionProblem
-from solver.serialization import (
+from solver.io import files
+from solver.io.files import check_folder_writable, read_json, write_text_atomically
+from solver.io.json_files import (
     load_plan,
     load_problem,
     plan_from_json,
@@ -32,6 +28,10 @@ from solver.serialization import (
     save_plan,
     save_problem,
 )
+from solver.model.devices import Device, Interconnect, Link
+from solver.model.errors import PartitionError
+from solver.model.plan import PartitionPlan
+from solver.model.problem import Operator, PartitionProblem
 
 PROBLEM = PartitionProblem(
     operators=(Operator("a", 3, value_bytes=8), Operator("b", 5, reads=("a",))),
@@ -379,7 +379,7 @@ def test_a_killed_writer_leaves_the_old_file_whole(tmp_path):
     script = textwrap.dedent(
         """
         import os, signal, sys
-        from solver.files import write_text_atomically
+        from solver.io.files import write_text_atomically
         os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
         write_text_atomically(sys.argv[1], "new" * 1000)
         """

@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from solver.ideals.set_bits import SetBits
+from solver.dp.set_bits import SetBits
 
 
 @pytest.mark.parametrize("limits", [(3,), (1, 2), (4, 4, 4, 4), (70,), (2, 40, 1), (1,) * 8])

@@ -5,9 +5,9 @@ from random_problems import random_problem, to_instance
 from test_price_bound import unequal_chain
 
 from solver import Device, Operator, PartitionProblem, Weight
-from solver.bounding.relaxed_bounds import least_average_ns
-from solver.bounding.share_bound import least_shared_ns
-from solver.reduce import condense
+from solver.bounds.averages import least_average_ns
+from solver.bounds.lagrangian.shares import least_shared_ns
+from solver.presolve.units import condense
 
 
 def test_no_plan_is_below_it():

@@ -5,8 +5,8 @@ import weakref
 
 from random_problems import random_problem
 
-from solver.reduce import condense
-from solver.reducing.dominance import simplify
+from solver.presolve.dominance import simplify
+from solver.presolve.units import condense
 
 
 def test_it_is_derived_once_while_it_is_held():

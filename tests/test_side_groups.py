@@ -5,9 +5,9 @@ import random
 from random_problems import random_problem
 
 from solver import Device, Operator, PartitionProblem, Weight
-from solver.bounding.spine import longest_path
-from solver.improving.side_groups import SideGroups
-from solver.reduce import condense
+from solver.bounds.spine import longest_path
+from solver.heuristics.side_groups import SideGroups
+from solver.presolve.units import condense
 
 
 def path_with_sides():

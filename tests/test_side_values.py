@@ -5,11 +5,11 @@ import itertools
 from test_border_bound import layers
 
 from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem, evaluate
-from solver.borders.border_bound import BorderBound
-from solver.borders.side_values import SideValue, side_values
-from solver.bounding.linear_bounds import least_times_ns
-from solver.bounding.spine import spine_units
-from solver.reduce import condense
+from solver.bounds.borders.bound import BorderBound
+from solver.bounds.borders.side_values import SideValue, side_values
+from solver.bounds.positions import least_times_ns
+from solver.bounds.spine import spine_units
+from solver.presolve.units import condense
 
 
 def found_of(problem):

@@ -4,10 +4,10 @@ import pytest
 from test_skeleton_bound import LINK, decoder
 
 from solver import Device, Operator, PartitionProblem
-from solver.bounding.linear_bounds import least_times_ns
-from solver.ideals.ideals import list_ideals
-from solver.reduce import condense
-from solver.skeletons.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.bounds.positions import least_times_ns
+from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.dp.ideals import list_ideals
+from solver.presolve.units import condense
 
 
 def masked_chain(layers):

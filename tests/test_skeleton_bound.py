@@ -21,11 +21,11 @@ from solver import (
     evaluate,
     solve,
 )
-from solver.bounding.linear_bounds import least_times_ns
-from solver.bounds import StageWindows
-from solver.reduce import condense
-from solver.skeletons.skeleton import MOST_WIDE_NETS, Skeleton
-from solver.skeletons.skeleton_bound import SkeletonBound
+from solver.bounds.positions import least_times_ns
+from solver.bounds.state_space.bound import SkeletonBound
+from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.bounds.windows import StageWindows
+from solver.presolve.units import condense
 
 LINK = Interconnect(default=Link(bandwidth_bytes_per_s=10**9, latency_ns=0))
 

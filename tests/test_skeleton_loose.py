@@ -8,12 +8,12 @@ import pytest
 from test_skeleton_bound import LINK, decoder
 
 from solver import Device, Operator, PartitionProblem, Weight
-from solver.bounding.linear_bounds import least_times_ns
-from solver.ideals.ideals import membership
-from solver.reduce import condense
-from solver.skeletons.skeleton import MOST_WIDE_NETS, Skeleton
-from solver.skeletons.skeleton_loose import Loose
-from solver.skeletons.skeleton_supply import supply_ns
+from solver.bounds.positions import least_times_ns
+from solver.bounds.state_space.loose import Loose
+from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.bounds.state_space.supply import supply_ns
+from solver.dp.ideals import membership
+from solver.presolve.units import condense
 
 
 def descendants(units):

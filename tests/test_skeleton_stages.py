@@ -7,10 +7,10 @@ import pytest
 from test_skeleton_bound import decoder, with_values
 
 from solver import Device, Operator, PartitionPlan, PartitionProblem, Weight, evaluate
-from solver.bounding.linear_bounds import least_times_ns
-from solver.reduce import condense
-from solver.skeletons.skeleton import MOST_WIDE_NETS, Skeleton
-from solver.skeletons.skeleton_stages import StageCosts
+from solver.bounds.positions import least_times_ns
+from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.bounds.state_space.stages import StageCosts
+from solver.presolve.units import condense
 
 
 def plan_in_order(problem, rng):

@@ -6,13 +6,13 @@ from random_problems import random_problem, to_instance
 
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import SolveLimits, SolveStatus, solve
-from solver.branching import restated
-from solver.branching.branches import Branches
-from solver.branching.incumbent import Incumbent
-from solver.branching.slow_moves import SlowMoves
-from solver.budget import Budget
-from solver.reduce import condense
-from solver.reducing.dominance import simplify
+from solver.cp.budget import Budget
+from solver.presolve import presolved as restated
+from solver.presolve.dominance import simplify
+from solver.presolve.units import condense
+from solver.search.branches import Branches
+from solver.search.incumbent import Incumbent
+from solver.search.slow_annealing import SlowMoves
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 

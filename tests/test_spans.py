@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from random_problems import random_plan, random_problem
 
-from solver.evaluate import evaluate
-from solver.evaluating.step import PipelineStep
-from solver.spans import Span, spans
-from solver.timeline import PipelineTimes
+from solver.evaluation.evaluate import evaluate
+from solver.evaluation.spans import Span, spans
+from solver.evaluation.step import PipelineStep
+from solver.evaluation.timeline import PipelineTimes
 
 SEEDS = st.integers(0, 100_000)
 

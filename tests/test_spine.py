@@ -7,9 +7,9 @@ import itertools
 from random_problems import random_problem
 
 from solver import Device, Operator, PartitionProblem
-from solver.bounding.articulation import articulation_units
-from solver.bounding.spine import longest_path, main_path, restricted, spine_units
-from solver.reduce import condense
+from solver.bounds.articulation import articulation_units
+from solver.bounds.spine import longest_path, main_path, restricted, spine_units
+from solver.presolve.units import condense
 
 
 def layers_with_a_table(count: int, *, table_ns: int) -> PartitionProblem:

@@ -3,14 +3,14 @@
 import numpy as np
 
 from solver import Device, GraphInput, Operator, PartitionPlan, PartitionProblem, Weight
-from solver.evaluating.layout import Layout
-from solver.evaluating.stage_memory import (
+from solver.evaluation.layout import Layout
+from solver.evaluation.stage_memory import (
     StageMemory,
     microbatches_in_flight,
     received_bytes_of,
     weights_bytes_of,
 )
-from solver.training import Backward
+from solver.model.training import Backward
 
 
 def problem(**settings):

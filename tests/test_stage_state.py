@@ -5,8 +5,8 @@ import random
 from random_problems import random_problem
 
 from solver import PartitionPlan, evaluate
-from solver.improving.stage_state import StageState
-from solver.reduce import condense
+from solver.heuristics.annealing.stage_state import StageState
+from solver.presolve.units import condense
 
 
 def in_order(state, unit, target):

@@ -12,7 +12,7 @@ from solver import (
     PartitionProblem,
     evaluate,
 )
-from solver.training import Backward
+from solver.model.training import Backward
 
 
 def chain(*, operators=4, **settings):

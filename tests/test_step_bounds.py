@@ -6,9 +6,9 @@ import random
 import pytest
 from random_pipelines import random_settings, random_times
 
-from solver.evaluating.step_bounds import gpipe_step_ns, step_bound_ns
-from solver.schedules import action_tables
-from solver.timeline import PipelineTimes, timeline
+from solver.evaluation.step_bounds import gpipe_step_ns, step_bound_ns
+from solver.evaluation.timeline import PipelineTimes, timeline
+from solver.model.schedules import action_tables
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -5,13 +5,14 @@ from oracle import brute_force
 from ortools.sat.python import cp_model
 from random_problems import random_plan, random_problem, to_instance
 
-from solver.bounds import StageBounds
-from solver.cp_sat import solve_cp_sat
-from solver.evaluate import evaluate
-from solver.formulation import CpSatFormulation
-from solver.modelling import step_rows
-from solver.reduce import condense
-from solver.result import SolveLimits, SolveStatus
+from solver.bounds.windows import StageBounds
+from solver.cp import step_rows
+from solver.cp.formulation import CpSatFormulation
+from solver.evaluation.evaluate import evaluate
+from solver.evaluation.result import SolveStatus
+from solver.model.limits import SolveLimits
+from solver.presolve.units import condense
+from solver.search.exact import solve_cp_sat
 
 LIMITS = SolveLimits(workers=1, time_limit_s=None)
 

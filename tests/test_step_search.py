@@ -4,9 +4,9 @@ import pytest
 from random_problems import random_plan, random_problem
 
 from solver import Device, Interconnect, Operator, PartitionPlan, PartitionProblem
-from solver.evaluate import evaluate
-from solver.improving.step_search import improve_step
-from solver.reduce import condense
+from solver.evaluation.evaluate import evaluate
+from solver.heuristics.step_search import improve_step
+from solver.presolve.units import condense
 
 
 def test_a_chain_cut_badly_is_cut_well():

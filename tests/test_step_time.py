@@ -17,14 +17,14 @@ from solver import (
     PartitionProblem,
     action_tables,
     evaluate,
-    schedules,
 )
-from solver.evaluating import step_time
-from solver.evaluating.step import PipelineStep
-from solver.evaluating.step_bounds import gpipe_step_ns
-from solver.evaluating.step_time import step_time_ns
-from solver.timeline import PipelineTimes, timeline
-from solver.training import Backward
+from solver.evaluation import step_time
+from solver.evaluation.step import PipelineStep
+from solver.evaluation.step_bounds import gpipe_step_ns
+from solver.evaluation.step_time import step_time_ns
+from solver.evaluation.timeline import PipelineTimes, timeline
+from solver.model import schedules
+from solver.model.training import Backward
 
 
 def random_step(rng):

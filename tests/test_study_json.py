@@ -15,7 +15,7 @@ from experiments.records import Study
 from experiments.reports.study_json import read_study, study_to_json, to_text
 from experiments.reports.writing import write_report
 from solver import PartitionError, load_plan, load_problem
-from solver.serialization import problem_digest
+from solver.io.json_files import problem_digest
 
 
 def everything(found: Study) -> dict[str, Any]:

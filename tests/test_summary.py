@@ -13,7 +13,7 @@ from solver import (
     solve,
     summary,
 )
-from solver.result import judge
+from solver.evaluation.result import judge
 
 LIMITS = SolveLimits(workers=1)
 

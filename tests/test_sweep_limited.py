@@ -11,7 +11,7 @@ from experiments.sweep.packing import pack, to_text
 from experiments.sweep.settings import DeviceChoice
 from experiments.sweep.versions import versions
 from solver import Device, MiB, Operator, PartitionError, PartitionProblem
-from solver.serialization import problem_digest, problem_to_json
+from solver.io.json_files import problem_digest, problem_to_json
 
 PROBLEM = PartitionProblem((Operator("<script>", 3),), (Device("../../x"),))
 REQUEST = CaseRequest(CaseKey("m", "d", ("bottleneck",), "inference"), DeviceChoice("d", "own"))

@@ -10,7 +10,7 @@ from experiments.sweep.prepare import PreparedModel
 from experiments.sweep.settings import DeviceChoice, SweepSettings
 from experiments.sweep.sources import ModelSource, read_model
 from solver import PCIE, Device, Interconnect, Link, PartitionError
-from solver.serialization import problem_digest
+from solver.io.json_files import problem_digest
 
 MLP = ModelSource("mlp", "zoo")
 FAST = {

@@ -10,7 +10,7 @@ from experiments.sweep.packing import pack
 from experiments.sweep.settings import DeviceChoice
 from experiments.sweep.store import PreparedCase, load_study, open_store
 from solver import Device, Operator, PartitionError, PartitionPlan, PartitionProblem, SolveLimits
-from solver.serialization import problem_digest, problem_to_json
+from solver.io.json_files import problem_digest, problem_to_json
 
 NASTY = ("<script>alert(1)</script>", "../../x", "a'; DROP TABLE cells; --", 'b"\n\x00\u202e')
 CASE = CaseKey(NASTY[0], NASTY[2], ("bottleneck", "transfer"), "inference")

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from solver.threads import call_all
+from solver.model.threads import call_all
 
 
 def test_answers_come_in_the_order_of_the_functions():
@@ -36,7 +36,7 @@ def test_what_another_thread_raises_is_raised_here():
 def test_an_interrupted_process_does_not_wait_for_threads():
     script = (
         "import time\n"
-        "from solver.threads import call_all\n"
+        "from solver.model.threads import call_all\n"
         "def interrupted():\n"
         "    raise KeyboardInterrupt\n"
         "try:\n"

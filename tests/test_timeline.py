@@ -8,8 +8,8 @@ from pipeline_simulator import pipeline_tables, simulate_step
 from random_pipelines import random_settings, random_times
 
 from solver import PartitionError
-from solver.schedules import Action, action_tables
-from solver.timeline import PipelineTimes, simulate, timeline
+from solver.evaluation.timeline import PipelineTimes, simulate, timeline
+from solver.model.schedules import Action, action_tables
 
 
 def plain(tables):

@@ -4,7 +4,7 @@ import pytest
 from torch.distributed.pipelining import schedules
 
 from solver import PartitionError
-from solver.training import Backward, in_flight, most_in_flight
+from solver.model.training import Backward, in_flight, most_in_flight
 
 
 def held_at_most(actions):

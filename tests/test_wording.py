@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from experiments.cli import main
-from solver.quantities import counted
+from solver.model.quantities import counted
 
 ONE_OPERATOR = """
 import torch

@@ -11,7 +11,7 @@ from experiments.cli import main
 from experiments.problems.published_workloads import OPTIMA_MS, workload_path
 from experiments.problems.workloads import is_workload, load_workload, workload_from_json
 from solver import PartitionError, SolveLimits, SolveStatus, evaluate, save_problem, solve
-from solver.files import read_json
+from solver.io.files import read_json
 
 QUICK = (
     "layer.bert24_inference",

@@ -23,7 +23,7 @@ from solver import (
     summary,
 )
 from solver import solve as run_solver
-from solver.quantities import printable
+from solver.model.quantities import printable
 
 if TYPE_CHECKING:
     from experiments.progress import ProgressLine

@@ -19,9 +19,9 @@ from experiments.commands.options import (
 )
 from experiments.output import check_writable, print_json, say_note
 from solver import PartitionError, load_plan
-from solver.checks import check_choice
-from solver.files import write_text_atomically
-from solver.quantities import counted, printable
+from solver.io.files import write_text_atomically
+from solver.model.checks import check_choice
+from solver.model.quantities import counted, printable
 
 Form = Literal["device-map", "split-spec", "programs"]
 _FORMS: Final[tuple[Form, ...]] = get_args(Form)

@@ -16,8 +16,8 @@ from solver import (
     SolveLimits,
     check_solver,
 )
-from solver.checks import check_choice
-from solver.training import SCHEDULES
+from solver.model.checks import check_choice
+from solver.model.training import SCHEDULES
 
 if TYPE_CHECKING:
     from experiments.problems.devices import DeviceSet

@@ -22,8 +22,8 @@ from experiments.commands.completions import (
     complete_planners,
 )
 from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
-from solver.problem import MOST_CHUNKS
-from solver.training import SCHEDULES
+from solver.model.problem import MOST_CHUNKS
+from solver.model.training import SCHEDULES
 
 PROBLEM_PANEL: Final = "Problem"
 SEARCH_PANEL: Final = "Search"

@@ -19,7 +19,7 @@ from experiments.commands.options import (
 from experiments.output import check_writable, print_json, say_note
 from experiments.problems.problem_request import read_problem
 from solver import PartitionError, PartitionProblem, save_problem
-from solver.quantities import counted, printable
+from solver.model.quantities import counted, printable
 
 KINDS = (
     "layered",

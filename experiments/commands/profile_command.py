@@ -15,7 +15,7 @@ from experiments.commands.options import (
     ThreadsOption,
 )
 from experiments.output import check_writable, make_console, print_json, say_written
-from solver.quantities import counted, format_bytes, format_ns, printable
+from solver.model.quantities import counted, format_bytes, format_ns, printable
 
 _SHOWN: Final = 12
 

@@ -22,7 +22,7 @@ from experiments.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.output import make_console, print_json, say, say_note
 from experiments.problems.problem_request import ProblemRequest, check_model_request
 from solver import PartitionError
-from solver.quantities import counted, printable
+from solver.model.quantities import counted, printable
 
 if TYPE_CHECKING:
     from experiments.pipelines.plan_runs import RunSettings

@@ -17,18 +17,11 @@ from experiments.exit_codes import EXIT_NO_PLAN
 from experiments.output import print_json, say_note
 from experiments.plan_files import FORMATS, ForeignPlan, check_format, read_foreign_plan
 from experiments.problems.problem_request import read_problem
-from solver import (
-    PartitionError,
-    PartitionProblem,
-    SolveResult,
-    SolveStatus,
-    check_solver,
-    summary,
-)
-from solver.plan import check_assignment
-from solver.problem import ObjectiveName
-from solver.quantities import format_value, printable
-from solver.result import judge
+from solver import PartitionError, PartitionProblem, SolveResult, SolveStatus, check_solver, summary
+from solver.evaluation.result import judge
+from solver.model.plan import check_assignment
+from solver.model.problem import ObjectiveName
+from solver.model.quantities import format_value, printable
 
 _SHOWN: tuple[ObjectiveName, ...] = ("transfer", "bottleneck", "latency", "peak_memory")
 _GIVEN = "given"

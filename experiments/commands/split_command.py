@@ -19,7 +19,7 @@ from experiments.commands.options import (
 from experiments.exit_codes import EXIT_NOT_EQUAL
 from experiments.output import make_console, print_json, say, say_note
 from solver import PartitionError, PartitionPlan, load_plan
-from solver.quantities import counted, format_bytes, printable
+from solver.model.quantities import counted, format_bytes, printable
 
 if TYPE_CHECKING:
     from torch import fx

@@ -12,7 +12,7 @@ from experiments.commands.completions import complete_files, complete_models
 from experiments.commands.options import MOST_DEVICES, OUTPUT_PANEL, JsonOption
 from experiments.output import check_writable, print_json, say, say_written
 from solver import PartitionError
-from solver.quantities import counted, format_seconds
+from solver.model.quantities import counted, format_seconds
 
 
 def sweep(

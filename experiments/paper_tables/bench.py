@@ -13,9 +13,9 @@ from experiments.progress import ProgressLine
 from experiments.records import OWN_PLANNERS, Case, CaseKey, PlannerRow
 from experiments.zoo.building import build_model, capture_model
 from experiments.zoo.models import DEFAULT_MODELS, ZOO
-from solver.digraph import problem_from_digraph
 from solver import PCIE, SOLVERS, PartitionProblem, SolveLimits, SolveResult, SolveStatus, solve
-from solver.quantities import format_gap, format_seconds
+from solver.io.digraph import problem_from_digraph
+from solver.model.quantities import format_gap, format_seconds
 
 if TYPE_CHECKING:
     from experiments.planners.task import PlanningTask

@@ -13,9 +13,9 @@ from experiments.problems.problem_request import ProblemRequest, requested_graph
 from experiments.records import CaseKey, PlannerRow
 from experiments.zoo.building import build_model, capture_model
 from experiments.zoo.models import ZOO
-from solver.digraph import problem_from_digraph
 from solver import PCIE, PartitionProblem, SolveResult, SolveStatus
-from solver.quantities import format_bytes, format_value
+from solver.io.digraph import problem_from_digraph
+from solver.model.quantities import format_bytes, format_value
 
 _MODEL: Final = "llama3-70b"
 _DEVICES: Final = {"80+80+24+24 GB": "2x80GB,2x24GB", "80+60+40+20 GB": "80GB,60GB,40GB,20GB"}

@@ -11,7 +11,7 @@ from experiments.problems.published_workloads import OPTIMA_MS, PREFIX
 from experiments.problems.synthetic import with_devices
 from experiments.problems.workloads import load_workload
 from solver import PartitionProblem, SolveResult, SolveStatus
-from solver.quantities import MISSING
+from solver.model.quantities import MISSING
 
 SECONDS: Final = "seconds"
 BY: Final = "by"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from solver import PartitionError
-from solver.json_fields import parse_json
-from solver.quantities import printable
+from solver.io.json_fields import parse_json
+from solver.model.quantities import printable
 
 _ROW: Final = re.compile(r"^\|(.*)\|$")
 

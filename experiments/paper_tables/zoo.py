@@ -9,7 +9,7 @@ from experiments.paper_tables.published import BY, CLOCK, SECONDS, gap_text
 from experiments.paper_tables.tables import PaperTable
 from experiments.records import PlannerRow
 from experiments.reports.statistics import Versus, compare_planners
-from solver.quantities import MISSING, format_seconds, format_value
+from solver.model.quantities import MISSING, format_seconds, format_value
 
 EXACT: Final = "auto"
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from solver import PartitionError
-from solver.training import Schedule
+from solver.model.training import Schedule
 
 _WANTED: Final = (
     "RANK",

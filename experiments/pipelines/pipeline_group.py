@@ -12,9 +12,9 @@ from typing import Any, Final
 from experiments.environment import available_memory_bytes
 from experiments.pipelines.workers import WorkerGroup
 from solver import MiB, PartitionError, PartitionPlan
-from solver.checks import check_positive
-from solver.quantities import counted, format_bytes
-from solver.serialization import plan_to_json
+from solver.io.json_files import plan_to_json
+from solver.model.checks import check_positive
+from solver.model.quantities import counted, format_bytes
 
 _PROCESS_BYTES: Final = 200 * MiB
 """Less than each process holds alone once torch is loaded, before there is any model."""

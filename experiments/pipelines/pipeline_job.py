@@ -22,8 +22,8 @@ from fx_bridge.files.stage_files import load_inputs
 from fx_bridge.pipeline import check_pipeline, local_device
 from fx_bridge.splitting import split_by_plan
 from solver import PartitionError, PartitionPlan, load_plan
-from solver.checks import check_choice
-from solver.quantities import counted
+from solver.model.checks import check_choice
+from solver.model.quantities import counted
 
 OPTIMIZERS: Final[tuple[str, ...]] = ("adamw", "sgd")
 

@@ -21,7 +21,7 @@ from fx_bridge.files.rank_weights import load_model_weights
 from fx_bridge.pipeline import build_pipeline_stage
 from fx_bridge.pipelining.pipeline_rank import PipelineRank
 from solver import PartitionError
-from solver.quantities import counted
+from solver.model.quantities import counted
 
 _RTOL: Final = 1e-4
 """Of what other kernels computed, or steps of an optimizer, which divides by small numbers."""

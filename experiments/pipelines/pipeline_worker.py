@@ -22,7 +22,7 @@ from fx_bridge.capture import CapturedGraph
 from fx_bridge.capturing.graph_digest import graph_digest
 from fx_bridge.costing.timing import measure_operators
 from fx_bridge.costing.workspaces import measure_workspaces
-from solver.serialization import plan_from_json
+from solver.io.json_files import plan_from_json
 
 _HOST: Final = "127.0.0.1"
 

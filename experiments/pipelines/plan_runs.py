@@ -10,7 +10,6 @@ from experiments.pipelines.pipeline_group import PipelineGroup
 from experiments.pipelines.prediction import PlanRow, predict
 from experiments.pipelines.profiling import Profile
 from experiments.problems.instances import devices_by_shares
-from solver.digraph import problem_from_digraph
 from solver import (
     Device,
     Interconnect,
@@ -22,8 +21,9 @@ from solver import (
     check_solver,
     solve,
 )
-from solver.checks import check_positive
-from solver.training import Schedule
+from solver.io.digraph import problem_from_digraph
+from solver.model.checks import check_positive
+from solver.model.training import Schedule
 
 if TYPE_CHECKING:
     from fx_bridge.capture import CapturedGraph

@@ -19,7 +19,7 @@ from fx_bridge.pipelining.pipeline_rank import PipelineRank
 from fx_bridge.replaying.replay import tensors_in
 from fx_bridge.splitting import split_by_plan
 from solver import PartitionPlan
-from solver.training import Schedule
+from solver.model.training import Schedule
 
 Groups = Mapping[int, distributed.ProcessGroup]
 """The group of the first so many processes."""

@@ -12,9 +12,9 @@ import numpy as np
 
 from experiments.pipelines.pipeline_group import MeasuredPlan
 from solver import PartitionPlan, PartitionProblem, evaluate
-from solver.evaluating.relays import positions_of, relay_hops
-from solver.evaluating.step import PipelineStep
-from solver.timeline import PipelineTimes
+from solver.evaluation.relays import positions_of, relay_hops
+from solver.evaluation.step import PipelineStep
+from solver.evaluation.timeline import PipelineTimes
 
 _EQUAL: Final = 0.01
 

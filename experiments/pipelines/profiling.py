@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Final
 from experiments.pipelines.link_timing import fit_link
 from experiments.pipelines.pipeline_group import PipelineGroup
 from solver import Interconnect, Link, PartitionError
-from solver.files import read_json, write_text_atomically
-from solver.json_fields import check_schema
+from solver.io.files import read_json, write_text_atomically
+from solver.io.json_fields import check_schema
 
 if TYPE_CHECKING:
     from fx_bridge.capture import CapturedGraph

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from solver.quantities import MISSING, counted, format_bytes, format_ns, printable
+from solver.model.quantities import MISSING, counted, format_bytes, format_ns, printable
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from experiments.planners.sequence import LayerSequence
 from experiments.planners.task import Planner, PlannerAnswer, PlanningTask
 from solver import PartitionPlan, PartitionProblem, SolveLimits
-from solver.result import judge
+from solver.evaluation.result import judge
 
 Cut = Callable[[LayerSequence], list[int]]
 """Takes layers; returns where each stage ends, as :meth:`LayerSequence.plan` takes it."""

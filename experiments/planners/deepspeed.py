@@ -18,7 +18,7 @@ import numpy as np
 from experiments.planners.answers import balancer
 from experiments.planners.sequence import LayerSequence
 from experiments.planners.task import PlannerSpec
-from solver.arrays import Ints
+from solver.model.arrays import Ints
 
 
 def partition_uniform(count: int, parts: int) -> list[int]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 from experiments.planners.answers import judged
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
 from solver import Device, SolveLimits
-from solver.quantities import counted, format_bytes
+from solver.model.quantities import counted, format_bytes
 
 if TYPE_CHECKING:
     import torch

@@ -19,8 +19,8 @@ import numpy as np
 from experiments.planners.answers import balancer
 from experiments.planners.sequence import LayerSequence
 from experiments.planners.task import PlannerSpec
-from solver.arrays import Ints, link_ns
-from solver.hardware import Link
+from solver.model.arrays import Ints, link_ns
+from solver.model.devices import Link
 
 
 def pipedream_cut(time_ns: Ints, transfer_ns: Ints, machines: int) -> list[int]:

@@ -18,7 +18,7 @@ from experiments.planners.answers import judged
 from experiments.planners.sequence import LayerSequence
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
 from solver import Device, SolveLimits, SolveStatus, in_flight
-from solver.chaining.segments import Ints, SegmentRow, SegmentRows
+from solver.dp.contiguous.segments import Ints, SegmentRow, SegmentRows
 
 _NAME: Final = "random"
 _MOST_DRAWS: Final = 20

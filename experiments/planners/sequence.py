@@ -1,8 +1,8 @@
 """The operators as a sequence of layers, as balancers of pipelines see a model.
 
-A layer is a unit of :func:`solver.reduce.condense`: operators that must share a device. Layers
-come in execution order, and a stage is a run of consecutive layers. What a balancer is told of
-them is what its paper knows: times, sizes, what crosses a cut. Nothing here is a cost of a plan.
+A layer is a unit of :func:`solver.presolve.units.condense`: operators that must share a device.
+Layers come in execution order, and a stage is a run of consecutive layers. What a balancer is told
+of them is what its paper knows: times, sizes, what crosses a cut. Nothing here is a cost of a plan.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 
 from solver import PartitionPlan, PartitionProblem
-from solver.arrays import Ints
-from solver.reduce import UnitGraph, condense
+from solver.model.arrays import Ints
+from solver.presolve.units import UnitGraph, condense
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ SOLVER_PLANNERS: Final = (
     _spec(
         "auto",
         "picks the exact method that will most likely prove the optimum first",
-        "solver/auto.py",
+        "solver/search/auto.py",
         seeded=True,
         proves=True,
     ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from experiments.planners.answers import judged
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
 from solver import PartitionError, PartitionProblem, SolveLimits
-from solver.quantities import counted
+from solver.model.quantities import counted
 
 if TYPE_CHECKING:
     from fx_bridge.capture import CapturedGraph

@@ -17,7 +17,7 @@ from experiments.planners.answers import balancer
 from experiments.planners.deepspeed import partition_uniform
 from experiments.planners.sequence import LayerSequence
 from experiments.planners.task import PlannerSpec
-from solver.arrays import Ints
+from solver.model.arrays import Ints
 
 
 def block_partition(costs: Ints, parts: int) -> list[int]:

@@ -10,7 +10,7 @@ from experiments.planners.deepspeed import partition_uniform
 from experiments.planners.sequence import LayerSequence
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
 from solver import PartitionError, SolveLimits
-from solver.quantities import counted, printable
+from solver.model.quantities import counted, printable
 
 if TYPE_CHECKING:
     import torch

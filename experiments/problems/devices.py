@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from experiments.problems.toml_files import read_toml, table_fields
 from solver import DEFAULT_DEVICE_CLASS, Device, Interconnect, Link, PartitionError
-from solver.files import read_json
-from solver.quantities import check_digits, parse_memory, quantity
+from solver.io.files import read_json
+from solver.model.quantities import check_digits, parse_memory, quantity
 
 if TYPE_CHECKING:
     from fx_bridge.costing.specs import DeviceSpec

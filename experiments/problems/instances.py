@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.problems.devices import DeviceSet
-from solver.digraph import problem_from_digraph
 from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits, evaluate, solve
+from solver.io.digraph import problem_from_digraph
 
 if TYPE_CHECKING:
     import networkx as nx

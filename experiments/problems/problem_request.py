@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from solver.digraph import problem_from_digraph
 from solver import (
     DEFAULT_DEVICE_CLASS,
     OBJECTIVES,
@@ -17,6 +16,7 @@ from solver import (
     PartitionProblem,
     pipeline_settings,
 )
+from solver.io.digraph import problem_from_digraph
 
 if TYPE_CHECKING:
     import networkx as nx

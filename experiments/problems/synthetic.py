@@ -25,7 +25,7 @@ from solver import (
     PartitionProblem,
     Weight,
 )
-from solver.problem import MemoryModel
+from solver.model.problem import MemoryModel
 
 T = TypeVar("T")
 

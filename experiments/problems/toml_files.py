@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from solver import PartitionError
-from solver.files import read_text
-from solver.json_fields import check_nesting
+from solver.io.files import read_text
+from solver.io.json_fields import check_nesting
 
 
 def read_toml(path: Path, wanted: str) -> dict[str, Any]:

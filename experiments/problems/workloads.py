@@ -36,10 +36,10 @@ from solver import (
     PartitionProblem,
     Weight,
 )
-from solver.files import read_json
-from solver.json_fields import as_object
-from solver.problem_checks import MAX_TOTAL
-from solver.serialization import problem_from_json
+from solver.io.files import read_json
+from solver.io.json_fields import as_object
+from solver.io.json_files import problem_from_json
+from solver.model.problem_checks import MAX_TOTAL
 
 ACCELERATOR: Final = "accelerator"
 CPU: Final = "cpu"

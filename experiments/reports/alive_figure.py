@@ -25,8 +25,8 @@ from experiments.reports.svg import (
     shortened,
     text_width,
 )
-from solver.alive import AliveKind
-from solver.quantities import counted, format_bytes
+from solver.evaluation.alive import AliveKind
+from solver.model.quantities import counted, format_bytes
 
 _NAMED: Final = 8
 """So many are named on each device; half as many where there are more than `_MANY` devices."""

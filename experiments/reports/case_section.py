@@ -13,7 +13,7 @@ from experiments.reports.headline import case_name
 from experiments.reports.rows import answers_table, troubles
 from experiments.reports.table import Table
 from solver import SOLVERS, Device, PartitionProblem, SolveLimits
-from solver.quantities import counted, format_bytes, format_ns
+from solver.model.quantities import counted, format_bytes, format_ns
 
 Answer: TypeAlias = tuple[PlannerRow, str | None]
 """A row, and the file of its plan."""

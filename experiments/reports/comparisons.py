@@ -18,7 +18,7 @@ from experiments.reports.statistics import (
     reference_planner,
 )
 from experiments.reports.table import Table
-from solver.quantities import MISSING, format_seconds
+from solver.model.quantities import MISSING, format_seconds
 
 _HEADER: Final = (
     "planner",

@@ -6,17 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from solver import (
-    DeviceUsage,
-    Evaluation,
-    PartitionPlan,
-    PartitionProblem,
-    evaluate,
-)
-from solver.alive import Alive, alive_at_peak
-from solver.evaluate import StageUsage
-from solver.quotient import QuotientArc, Travel, stage_arcs, travels
-from solver.spans import Span, spans
+from solver import DeviceUsage, Evaluation, PartitionPlan, PartitionProblem, evaluate
+from solver.evaluation.alive import Alive, alive_at_peak
+from solver.evaluation.evaluate import StageUsage
+from solver.evaluation.quotient import QuotientArc, Travel, stage_arcs, travels
+from solver.evaluation.spans import Span, spans
 
 MAX_POINTS: Final = 480
 """The most numbers in a memory timeline, more than a figure has pixels for it."""

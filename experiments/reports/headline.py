@@ -18,7 +18,7 @@ from experiments.reports.statistics import (
     proofs_of,
     reference_planner,
 )
-from solver.quantities import counted, format_gap, format_seconds
+from solver.model.quantities import counted, format_gap, format_seconds
 
 _LISTED: Final = 6
 _IN_FULL: Final = (BEST_OTHER, "chain", "greedy")

@@ -19,7 +19,7 @@ from experiments.reports.page import Page
 from experiments.reports.plan_tables import alive_table, arc_table, device_table, stage_table
 from experiments.reports.ratio_figure import ratio_figure
 from experiments.reports.table import Table
-from solver.quantities import printable
+from solver.model.quantities import printable
 
 if TYPE_CHECKING:
     from markupsafe import Markup

@@ -26,7 +26,7 @@ from experiments.reports.svg import (
     scale,
     ticks,
 )
-from solver.quantities import format_ns
+from solver.model.quantities import format_ns
 
 _LEFT: Final = 150
 _RIGHT: Final = 90

@@ -17,7 +17,7 @@ from experiments.reports.plan_tables import (
     stage_table,
 )
 from experiments.reports.table import Table
-from solver.quantities import printable
+from solver.model.quantities import printable
 
 
 def to_markdown(page: Page) -> str:

@@ -25,7 +25,7 @@ from experiments.reports.svg import (
     scale,
     ticks,
 )
-from solver.quantities import counted, format_bytes
+from solver.model.quantities import counted, format_bytes
 
 _MOST_COLUMNS: Final = 4
 _LEFT: Final = 62

@@ -13,7 +13,7 @@ from experiments.reports.headline import Finding, headline
 from experiments.reports.names import ReportFiles
 from experiments.reports.rows import overview_table
 from experiments.reports.table import Table
-from solver.quantities import MISSING, counted, format_bytes, format_seconds
+from solver.model.quantities import MISSING, counted, format_bytes, format_seconds
 
 TITLE: Final = "How plans compare"
 

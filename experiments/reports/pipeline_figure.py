@@ -28,7 +28,7 @@ from experiments.reports.svg import (
     text_width,
     ticks,
 )
-from solver.quantities import counted, format_ns
+from solver.model.quantities import counted, format_ns
 
 _LEFT: Final = 120
 _RIGHT: Final = 64

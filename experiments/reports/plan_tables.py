@@ -8,7 +8,7 @@ from typing import Final
 from experiments.records import PlannerRow, SearchPoint
 from experiments.reports.details import PlanDetails
 from experiments.reports.table import Table
-from solver.quantities import MISSING, format_bytes, format_gap, format_ns, format_value
+from solver.model.quantities import MISSING, format_bytes, format_gap, format_ns, format_value
 
 MOST_ALIVE: Final = 8
 _MOST_MOMENTS: Final = 12

@@ -21,8 +21,8 @@ from experiments.reports.svg import (
     number,
     text_width,
 )
-from solver.quantities import counted, format_bytes, format_ns
-from solver.quotient import QuotientArc
+from solver.evaluation.quotient import QuotientArc
+from solver.model.quantities import counted, format_bytes, format_ns
 
 _GUTTER: Final = 150
 _TOP: Final = 30

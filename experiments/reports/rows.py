@@ -9,7 +9,7 @@ from typing import Final
 from experiments.records import CaseKey, PlannerRow, Study, best_row
 from experiments.reports.statistics import has_plan
 from experiments.reports.table import Table
-from solver.quantities import MISSING, format_bytes, format_gap, format_seconds, format_value
+from solver.model.quantities import MISSING, format_bytes, format_gap, format_seconds, format_value
 
 _TEXT: Final = frozenset(
     ("model", "devices", "minimised", "memory model", "planner", "best plan by", "status")

@@ -25,7 +25,7 @@ from experiments.reports.svg import (
     stairs,
     ticks,
 )
-from solver.quantities import format_gap, format_value
+from solver.model.quantities import format_gap, format_value
 
 _LEFT: Final = 74
 _GAP: Final = 92

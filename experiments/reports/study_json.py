@@ -40,8 +40,8 @@ from solver import (
     load_plan,
     load_problem,
 )
-from solver.files import read_json
-from solver.json_fields import (
+from solver.io.files import read_json
+from solver.io.json_fields import (
     PLAIN,
     Parser,
     as_flag,
@@ -53,7 +53,7 @@ from solver.json_fields import (
     optional,
     several,
 )
-from solver.serialization import plan_from_json, plan_to_json, problem_digest
+from solver.io.json_files import plan_from_json, plan_to_json, problem_digest
 
 SCHEMA: Final = "fxpartition.study"
 VERSION: Final = 1

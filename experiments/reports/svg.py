@@ -12,7 +12,7 @@ from typing import Final, Literal
 from xml.etree import ElementTree
 
 from experiments.reports.hatching import Box, Hatch, hatch_path
-from solver.quantities import printable
+from solver.model.quantities import printable
 
 WIDTH: Final = 960
 """Of every figure, in pixels: readable in a window of 1280, and in print."""

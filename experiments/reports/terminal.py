@@ -16,7 +16,7 @@ from experiments.records import Study
 from experiments.reports.comparisons import comparisons
 from experiments.reports.rows import answers_table, overview_table
 from experiments.reports.table import Table as Answers
-from solver.quantities import printable
+from solver.model.quantities import printable
 
 # What a narrow terminal does without, in this order; the report has it all.
 _LEFT_OUT: Final = (

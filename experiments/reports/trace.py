@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from experiments.reports.details import DeviceDetails, PlanDetails, thinned
-from solver.spans import Span, SpanKind
+from solver.evaluation.spans import Span, SpanKind
 
 _SAMPLES: Final = 500
 """About so many numbers of memory a trace has for each device."""

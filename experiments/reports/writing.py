@@ -14,8 +14,8 @@ from experiments.reports.page import Page, make_page
 from experiments.reports.study_json import study_to_json, to_text
 from experiments.reports.trace import pipeline_trace
 from solver import PartitionError
-from solver.files import check_folder_writable, write_texts_atomically
-from solver.serialization import plan_to_json, problem_to_json
+from solver.io.files import check_folder_writable, write_texts_atomically
+from solver.io.json_files import plan_to_json, problem_to_json
 
 
 def prepare_folder(path: str | os.PathLike[str]) -> Path:

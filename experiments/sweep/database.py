@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from experiments.output import say
 from solver import PartitionError
-from solver.files import check_folder_writable, real_path
+from solver.io.files import check_folder_writable, real_path
 
 APPLICATION_ID: Final = 0x66787077
 """``fxpw`` in ASCII: in the header, it says whose file it is."""

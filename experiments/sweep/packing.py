@@ -8,7 +8,7 @@ import zlib
 from typing import Any, Final
 
 from solver import PartitionError
-from solver.json_fields import parse_json
+from solver.io.json_fields import parse_json
 
 _LEVEL: Final = 6
 _MOST_BYTES: Final = 1 << 30

@@ -15,7 +15,7 @@ from rich.progress import (
 from experiments.progress import LiveLines
 from experiments.records import PlannerRow
 from experiments.sweep.store import FAILURES
-from solver.quantities import counted
+from solver.model.quantities import counted
 
 
 class SweepProgress(LiveLines):

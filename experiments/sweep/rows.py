@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from experiments.records import CaseKey, ModelRecord, PlannerRow, SearchPoint
 from solver import PartitionError
-from solver.json_fields import PLAIN, Parser, as_object, build, optional, record, several
-from solver.serialization import plan_from_json, plan_to_json
+from solver.io.json_fields import PLAIN, Parser, as_object, build, optional, record, several
+from solver.io.json_files import plan_from_json, plan_to_json
 
 
 def row_to_json(row: PlannerRow) -> dict[str, Any]:

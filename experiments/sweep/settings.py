@@ -21,10 +21,10 @@ from experiments.problems.toml_files import read_toml, table_fields
 from experiments.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
 from experiments.sweep.sources import ModelSource, read_model
 from solver import MEMORY_MODELS, GiB, PartitionError, SolveLimits
-from solver.checks import check_choice, check_positive
-from solver.files import read_json
-from solver.quantities import parse_memory
-from solver.training import SCHEDULES
+from solver.io.files import read_json
+from solver.model.checks import check_choice, check_positive
+from solver.model.quantities import parse_memory
+from solver.model.training import SCHEDULES
 
 T = TypeVar("T")
 

@@ -16,7 +16,7 @@ from experiments.problems.toml_files import table_fields
 from experiments.problems.workloads import instance_from_json
 from experiments.zoo.models import ZOO
 from solver import PartitionError, PartitionProblem
-from solver.files import read_json
+from solver.io.files import read_json
 
 _EXAMPLE: Final = 'write a zoo name such as "gpt2", a saved "problem.json", or a generator'
 _GENERATOR: Final = ("operators", "width", "experts", "seed")

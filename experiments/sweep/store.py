@@ -17,9 +17,9 @@ from experiments.sweep.database import check_file, connect, one_writer, told, tr
 from experiments.sweep.packing import pack, unpack
 from experiments.sweep.rows import record_from_json, row_from_json, row_to_json
 from solver import PartitionError, SolveLimits
-from solver.files import real_path
-from solver.json_fields import parse_json
-from solver.serialization import problem_from_json
+from solver.io.files import real_path
+from solver.io.json_fields import parse_json
+from solver.io.json_files import problem_from_json
 
 FAILURES: Final = ("failed", "timed out", "out of memory", "killed")
 """Statuses of cells for which another run may find something else."""

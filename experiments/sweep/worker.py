@@ -33,7 +33,7 @@ from solver import (
     SolveLimits,
     solve,
 )
-from solver.serialization import problem_digest, problem_from_json, problem_to_json
+from solver.io.json_files import problem_digest, problem_from_json, problem_to_json
 
 PlanRow = Callable[[CaseKey, PlanningTask, str, SolveLimits], PlannerRow]
 

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from experiments.environment import peak_rss_bytes
 from experiments.zoo.builders import Configuration
 from experiments.zoo.building import describe_error
-from solver.digraph import problem_from_digraph
 from solver import Device, PartitionError, PartitionProblem, SolveLimits, solve
+from solver.io.digraph import problem_from_digraph
 
 if TYPE_CHECKING:
     from multiprocessing.context import ForkServerContext, SpawnContext

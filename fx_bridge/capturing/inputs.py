@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from fx_bridge.capturing.messages import describe
 from solver import PartitionError
-from solver.quantities import counted
+from solver.model.quantities import counted
 
 _SHOWN: Final = 6
 """Inputs that a message names."""

@@ -26,7 +26,7 @@ from fx_bridge.capturing.eager_code import around_forward
 from fx_bridge.capturing.inputs import flat_inputs
 from fx_bridge.replaying.writes import written_arguments
 from solver import PartitionError
-from solver.quantities import counted
+from solver.model.quantities import counted
 
 _NAMESPACES: Final = ("aten", "prims")
 _READ: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)

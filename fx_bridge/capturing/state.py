@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from solver.quantities import counted
+from solver.model.quantities import counted
 
 _CONTAINERS: Final = (dict, list, set, deque)
 _PLAIN: Final = (bool, int, float, str, bytes)

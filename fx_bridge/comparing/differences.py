@@ -12,7 +12,7 @@ import torch
 from fx_bridge.comparing.observation import Observation
 from fx_bridge.comparing.trees import first_difference, named_leaves
 from fx_bridge.replaying.tensor_parts import is_wrapper, parts_of, settings_of
-from solver.quantities import counted
+from solver.model.quantities import counted
 
 
 @dataclass(slots=True)

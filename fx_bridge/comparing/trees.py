@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from torch.utils import _pytree as pytree
 
-from solver.quantities import counted
+from solver.model.quantities import counted
 
 Leaves = list[tuple[str, Any]]
 _MOST_LETTERS: Final = 80

@@ -25,7 +25,7 @@ from fx_bridge.replaying.device_kernels import DeviceKernels
 from fx_bridge.replaying.replay import Replay, tensor_leaves, value_bytes
 from fx_bridge.replaying.storage import Storage, saved_storages
 from solver import PartitionError
-from solver.training import Backward
+from solver.model.training import Backward
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from fx_bridge.replaying.attention import CUDA_KERNELS, checked_kernels
 from fx_bridge.replaying.device_kernels import DEVICE_TYPES
 from solver import DEFAULT_DEVICE_CLASS, PartitionError
-from solver.checks import check_choice
+from solver.model.checks import check_choice
 
 _TERA: Final = 10**12
 _GIGA: Final = 10**9

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeAlias
 from fx_bridge.capture import CapturedGraph, check_captured
 from fx_bridge.capturing.graph_digest import first_difference, graph_lines, lines_digest
 from solver import PartitionError, PartitionPlan
-from solver.files import read_json
-from solver.json_fields import (
+from solver.io.files import read_json
+from solver.io.json_fields import (
     PLAIN,
     Parser,
     build,
@@ -25,8 +25,8 @@ from solver.json_fields import (
     record,
     several,
 )
-from solver.quantities import counted
-from solver.serialization import plan_from_json, plan_to_json
+from solver.io.json_files import plan_from_json, plan_to_json
+from solver.model.quantities import counted
 
 MANIFEST: Final = "manifest.json"
 SCHEMA: Final = "fxpartition.stages"

@@ -9,7 +9,7 @@ import torch
 
 from fx_bridge.files.stage_tensors import check_storable
 from solver import PartitionError
-from solver.json_fields import as_object, as_text
+from solver.io.json_fields import as_object, as_text
 
 
 def flat_tensors(inputs: Any) -> tuple[Any, dict[str, torch.Tensor]]:

@@ -44,7 +44,7 @@ from fx_bridge.files.stage_tensors import (
     stored,
 )
 from solver import PartitionError
-from solver.files import read_json, write_text_atomically
+from solver.io.files import read_json, write_text_atomically
 
 _STAGING: Final = ".fxpartition."
 _OURS: Final = re.compile(r"stage_\d+\.safetensors|inputs\.safetensors")

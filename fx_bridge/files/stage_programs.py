@@ -30,8 +30,8 @@ from fx_bridge.files.manifest import check_file, file_sha256
 from fx_bridge.replaying.replay import hint
 from fx_bridge.splits.sinking import stage_results
 from solver import PartitionError
-from solver.files import read_json, write_text_atomically
-from solver.json_fields import PLAIN, Parser, build, check_schema, record, several
+from solver.io.files import read_json, write_text_atomically
+from solver.io.json_fields import PLAIN, Parser, build, check_schema, record, several
 
 _SIZED: Final = (torch.Tensor, torch.SymInt)
 INDEX: Final = "programs.json"

@@ -1,6 +1,7 @@
 """Pins and cuts by the names that a person knows: modules at any depth, or operators.
 
-``solver`` knows operators only (:mod:`solver.cuts`); here a module stands for what runs in it.
+``solver`` knows operators only (:mod:`solver.model.cuts`); here a module stands for what runs in
+it.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from fx_bridge.pipelining.step_inputs import BatchSplitter
 from fx_bridge.pipelining.tied_weights import GradientSum
 from fx_bridge.stages import StageInterfaces
 from solver import PartitionError
-from solver.training import Schedule
+from solver.model.training import Schedule
 
 if TYPE_CHECKING:
     from torch.distributed.pipelining import PipelineStage

@@ -17,7 +17,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from fx_bridge.replaying.attention import ATTENTION, CPU_KERNELS, CUDA_KERNELS, AttentionCall
-from solver.checks import check_choice
+from solver.model.checks import check_choice
 
 if TYPE_CHECKING:
     from fx_bridge.capture import CapturedGraph

@@ -24,7 +24,7 @@ from fx_bridge.splits.copies import Placement, with_copies
 from fx_bridge.splits.plan_checks import check_splittable
 from fx_bridge.splits.tags import plan_from_tags
 from solver import PartitionError, PartitionPlan, PartitionProblem, evaluate
-from solver.quantities import counted
+from solver.model.quantities import counted
 
 _PURE: Final = ("operator", "_operator", "math", "builtins", "torch", "torch_sym")
 """Modules whose functions have no effects, as far as they return something other than tensors."""

@@ -10,7 +10,7 @@ import networkx as nx
 from fx_bridge.capture import CapturedGraph
 from fx_bridge.colocation import inseparable_groups, random_operators
 from solver import PartitionError, PartitionPlan
-from solver.quantities import counted
+from solver.model.quantities import counted
 
 Group = TypeVar("Group", bound=Hashable)
 

@@ -20,8 +20,8 @@ from typing import Any, Final
 import networkx as nx
 
 from solver import PartitionError
-from solver.files import read_json, write_text_atomically
-from solver.quantities import MISSING, aligned, format_bytes, printable
+from solver.io.files import read_json, write_text_atomically
+from solver.model.quantities import MISSING, aligned, format_bytes, printable
 
 _SCHEMA: Final = "fxpartition.stage_graph"
 _VERSION: Final = 1

@@ -7,8 +7,8 @@ from typing import Final
 
 from fx_bridge.splits.stage_graph import StageGraph, StageNode, StageValue, StageWeight
 from solver import PartitionError
-from solver.json_fields import PLAIN, Parser, build, check_schema, record, several
-from solver.quantities import counted
+from solver.io.json_fields import PLAIN, Parser, build, check_schema, record, several
+from solver.model.quantities import counted
 
 
 def stage_graph_from_json(data: object, schema: str, version: int) -> StageGraph:

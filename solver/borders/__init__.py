@@ -1,1 +1,0 @@
-"""A bound from the borders that can exist between articulation units."""

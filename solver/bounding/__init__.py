@@ -1,1 +1,0 @@
-"""What every plan takes: windows of positions, minimum cuts, linear programs."""

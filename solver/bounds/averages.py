@@ -1,0 +1,129 @@
+"""Lower bounds of every objective in linear time: averages, longest paths, and transfers.
+
+Each is true for plans of any order of devices and any number of chunks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solver.bounds.held_weights import stage_weights
+from solver.bounds.lagrangian.shares import least_shared_ns
+from solver.bounds.positions import PositionBound
+from solver.bounds.spine import spine
+from solver.model.arrays import Ints
+from solver.model.problem import ObjectiveName
+from solver.presolve.units import UnitGraph
+
+
+def usable_devices(units: UnitGraph) -> int:
+    """Return the most devices that a plan can use."""
+    problem = units.problem
+    most = len(problem.devices) if problem.max_devices is None else problem.max_devices
+    return min(most, len(problem.devices), len(units))
+
+
+def least_value(units: UnitGraph, name: ObjectiveName, position_bound: PositionBound | None) -> int:
+    """Return a lower bound of one objective over all plans.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    name : str
+    position_bound : PositionBound or None
+        For ``bottleneck``, where it applies.
+    """
+    if name == "bottleneck":
+        least = max(least_average_ns(units), least_shared_ns(units))
+        if position_bound is None:
+            return least
+        least = position_bound.least_bottleneck_ns(least)
+        part = spine(units)
+        if len(part) < len(units):
+            least = PositionBound(part, usable_devices(units)).least_bottleneck_ns(least)
+        return least
+    if name == "latency":
+        return longest_path_ns(units)
+    if name == "step":
+        # Also if transfers overlap: every microbatch takes its path, and computes on its devices.
+        load_ns = max(least_average_ns(units), least_shared_ns(units))
+        return max(longest_path_ns(units), units.problem.microbatches * load_ns)
+    if name == "devices":
+        return least_devices(units)
+    if name == "peak_memory":
+        return least_peak_permille(units)
+    # All operators on one device send nothing.
+    return 0
+
+
+def fastest_ns(units: UnitGraph) -> Ints:
+    """Return the time of every unit on its fastest class, in nanoseconds."""
+    classes = sorted({device.device_class for device in units.problem.devices})
+    fastest: Ints = np.array([units.latency_ns(c) for c in classes], dtype=np.int64).min(axis=0)
+    return fastest
+
+
+def least_average_ns(units: UnitGraph) -> int:
+    """Return the load that some device has at least: the average, or the longest unit.
+
+    Proof: measure work by the fastest class. A device of class c that is busy for T has done at
+    most T / r of it, where r is the least ratio of a unit's time on c to its fastest time. The
+    largest 1 / r of as many devices as may be used do T * sum(1 / r) together, which must be
+    all the work. Transfers only add, and overlapped with compute they take away nothing.
+    """
+    fastest = fastest_ns(units)
+    busy = fastest > 0
+    rates: list[float] = []
+    for device in units.problem.devices:
+        own = np.array(units.latency_ns(device.device_class), dtype=np.int64)
+        ratio = float((own[busy] / fastest[busy]).min()) if busy.any() else 1.0
+        rates.append(1.0 / ratio)
+    rate = sum(sorted(rates, reverse=True)[: usable_devices(units)])
+    # The last division is in floats: give it away rather than claim too much.
+    average = int(int(fastest.sum()) / rate * (1 - 1e-12))
+    return max(average, int(fastest.max(initial=0)))
+
+
+def longest_path_ns(units: UnitGraph) -> int:
+    """Return the time of the longest path of units, each on its fastest class.
+
+    Proof: of two units on a path the second is on the same stage, which takes the time of both, or
+    on one that starts when the first one's has finished. So the stages of the path's units lie on a
+    path of the quotient graph, and take at least their units' times. If a load overlaps with
+    transfers it is still at least its compute time.
+    """
+    fastest = fastest_ns(units).tolist()
+    finish = list(fastest)
+    # Ascending by source: a unit's own finish is final before its successors read it.
+    for source, target in sorted(units.edges):
+        finish[target] = max(finish[target], finish[source] + fastest[target])
+    return max(finish, default=0)
+
+
+def least_devices(units: UnitGraph) -> int:
+    """Return how many of the largest devices are needed to hold all weights.
+
+    More than there are if even all of them are too small.
+    """
+    left, count = int(stage_weights(units).sum()), 0
+    sizes = [device.memory_bytes for device in units.problem.devices]
+    for size in sorted(sizes, key=lambda size: -(size if size is not None else 1 << 62)):
+        count += 1
+        if size is None or left <= size:
+            return count
+        left -= size
+    return count + 1
+
+
+def least_peak_permille(units: UnitGraph) -> int:
+    """Return the least of the largest share of its memory that any device holds, per mille.
+
+    Proof: if every device holds at most p / 1000 of its memory, all weights are at most
+    that share of the memory of as many of the largest devices as may be used.
+    """
+    sizes = [device.memory_bytes for device in units.problem.devices]
+    known = sorted((size for size in sizes if size is not None), reverse=True)
+    if len(known) < len(sizes):
+        return 0
+    room = sum(known[: usable_devices(units)])
+    return -(-1000 * int(stage_weights(units).sum()) // room)

@@ -1,0 +1,118 @@
+"""Values from beside the spine of a graph that stage after stage needs.
+
+Masks and rotary positions are made once and read in every layer. They are not on the spine
+(:mod:`solver.bounds.spine`), but whoever runs a reader on the spine has to be sent something of
+them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solver.presolve.units import UnitGraph
+
+
+@dataclass(frozen=True, slots=True)
+class SideValue:
+    """What every stage receives that has one of `readers`, if `first` is on an earlier stage.
+
+    Attributes
+    ----------
+    first : int
+        A unit of the spine, by its place there.
+    readers : tuple of int
+        Others, ascending.
+    time_ns, held_bytes : int
+    """
+
+    first: int
+    readers: tuple[int, ...]
+    time_ns: int
+    held_bytes: int
+
+
+def side_values(
+    units: UnitGraph, kept: Sequence[int], times_ns: Sequence[int]
+) -> tuple[SideValue, ...]:
+    """Return values from outside `kept`; a stage receives all that it has readers of.
+
+    Parameters
+    ----------
+    units : UnitGraph
+        Whose values travel directly.
+    kept : sequence of int
+        The units of the spine, ascending.
+    times_ns : sequence of int
+        The least time of each net.
+
+    Notes
+    -----
+    The nets from outside the spine make a forest: net b follows net a if the producer of b reads
+    a, and nothing else. Take a tree of it, with root net n of unit s, and the units of the spine
+    that read its nets. Let `first` be one of them and S_{k-1}, what is on the stages before stage
+    k, contain it. Then S_{k-1} contains s, which comes before `first`. If stage k runs
+    another one, the path of nets from s to that reader crosses from S_{k-1} into stage k: it
+    receives a net of the tree. All of them take at least the least time of the nets on such paths.
+    Trees that have no net in common are paid for one by one, which is why a root with large
+    values is chosen first, and of equal ones that with the most readers.
+    """
+    place = {unit: number for number, unit in enumerate(kept)}
+    reads: list[list[int]] = [[] for _ in range(len(units))]
+    makes: list[list[int]] = [[] for _ in range(len(units))]
+    outside = [n for n, net in enumerate(units.nets) if net.producer not in place]
+    for number, net in enumerate(units.nets):
+        for unit in net.consumers:
+            reads[unit].append(number)
+    for number in outside:
+        makes[units.nets[number].producer].append(number)
+    following = {
+        number: [
+            other
+            for unit in units.nets[number].consumers
+            if unit not in place and len(reads[unit]) == 1
+            for other in makes[unit]
+        ]
+        for number in outside
+    }
+    taken: set[int] = set()
+
+    def tree(root: int) -> tuple[SideValue, set[int]]:
+        nets: set[int] = set()
+        readers: set[int] = set()
+        least_ns, least_bytes = times_ns[root], units.nets[root].held_bytes
+        pending = [(root, least_ns, least_bytes)]
+        found: list[tuple[int, int]] = []
+        while pending:
+            number, time_ns, held_bytes = pending.pop()
+            nets.add(number)
+            own = {place[unit] for unit in units.nets[number].consumers if unit in place}
+            if own:
+                readers |= own
+                found.append((time_ns, held_bytes))
+            pending += [
+                (
+                    other,
+                    min(time_ns, times_ns[other]),
+                    min(held_bytes, units.nets[other].held_bytes),
+                )
+                for other in following[number]
+                if other not in taken
+            ]
+        first, *rest = sorted(readers) or [-1]
+        least_ns = min((time_ns for time_ns, _ in found), default=0)
+        least_bytes = min((held_bytes for _, held_bytes in found), default=0)
+        return SideValue(first, tuple(rest), least_ns, least_bytes), nets
+
+    values = {number: tree(number)[0] for number in outside}
+    values = {n: value for n, value in values.items() if value.readers and value.time_ns}
+    best_first = sorted(values, key=lambda n: (-values[n].time_ns, -len(values[n].readers)))
+    chosen: list[SideValue] = []
+    for number in best_first:
+        if number in taken:
+            continue
+        value, nets = tree(number)
+        if value.readers and value.time_ns:
+            chosen.append(value)
+            taken |= nets
+    return tuple(chosen)

@@ -1,0 +1,438 @@
+"""The sets that the first stages of a plan can end with, one by one, and what a stage pays there.
+
+A *border* is a set of units that is closed under ancestors: all units up to an articulation
+unit and an ideal of the region after it (:mod:`solver.bounds.regions`). Chain-like graphs have so
+few ideals in each region, and so many regions that are alike, that all of them can be listed. Of
+those only a few matter: the others hold no less, cost no less, and get no farther.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.bounds.borders.live_bytes import LiveBytes
+from solver.bounds.borders.side_values import SideValue, side_values
+from solver.bounds.held_weights import stage_weights
+from solver.bounds.positions import least_times_ns, moved_nets
+from solver.bounds.regions import PlacedNets, Regions
+from solver.bounds.spine import restricted
+from solver.dp.ideals import list_ideals, membership
+from solver.model.arrays import Flags, Ints
+from solver.presolve.units import UnitGraph
+
+_HORIZONS = (0.0, 0.12, 0.4)
+"""How far the ends of a stage are apart, in average loads, for what is certainly read in it."""
+_PEAK_HORIZON = 1.0
+"""From how far ahead, in average loads, a stage may hold the largest live set that counts."""
+_MOST_IDEALS = 100_000
+"""Ideals of one region."""
+_MOST_LISTED = 200_000
+"""Ideals of all regions that differ."""
+_MOST_BORDERS = 40_000
+_ROWS_AT_ONCE = 128
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Borders:
+    """Borders by ascending region and work, the empty set first and that of everything last.
+
+    A stage from border i to border j takes at least need_ns[level][j] - gain_ns[level][i] and, if
+    it fits on any device, holds at least held_bytes[j] - gain_bytes[level][i], where region[j] >
+    near[level][region[i] + 1]. The regions of the two ends are -1 and the number of regions.
+
+    Attributes
+    ----------
+    work, held_bytes, region : Ints
+    need_ns : tuple of Ints
+        The work before the border and what is sent there, by level.
+    gain_ns : tuple of Ints
+        The work less what arrives there.
+    gain_bytes : tuple of Ints
+        The weights before the border, less what else a stage holds that starts there.
+    near : tuple of Ints
+        By the region before, plus 1: the last region whose ends are too near for the level.
+    ideals : tuple of (int, int)
+        Region and, as a bit mask of the region's units, what is there of it.
+    places : Regions
+    side : tuple of SideValue
+    """
+
+    work: Ints
+    held_bytes: Ints
+    region: Ints
+    need_ns: tuple[Ints, ...]
+    gain_ns: tuple[Ints, ...]
+    gain_bytes: tuple[Ints, ...]
+    near: tuple[Ints, ...]
+    ideals: tuple[tuple[int, int], ...]
+    places: Regions
+    side: tuple[SideValue, ...]
+
+    def __len__(self) -> int:
+        return len(self.work)
+
+    def units_of(self, border: int) -> list[int]:
+        """Return the units of the spine that are before a border."""
+        region, mask = self.ideals[border]
+        whole = np.flatnonzero(self.places.coordinate <= 2 * region).tolist()
+        own = self.places.members.get(region, [])
+        return whole + [unit for place, unit in enumerate(own) if mask >> place & 1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Feature:
+    """A value as one region sees it; `level` arguments are numbers of horizons.
+
+    Attributes
+    ----------
+    producer : int
+        Place in the region; -1 before it.
+    readers : tuple of int
+        Places in the region.
+    near : tuple of bool
+        By level: another reader is behind the region, within the horizon.
+    leaves : bool
+        Another reader is behind the region.
+    made_near : tuple of bool
+        By level: the producer is within the horizon.
+    time_ns, held_bytes : int
+    is_sent : bool
+        False if nothing is known of who sends it.
+    """
+
+    producer: int
+    readers: tuple[int, ...]
+    near: tuple[bool, ...]
+    leaves: bool
+    made_near: tuple[bool, ...]
+    time_ns: int
+    held_bytes: int
+    is_sent: bool
+
+
+class BorderList:
+    """Lists the borders of a problem.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    kept : sequence of int
+        Units of its spine (:mod:`solver.bounds.spine`), of which the sets are.
+    work : Ints
+        Work of each unit of the spine.
+    slots : int
+    slowness : float
+        The largest of any device.
+
+    Notes
+    -----
+    Proof of the costs. Let stage k lead from S_{k-1}, which ends in region i, to S_k, which ends in
+    region j > i. For a level with horizons h(i) > i and g(j) <= j let j >= h(i) and i < g(j). Then
+    S_k contains articulation unit h(i), so the stage receives every value of S_{k-1} that is read
+    outside by a unit up to h(i); and S_{k-1} does not contain unit g(j), so the stage sends every
+    value that is made from g(j) on in S_k and read outside. No value is in both. At the empty set
+    nothing arrives, and where everything is done nothing leaves, so no stage there is too near; but
+    for the last level, which reaches as far as the largest live set ahead, at the start, too.
+    Relayed values cross whatever border lies between their producer and their last reader, in
+    stages of any length.
+
+    The stage holds its weights (:mod:`solver.bounds.held_weights`), what it receives, and at any
+    step t the storages of its own units that are live at t (docs/formulation.md, section 3): at
+    least the largest sum over those of units behind region i up to articulation unit h(i).
+
+    On a device that is s times slower the load is s times the work plus the transfers, hence the
+    work plus 1 / s of the transfers is at most 1 / s of the limit. Here transfers count for 1 /
+    `slowness` everywhere, which is no more.
+
+    Borders of one region are dropped if another one of the region has no larger needs and no
+    smaller gains: replacing it changes no level of any stage, and allows whatever it allowed.
+    """
+
+    def __init__(
+        self, units: UnitGraph, kept: Sequence[int], work: Ints, slots: int, slowness: float
+    ) -> None:
+        self._spine = spine = restricted(units, kept)
+        self._slowness = slowness
+        self._relayed = units.problem.interconnect.charging == "relayed"
+        self._counts_weights_alone = units.problem.memory_model == "weights"
+        self._work = work
+        self.places = Regions(spine, work)
+        self._weights = stage_weights(spine)
+        counts_live = not (self._relayed or self._counts_weights_alone)
+        lives = LiveBytes(units, kept, self.places) if counts_live else None
+        self._set_horizons(max(int(work.sum()) // max(slots, 1), 1), lives)
+        self.side: tuple[SideValue, ...] = ()
+        if not self._relayed:
+            self.side = side_values(units, kept, least_times_ns(units))
+        self._set_nets()
+        self._live = [
+            np.zeros(self.places.count, dtype=np.int64) if lives is None else lives.behind(ahead)
+            for ahead in self._ahead
+        ]
+
+    def _set_horizons(self, average_ns: int, lives: LiveBytes | None) -> None:
+        places = self.places
+        regions = np.arange(places.count)
+        # The end of the graph counts as articulation unit number `count`.
+        starts = np.append(places.start, places.end[-1])
+        self._ahead: list[Ints] = []
+        self._behind: list[Ints] = []
+        self._near: list[Ints] = []
+        for part in _HORIZONS:
+            if self._relayed:
+                self._ahead = [np.full(places.count, places.count)]
+                self._behind = [np.zeros(places.count, dtype=np.int64)]
+                self._near = [np.full(places.count + 1, -1)]
+                self._first_live = [0]
+                return
+            ahead, behind = regions + 1, regions
+            if part:
+                away = int(part * average_ns)
+                reach = np.maximum(places.start + away, places.end + away // 4)
+                ahead = np.searchsorted(starts, reach, side="right") - 1
+                ahead = np.clip(ahead, regions + 1, places.count)
+                reach = np.minimum(places.end - away, places.start - away // 4)
+                behind = np.minimum(np.searchsorted(starts, reach), regions)
+            self._add_level(ahead, behind)
+        self._first_live = [0] * len(self._ahead)
+        if lives is not None:
+            first, *peaks = lives.peaks(int(_PEAK_HORIZON * average_ns)).tolist()
+            self._add_level(np.maximum(self._ahead[-1], peaks), self._behind[-1], first)
+            self._first_live.append(lives.at_first(first))
+
+    def _add_level(self, ahead: Ints, behind: Ints, first: int = 0) -> None:
+        """Add a level with horizons no nearer than those of the last one.
+
+        `first` is the horizon of the empty set.
+        """
+        count = self.places.count
+        near = np.maximum(ahead - 1, np.searchsorted(behind, np.arange(count), side="right") - 1)
+        self._ahead.append(ahead)
+        self._behind.append(behind)
+        # Everything is too near for no start.
+        self._near.append(np.append(first - 1, np.minimum(near, count - 1)))
+
+    def _set_nets(self) -> None:
+        """Place the nets and the values from beside the spine."""
+        nets, returned = moved_nets(self._spine)
+        times = least_times_ns(self._spine)
+        where = self.places.coordinate.tolist()
+        end = 2 * self.places.count
+        rows = [
+            (net.producer, net.consumers, time_ns, self._held(net.held_bytes), is_returned, True)
+            for net, time_ns, is_returned in zip(nets, times, returned, strict=True)
+        ]
+        rows += [
+            (value.first, value.readers, value.time_ns, self._held(value.held_bytes), False, False)
+            for value in self.side
+        ]
+        self._rows = rows
+        self._readers = [
+            [where[unit] for unit in consumers] + [end] * is_returned
+            for _, consumers, _, _, is_returned, _ in rows
+        ]
+        self._producers = [where[row[0]] for row in rows]
+        placed = PlacedNets.of(self._producers, self._readers)
+        time_ns = np.array([row[2] for row in rows], dtype=np.int64)
+        sent_ns = np.array([row[2] if row[5] else 0 for row in rows], dtype=np.int64)
+        held = np.array([row[3] for row in rows], dtype=np.int64)
+        count = self.places.count
+        self._through_in = [placed.through(time_ns, count, ahead=a) for a in self._ahead]
+        self._through_out = [placed.through(sent_ns, count, behind=b) for b in self._behind]
+        self._through_held = [placed.through(held, count, ahead=a) for a in self._ahead]
+
+    def _held(self, held_bytes: int) -> int:
+        """Return what counts of a received value."""
+        return 0 if self._counts_weights_alone else held_bytes
+
+    # -- ideals of regions ----------------------------------------------------------------
+
+    def _features(self) -> dict[int, list[_Feature]]:
+        """Return, by region, the values that some but not all of its ideals are crossed by."""
+        found: dict[int, list[_Feature]] = {region: [] for region in self.places.members}
+        where, place = self.places.coordinate.tolist(), self.places.place.tolist()
+        levels = range(len(self._ahead))
+        for row, producer, readers in zip(self._rows, self._producers, self._readers, strict=True):
+            unit, consumers, time_ns, held_bytes, _, is_sent = row
+            inside: dict[int, list[int]] = {}
+            for consumer in consumers:
+                if where[consumer] % 2:
+                    inside.setdefault(where[consumer] // 2, []).append(place[consumer])
+            if producer % 2:
+                inside.setdefault(producer // 2, [])
+            for region, own in inside.items():
+                is_local = producer == 2 * region + 1
+                beyond = bisect_right(readers, 2 * region + 1)
+                leaves = beyond < len(readers)
+                near = tuple(
+                    leaves and readers[beyond] <= 2 * int(self._ahead[level][region])
+                    for level in levels
+                )
+                made_near = tuple(
+                    producer >= 2 * int(self._behind[level][region]) for level in levels
+                )
+                # With a reader beyond, a value from before the region goes through it.
+                if is_local or not all(near):
+                    found[region].append(
+                        _Feature(
+                            place[unit] if is_local else -1,
+                            tuple(own),
+                            near,
+                            leaves,
+                            made_near,
+                            time_ns,
+                            held_bytes,
+                            is_sent,
+                        )
+                    )
+        return found
+
+    def borders(self) -> Borders | None:
+        """Return the borders that matter; None if there are too many ideals."""
+        places = self.places
+        features = self._features()
+        ideals_of: dict[tuple[object, ...], tuple[list[int], Flags] | None] = {}
+        shapes: dict[tuple[object, ...], tuple[Ints, list[int]]] = {}
+        tables: list[Ints] = []
+        regions: list[Ints] = []
+        ideals: list[tuple[int, int]] = []
+        levels = len(self._ahead)
+        listed = rows = 0
+        weights_before, _ = places.sums(self._weights)
+        for region in range(places.count):
+            own = places.members.get(region, [])
+            table, masks = np.zeros((1, 2 + 3 * levels), dtype=np.int64), [0]
+            if own:
+                arcs = tuple(places.edges[region])
+                work, held = self._work[own], self._weights[own]
+                key = (work.tobytes(), held.tobytes(), arcs, tuple(features[region]))
+                if key not in shapes:
+                    graph = (len(own), arcs)
+                    if graph not in ideals_of:
+                        ideals_of[graph] = _ideals(*graph)
+                    given = ideals_of[graph]
+                    if given is None:
+                        return None
+                    listed += len(given[0])
+                    if listed > _MOST_LISTED:
+                        return None
+                    shapes[key] = self._shape(*given, work, held, features[region])
+                table, masks = shapes[key]
+            rows += len(table)
+            if rows > _MOST_BORDERS:
+                return None
+            through = [
+                sums[level][region]
+                for sums in (self._through_in, self._through_out, self._through_held)
+                for level in range(levels)
+            ]
+            table = table + np.array(
+                [places.start[region], weights_before[region], *through], dtype=np.int64
+            )
+            table[:, 2 + 2 * levels :] += [self._live[level][region] for level in range(levels)]
+            tables.append(table)
+            regions.append(np.full(len(table), region))
+            ideals += [(region, mask) for mask in masks]
+        return self._joined(np.concatenate(tables), np.concatenate(regions), ideals)
+
+    def _shape(
+        self,
+        masks: list[int],
+        member: Flags,
+        work: Ints,
+        held: Ints,
+        features: Sequence[_Feature],
+    ) -> tuple[Ints, list[int]]:
+        """Return work, weights and crossings of the ideals of one region that matter."""
+        levels = len(self._ahead)
+        table = np.zeros((len(masks), 2 + 3 * levels), dtype=np.int64)
+        for unit, inside in enumerate(member):
+            table[inside, 0] += work[unit]
+            table[inside, 1] += held[unit]
+        everywhere = np.ones(len(masks), dtype=np.bool_)
+        for value in features:
+            is_local = value.producer >= 0
+            made = member[value.producer] if is_local else everywhere
+            waits = everywhere & False
+            if value.readers:
+                waits = made & ~member[list(value.readers)].all(axis=0)
+            for level in range(levels):
+                arrives = made if is_local and value.near[level] else waits
+                if is_local or not value.near[level]:
+                    table[arrives, 2 + level] += value.time_ns
+                    table[arrives, 2 + 2 * levels + level] += value.held_bytes
+                leaves = made if is_local and value.leaves else waits
+                if value.is_sent and (is_local or (not value.leaves and value.made_near[level])):
+                    table[leaves, 2 + levels + level] += value.time_ns
+        kept = _undominated(self._needs_and_gains(table))
+        return table[kept], [masks[number] for number in kept]
+
+    def _needs_and_gains(self, table: Ints) -> Ints:
+        """Return columns of which less is never worse."""
+        levels = len(self._ahead)
+        arriving, leaving, held = (
+            table[:, 2 + part * levels : 2 + (part + 1) * levels] for part in range(3)
+        )
+        work, weights = table[:, :1], table[:, 1:2]
+        needs = [weights, work + self._at_most(leaving)]
+        gains = [self._at_most(arriving) - work, held - weights]
+        return np.concatenate([*needs, *gains], axis=1)
+
+    def _at_most(self, times: Ints) -> Ints:
+        """Return what transfers count for on the slowest device, rounded down."""
+        if self._slowness <= 1:
+            return times
+        return np.floor(times / self._slowness * (1 - 1e-12)).astype(np.int64)
+
+    def _joined(self, table: Ints, region: Ints, ideals: list[tuple[int, int]]) -> Borders:
+        """Put both ends and all borders in order."""
+        levels = len(self._ahead)
+        count = self.places.count
+        first = np.zeros((1, table.shape[1]), dtype=np.int64)
+        last = first.copy()
+        first[0, 2 + 2 * levels :] = self._first_live
+        last[0, :2] = self._work.sum(), self._weights.sum()
+        # No region begins with less work than the one before it ends with.
+        order = np.lexsort((table[:, 0], region))
+        table = np.concatenate([first, table[order], last])
+        columns = self._needs_and_gains(table)
+        return Borders(
+            work=table[:, 0].copy(),
+            held_bytes=table[:, 1].copy(),
+            region=np.concatenate([[-1], region[order], [count]]),
+            need_ns=tuple(columns[:, 1 + level].copy() for level in range(levels)),
+            gain_ns=tuple(-columns[:, 1 + levels + level] for level in range(levels)),
+            gain_bytes=tuple(-columns[:, 1 + 2 * levels + level] for level in range(levels)),
+            near=tuple(self._near),
+            ideals=((-1, 0), *(ideals[number] for number in order), (count, 0)),
+            places=self.places,
+            side=self.side,
+        )
+
+
+def _ideals(count: int, arcs: tuple[tuple[int, int], ...]) -> tuple[list[int], Flags] | None:
+    masks = list_ideals(count, arcs, _MOST_IDEALS)
+    return None if masks is None else (masks, membership(masks, count))
+
+
+def _undominated(costs: Ints) -> list[int]:
+    """Return the rows than which no other is as small or smaller in every column, ascending.
+
+    Rows that are equal are kept once. In lexicographic order nothing is dominated by a later row.
+    """
+    order = np.lexsort(costs.T[::-1])
+    kept = np.zeros(0, dtype=np.int64)
+    for start in range(0, len(order), _ROWS_AT_ONCE):
+        some = order[start : start + _ROWS_AT_ONCE]
+        pool = np.concatenate([kept, some])
+        # A row counts only those before it.
+        smaller = np.arange(len(pool))[:, None] < (len(kept) + np.arange(len(some)))[None, :]
+        for column in costs.T:
+            smaller &= column[pool][:, None] <= column[some][None, :]
+        kept = np.concatenate([kept, some[~smaller.any(axis=0)]])
+    result: list[int] = np.sort(kept).tolist()
+    return result

@@ -1,0 +1,57 @@
+"""Relayed transfers relaxed to direct ones, for bounds that know nothing of borders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from solver.model.devices import Interconnect, Link
+from solver.model.problem import PartitionProblem
+from solver.presolve.units import UnitGraph
+
+
+def direct_problem(problem: PartitionProblem) -> PartitionProblem:
+    """Return a problem in which no plan of `problem` costs or holds more; itself unless relayed.
+
+    Values are staged through a host over a link that is as fast as any between two devices. The
+    objective ``step`` is excepted: where transfers overlap, a write and the read after it may
+    take longer than the one hop between neighbours.
+
+    Notes
+    -----
+    Proof. Let a feasible plan of the relayed problem have a value made at position s and read at
+    t > s. With one device nothing takes time in either problem. With more, position s + 1 is on
+    another device than s, so the producer's device pays for at least one hop, in the relayed
+    problem, and for one write in the other one. A device that reads the value at t, and
+    is not the producer's, receives it there by the hop from t - 1, which is on another device; it
+    pays for at least one hop, and for one read. Each takes at least as long as over the fastest
+    link. So no device sends or receives for longer than it did, nor does a stage: the write is
+    the stage's that makes the value, and the read is that of the first stage that reads it, both
+    of which have hops of their own for it. Bytes count once for each device that reads, which are
+    no more than hops. Every arc from stage to stage is a path of hops, so the longest path takes no
+    longer. What a stage receives from another one has come by a hop to it, and the buffers of
+    gradients that its holdings have for what others read are among those of its hops. Order, pins
+    and colocation are the same.
+    """
+    interconnect = problem.interconnect
+    if interconnect.charging != "relayed":
+        return problem
+    names = {device.name for device in problem.devices}
+    links = [link for ends, link in interconnect.links.items() if names.issuperset(ends)]
+    links.append(interconnect.default)
+    bandwidths = [link.bandwidth_bytes_per_s for link in links]
+    fastest = Link(
+        None if None in bandwidths else max(filter(None, bandwidths)),
+        min(link.latency_ns for link in links),
+    )
+    return problem.replace(
+        # Hosts have no special role in a pipeline.
+        devices=tuple(replace(device, is_host=False) for device in problem.devices),
+        interconnect=Interconnect(fastest, charging="host_staged", overlap=interconnect.overlap),
+    )
+
+
+def direct(units: UnitGraph) -> UnitGraph:
+    """Return `units` with the direct transfers of :func:`direct_problem`, for bounds."""
+    if units.problem.interconnect.charging != "relayed":
+        return units
+    return replace(units, problem=direct_problem(units.problem), relays=())

@@ -1,0 +1,73 @@
+"""What a stage holds of weights, unit by unit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solver.bounds.spine import units_between
+from solver.model.arrays import Ints
+from solver.presolve.units import UnitGraph
+
+_MOST_VISITS = 4_000_000
+"""Edges to look at for all pairs of readers together, which takes about a second."""
+
+
+def first_weights(units: UnitGraph) -> Ints:
+    """Return the weights by unit; those of several units at the first, whose stage holds them."""
+    held = np.zeros(len(units), dtype=np.int64)
+    for entry in units.weights:
+        held[entry.units[0]] += entry.size_bytes
+    return held
+
+
+def stage_weights(units: UnitGraph) -> Ints:
+    """Return amounts by unit that no stage holds less of than its units have together.
+
+    These are :func:`first_weights`, and a weight that is far from its last reader once more: an
+    embedding that is the output layer, too, is on the first device and on the last.
+
+    Parameters
+    ----------
+    units : UnitGraph
+
+    Returns
+    -------
+    Ints
+        Bytes by unit. They are true of stages that fit on some device; others may hold less.
+
+    Notes
+    -----
+    Proof. Let a path lead from reader r to reader s of a weight, and let the units on such paths
+    hold more than any device has room for, together with that weight. A stage with both r and s has
+    all these units, as no path leaves a stage and comes back; so it fits nowhere. Readers are
+    chosen one after another, each so far behind the last one. A path leads through all of
+    them, so a stage that fits has at most one of them, and the weight counts once in it. With
+    several chunks or a backward pass a device has units that are far from each other, and weights
+    count at the first one alone.
+    """
+    held = first_weights(units)
+    problem = units.problem
+    rooms = [device.memory_bytes for device in problem.devices]
+    if problem.chunks_per_device > 1 or any(op.is_backward for op in problem.operators):
+        return held
+    most = max((room for room in rooms if room is not None), default=0)
+    if None in rooms:
+        return held
+    before = np.concatenate([[0], np.cumsum(held)])
+    edges = sorted(units.edges)
+    visits = 0
+    more = np.zeros_like(held)
+    for entry in sorted(units.weights, key=lambda entry: -entry.size_bytes):
+        last = entry.units[0]
+        for reader in entry.units[1:]:
+            room = most - entry.size_bytes
+            if before[reader] - before[last + 1] <= room:
+                continue
+            visits += len(edges)
+            if visits > _MOST_VISITS:
+                return held + more
+            inner = units_between(len(units), edges, last, reader)[1:-1]
+            if held[inner].sum() > room:
+                more[reader] += entry.size_bytes
+                last = reader
+    return held + more

@@ -1,0 +1,177 @@
+"""Sets closed under ancestors, told apart by how much of a path they have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+from ortools.graph.python import max_flow
+
+from solver.bounds.spine import main_path
+from solver.model.arrays import Flags, Ints
+from solver.presolve.units import UnitGraph
+
+_MOST_MARKERS = 64
+_LEAST_MARKERS = 4
+_MOST_OPEN = 30_000
+"""Units in question over all positions; a minimum cut looks at each."""
+
+
+class MarkerSets:
+    """What the first stages of a plan can have run: closed sets, by markers.
+
+    A closed set has some first *markers*, units m_1, m_2, ..., m_k of a path, and none of the
+    others: its *position* p is how many. So it has all ancestors of m_p and none of the descendants
+    of m_{p+1}; only the other units are in question at p.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    markers : sequence of int
+        Units of a path, in its order.
+
+    Attributes
+    ----------
+    count : int
+        Positions: one more than markers.
+    open_count : int
+        Units in question, over all positions.
+    """
+
+    def __init__(self, units: UnitGraph, markers: Sequence[int]) -> None:
+        self._size = len(units)
+        self.count = len(markers) + 1
+        in_from = np.full(self._size, self.count, dtype=np.int64)
+        out_to = np.zeros(self._size, dtype=np.int64)
+        in_from[markers] = out_to[markers] = np.arange(1, self.count)
+        first, last = in_from.tolist(), out_to.tolist()
+        edges = sorted(units.edges)
+        for source, target in edges:
+            last[target] = max(last[target], last[source])
+        for source, target in sorted(edges, key=lambda edge: -edge[1]):
+            first[source] = min(first[source], first[target])
+        # A unit is in all sets of position `in_from` or more, in none of less than `out_to`.
+        self._in_from: Ints = np.array(first, dtype=np.int64)
+        self._out_to: Ints = np.array(last, dtype=np.int64)
+        self.open_count = int((self._in_from - self._out_to).sum())
+        self._edges = edges
+
+    @classmethod
+    def of(cls, units: UnitGraph) -> MarkerSets | None:
+        """Return sets by as many markers of a main path as is not too much work, if some are."""
+        path = main_path(units)
+        classes = sorted({device.device_class for device in units.problem.devices})
+        work = np.array([units.latency_ns(c) for c in classes], dtype=np.float64).min(axis=0)
+        done = np.cumsum(work)[path]
+        most = _MOST_MARKERS
+        while most >= _LEAST_MARKERS:
+            # The first unit of each of equally long stretches of the path.
+            stretch = (done - done[0]) * most // max(done[-1] - done[0], 1.0)
+            _, places = np.unique(stretch, return_index=True)
+            found = cls(units, [path[place] for place in places.tolist()])
+            if found.open_count <= _MOST_OPEN:
+                return found
+            most //= 2
+        return None
+
+    def certain(self, amounts: Ints) -> Ints:
+        """Return what stages from one position to another run at least.
+
+        Parameters
+        ----------
+        amounts : array of int
+            By unit, none negative.
+
+        Returns
+        -------
+        array of int, shape (count + 1, count + 1)
+            ``[0, q]`` for the first stage, which starts from nothing, ``[p + 1, q]`` for one that
+            starts from a set of position p; ``[..., count]`` for the last one, behind which
+            everything has run.
+        """
+        table = np.zeros((self.count + 1, self.count + 1), dtype=np.int64)
+        # Outside every set of position p are the units with out_to > p, inside of q in_from <= q.
+        np.add.at(table, (self._out_to, self._in_from), amounts)
+        least: Ints = table[::-1].cumsum(axis=0)[::-1].cumsum(axis=1)
+        return least
+
+    def best(self, values: Ints) -> tuple[Ints, Flags]:
+        """Return the most that values sum to over the closed sets of each position.
+
+        A maximum closure is a minimum cut (Picard, "Maximal closure of a graph", Management
+        Science 22, 1976); the cuts of all positions are one, of graphs side by side.
+
+        Parameters
+        ----------
+        values : array of int
+            By unit; of sums of at most 2**55 in all.
+
+        Returns
+        -------
+        array of int, shape (count,)
+        array of bool
+            Which units in question are in these sets; see :meth:`members`.
+        """
+        inside = np.zeros(self.count + 1, dtype=np.int64)
+        np.add.at(inside, self._in_from, values)
+        total: Ints = np.cumsum(inside)[: self.count]
+        position, unit, tails, heads = self._open
+        own = values[unit]
+        gains, losses = np.flatnonzero(own > 0), np.flatnonzero(own < 0)
+        size = len(own)
+        chosen = np.zeros(size + 2, dtype=np.bool_)
+        if len(gains):
+            flow = max_flow.SimpleMaxFlow()
+            # No more than all gains of a position can flow through any of its arcs.
+            gained = np.zeros(self.count, dtype=np.int64)
+            np.add.at(gained, position[gains], own[gains])
+            endless = int(gained.max()) + 1
+            for tail, head, capacity in (
+                (np.full(len(gains), size), gains, own[gains]),
+                (losses, np.full(len(losses), size + 1), -own[losses]),
+                (tails, heads, np.full(len(tails), endless)),
+            ):
+                flow.add_arcs_with_capacity(
+                    tail.astype(np.int32), head.astype(np.int32), capacity.astype(np.int64)
+                )
+            if len(losses):
+                status = flow.solve(size, size + 1)
+                assert status == flow.OPTIMAL, status
+                chosen[np.array(flow.get_source_side_min_cut(), dtype=np.int64)] = True
+            else:
+                # What a gain needs costs nothing.
+                chosen[:size] = True
+        taken: Flags = chosen[:size]
+        np.add.at(total, position[taken], own[taken])
+        return total, taken
+
+    def members(self, position: int, taken: Flags) -> Flags:
+        """Return the units of the set of a position that :meth:`best` has found."""
+        found: Flags = self._in_from <= position
+        positions, unit, _, _ = self._open
+        found[unit[taken & (positions == position)]] = True
+        return found
+
+    @cached_property
+    def _open(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """The units in question: position and unit of each, and arcs from what needs to what."""
+        sources, targets = np.array(self._edges, dtype=np.int64).reshape(-1, 2).T
+        number = np.full(self._size, -1, dtype=np.int64)
+        parts: list[tuple[Ints, Ints, Ints, Ints]] = []
+        known = 0
+        for position in range(self.count):
+            units = np.flatnonzero((self._out_to <= position) & (position < self._in_from))
+            number[units] = np.arange(known, known + len(units))
+            within = (number[sources] >= known) & (number[targets] >= known)
+            parts.append(
+                (
+                    np.full(len(units), position),
+                    units,
+                    number[targets[within]],
+                    number[sources[within]],
+                )
+            )
+            known += len(units)
+        positions, units, tails, heads = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return positions, units, tails, heads

@@ -1,0 +1,1 @@
+"""Bounds from exact plans of parts of the graph."""

@@ -1,0 +1,70 @@
+"""Parts of a problem: what a plan of the whole leaves of its stages when operators are left out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from solver.model.cuts import is_hand_made
+from solver.model.problem import ColocationGroup, Operator, PartitionProblem
+from solver.model.training import NO_BACKWARD
+
+
+def has_parts(problem: PartitionProblem) -> bool:
+    """Return whether the best bottleneck of a part is a bound of the whole (:func:`part_of`)."""
+    return (
+        problem.objective[0] == "bottleneck"
+        and problem.memory_model != "training"
+        and problem.interconnect.charging != "relayed"
+        and problem.chunks_per_device == 1
+        and not is_hand_made(problem)
+        and not any(op.is_backward for op in problem.operators)
+    )
+
+
+def part_of(problem: PartitionProblem, kept: Collection[str]) -> PartitionProblem:
+    """Return the problem on some of its operators, with the bottleneck as its objective.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+        One that :func:`has_parts`.
+    kept : collection of str
+        Names of operators.
+
+    Returns
+    -------
+    PartitionProblem
+        Any plan of `problem`, without the other operators, is a plan of it and has no larger load.
+
+    Notes
+    -----
+    Proof. What is left of every stage runs some of its operators, in the same order, so that the
+    quotient graph has some of its paths, and takes no more time. A value is sent to some of the
+    stages that it was sent to, and received by some that received it. Memory: a stage reads some of
+    its weights and receives some of its values; of storages it holds those of operators that it
+    keeps, each from the same operator on, and until the last reader that is kept or, if a reader
+    elsewhere is kept, until its end: never longer. A view of a storage that nobody makes any more
+    holds nothing, and travels as it did. Pins and limits are the same, and of colocated operators
+    those that are kept still are together.
+    """
+    known = {*kept, *(entry.name for entry in problem.inputs)}
+    groups = (
+        ColocationGroup(tuple(name for name in group.operators if name in kept), group.reason)
+        for group in problem.colocation
+    )
+    return problem.replace(
+        operators=tuple(_within(op, known) for op in problem.operators if op.name in kept),
+        colocation=tuple(group for group in groups if len(group.operators) > 1),
+        objective=("bottleneck",),
+    )
+
+
+def _within(op: Operator, known: Collection[str]) -> Operator:
+    return replace(
+        op,
+        reads=tuple(name for name in op.reads if name in known),
+        alias_of=op.alias_of if op.alias_of in known else None,
+        # Outside training nothing looks at it, and it may pass gradients to what is not kept.
+        backward=NO_BACKWARD,
+    )

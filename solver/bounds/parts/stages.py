@@ -1,0 +1,170 @@
+"""All stages of a part below a ceiling on the load, and the least that plans of it cost."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from solver.dp.device_sets import DeviceSets
+from solver.dp.ideal_program import collapse_units, identical_chains
+from solver.dp.ideals import list_ideals
+from solver.dp.pair_sums import Floats
+from solver.dp.set_bits import SetBits
+from solver.dp.stage_list import Families, StageLister, TooManyStages
+from solver.dp.stage_tables import StageTables
+from solver.model.problem import PartitionProblem
+from solver.presolve.dominance import simplify
+from solver.presolve.units import condense, interchangeable_kinds
+
+_MOST_IDEALS = 12_000
+_MOST_STAGES = 1_500_000
+_MOST_STEPS = 300_000_000
+"""Stages, times the sets of devices that each may come before."""
+_MOST_PAIRS = 300_000_000
+_EXACT = 2**53
+"""Floats below this are exact integers."""
+
+
+class PartStages:
+    """Stages between the ideals of a part, each with its load, and on which devices it fits.
+
+    Parameters
+    ----------
+    part : PartitionProblem
+        One of :func:`solver.bounds.parts.graph_parts.part_of`.
+    weights : mapping of str to int
+        What a nanosecond of load is worth on each class of devices.
+    ceiling_ns : int
+        Only plans with loads of at most this are of interest.
+    end_s : float or None
+        When to give up, on the clock of ``time.perf_counter``.
+
+    Raises
+    ------
+    TooManyStages
+        If they would take too much memory or time.
+    """
+
+    def __init__(
+        self,
+        part: PartitionProblem,
+        weights: Mapping[str, int],
+        ceiling_ns: int,
+        end_s: float | None,
+    ) -> None:
+        self._end_s = end_s
+        units = simplify(condense(part)).units
+        kinds = interchangeable_kinds(units)
+        blocks = collapse_units(units, kinds, forget_weights=part.memory_model == "weights")
+        chains = identical_chains(units, blocks)
+        ideals = list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], _MOST_IDEALS)
+        if ideals is None:
+            raise TooManyStages
+        self._tables = StageTables(units, kinds, blocks, ideals, chains)
+        self._weights = [weights[kind.device.device_class] for kind in kinds]
+        if self._tables.most_load_ns * max(self._weights) * len(part.devices) >= _EXACT:
+            raise TooManyStages
+        self._kind_of = {d.name: i for i, kind in enumerate(kinds) for d in kind.devices}
+        most = len(part.devices)
+        if part.max_devices is not None:
+            most = min(most, part.max_devices)
+        limits = [len(kind.devices) for kind in kinds]
+        self._sets = DeviceSets.of(limits, most)
+        self._pairs_left = _MOST_PAIRS
+        capacity = [
+            math.inf if kind.device.memory_bytes is None else float(kind.device.memory_bytes)
+            for kind in kinds
+        ]
+        lister = StageLister(self._tables, capacity, [1] * most, self._spend)
+        bits = SetBits(limits, most)
+        may = bits.pack(np.repeat(bits.usable[:, None], self._tables.count, axis=1))
+        families = Families(bits, self._tables.count, may)
+        most_stages = min(_MOST_STAGES, _MOST_STEPS // len(self._sets.counts))
+        self._all = lister.fill(families, ceiling_ns, most_stages)
+        self._fits = lister.followers >= 0
+        self._limit_ns, self._stages = ceiling_ns, self._all
+        self._least_by_order: dict[tuple[int, ...], Floats] = {}
+
+    def _spend(self, pairs: int) -> None:
+        self._pairs_left -= pairs
+        late = self._end_s is not None and time.perf_counter() > self._end_s
+        if late or self._pairs_left < 0:
+            raise TooManyStages
+
+    def least_load(self, limit_ns: int) -> int | None:
+        """Return the least weighed sum of loads of plans on any devices; None without plans.
+
+        Parameters
+        ----------
+        limit_ns : int
+            Of every load.
+        """
+        self._limit(limit_ns)
+        least = np.full((len(self._sets.counts), self._tables.count), np.inf)
+        least[0, -1] = 0.0
+        # Smaller sets come first.
+        for behind, steps in zip(least, self._sets.larger, strict=True):
+            with_one: dict[int, Floats] = {}
+            for kind, more in steps:
+                weight = self._weights[kind]
+                if weight not in with_one:
+                    with_one[weight] = self._with_stage(behind, weight)
+                self._put_before(least[more], with_one[weight], kind)
+        return _whole(least[:, 0].min())
+
+    def least_load_in_order(self, order: Sequence[str], limit_ns: int) -> int | None:
+        """Return the same for plans on devices in an order.
+
+        Parameters
+        ----------
+        order : sequence of str
+            Names of devices, the first stage's first; each may be left out.
+        limit_ns : int
+            Of every load.
+        """
+        self._limit(limit_ns)
+        return _whole(self._behind(tuple(self._kind_of[name] for name in order))[0])
+
+    def _behind(self, kinds: tuple[int, ...]) -> Floats:
+        """Return the least cost of what is outside each ideal, on devices in an order."""
+        if not kinds:
+            return self._nothing_left()
+        if kinds not in self._least_by_order:
+            behind = self._behind(kinds[1:])
+            # The first device may be left out.
+            least = behind.copy()
+            self._put_before(least, self._with_stage(behind, self._weights[kinds[0]]), kinds[0])
+            self._least_by_order[kinds] = least
+        return self._least_by_order[kinds]
+
+    def _limit(self, limit_ns: int) -> None:
+        """Regard only stages of at most this load."""
+        if limit_ns != self._limit_ns:
+            self._limit_ns = limit_ns
+            self._stages = None if self._all is None else self._all.below(limit_ns)
+            self._least_by_order.clear()
+
+    def _nothing_left(self) -> Floats:
+        costs = np.full(self._tables.count, np.inf)
+        costs[-1] = 0.0
+        return costs
+
+    def _with_stage(self, behind: Floats, weight: int) -> Floats:
+        """Return the least cost of a stage and what is behind it, by groups of stages."""
+        if self._stages is None or not len(self._stages.end):
+            return np.empty(0)
+        costs = behind[self._stages.end] + weight * self._stages.load_ns
+        return np.asarray(np.minimum.reduceat(costs, self._stages.first[:-1]))
+
+    def _put_before(self, least: Floats, with_one: Floats, kind: int) -> None:
+        """Lower costs to those with one more stage, where it fits on a device of a kind."""
+        if len(with_one) and self._stages is not None:
+            fits = self._fits[self._stages.class_, kind]
+            np.minimum.at(least, self._stages.start[fits], with_one[fits])
+
+
+def _whole(cost: np.float64) -> int | None:
+    return int(cost) if np.isfinite(cost) else None

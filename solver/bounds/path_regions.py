@@ -1,0 +1,273 @@
+"""Parts of a graph between markers on a path, and the least time of values that cross them.
+
+See :class:`solver.bounds.path_markers.PathBound` for what they are for and the proof.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.bounds.held_weights import stage_weights
+from solver.bounds.region_cuts import Region, RegionNet, border_lines
+from solver.bounds.spine import main_path
+from solver.model.arrays import Ints
+from solver.presolve.units import Net, UnitGraph
+
+CROSSINGS = 8
+"""Horizons for each region, at equal steps up to one average load."""
+_MARKERS_PER_STAGE = (32, 16, 8, 4)
+"""How densely markers may lie; the first choice that is not too much work."""
+_CELLS_PER_STAGE = 800
+_MOST_CELLS = 100_000
+"""Of all regions together, which overlap: every step looks at many of them for each horizon."""
+_MOST_CUT_UNITS = 300_000
+"""Units in all regions together; each is in some two hundred minimum cuts."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegionCells:
+    """Positions of all regions in cells, region after region.
+
+    Attributes
+    ----------
+    low, high : Ints
+        The positions of each cell, both inclusive.
+    first_cell : Ints
+        Where each region begins, and the number of cells at the end.
+    arriving, leaving : Ints, shape (CROSSINGS + 1, cells)
+        The least time of what crosses a set that ends in the cell and is read before each
+        horizon, and of what is produced after it. The last row is 0: no horizon counts.
+    """
+
+    low: Ints
+    high: Ints
+    first_cell: Ints
+    arriving: Ints
+    leaving: Ints
+
+    def mirrored(self, total: int) -> RegionCells:
+        """Return the cells of the graph with its edges turned round."""
+        return RegionCells(
+            total - self.high[::-1],
+            total - self.low[::-1],
+            len(self.low) - self.first_cell[::-1],
+            np.ascontiguousarray(self.leaving[:, ::-1]),
+            np.ascontiguousarray(self.arriving[:, ::-1]),
+        )
+
+
+class PathRegions:
+    """The regions of a graph between markers on a main path.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    work : Ints
+        By unit.
+    net_times_ns : sequence of int
+    average_ns : int
+        The average load; markers, horizons and cells are parts of it.
+
+    Attributes
+    ----------
+    markers : list of int
+        Units u_1, u_2, ... of the path; region r lies between u_r and u_{r+1}.
+    work : Ints
+        By unit.
+    in_from, out_to : Ints
+        By unit: the first region r with the unit in A_r, and the first with it outside D_r.
+    start, end : Ints
+        Work in A_r, and outside D_r: before what certainly is in and out of a set of region r.
+    held_least, held_most : Ints
+        Weights first read in A_r, and outside D_r.
+    ahead, behind : Ints, shape (regions, CROSSINGS)
+        Horizons: the marker up to which readers count; the region from behind which producers do.
+    cells : RegionCells
+    """
+
+    def __init__(
+        self, units: UnitGraph, work: Ints, net_times_ns: Sequence[int], average_ns: int
+    ) -> None:
+        self._units, self.work, self._average = units, work, average_ns
+        path = main_path(units)
+        for density in _MARKERS_PER_STAGE:
+            self._mark(path)
+            self._mark(self._thinned(path, density))
+            if int((np.minimum(self.in_from, len(self.start)) - self.out_to).sum()) <= (
+                _MOST_CUT_UNITS
+            ):
+                break
+        else:
+            self._mark([])
+        held = stage_weights(units)
+        self.held_least, self.held_most = self._sums(held)
+        self._set_horizons()
+        self._cut(net_times_ns)
+
+    # -- markers --------------------------------------------------------------------------
+
+    def _mark(self, markers: list[int]) -> None:
+        """Set the markers and what follows from them."""
+        count = len(self._units)
+        in_from = np.full(count, len(markers) + 1, dtype=np.int64)
+        out_to = np.zeros(count, dtype=np.int64)
+        in_from[markers] = out_to[markers] = np.arange(1, len(markers) + 1)
+        first, last = in_from.tolist(), out_to.tolist()
+        for source, target in sorted(self._units.edges):
+            last[target] = max(last[target], last[source])
+        for source, target in sorted(self._units.edges, key=lambda edge: -edge[1]):
+            first[source] = min(first[source], first[target])
+        self.markers = markers
+        self.in_from = np.array(first, dtype=np.int64)
+        self.out_to = np.array(last, dtype=np.int64)
+        self.start, self.end = self._sums(self.work)
+
+    def _sums(self, values: Ints) -> tuple[Ints, Ints]:
+        """Return, by region, the sum of `values` over A_r and over all outside D_r."""
+        regions = len(self.markers) + 1
+        inside = np.zeros(regions + 1, dtype=np.int64)
+        allowed = np.zeros(regions, dtype=np.int64)
+        np.add.at(inside, self.in_from, values)
+        np.add.at(allowed, self.out_to, values)
+        return np.cumsum(inside[:-1]), np.cumsum(allowed)
+
+    def _thinned(self, path: list[int], density: int) -> list[int]:
+        """Return units of `path` that lie a part of the average load apart, by either end."""
+        step = max(self._average // density, 1)
+        kept: list[int] = []
+        last_start, last_end = 0, int(self.end[0])
+        for place, unit in enumerate(path, start=1):
+            start, end = int(self.start[place]), int(self.end[place])
+            if not kept or start - last_start >= step or end - last_end >= 2 * step:
+                kept.append(unit)
+                last_start, last_end = start, end
+        return kept
+
+    def _set_horizons(self) -> None:
+        count = len(self.start)
+        steps = self._average * np.arange(1, CROSSINGS + 1)[None, :] // CROSSINGS
+        ahead = np.searchsorted(self.start, self.start[:, None] + steps)
+        # Number `count` is no marker: no stage gets there.
+        self.ahead = np.maximum(ahead, np.arange(count)[:, None] + 1)
+        behind = np.searchsorted(self.end, self.end[:, None] - steps, side="right") - 1
+        self.behind = np.minimum(behind, np.arange(count)[:, None] - 1)
+
+    # -- cuts -----------------------------------------------------------------------------
+
+    def _cut(self, net_times_ns: Sequence[int]) -> None:
+        """Cut all regions into cells of positions, with the least crossing at each horizon."""
+        regions = len(self.start)
+        members: list[list[int]] = [[] for _ in range(regions)]
+        first, last = self.in_from.tolist(), self.out_to.tolist()
+        for unit in range(len(self._units)):
+            for region in range(last[unit], min(first[unit], regions)):
+                members[region].append(unit)
+        nets: list[list[tuple[Net, int]]] = [[] for _ in range(regions)]
+        for net, time_ns in zip(self._units.nets, net_times_ns, strict=True):
+            if time_ns:
+                beyond = max(first[unit] for unit in net.consumers)
+                for region in range(last[net.producer], min(beyond, regions)):
+                    nets[region].append((net, time_ns))
+        successors: list[list[int]] = [[] for _ in range(len(self._units))]
+        for source, target in self._units.edges:
+            successors[source].append(target)
+        overlapping = int((self.end - self.start).sum())
+        width = max(self._average // _CELLS_PER_STAGE, overlapping // _MOST_CELLS, 1)
+        low, high, arriving, leaving = [], [], [], []
+        for region in range(regions):
+            start, end = int(self.start[region]), int(self.end[region])
+            count = max(1, -(-(end - start) // width))
+            borders: Ints = np.linspace(start, end, count + 1).astype(np.int64)
+            borders[-1] = end
+            low.append(borders[:-1])
+            high.append(borders[1:])
+            cuts = _RegionCuts(self, region, members[region], nets[region], successors)
+            arrive, leave = cuts.by_horizon(low[-1], high[-1])
+            arriving.append(arrive)
+            leaving.append(leave)
+        first_cell = np.cumsum([0, *map(len, low)])
+        self.cells = RegionCells(
+            np.concatenate(low),
+            np.concatenate(high),
+            first_cell,
+            np.concatenate(arriving, axis=1),
+            np.concatenate(leaving, axis=1),
+        )
+
+
+class _RegionCuts:
+    """Minimum cuts of the sets of one region."""
+
+    def __init__(
+        self,
+        regions: PathRegions,
+        region: int,
+        members: list[int],
+        nets: list[tuple[Net, int]],
+        successors: list[list[int]],
+    ) -> None:
+        self._regions, self._region = regions, region
+        self._nets = nets
+        self._number = {unit: place for place, unit in enumerate(members)}
+        self._work = tuple(regions.work[members].tolist())
+        self._edges = tuple(
+            (place, self._number[target])
+            for unit, place in self._number.items()
+            for target in successors[unit]
+            if target in self._number
+        )
+
+    def by_horizon(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
+        """Return rows of `RegionCells.arriving` and `RegionCells.leaving` for cells."""
+        regions, region = self._regions, self._region
+        arriving = np.zeros((CROSSINGS + 1, len(low)), dtype=np.int64)
+        leaving = np.zeros((CROSSINGS + 1, len(low)), dtype=np.int64)
+        start = int(regions.start[region])
+        low, high = low - start, high - start
+        for row in range(CROSSINGS):
+            horizon = int(regions.ahead[region, row])
+            if row and horizon == regions.ahead[region, row - 1]:
+                arriving[row] = arriving[row - 1]
+            elif horizon < len(regions.start):
+                arriving[row] = self._least(low, high, self._read_before(horizon))
+            horizon = int(regions.behind[region, row])
+            if row and horizon == regions.behind[region, row - 1]:
+                leaving[row] = leaving[row - 1]
+            elif horizon >= 0:
+                leaving[row] = self._least(low, high, self._produced_behind(horizon))
+        return arriving, leaving
+
+    def _read_before(self, horizon: int) -> list[tuple[int, list[int], int]]:
+        in_from = self._regions.in_from
+        chosen = []
+        for net, time_ns in self._nets:
+            readers = [u for u in net.consumers if self._region < in_from[u] <= horizon]
+            if readers:
+                chosen.append((net.producer, readers, time_ns))
+        return chosen
+
+    def _produced_behind(self, horizon: int) -> list[tuple[int, list[int], int]]:
+        out_to = self._regions.out_to
+        return [
+            (net.producer, list(net.consumers), time_ns)
+            for net, time_ns in self._nets
+            if out_to[net.producer] > horizon
+        ]
+
+    def _least(self, low: Ints, high: Ints, nets: list[tuple[int, list[int], int]]) -> Ints:
+        """Return the least time of `nets` that cross a set with work from `low` to `high`."""
+        through_ns = 0
+        local: list[RegionNet] = []
+        for producer, readers, time_ns in nets:
+            leaves = any(self._regions.out_to[unit] > self._region for unit in readers)
+            own = tuple(self._number[unit] for unit in readers if unit in self._number)
+            number = self._number.get(producer, -1)
+            if number < 0 and leaves:
+                through_ns += time_ns
+            elif own or leaves:
+                local.append(RegionNet(number, own, leaves, time_ns))
+        least = border_lines(Region(self._work, self._edges, tuple(local)))
+        return through_ns + least.at(low, high)

@@ -1,0 +1,357 @@
+"""How far stages get along positions of :mod:`solver.bounds.positions`, one after another.
+
+Starts and ends of stages are told apart by cells. For one limit on the loads, how far a stage
+gets from the start in each cell is found for all cells at once, so that a step from any position
+takes logarithmic time, and all sets of devices can be looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solver.model.arrays import Ints
+
+_MORE_THAN_ROUNDING = 1 + 1e-12
+_MOST_COMPARED = 40
+"""Kinds of which every two are compared; of more, neighbours alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageKind:
+    """What the bound knows of a device.
+
+    Attributes
+    ----------
+    capacity_bytes : int or None
+    slowness : float
+        Least ratio of a unit's time on it to its time on its fastest class.
+    pays : bool
+        False for a host among host-staged devices.
+    """
+
+    capacity_bytes: int | None
+    slowness: float
+    pays: bool
+
+    @property
+    def room_bytes(self) -> float:
+        """Capacity as a number that can be compared."""
+        return math.inf if self.capacity_bytes is None else self.capacity_bytes
+
+    def best_of(self, other: StageKind) -> StageKind:
+        """Return a kind that can do whatever one of both can."""
+        roomier = max(self, other, key=lambda kind: kind.room_bytes)
+        return StageKind(
+            roomier.capacity_bytes,
+            min(self.slowness, other.slowness),
+            self.pays and other.pays,
+        )
+
+
+def compute_room(bottleneck_ns: int, kind: StageKind) -> int:
+    """Return the most work of one stage by compute alone, and more than the rounding of it."""
+    return int(bottleneck_ns / kind.slowness * _MORE_THAN_ROUNDING) + 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cells:
+    """Intervals of positions, in order, with what every border in them has at least.
+
+    Attributes
+    ----------
+    low, high : Ints, shape (n,)
+        First and last position, both inclusive.
+    arriving : Ints, shape (n,)
+        The least time that a stage receives which starts there.
+    near_end : Ints, shape (n,)
+        A stage that starts there and ends at or before this position is only known to take as
+        long as its work.
+    end_low, end_high, leaving : Ints, shape (n + 1,)
+        The same of ends, and the least time that is sent; the last end is that of everything.
+    most_held : Ints, shape (n,)
+    least_held : Ints, shape (n + 1,)
+        Bounds of the weights in the set before a start, and before an end.
+    """
+
+    low: Ints
+    high: Ints
+    arriving: Ints
+    near_end: Ints
+    leaving: Ints
+    most_held: Ints
+    least_held: Ints
+    end_low: Ints = field(init=False)
+    end_high: Ints = field(init=False)
+    _minima: list[Ints] = field(init=False)
+    _minima_lists: list[list[int]] = field(init=False)
+    _lists: tuple[list[int], ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        total = self.high[-1:]
+        set_field = object.__setattr__
+        set_field(self, "end_low", np.append(self.low, total))
+        set_field(self, "end_high", np.append(self.high, total))
+        least_end = self.end_low + self.leaving
+        # Minima of blocks of 1, 2, 4, ... ends.
+        minima = [least_end]
+        while len(minima[-1]) > 1:
+            finer = minima[-1]
+            if len(finer) % 2:
+                finer = np.append(finer, finer[-1])
+            minima.append(np.minimum(finer[0::2], finer[1::2]))
+        set_field(self, "_minima", minima)
+        set_field(self, "_minima_lists", [block.tolist() for block in minima])
+        columns = (
+            self.low,
+            self.high,
+            self.arriving,
+            self.near_end,
+            self.most_held,
+            self.leaving,
+            self.end_high,
+            self.least_held,
+        )
+        set_field(self, "_lists", tuple(column.tolist() for column in columns))
+
+    @property
+    def total(self) -> int:
+        """The position of everything."""
+        return int(self.end_high[-1])
+
+    def farthest_ends(self, rooms: Ints, held: Ints) -> Ints:
+        """Return the farthest position at which stages can end, 0 where there is none.
+
+        Parameters
+        ----------
+        rooms : Ints, shape (k,)
+            The limit on the position plus what leaves there.
+        held : Ints, shape (k,)
+            The most weights that may be in the set before the end.
+        """
+        fitting = np.searchsorted(self.least_held, held, side="right")
+        cells = self._last_at_most(rooms, fitting)
+        some = cells >= 0
+        cells = np.maximum(cells, 0)
+        ends: Ints = np.minimum(self.end_high[cells], rooms - self.leaving[cells])
+        return np.where(some, ends, 0)
+
+    def farthest_end(self, room: int, held: int) -> int:
+        """Return what :meth:`farthest_ends` does, of one stage."""
+        *_, leaving, end_high, least_held = self._lists
+        stop, level = bisect_right(least_held, held), 0
+        minima = self._minima_lists
+        while stop:
+            if stop >> level & 1:
+                block = (stop >> level) - 1
+                if minima[level][block] <= room:
+                    break
+                stop -= 1 << level
+            level += 1
+        else:
+            return 0
+        while level:
+            level -= 1
+            block = 2 * block + 1
+            finer = minima[level]
+            if block >= len(finer) or finer[block] > room:
+                block -= 1
+        return min(end_high[block], room - leaving[block])
+
+    def _last_at_most(self, rooms: Ints, stop: Ints) -> Ints:
+        """Return the last of the first `stop` ends whose least end is at most the room, or -1.
+
+        Ascends over ever larger blocks of ends until one has such an end, then descends in it.
+        """
+        stop = stop.copy()
+        found = np.full(len(stop), -1, dtype=np.int64)
+        level_of = np.full(len(stop), -1, dtype=np.int64)
+        left = np.flatnonzero(stop > 0)
+        for level, minima in enumerate(self._minima):
+            if not len(left):
+                break
+            odd = left[(stop[left] >> level) & 1 == 1]
+            block = (stop[odd] >> level) - 1
+            good = minima[block] <= rooms[odd]
+            hit = odd[good]
+            found[hit], level_of[hit] = block[good], level
+            missed = odd[~good]
+            stop[missed] -= 1 << level
+            left = left[(level_of[left] < 0) & (stop[left] > 0)]
+        for level in range(len(self._minima) - 1, 0, -1):
+            inside = np.flatnonzero(level_of >= level)
+            right = 2 * found[inside] + 1
+            finer = self._minima[level - 1]
+            exists = right < len(finer)
+            good = exists & (finer[np.minimum(right, len(finer) - 1)] <= rooms[inside])
+            found[inside] = np.where(good, right, right - 1)
+        return found
+
+    def cell_of(self, position: int) -> int:
+        """Return the last cell that a start at `position` can be in."""
+        return bisect_right(self._lists[0], position) - 1
+
+    def start(self, cell: int) -> tuple[int, int, int, int, int]:
+        """Return low, high, arriving, near_end and most_held of a cell, as plain numbers."""
+        low, high, arriving, near_end, held, *_ = self._lists
+        return low[cell], high[cell], arriving[cell], near_end[cell], held[cell]
+
+
+class Steps:
+    """How far a stage gets, for one limit on the loads of all stages.
+
+    Parameters
+    ----------
+    cells : Cells
+    bottleneck_ns : int
+    """
+
+    def __init__(self, cells: Cells, bottleneck_ns: int) -> None:
+        self._cells = cells
+        self._bottleneck_ns = bottleneck_ns
+        self._farthest: dict[StageKind, tuple[list[int], list[int], int]] = {}
+
+    def end(self, limit: int, kind: StageKind, *, is_first: bool = False) -> int:
+        """Return how far a stage on a kind of device gets that starts at `limit` or before."""
+        cells = self._cells
+        # Widened by more than the rounding of the ratio.
+        end = limit + compute_room(self._bottleneck_ns, kind)
+        if kind.pays:
+            before, _, first_end = self._tables(kind)
+            # Nothing arrives at the very start, and nothing is held by others.
+            own = first_end
+            if not is_first:
+                cell = cells.cell_of(limit)
+                _, high, arriving, near_end, held = cells.start(cell)
+                own = max(own, min(limit + self._bottleneck_ns, near_end), before[cell])
+                # From the part of the last cell up to the limit.
+                head = min(high, limit) - arriving
+                own = max(own, self._one_end(head, held, kind, own))
+            end = min(end, own)
+        return max(limit, min(end, cells.total))
+
+    def start(self, needed: int, kind: StageKind) -> int:
+        """Return the least position from which a stage on a kind of device gets to `needed`."""
+        low, high = -1, needed
+        if kind.pays:
+            # The cell of the answer: from the end of the one before it no stage gets so far.
+            whole = self._tables(kind)[1]
+            cell = bisect_left(whole, needed)
+            if cell < len(whole):
+                high = min(high, self._cells.start(cell)[1])
+            if cell > 0:
+                low = min(high, self._cells.start(cell - 1)[1]) - 1
+                if low >= 0 and self.end(low, kind) >= needed:
+                    low = -1
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self.end(middle, kind) >= needed:
+                high = middle
+            else:
+                low = middle
+        return high
+
+    def _tables(self, kind: StageKind) -> tuple[list[int], list[int], int]:
+        """Return how far stages get from cells before each, from the end of each, and from 0."""
+        if kind not in self._farthest:
+            cells = self._cells
+            capacity = self._capacity(kind)
+            heads = cells.high - cells.arriving
+            ends = cells.farthest_ends(heads + self._bottleneck_ns, cells.most_held + capacity)
+            zero = np.zeros(1, dtype=np.int64)
+            first = int(cells.farthest_ends(zero + self._bottleneck_ns, zero + capacity)[0])
+            reached = np.maximum.accumulate(np.append(0, ends))
+            whole = np.maximum(np.maximum(reached[1:], first), cells.high)
+            near = np.minimum(cells.high + self._bottleneck_ns, cells.near_end)
+            whole = np.minimum(
+                np.maximum(whole, near), cells.high + compute_room(self._bottleneck_ns, kind)
+            )
+            whole = np.maximum(np.minimum(whole, cells.total), cells.high)
+            whole = np.maximum.accumulate(whole)
+            self._farthest[kind] = (reached[:-1].tolist(), whole.tolist(), first)
+        return self._farthest[kind]
+
+    def _capacity(self, kind: StageKind) -> int:
+        most = 2 * int(self._cells.least_held[-1]) + 1
+        return most if kind.capacity_bytes is None else min(kind.capacity_bytes, most)
+
+    def _one_end(self, head: int, held: int, kind: StageKind, known: int) -> int:
+        room = head + self._bottleneck_ns
+        return 0 if room <= known else self._cells.farthest_end(room, held + self._capacity(kind))
+
+
+def rooms(
+    slots: int,
+    total: int,
+    step: Callable[[int, StageKind, bool], int],
+    kinds: Counter[StageKind],
+    order: Sequence[StageKind] | None = None,
+) -> list[int]:
+    """Return the most that 1, 2, ... stages get to, over all devices or for an order.
+
+    Parameters
+    ----------
+    slots, total : int
+    step : callable
+        From a position, a kind, and whether the stage is the first, to the farthest end.
+    kinds : Counter of StageKind
+        How many devices there are of each.
+    order : sequence of StageKind, optional
+        The kind of each slot.
+    """
+    found: list[int] = []
+    if order is not None:
+        done = 0
+        for slot in range(slots):
+            if done < total:
+                done = max(done, step(done, order[slot], slot == 0))
+            found.append(done)
+        return found
+    entries, limits = list(kinds), list(kinds.values())
+    # By how many devices of each kind are used; a farther start is never worse.
+    farthest = {(0,) * len(entries): 0}
+    for slot in range(slots):
+        following: dict[tuple[int, ...], int] = {}
+        for used, done in farthest.items():
+            for number, kind in enumerate(entries):
+                if used[number] < limits[number]:
+                    more = (*used[:number], used[number] + 1, *used[number + 1 :])
+                    end = step(done, kind, slot == 0) if done < total else done
+                    following[more] = max(following.get(more, 0), done, end)
+        farthest = following or farthest
+        found.append(max(farthest.values()))
+    return found
+
+
+def few_kinds(kinds: Counter[StageKind], most_sets: int) -> Counter[StageKind]:
+    """Return kinds that are at least as good, few enough for all sets to be told apart.
+
+    The two that are most alike (of many kinds, of neighbours by speed and memory) are counted as
+    one, with the larger memory and the higher speed, until at most `most_sets` sets are left. What
+    devices can reach only grows.
+    """
+    few = Counter(kinds)
+    while math.prod(count + 1 for count in few.values()) > most_sets and len(few) > 1:
+        entries = list(few)
+        if len(entries) <= _MOST_COMPARED:
+            pairs = list(itertools.combinations(entries, 2))
+        else:
+            entries.sort(key=lambda kind: (kind.pays, kind.slowness, kind.room_bytes))
+            pairs = list(itertools.pairwise(entries))
+        a, b = min(pairs, key=lambda pair: _difference(*pair))
+        count = few.pop(a) + few.pop(b)
+        few[a.best_of(b)] += count
+    return few
+
+
+def _difference(a: StageKind, b: StageKind) -> tuple[bool, float]:
+    small, large = sorted((a.room_bytes, b.room_bytes))
+    memory = 0.0 if small == large else 1.0 - small / large
+    slow, slower = sorted((a.slowness, b.slowness))
+    return a.pays != b.pays, memory + slower / slow - 1

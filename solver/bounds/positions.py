@@ -1,0 +1,277 @@
+"""A lower bound of the bottleneck that knows transfers, in near-linear time and memory.
+
+The stages of a plan run growing sets of operators, each closed under ancestors. Such a set is
+described by its *position*, the work in it, and ends in one region between two articulation units
+(:mod:`solver.bounds.articulation`). What must cross its border depends on the region and the
+position (:mod:`solver.bounds.region_cuts`), so a stage from position x to position y takes at
+least y - x + arrive(x) + leave(y), and T is too small if even the farthest positions that stages of
+at most T can reach do not pass all work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from solver.bounds.held_weights import stage_weights
+from solver.bounds.position_steps import Cells, Steps
+from solver.bounds.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
+from solver.bounds.regions import PlacedNets, Regions
+from solver.bounds.stepping import Step, SteppingBound
+from solver.model.arrays import Ints
+from solver.model.devices import STAGING_HOST
+from solver.presolve.net_times import both_ways
+from solver.presolve.units import Net, UnitGraph
+
+Floats = npt.NDArray[np.float64]
+
+_CELLS_PER_STAGE = 1600
+"""Positions are told apart to this part of the average load."""
+_LARGE_REGION = 0.02
+"""From this part of the average load on, cuts of a region are told apart by their work."""
+_MOST_CUT_UNITS = 4_000_000
+"""Units in all minimum cuts together; regions beyond that, in order, claim no local crossing."""
+_CUTS_PER_LARGE_REGION = 32
+
+
+class PositionBound(SteppingBound):
+    """Lower bounds of the bottleneck of all plans of a problem, for any number of devices.
+
+    Parameters
+    ----------
+    units : UnitGraph
+        With one chunk per device, no backward operators and no overlap (`applies`).
+    slots : int
+        The most devices that a plan may use.
+
+    Attributes
+    ----------
+    cuts : Ints
+        The articulation units.
+    members : dict of int to list of int
+        The units of each region that has some; region r lies after r articulation units.
+    regions : dict of int to Region
+        What counts in them; units by their place in `members`.
+
+    Notes
+    -----
+    Proof. Let S_0 = {} and S_k be what the first k stages run. S_k has all units up to
+    articulation unit a_r and none from a_{r+1} on for one region r. Let h(r) > r and g(r) <= r be
+    fixed articulation indices. Stage k receives at least every value that is produced in
+    S_{k-1}, of region r, and read outside by a unit up to a_{h(r)}, provided that S_k
+    contains a_{h(r)}; it sends at least every value that is produced by a unit from a_{g(r)} on
+    in S_k, of region r, and read outside, provided that S_{k-1} does not contain a_{g(r)}. Both are
+    at least the sum of what crosses whichever set of the region it is (`PlacedNets.through`) and
+    the least local crossing (`region_cuts`). If a proviso fails, S_k ends in a region j with
+    j < h(i) or g(j) <= i, where i is the region of S_{k-1}, and its load is at least its
+    work. Relayed values leave no proviso: stage k receives whatever crosses the border of S_{k-1},
+    and sends whatever crosses that of S_k, so h(r) is beyond the end and g(r) the beginning;
+    what the graph returns is read beyond the end. Times are those of the fastest link and the
+    fastest class, and 0 if a host, which pays nothing, is among host-staged devices. The weights
+    of a stage are at least the least in S_k less the most in S_{k-1}, and fit the largest device.
+    By induction no S_k is farther than the farthest position computed here, and unused devices
+    change nothing as positions never shrink.
+    """
+
+    def __init__(self, units: UnitGraph, slots: int) -> None:
+        self._relayed = units.problem.interconnect.charging == "relayed"
+        self._net_times_ns = least_times_ns(units)
+        super().__init__(units, slots, self._net_times_ns)
+        places = Regions(units, self._work)
+        self._places = places
+        self.cuts, self.members = places.cuts, places.members
+        self._regions, self._start, self._end = places.count, places.start, places.end
+        self._set_horizons()
+        self._nets = self._net_arrays(units)
+        self._find_regions()
+        self._make_cells(units)
+
+    @property
+    def largest_region_ns(self) -> int:
+        """The most work between two articulation units."""
+        return int((self._end - self._start).max())
+
+    # -- what crosses ---------------------------------------------------------------------
+
+    def _set_horizons(self) -> None:
+        """Choose h(r) and g(r).
+
+        They lie half an average load away or, from a large region, a little beyond its other
+        end: the more is counted the nearer they are, and the more rarely a proviso fails.
+        """
+        near = self._total // (2 * max(self._slots, 1))
+        regions = np.arange(self._regions)
+        if self._relayed:
+            self._ahead = np.full(self._regions, self._regions)
+            self._behind = np.zeros(self._regions, dtype=np.int64)
+            return
+        # The end of the graph counts as articulation unit number `_regions`.
+        starts = np.append(self._start, self._total)
+        ahead_to = np.maximum(self._start + near, self._end + near // 4)
+        ahead = np.searchsorted(starts, ahead_to, side="right") - 1
+        self._ahead = np.clip(ahead, regions + 1, self._regions)
+        behind_to = np.minimum(self._end - near, self._start - near // 4)
+        self._behind = np.minimum(np.searchsorted(starts, behind_to), regions)
+
+    def _net_arrays(self, units: UnitGraph) -> PlacedNets:
+        times = self._net_times_ns
+        nets, returned = moved_nets(units)
+        kept = [number for number, time_ns in enumerate(times) if time_ns]
+        where = self._places.coordinate.tolist()
+        self._kept_nets = [nets[number] for number in kept]
+        self._kept_ns = np.array([times[number] for number in kept], dtype=np.int64)
+        # Consumers ascend, and so do their coordinates; the last one is beyond the end.
+        self._readers = [
+            [where[unit] for unit in net.consumers] + [2 * self._regions] * returned[number]
+            for number, net in zip(kept, self._kept_nets, strict=True)
+        ]
+        return PlacedNets.of([where[net.producer] for net in self._kept_nets], self._readers)
+
+    def _find_regions(self) -> None:
+        """Set the regions with units, and their nets that are not counted as going through."""
+        number = self._places.place
+        nets: dict[int, list[RegionNet]] = {region: [] for region in self.members}
+        where = self._places.coordinate.tolist()
+        for net, readers, time_ns in zip(
+            self._kept_nets, self._readers, self._kept_ns.tolist(), strict=True
+        ):
+            producer = where[net.producer]
+            if producer % 2:
+                region = producer // 2
+                leaves = any(producer < reader <= 2 * self._ahead[region] for reader in readers)
+                own = tuple(int(number[unit]) for unit in net.consumers if where[unit] == producer)
+                if own or leaves:
+                    nets[region].append(RegionNet(int(number[net.producer]), own, leaves, time_ns))
+            # Only its last region has readers without any beyond.
+            last = readers[-1]
+            if last % 2 and last != producer and producer >= 2 * self._behind[last // 2]:
+                own = tuple(int(number[u]) for u in net.consumers if where[u] == last)
+                nets[last // 2].append(RegionNet(-1, own, False, time_ns))
+        self.regions = {
+            region: Region(
+                tuple(self._work[group].tolist()),
+                tuple(self._places.edges[region]),
+                tuple(nets[region]),
+            )
+            for region, group in self.members.items()
+        }
+
+    # -- positions ------------------------------------------------------------------------
+
+    def _make_cells(self, units: UnitGraph) -> None:
+        """Cut all regions into cells of positions, with the least arrive and leave of each."""
+        average = max(self._total // max(self._slots, 1), 1)
+        width = max(average // _CELLS_PER_STAGE, 1)
+        left = _MOST_CUT_UNITS
+        local: dict[int, LeastCrossing] = {}
+        for region, content in self.regions.items():
+            by_work = sum(content.work_ns) > _LARGE_REGION * average
+            left -= len(content.work_ns) * (_CUTS_PER_LARGE_REGION if by_work else 1)
+            if left < 0:
+                break
+            local[region] = least_crossing(content, by_work=by_work)
+        arrive = self._nets.through(self._kept_ns, self._regions, ahead=self._ahead)
+        leave = self._nets.through(self._kept_ns, self._regions, behind=self._behind)
+        low, high, region_of, extra = [], [], [], []
+        for region in range(self._regions):
+            start, end = int(self._start[region]), int(self._end[region])
+            cells = max(1, -(-(end - start) // width))
+            borders = np.linspace(start, end, cells + 1).astype(np.int64)
+            borders[-1] = end
+            low.append(borders[:-1])
+            high.append(borders[1:])
+            region_of.append(np.full(cells, region, dtype=np.int64))
+            found = local.get(region)
+            least = np.zeros(cells, dtype=np.int64)
+            if found is not None:
+                least = found.at(borders[:-1] - start, borders[1:] - start)
+            extra.append(least)
+        self._low, self._high = np.concatenate(low), np.concatenate(high)
+        self._region_of, crossing = np.concatenate(region_of), np.concatenate(extra)
+        arriving, leaving = arrive[self._region_of] + crossing, leave[self._region_of] + crossing
+        regions = np.arange(self._regions)
+        far = np.searchsorted(self._behind, regions, side="right") - 1
+        near = np.minimum(np.maximum(self._ahead - 1, far), self._regions - 1)
+        near_end = self._end[near][self._region_of]
+        if self._relayed:
+            near_end = np.zeros_like(near_end)
+        most_held, least_held = self._weights(units)
+        self._cells = Cells(
+            low=self._low,
+            high=self._high,
+            arriving=arriving,
+            near_end=near_end,
+            # The last set has everything, and nothing leaves it.
+            leaving=np.append(leaving, 0),
+            most_held=most_held,
+            least_held=least_held,
+        )
+
+    def _weights(self, units: UnitGraph) -> tuple[Ints, Ints]:
+        """Bound the weights in a set that ends in each cell, from above and from below.
+
+        A set with work x of a region holds at least the least weights of any units with so much
+        work, whole or in part (a knapsack without integrality), and leaves out at least the least
+        for the rest. Weights of several units are :func:`stage_weights`.
+        """
+        held, work = stage_weights(units), self._work
+        start, end = self._places.sums(held)
+        most_held = end[self._region_of]
+        least_held = np.append(start[self._region_of], end[-1])
+        limits = np.searchsorted(self._region_of, np.arange(self._regions + 1))
+        for region, own in self.members.items():
+            cells = slice(int(limits[region]), int(limits[region + 1]))
+            busy = np.array(own)[work[own] > 0]
+            if not held[busy].any():
+                continue
+            busy = busy[np.argsort(held[busy] / work[busy], kind="stable")]
+            amounts = np.concatenate([[0], np.cumsum(work[busy])]).astype(np.float64)
+            weights = np.concatenate([[0], np.cumsum(held[busy])]).astype(np.float64)
+
+            def least(amount: Ints, amounts: Floats = amounts, weights: Floats = weights) -> Ints:
+                # Rounded down by more than the interpolation can be off.
+                found = np.interp(amount, amounts, weights) * (1 - 1e-9) - 1
+                return np.maximum(found, 0).astype(np.int64)
+
+            least_held[cells] += least(self._low[cells] - self._start[region])
+            most_held[cells] -= least(self._end[region] - self._high[cells])
+        return most_held, least_held
+
+    def _step(self, bottleneck_ns: int) -> Step:
+        steps = Steps(self._cells, bottleneck_ns)
+        return lambda limit, kind, is_first: steps.end(limit, kind, is_first=is_first)
+
+    def _step_back(self, bottleneck_ns: int) -> Step:
+        steps = Steps(self._cells, bottleneck_ns)
+        # The least position from which one stage gets to where the rest can go on.
+        return lambda done, kind, _: self._total - steps.start(self._total - done, kind)
+
+
+def moved_nets(units: UnitGraph) -> tuple[Sequence[Net], Sequence[bool]]:
+    """Return the nets whose crossings take time, and which of them are relayed to the end."""
+    if units.problem.interconnect.charging == "relayed":
+        return [relay.net for relay in units.relays], [relay.is_output for relay in units.relays]
+    return units.nets, [False] * len(units.nets)
+
+
+def least_times_ns(units: UnitGraph) -> list[int]:
+    """Return the least time of each of the :func:`moved_nets` on any link."""
+    problem = units.problem
+    interconnect, arrays = problem.interconnect, problem.arrays
+    if interconnect.charging == "host_staged":
+        # A host pays for nothing, and has to be looked at apart.
+        names = [device.name for device in problem.devices if not device.is_host]
+        if not names:
+            return [0] * len(units.nets)
+        pairs = {both_ways(interconnect, name, STAGING_HOST) for name in names}
+        pairs |= {both_ways(interconnect, STAGING_HOST, name) for name in names}
+    else:
+        pairs = {both_ways(interconnect, *ends) for ends in interconnect.links}
+        pairs |= {(there, back) for back, there in pairs}
+        pairs.add((interconnect.default, interconnect.default))
+    every = np.arange(len(problem.operators), dtype=np.int64)
+    least = np.min([arrays.transfer_ns(every, *pair) for pair in pairs], axis=0).tolist()
+    nets, _ = moved_nets(units)
+    return [sum(least[index] for index in net.operators) for net in nets]

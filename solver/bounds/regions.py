@@ -1,0 +1,131 @@
+"""Units by the region between two articulation units that they lie in, and what crosses regions.
+
+What the first stages of a plan run ends in one region (:mod:`solver.bounds.articulation`). A
+value of an earlier region that a later one reads crosses every set that ends between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.bounds.articulation import articulation_units
+from solver.model.arrays import Ints
+from solver.presolve.units import UnitGraph
+
+
+class Regions:
+    """The regions of a graph of units.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    work : Ints
+        Work of each unit.
+
+    Attributes
+    ----------
+    cuts : Ints
+        The articulation units.
+    count : int
+        Regions; region r lies after r articulation units.
+    coordinate : Ints
+        2 r for the r-th articulation unit (from 1 on), and 2 r + 1 for units of region r.
+    start, end : Ints
+        Work of all that comes before each region, and of that with the region.
+    members : dict of int to list of int
+        The units of each region that has some, ascending.
+    place : Ints
+        Place of each unit in `members`; -1 for articulation units.
+    edges : dict of int to list of (int, int)
+        Arcs within each region, by places.
+    """
+
+    def __init__(self, units: UnitGraph, work: Ints) -> None:
+        count = len(units)
+        self.cuts = cuts = articulation_units(count, units.edges)
+        self.count = len(cuts) + 1
+        coordinate = 2 * np.searchsorted(cuts, np.arange(count)) + 1
+        coordinate[cuts] = 2 * np.arange(1, len(cuts) + 1)
+        self.coordinate: Ints = coordinate
+        self.start, self.end = self.sums(work)
+        self.place = np.full(count, -1, dtype=np.int64)
+        self.members: dict[int, list[int]] = {}
+        for unit in np.flatnonzero(coordinate % 2).tolist():
+            group = self.members.setdefault(int(coordinate[unit] // 2), [])
+            self.place[unit] = len(group)
+            group.append(unit)
+        self.edges: dict[int, list[tuple[int, int]]] = {region: [] for region in self.members}
+        ends = np.array(units.edges, dtype=np.int64).reshape(-1, 2)
+        inside = (coordinate[ends[:, 0]] == coordinate[ends[:, 1]]) & (
+            coordinate[ends[:, 0]] % 2 == 1
+        )
+        for source, target in ends[inside].tolist():
+            arc = (int(self.place[source]), int(self.place[target]))
+            self.edges[int(coordinate[source] // 2)].append(arc)
+
+    def sums(self, values: Ints) -> tuple[Ints, Ints]:
+        """Return the sums of the values of all units before each region, and with it."""
+        totals = np.zeros(2 * self.count, dtype=np.int64)
+        np.add.at(totals, self.coordinate, values)
+        done = np.cumsum(totals)
+        return done[0::2], done[1::2]
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedNets:
+    """Producer and readers of values, as coordinates of `Regions`.
+
+    Attributes
+    ----------
+    producer : Ints
+        By value.
+    pair_net, pair_reader : Ints
+        A value and the coordinate of one of its readers; sorted by both.
+    """
+
+    producer: Ints
+    pair_net: Ints
+    pair_reader: Ints
+
+    @classmethod
+    def of(cls, producer: Sequence[int], readers: Sequence[Sequence[int]]) -> PlacedNets:
+        """Put lists of readers, each ascending, into arrays."""
+        lengths = np.array([len(own) for own in readers], dtype=np.int64)
+        return cls(
+            np.array(producer, dtype=np.int64),
+            np.repeat(np.arange(len(readers), dtype=np.int64), lengths),
+            np.array([place for own in readers for place in own], dtype=np.int64),
+        )
+
+    def through(
+        self, values: Ints, count: int, *, behind: Ints | None = None, ahead: Ints | None = None
+    ) -> Ints:
+        """Sum, for each of `count` regions, what crosses every set that ends in it.
+
+        These are values from articulation unit r or before (from unit number behind[r] on) that a
+        unit from articulation unit r + 1 on (up to number ahead[r]) reads. The regions r that one
+        reader accounts for are an interval, and those of a net's readers move right together, so
+        what is new in each is counted once.
+        """
+        reader, producer = self.pair_reader, self.producer[self.pair_net]
+        low = (producer + 1) // 2
+        high = reader // 2 - 1
+        if ahead is not None:
+            low = np.maximum(low, np.searchsorted(ahead, (reader + 1) // 2))
+        if behind is not None:
+            far = np.searchsorted(behind, producer // 2, side="right")
+            high = np.minimum(high, far - 1)
+        same = np.zeros(len(reader), dtype=np.bool_)
+        same[1:] = self.pair_net[1:] == self.pair_net[:-1]
+        previous = np.zeros(len(reader), dtype=np.int64)
+        previous[1:] = high[:-1] + 1
+        low = np.where(same, np.maximum(low, previous), low)
+        some = low <= high
+        change = np.zeros(count + 1, dtype=np.int64)
+        np.add.at(change, low[some], values[self.pair_net[some]])
+        np.add.at(change, high[some] + 1, -values[self.pair_net[some]])
+        found: Ints = np.cumsum(change[:-1])
+        return found

@@ -1,0 +1,1 @@
+"""A state-space relaxation: ideals of the graph without the units that hang on it."""

@@ -1,0 +1,456 @@
+"""A lower bound of the bottleneck, and stage windows, from the ideals of a skeleton."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from solver.bounds.averages import fastest_ns
+from solver.bounds.positions import least_times_ns
+from solver.bounds.state_space.labels import MOST_LABELS, TooManyLabels, Ways
+from solver.bounds.state_space.program import Kind, Level, Program, Rest
+from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.bounds.state_space.stages import (
+    MOST_CELLS,
+    MOST_STAGES,
+    StageCosts,
+    Stages,
+    blocks,
+    joined,
+)
+from solver.bounds.windows import BorderIdeals, StageWindows
+from solver.dp.device_sets import DeviceSets
+from solver.dp.pair_sums import Indices
+from solver.model.arrays import Ints
+from solver.model.devices import Device
+from solver.presolve.units import UnitGraph
+
+_MOST_SETS = 100
+"""Sets of devices to tell apart; beyond that, alike devices count as equal."""
+_NEAR, _LEAST_NEAR, _MOST_NEAR = 10_000, 100, 2_000
+"""The bound is found to this part of it: the first divided by the number of sets, between both."""
+_SIZES = ((16, 0), (8, 0), (8, 2), (8, MOST_WIDE_NETS), (8, 3))
+"""How tight the kept units are in the skeletons to try, and how many loose producers of wide values
+are kept; each gives windows to the next."""
+_MOST_EXPECTED = 50_000_000
+"""Most stages that a larger skeleton is expected to have, counted once for each slot."""
+_MOST_STEPS = 300_000_000
+"""The same, counted once for each device that each set of others may have beside it: a program
+takes a second or two for so many, and nothing ends it before."""
+_LEAST_SHARE = 0.5
+"""A skeleton with less of all work says hardly more than the average load."""
+_MOST_BORDER_IDEALS = 1_500
+"""Ideals at all borders that are worth a literal each."""
+_MOST_LABELS_FOR_ORDERS = 3 * MOST_LABELS
+"""Orders of devices are worth more time than borders are: models of single ones are far smaller."""
+_MOST_ORDERS = 300
+"""So many orders may have a model each."""
+_MOST_KNOWN = 8
+"""Limits and device orders whose borders are remembered; asked for in turn, each takes seconds."""
+_WAY_STEP = 200
+"""Ways are looked for at limits that grow by this part."""
+
+
+class TooMuchWork(Exception):  # noqa: N818
+    """Stages are too many, or the time is over."""
+
+
+class SkeletonBound:
+    """What the ideals of a skeleton say of all plans with a bottleneck below a ceiling.
+
+    Parameters
+    ----------
+    units : UnitGraph
+        With peer-to-peer transfers, one chunk per device and no backward operators (`applies`).
+    skeleton : Skeleton
+    slots : int
+        The most devices that a plan may use.
+    ceiling_ns : int
+        Only plans with at most this bottleneck are of interest.
+    windows : StageWindows
+        Of such plans.
+    end_s : float
+        By when to be done, on the clock of ``time.perf_counter``.
+
+    Raises
+    ------
+    TooMuchWork
+        Stages are too many, or the time is over.
+
+    Notes
+    -----
+    Proof. What the first stages of a plan run of the skeleton is an ideal of it, so a plan is a
+    chain of ideals with a device for each step, and a step costs at least what
+    :class:`solver.bounds.state_space.stages.StageCosts` says. The program goes from the last stage
+    to the first. For every set of devices s and ideal I it knows whether the devices s can run all
+    outside I within the limit, and, for each wide value n, two lower bounds of the time in which
+    the stage that makes n sends it on because of them. The load of that stage is at least that of
+    the step and those times; what reads n comes after what makes it, so they are all that counts.
+
+    *sends*: a transfer for each device that reads n. One does if a kept unit on it reads n, or if
+    its load admits no other way than to run a chain of n's feeders; it *must*.
+
+    *owed*: consider a stage k that runs none of a group's chains wholly though it has readers of
+    them. The heads of these chains run on earlier stages, which read the inputs or make them, and
+    which spend what `away_ns` says on sends to k. Of that each input is charged a share in
+    proportion to its time. Its maker pays the share, but for what devices between it and k send.
+    Such a device reads n, so it is one more that n is sent to, and it sends no more than its load
+    leaves time for: some multiple of the greatest common divisor of the times of results, or
+    nothing (*relief*). So from the last stage to the first, a stage that reads n adds a
+    transfer and takes its relief off what is due; one that does not adds its share for k. A stage
+    that may do either takes the less of both.
+
+    *backlog*: bytes of weights that only units outside the skeleton read. What the
+    stages from I on could hold of them (`released`) and have no room for must be held before I,
+    and must be among what stages before I can hold (`waiting`); before the first stage nothing may
+    be left (:class:`solver.bounds.state_space.loose.Loose`).
+
+    Amounts are bounded one by one over all ways to run the rest, which can only be too low.
+    :class:`solver.bounds.state_space.labels.Ways` then looks at all amounts of one way together. An
+    ideal is of interest only where the windows of all kept units let it be, and if the devices
+    before have enough time and memory for it. Pins and activations of units outside the skeleton
+    count for nothing.
+
+    So if the program does not reach the empty ideal, no plan has all loads within the limit. It is
+    a state space relaxation (N. Christofides, A. Mingozzi, P. Toth, "State-space relaxation
+    procedures for the computation of bounds to routing problems", Networks 11, 1981) of the program
+    over ideals (:mod:`solver.dp.ideal_program`).
+    """
+
+    def __init__(
+        self,
+        units: UnitGraph,
+        skeleton: Skeleton,
+        slots: int,
+        ceiling_ns: int,
+        windows: StageWindows,
+        end_s: float = math.inf,
+    ) -> None:
+        self._units, self.slots, self.ceiling_ns, self._end_s = units, slots, ceiling_ns, end_s
+        self._last: Program | None = None
+        self._known: dict[tuple[int, tuple[int, ...] | None], list[Indices]] = {}
+        self._classes = sorted({device.device_class for device in units.problem.devices})
+        self._set_kinds(units.problem.devices)
+        self.skeleton = skeleton
+        self.costs = StageCosts(units, skeleton, self._classes, [room for _, room in self._kinds])
+        self._stages = self._expand(windows)
+
+    @classmethod
+    def of(
+        cls,
+        units: UnitGraph,
+        slots: int,
+        ceiling_ns: int,
+        windows: StageWindows,
+        end_s: float = math.inf,
+    ) -> SkeletonBound | None:
+        """Return the bound of the largest skeleton that is not too much work, if there is one.
+
+        Parameters
+        ----------
+        units, slots, ceiling_ns, windows
+            As above.
+        end_s : float
+            By when to be done, on the clock of ``time.perf_counter``.
+        """
+        net_times_ns = least_times_ns(units)
+        found: SkeletonBound | None = None
+        stages = expanding_s = narrowing_s = 0.0
+        for tight, more in _SIZES:
+            started_s = time.perf_counter()
+            skeleton = Skeleton.of(units, net_times_ns, slots, more, tight)
+            if skeleton is None or _work_share(units, skeleton) < _LEAST_SHARE:
+                break
+            if found is not None:
+                growth = len(skeleton.ideals) / len(found.skeleton.ideals)
+                expected = stages * growth**2
+                if growth <= 1 or expected * slots > _MOST_EXPECTED:
+                    continue
+                if expected * sum(map(len, found._sets.larger)) > _MOST_STEPS:
+                    continue
+                # Narrower windows leave fewer stages of each ideal.
+                if started_s + expanding_s * growth + narrowing_s > end_s:
+                    # What is known by then is worth more.
+                    break
+            try:
+                bound = cls(units, skeleton, slots, ceiling_ns, windows, end_s)
+            except TooMuchWork:
+                break
+            expanded_s = time.perf_counter()
+            own = bound.windows(ceiling_ns)
+            windows = StageWindows(
+                tuple(map(max, windows.first, own.first)), tuple(map(min, windows.last, own.last))
+            )
+            found, stages = bound, len(bound._stages.start)
+            expanding_s = expanded_s - started_s
+            narrowing_s = time.perf_counter() - expanded_s
+            if windows.empty:
+                break
+        return found
+
+    @staticmethod
+    def applies(units: UnitGraph) -> bool:
+        """Whether the bound is one of the problem."""
+        problem = units.problem
+        return (
+            problem.chunks_per_device == 1
+            and problem.interconnect.charging == "peer_to_peer"
+            and not problem.interconnect.overlap
+            and not any(op.is_backward for op in problem.operators)
+        )
+
+    def _set_kinds(self, devices: Sequence[Device]) -> None:
+        """Tell devices apart by class and memory, by as much memory as leaves few sets of them.
+
+        Of the same class, the two kinds whose memory differs least are counted as the larger.
+        """
+        counts = Counter(self._exact_kind(device) for device in devices)
+        counted_as = {kind: kind for kind in counts}
+        while math.prod(count + 1 for count in counts.values()) > _MOST_SETS:
+            pairs = [
+                (larger[1] / max(smaller[1], 1.0), smaller, larger)
+                for larger, smaller in itertools.permutations(counts, 2)
+                if larger[0] == smaller[0] and larger[1] > smaller[1]
+            ]
+            if not pairs:
+                raise TooMuchWork
+            _, smaller, larger = min(pairs)
+            counts[larger] += counts.pop(smaller)
+            for kind, known in counted_as.items():
+                if known == smaller:
+                    counted_as[kind] = larger
+        self._kinds = sorted(counts, key=lambda kind: (kind[0], -kind[1]))
+        self._number_of = {kind: self._kinds.index(known) for kind, known in counted_as.items()}
+        self._sets = DeviceSets.of([counts[kind] for kind in self._kinds], self.slots)
+
+    def _exact_kind(self, device: Device) -> Kind:
+        memory = math.inf if device.memory_bytes is None else float(device.memory_bytes)
+        return self._classes.index(device.device_class), memory
+
+    def kind_of(self, device: Device) -> int:
+        """Return the number of the kind that a device is counted as."""
+        return self._number_of[self._exact_kind(device)]
+
+    # -- stages ---------------------------------------------------------------------------
+
+    def _expand(self, windows: StageWindows) -> Stages:
+        """Return all stages below the ceiling from which the end can be reached.
+
+        Any device is as good here as the best of all kinds.
+        """
+        costs = self.costs
+        low, high = self._borders(windows)
+        self._at_border = [(low <= border) & (border <= high) for border in range(self.slots + 1)]
+        rest = Rest.nothing(len(costs.made), self._at_border[-1])
+        rest.end(costs.loose)
+        expanded = np.zeros(costs.count, dtype=np.bool_)
+        parts: list[Stages] = []
+        cells = kept = 0
+        for border in reversed(range(self.slots)):
+            starts = np.flatnonzero((low <= high) & (low <= border))
+            for block in blocks(np.flatnonzero(rest.reached & ~expanded)):
+                cells += len(block) * len(starts)
+                if cells > MOST_CELLS or kept > MOST_STAGES or self._is_late:
+                    raise TooMuchWork
+                part = costs.into(block, starts, self.ceiling_ns)
+                kept += len(part.start)
+                parts.append(part)
+            expanded |= rest.reached
+            level = Level(self.costs, joined(parts), self.ceiling_ns)
+            steps, _ = level.steps(rest)
+            more = Rest.nothing(len(costs.made), self._at_border[border])
+            more.join(rest, float(costs.loose.total))
+            level.extend(steps.take(steps.load_ns <= self.ceiling_ns), rest, more)
+            rest = more
+        return joined(parts)
+
+    def _borders(self, windows: StageWindows) -> tuple[Ints, Ints]:
+        """Return the first and the last border that each ideal can be at, by windows of units."""
+        member = self.costs.member
+        low = np.zeros(self.costs.count, dtype=np.int64)
+        high = np.full(self.costs.count, self.slots, dtype=np.int64)
+        first = np.array(windows.first)[list(self.skeleton.units)]
+        last = np.array(windows.last)[list(self.skeleton.units)]
+        for position in range(self.slots):
+            rows = first == position
+            if rows.any():
+                low[member[rows].any(axis=0)] = position + 1
+        for position in reversed(range(self.slots)):
+            rows = last == position
+            if rows.any():
+                high[~member[rows].all(axis=0)] = position
+        return low, high
+
+    @property
+    def _is_late(self) -> bool:
+        return time.perf_counter() > self._end_s
+
+    # -- the program ----------------------------------------------------------------------
+
+    def least_bottleneck_ns(self, at_least: int, end_s: float = math.inf) -> int:
+        """Return a lower bound of the bottleneck, at most one more than the ceiling.
+
+        Parameters
+        ----------
+        at_least : int
+            A bound that is known.
+        end_s : float
+            When to look for no better one, on the clock of ``time.perf_counter``.
+        """
+        refuted, possible = at_least - 1, self.ceiling_ns + 1
+        trial = self.ceiling_ns
+        # A program takes as long as there are sets of devices.
+        near = min(max(_NEAR // len(self._sets.counts), _LEAST_NEAR), _MOST_NEAR)
+        while possible - refuted > 1 + refuted // near and time.perf_counter() < end_s:
+            if self._program(trial).reaches_all:
+                possible = trial
+            else:
+                refuted = trial
+            trial = (refuted + possible) // 2
+        return self._refuted_by_ways(refuted, near, end_s) + 1
+
+    def _refuted_by_ways(self, refuted: int, near: int, end_s: float) -> int:
+        """Return the largest limit that is known to be too low, from one that is."""
+        possible = self.ceiling_ns + 1
+        # Low limits have few ways.
+        step = refuted // _WAY_STEP + 1
+        try:
+            while possible - refuted > 1 + refuted // near and time.perf_counter() < end_s:
+                trial = min(refuted + step, (refuted + possible) // 2)
+                if self._ways(trial).exist:
+                    possible = trial
+                else:
+                    refuted = trial
+        except TooManyLabels:
+            pass
+        return refuted
+
+    def _ways(self, limit_ns: int, order: Sequence[int] | None = None) -> Ways:
+        program = self._program(limit_ns)
+        return Ways(self.costs, program, program.alive(order))
+
+    def windows(self, limit_ns: int, order: Sequence[Device] | None = None) -> StageWindows:
+        """Return the positions that each unit can have in plans of at most `limit_ns`.
+
+        Parameters
+        ----------
+        limit_ns : int
+            At most the ceiling.
+        order : sequence of Device, optional
+            The device of each slot; without it, those of all orders.
+
+        Notes
+        -----
+        What k slots run is the start of a rest that the others can do, and is reached by a way
+        through the program that does the same. A unit of the skeleton that all such ideals have
+        is on one of the first k slots, one that none has is behind them. Other units come after
+        what is before them and before what is after them.
+        """
+        borders = self._borders_within(limit_ns, order)
+        member = self.costs.member
+        count = len(self._units)
+        first, last = [0] * count, [self.slots - 1] * count
+        for border, alive in enumerate(borders):
+            if not len(alive):
+                return StageWindows((1,) * count, (0,) * count)
+            sizes: Ints = member[:, alive].sum(axis=1, dtype=np.int64)
+            some, every = sizes > 0, sizes == len(alive)
+            for place, unit in enumerate(self.skeleton.units):
+                if not some[place]:
+                    first[unit] = max(first[unit], border)
+                if every[place]:
+                    last[unit] = min(last[unit], border - 1)
+        for source, target in sorted(self._units.edges):
+            first[target] = max(first[target], first[source])
+        for source, target in sorted(self._units.edges, key=lambda edge: -edge[1]):
+            last[source] = min(last[source], last[target])
+        return StageWindows(tuple(first), tuple(last))
+
+    def border_ideals(
+        self, limit_ns: int, order: Sequence[Device] | None = None
+    ) -> BorderIdeals | None:
+        """Return what can be before each border in plans of at most `limit_ns`, if that is little.
+
+        Parameters
+        ----------
+        limit_ns : int
+            At most the ceiling.
+        order : sequence of Device, optional
+            The device of each slot; without it, those of all orders.
+        """
+        borders = self._borders_within(limit_ns, order)
+        if sum(map(len, borders)) > _MOST_BORDER_IDEALS:
+            return None
+        stages = self._program(limit_ns).level.stages
+        follows: list[Indices] = []
+        for before, behind in itertools.pairwise(borders):
+            pairs = np.isin(stages.start, before) & np.isin(stages.end, behind)
+            same = np.intersect1d(before, behind)
+            starts = np.concatenate([stages.start[pairs], same])
+            ends = np.concatenate([stages.end[pairs], same])
+            columns = [np.searchsorted(before, starts), np.searchsorted(behind, ends)]
+            follows.append(np.column_stack(columns))
+        inside = tuple(np.ascontiguousarray(self.costs.member[:, alive]) for alive in borders)
+        return BorderIdeals(self.skeleton.units, inside, tuple(follows))
+
+    def orders(self, limit_ns: int, kinds: Sequence[Device]) -> list[tuple[int, ...]] | None:
+        """Return the orders of devices that plans of at most `limit_ns` can have, if these are few.
+
+        Parameters
+        ----------
+        limit_ns : int
+            At most the ceiling.
+        kinds : sequence of Device
+            One device of each kind that is to be told apart.
+
+        Returns
+        -------
+        list of tuple of int, or None
+            For each order the place in `kinds` of the device of each slot. None if orders are too
+            many, or some of the kinds are the same here.
+        """
+        places = {self.kind_of(device): place for place, device in enumerate(kinds)}
+        if len(places) < len(kinds):
+            return None
+        program = self._program(limit_ns)
+        try:
+            ways = Ways(self.costs, program, program.alive(), _MOST_LABELS_FOR_ORDERS)
+        except TooManyLabels:
+            return None
+        found = ways.orders(_MOST_ORDERS)
+        return found and [tuple(places[kind] for kind in order) for order in found]
+
+    def _borders_within(self, limit_ns: int, order: Sequence[Device] | None) -> list[Indices]:
+        """Return the ideals that some plan of at most `limit_ns` has at each border."""
+        kinds = None if order is None else tuple(self.kind_of(device) for device in order)
+        if (limit_ns, kinds) not in self._known:
+            try:
+                reached = self._ways(limit_ns, kinds).alive()
+            except TooManyLabels:
+                reached = self._program(limit_ns).alive(kinds)
+            borders = [np.zeros(self.costs.count, dtype=np.bool_) for _ in range(self.slots + 1)]
+            for counts, alive in zip(self._sets.counts, reached, strict=True):
+                borders[self.slots - sum(counts)] |= alive
+            while len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[limit_ns, kinds] = [np.flatnonzero(alive) for alive in borders]
+        return self._known[limit_ns, kinds]
+
+    def _program(self, limit_ns: int) -> Program:
+        if self._last is None or self._last.level.limit_ns != limit_ns:
+            stages = self._stages.at_most(limit_ns)
+            self._last = Program(
+                self.costs, stages, limit_ns, self._kinds, self._sets, self._at_border
+            )
+        return self._last
+
+
+def _work_share(units: UnitGraph, skeleton: Skeleton) -> float:
+    """Return the part of all work that the kept units do, on the fastest class of each."""
+    work = fastest_ns(units)
+    return float(work[list(skeleton.units)].sum() / max(work.sum(), 1))

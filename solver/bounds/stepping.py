@@ -1,0 +1,175 @@
+"""What bounds on positions share: devices as they see them, and the search for a bottleneck.
+
+The *position* of what the first stages of a plan run is the work in it, every operator measured on
+its fastest class. A bound that knows how far one stage gets from a position at most knows how far
+1, 2, ... stages get (:mod:`solver.bounds.position_steps`), and which bottleneck is too small for
+them to pass all work: destructive bounding (R. Klein and A. Scholl, "Computing lower bounds by
+destructive improvement", EJOR 112, 1999).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from solver.bounds.position_steps import StageKind, few_kinds, rooms
+from solver.model.arrays import Ints
+from solver.model.devices import Device
+from solver.presolve.units import UnitGraph
+
+Step = Callable[[int, StageKind, bool], int]
+
+_FIRST_STEP = 256
+"""The search starts with this part of the bound that is known."""
+_NEAR = 10_000
+"""Where all sets of devices are told apart, a bound is found to this part of it."""
+
+
+class DestructiveBound(ABC):
+    """Lower bounds of the bottleneck of all plans of a problem, for any number of devices.
+
+    Parameters
+    ----------
+    units : UnitGraph
+        With one chunk per device, no backward operators and no overlap (`applies`).
+    slots : int
+        The most devices that a plan may use.
+    net_times_ns : sequence of int
+        The least time of each net on any link.
+    """
+
+    most_sets: ClassVar[int] = 2000
+    """Sets of devices to tell apart; with more, kinds that are alike count as their best."""
+
+    def __init__(self, units: UnitGraph, slots: int, net_times_ns: Sequence[int]) -> None:
+        self._slots = slots
+        devices = units.problem.devices
+        classes = sorted({device.device_class for device in devices})
+        times = np.array([units.latency_ns(name) for name in classes], dtype=np.int64)
+        self._work: Ints = times.min(axis=0)
+        busy = self._work > 0
+        self._slowness = {
+            name: float((row[busy] / self._work[busy]).min()) if busy.any() else 1.0
+            for name, row in zip(classes, times, strict=True)
+        }
+        slowest = max(
+            float((row[busy] / self._work[busy]).max()) if busy.any() else 1.0 for row in times
+        )
+        self._staged = units.problem.interconnect.charging == "host_staged"
+        self._kinds = Counter(self._kind_of(device) for device in devices)
+        self._few_kinds = few_kinds(self._kinds, self.most_sets)
+        self._total = int(self._work.sum())
+        # One device takes no longer for everything.
+        self._largest_ns = int(self._total * slowest) + 2 * sum(net_times_ns) + 2
+
+    @property
+    def set_count(self) -> int:
+        """Sets of devices, where kinds that are alike do not count as one."""
+        return math.prod(count + 1 for count in self._kinds.values())
+
+    @staticmethod
+    def applies(units: UnitGraph) -> bool:
+        """Whether transfers order and add up as the bound assumes."""
+        problem = units.problem
+        return (
+            problem.chunks_per_device == 1
+            and not problem.interconnect.overlap
+            and not any(op.is_backward for op in problem.operators)
+        )
+
+    def least_bottleneck_ns(
+        self,
+        at_least: int = 0,
+        order: Sequence[Device] | None = None,
+        at_most: int | None = None,
+    ) -> int:
+        """Return a lower bound of the bottleneck of every plan with at most `slots` devices.
+
+        Memory may rule out all plans; then every number bounds them, and some large one comes.
+
+        Parameters
+        ----------
+        at_least : int
+            A bound that is known.
+        order : sequence of Device, optional
+            Only plans whose devices are some of these, in this order.
+        at_most : int, optional
+            No need to look for a bound beyond this one.
+        """
+        low = at_least
+        if not self._fails(low, order):
+            return low
+        # From there on only memory is in the way.
+        top = max(low, self._largest_ns if at_most is None else min(self._largest_ns, at_most))
+        step = low // _FIRST_STEP + 1
+        high = min(low + step, top)
+        while self._fails(high, order):
+            if high == top:
+                return top
+            low, step = high, 2 * step
+            high = min(low + step, top)
+        # Each trial looks at all sets of devices, where no order is given.
+        near = 1 if order is not None or len(self._kinds) == 1 else 1 + low // _NEAR
+        while high - low > near:
+            middle = (low + high) // 2
+            if self._fails(middle, order):
+                low = middle
+            else:
+                high = middle
+        return low + 1
+
+    @abstractmethod
+    def _fails(self, bottleneck_ns: int, order: Sequence[Device] | None) -> bool:
+        """Whether no plan has all loads at most `bottleneck_ns`."""
+
+    def _kinds_of(self, order: Sequence[Device] | None) -> list[StageKind] | None:
+        return None if order is None else [self._kind_of(device) for device in order]
+
+    def _kind_of(self, device: Device) -> StageKind:
+        pays = not (self._staged and device.is_host)
+        return StageKind(device.memory_bytes, self._slowness[device.device_class], pays)
+
+
+class SteppingBound(DestructiveBound):
+    """A bound by how far one stage gets from a position at most; see :class:`DestructiveBound`."""
+
+    @abstractmethod
+    def _step(self, bottleneck_ns: int) -> Step:
+        """Return what tells how far a stage gets: from a start, a kind, whether it is the first."""
+
+    @abstractmethod
+    def _step_back(self, bottleneck_ns: int) -> Step:
+        """Return the same from the other end, by the work in a stage and all later ones."""
+
+    def rooms_ns(
+        self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
+    ) -> list[int]:
+        """Return the most work that the first 1, 2, ... stages can have together.
+
+        Parameters
+        ----------
+        bottleneck_ns : int
+            Only plans whose bottleneck is at most this.
+        slots : int
+        order : sequence of Device, optional
+            The device of each slot; without it, any device may be anywhere.
+        """
+        step, kinds = self._step(bottleneck_ns), self._kinds_of(order)
+        return rooms(slots, self._total, step, self._few_kinds, kinds)
+
+    def rooms_from_end_ns(
+        self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
+    ) -> list[int]:
+        """Return the most work that the last 1, 2, ... stages can have together."""
+        step = self._step_back(bottleneck_ns)
+        kinds = self._kinds_of(None if order is None else order[::-1])
+        return rooms(slots, self._total, step, self._few_kinds, kinds)
+
+    def _fails(self, bottleneck_ns: int, order: Sequence[Device] | None) -> bool:
+        slots = self._slots if order is None else len(order)
+        return self.rooms_ns(bottleneck_ns, slots, order)[-1] < self._total

@@ -1,0 +1,373 @@
+"""Which stages an operator can be on, from work and memory that must come before and after.
+
+These are the station windows of assembly-line balancing (Scholl and Becker, "State-of-the-art
+exact and heuristic solution procedures for simple assembly line balancing", EJOR 168, 2006,
+section 3.2: earliest and latest stations).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from solver.bounds.borders.bound import BorderBound
+from solver.bounds.direct import direct
+from solver.bounds.held_weights import first_weights
+from solver.bounds.path_markers import PathBound
+from solver.bounds.positions import PositionBound
+from solver.bounds.spine import restricted, spine_units
+from solver.bounds.stepping import SteppingBound
+from solver.dp.pair_sums import Bools, Indices
+from solver.model.devices import Device
+from solver.presolve.units import UnitGraph
+
+Ints = npt.NDArray[np.int64]
+
+_BLOCK_BYTES = 8 * 1024 * 1024
+"""Size of one block of the transitive closure, which is never held whole."""
+_LARGE_REGION = 0.125
+"""From this part of the average load on, markers on a path are tried within regions."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageWindows:
+    """First and last position of every unit, both inclusive.
+
+    `first[u] > last[u]` for some u proves that no plan exists within the limits.
+    """
+
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether some unit has no position left."""
+        return any(a > b for a, b in zip(self.first, self.last, strict=True))
+
+    @property
+    def places(self) -> int:
+        """How many positions all units together may have."""
+        return sum(self.last) - sum(self.first) + len(self.first)
+
+
+def closure_sums(
+    count: int, edges: Sequence[tuple[int, int]], values: npt.NDArray[np.int64]
+) -> Ints:
+    """Sum `values` over every unit and all its ancestors, each counted once.
+
+    Parameters
+    ----------
+    count : int
+        Number of units, numbered in a topological order of `edges`.
+    edges : sequence of (int, int)
+    values : array of int, shape (count, k)
+
+    Returns
+    -------
+    array of int64, shape (count, k)
+
+    Notes
+    -----
+    Takes count * len(edges) / 8 word operations, in blocks of columns of the closure, so
+    that memory stays linear.
+    """
+    predecessors: list[list[int]] = [[] for _ in range(count)]
+    for source, target in edges:
+        predecessors[target].append(source)
+    sums = np.zeros((count, values.shape[1]), dtype=np.int64)
+    # Floats are exact up to 2**53; split larger values so that the product can use BLAS.
+    low = (values & ((1 << 26) - 1)).astype(np.float64)
+    high = (values >> 26).astype(np.float64)
+    width = max(64, min(count, _BLOCK_BYTES // max(count, 1)))
+    for start in range(0, count, width):
+        stop = min(start + width, count)
+        reach = np.zeros((count - start, stop - start), dtype=np.bool_)
+        for unit in range(start, count):
+            row = reach[unit - start]
+            for source in predecessors[unit]:
+                if source >= start:
+                    np.logical_or(row, reach[source - start], out=row)
+            if unit < stop:
+                row[unit - start] = True
+        block = reach.astype(np.float64)
+        sums[start:] += (block @ low[start:stop]).astype(np.int64)
+        sums[start:] += (block @ high[start:stop]).astype(np.int64) << 26
+    return sums
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BorderIdeals:
+    """What the first positions of a plan within some limit can have run of some units.
+
+    Attributes
+    ----------
+    units : tuple of int
+    inside : tuple of Bools, shape (units, n)
+        By border, from the one before the first position to the one behind the last: the sets
+        that can be before it, as columns.
+    follows : tuple of Indices, shape (m, 2)
+        By position: pairs of columns, of the border before it and of the one behind it, that
+        some plan has together.
+    """
+
+    units: tuple[int, ...]
+    inside: tuple[Bools, ...]
+    follows: tuple[Indices, ...]
+
+    @property
+    def count(self) -> int:
+        """How many sets there are at all borders."""
+        return sum(columns.shape[1] for columns in self.inside)
+
+
+class WindowSource(Protocol):
+    """Somebody else who knows windows, of plans below a ceiling that use at most so many slots."""
+
+    ceiling_ns: int
+    slots: int
+
+    def windows(self, limit_ns: int, order: Sequence[Device] | None = None) -> StageWindows:
+        """Return the windows of plans with at most this bottleneck, of one order or all."""
+        ...
+
+    def border_ideals(
+        self, limit_ns: int, order: Sequence[Device] | None = None
+    ) -> BorderIdeals | None:
+        """Return what can be before each border in the same plans, if that is little."""
+        ...
+
+    def orders(self, limit_ns: int, kinds: Sequence[Device]) -> list[tuple[int, ...]] | None:
+        """Return the orders of kinds of devices that the same plans can have, if they are few."""
+        ...
+
+
+class StageBounds:
+    """Windows of all units for any device order and any limit on the bottleneck.
+
+    Parameters
+    ----------
+    units : UnitGraph
+
+    Notes
+    -----
+    Proof of the windows: a unit and all its ancestors are on positions up to the unit's own,
+    because stages do not decrease along an edge. Their weights fill those devices' memory, and
+    their work those devices' time, which is at most the bottleneck each (transfers only add to
+    a load, and with overlap compute alone bounds it). Work is measured by every operator's
+    fastest class, and a device of class c gets through at most bottleneck / r of it, where r is
+    the least ratio of an operator's time on c to its fastest time. A weight that several units
+    read is counted at the first of them only, which can only lower the sums. Descendants bound
+    from the other end in the same way.
+
+    Where the position bound applies (:mod:`solver.bounds.positions`), what the first stages
+    can have done together takes their transfers into account, on the whole graph and on its spine.
+    Markers on a path know nothing of relays, which count as direct transfers for them
+    (:mod:`solver.bounds.direct`).
+    """
+
+    def __init__(self, units: UnitGraph) -> None:
+        self._units = units
+        self._devices = units.problem.devices
+        self._count = count = len(units)
+        names = sorted({device.device_class for device in self._devices})
+        times = np.array([units.latency_ns(name) for name in names], dtype=np.int64)
+        work = times.min(axis=0)
+        busy = work > 0
+        self._slowness = {
+            name: float((row[busy] / work[busy]).min()) if busy.any() else 1.0
+            for name, row in zip(names, times, strict=True)
+        }
+        before = first_weights(units)
+        after = np.zeros(count, dtype=np.int64)
+        for entry in units.weights:
+            after[entry.units[-1]] += entry.size_bytes
+        reverse = [(count - 1 - target, count - 1 - source) for source, target in units.edges]
+        kept = spine_units(units)
+        on_spine = np.zeros(count, dtype=np.int64)
+        on_spine[kept] = work[kept]
+        up = np.stack([work, before, on_spine], axis=1)
+        down = np.stack([work, after, on_spine], axis=1)[::-1]
+        self._up = closure_sums(count, units.edges, up)
+        self._down = closure_sums(count, reverse, down)[::-1]
+        self._total_work = int(work.sum())
+        self._total_bytes = int(before.sum())
+        self._largest_work = int(work.max())
+        # Each with the column of the sums that its positions are measured by.
+        self._source: WindowSource | None = None
+        self._positions: list[tuple[SteppingBound, int]] = []
+        if PositionBound.applies(units):
+            slots = len(self._devices)
+            whole = PositionBound(units, slots)
+            self._positions.append((whole, 0))
+            if len(kept) < count:
+                self._positions.append((PositionBound(restricted(units, kept), slots), 2))
+            if (
+                whole.largest_region_ns * slots > _LARGE_REGION * self._total_work
+                # Steps along a path take long, and of speeds that count as the best say little.
+                and (len(names) == 1 or whole.set_count <= PathBound.most_sets)
+            ):
+                self._positions.append((PathBound(direct(units), slots), 0))
+
+    @cached_property
+    def borders(self) -> BorderBound | None:
+        """What borders that exist say of the bottleneck; None if there are too many."""
+        if not BorderBound.applies(self._units):
+            return None
+        bound = BorderBound(self._units, len(self._devices))
+        return bound if bound.is_known else None
+
+    def least_bottleneck_ns(
+        self, slots: int, order: Sequence[Device] | None = None, at_most: int | None = None
+    ) -> int:
+        """Return a lower bound of the bottleneck.
+
+        The average load, the longest operator, and what positions and borders make of them.
+
+        Parameters
+        ----------
+        slots : int
+        order : sequence of Device, optional
+            Only plans whose devices are some of these, in this order.
+        at_most : int, optional
+            No need to look for a bound beyond this one.
+        """
+        devices = self._devices if order is None else order
+        ratios = sorted(self._slowness[device.device_class] for device in devices)
+        rate = sum(1.0 / ratio for ratio in ratios[:slots])
+        # The last division is in floats: give it away rather than claim too much.
+        least = max(self._largest_work, int(self._total_work / rate * (1 - 1e-12)))
+        for positions, _ in self._positions:
+            least = max(least, positions.least_bottleneck_ns(least, order, at_most))
+        if self.borders is not None:
+            least = max(least, self.borders.least_bottleneck_ns(least, order, at_most))
+        return least
+
+    def narrow_by(self, source: WindowSource) -> None:
+        """Let windows be within those of `source` where it knows some."""
+        self._source = source
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether somebody else knows windows."""
+        return self._source is not None
+
+    def border_ideals(
+        self, slots: int, bottleneck_ns: int | None, order: Sequence[Device] | None, chunks: int = 1
+    ) -> BorderIdeals | None:
+        """Return what can be before each border, as somebody else knows it.
+
+        Parameters
+        ----------
+        slots, bottleneck_ns, order, chunks
+            As for :meth:`windows`.
+        """
+        if bottleneck_ns is None or not self._source_knows(slots, bottleneck_ns, chunks):
+            return None
+        assert self._source is not None
+        return self._source.border_ideals(bottleneck_ns, order)
+
+    def orders(
+        self, slots: int, bottleneck_ns: int, kinds: Sequence[Device]
+    ) -> list[tuple[int, ...]] | None:
+        """Return the orders of devices that plans can have, as somebody else knows them.
+
+        Parameters
+        ----------
+        slots, bottleneck_ns
+            As for :meth:`windows`.
+        kinds : sequence of Device
+            One device of each kind that is to be told apart.
+
+        Returns
+        -------
+        list of tuple of int, or None
+            For each order the places in `kinds` of the devices in all slots.
+        """
+        if not self._source_knows(slots, bottleneck_ns, 1):
+            return None
+        assert self._source is not None
+        return self._source.orders(bottleneck_ns, kinds)
+
+    def _source_knows(self, slots: int, bottleneck_ns: int, chunks: int) -> bool:
+        source = self._source
+        if source is None or (chunks, slots) != (1, source.slots):
+            return False
+        return bottleneck_ns <= source.ceiling_ns
+
+    def least_devices(self) -> int:
+        """Return a lower bound of the number of devices: the largest ones that hold all weights.
+
+        More devices than there are when even all of them do not.
+        """
+        room = np.cumsum(sorted(map(_capacity, self._devices), reverse=True))
+        return int(np.searchsorted(room, self._total_bytes)) + 1
+
+    def windows(
+        self,
+        slots: int,
+        bottleneck_ns: int | None = None,
+        order: Sequence[Device] | None = None,
+        chunks: int = 1,
+    ) -> StageWindows:
+        """Return the positions that each unit can have in any plan within the limits.
+
+        Parameters
+        ----------
+        slots : int
+            Number of devices in a round.
+        bottleneck_ns : int, optional
+            Only plans whose bottleneck is at most this are of interest.
+        order : sequence of Device, optional
+            The device of each slot; without it, the best devices come first from either end.
+        chunks : int
+            Number of rounds. The room of a device counts once, however many of its chunks
+            come before a position.
+        """
+        if order is None:
+            memory = sorted(map(_capacity, self._devices), reverse=True)[:slots]
+            speed = sorted(1.0 / self._slowness[d.device_class] for d in self._devices)
+            ends = [(memory, speed[::-1][:slots])] * 2
+        else:
+            memory = [_capacity(device) for device in order]
+            speed = [1.0 / self._slowness[device.device_class] for device in order]
+            ends = [(memory, speed), (memory[::-1], speed[::-1])]
+        before = self._least_stages(self._up, *ends[0], bottleneck_ns)
+        after = self._least_stages(self._down, *ends[1], bottleneck_ns)
+        if bottleneck_ns is not None:
+            for positions, column in self._positions:
+                room = positions.rooms_ns(bottleneck_ns, slots, order)
+                before = np.maximum(before, np.searchsorted(room, self._up[:, column]) + 1)
+                room = positions.rooms_from_end_ns(bottleneck_ns, slots, order)
+                after = np.maximum(after, np.searchsorted(room, self._down[:, column]) + 1)
+        if max(before.max(), after.max()) > slots:
+            # Not even all devices have room for some unit with its ancestors.
+            return StageWindows((1,) * self._count, (0,) * self._count)
+        first = before - 1
+        last = slots * chunks - after
+        if bottleneck_ns is not None and self._source_knows(slots, bottleneck_ns, chunks):
+            assert self._source is not None
+            own = self._source.windows(bottleneck_ns, order)
+            first, last = np.maximum(first, own.first), np.minimum(last, own.last)
+        return StageWindows(tuple(first.tolist()), tuple(last.tolist()))
+
+    def _least_stages(
+        self, sums: Ints, memory: list[float], speed: list[float], bottleneck_ns: int | None
+    ) -> Ints:
+        """Return how many stages from one end the given work and weights fill at least."""
+        stages = np.ones(self._count, dtype=np.int64)
+        weights_room = np.cumsum(np.array(memory))
+        stages = np.maximum(stages, np.searchsorted(weights_room, sums[:, 1]) + 1)
+        if bottleneck_ns is not None:
+            # Widened by a little more than the rounding of the sums.
+            time_room = np.cumsum(np.array(speed) * bottleneck_ns) * (1 + 1e-12)
+            stages = np.maximum(stages, np.searchsorted(time_room, sums[:, 0]) + 1)
+        return stages
+
+
+def _capacity(device: Device) -> float:
+    return np.inf if device.memory_bytes is None else float(device.memory_bytes)

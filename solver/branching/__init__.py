@@ -1,1 +1,0 @@
-"""The exact search: first plans, device orders and other branches, runs of CP-SAT."""

@@ -1,1 +1,0 @@
-"""What cuts an order into contiguous stages, and the orders to cut."""

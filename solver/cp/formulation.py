@@ -1,0 +1,181 @@
+"""The CP-SAT model of a partitioning problem.
+
+Notation: units u (operators that must share a device), positions p = 0 … P-1, device classes
+k (interchangeable devices). Stages fill positions from the right: the last position is always
+used, so that a stage's distance to the last stage, which counts the microbatches in flight of
+1F1B, is a constant of its position.
+
+==========================  =====================================================  ===============
+variable                    meaning                                                added by
+==========================  =====================================================  ===============
+y[u,p]                      u is on position p or later;                           stage variables
+                            x[u,p] = y[u,p] - y[u,p+1] says that it is on p
+behind[b,p]                 all of block b is on position p or later               cuts
+occupied[p]                 some unit is on p                                      pinned stages
+used[p]                     position p has a device                                devices
+q[p,k]                      position p has a device of class k                     devices
+received[n,p]               net n is read on p and produced elsewhere              transfers
+pair[n,p,r]                 net n travels from p to r                              transfers
+hop[n,b]                    n is made before position b and needed there or later  transfers
+crosses[u,C,p]              u is on p and some unit of C is not                    transfers
+held[U,p]                   some unit of U is on p                                 memory
+load[p], start[p]           time of the stage on p, and when it starts             loads, latency
+before[b,i]                 ideal i, and nothing else, is before position b        border ideals
+tied[k]                     two identical blocks agree before their k-th unit      identical blocks
+start[j]                    when a job j of a pipeline's step starts               step
+==========================  =====================================================  ===============
+
+==========================  =====================================================  ===============
+constraint                  formula                                                added by
+==========================  =====================================================  ===============
+monotone                    y[u,p+1] <= y[u,p];  y[u,p] <= y[v,p] on edge (u,v)    stage variables
+cuts                        y[u,p] <= behind[b,p+1] for u in block b - 1;          cuts
+                            behind[b,p] <= y[v,p] for v in block b
+pinned to stage k           x[u,p] => sum over q < p of occupied[q] = k            pinned stages
+identical blocks            rows of :mod:`solver.cp.symmetry_rows`          identical blocks
+right-aligned               used[p] <= used[p+1];  1 - used[p] <= y[u,p+1]         devices
+device choice               sum_k q[p,k] = used[p];  sum_p q[p,k] <= |k|           devices
+pins                        x[u,p] <= sum of q[p,k] over the allowed k             devices
+receive                     received[n,p] >= x[c,p] - x[producer,p]                transfers
+send                        sum_p pair[n,p,r] >= received[n,r];                    transfers
+                            pair[n,p,r] <= x[producer,p]
+relay, instead of these     hop[n,b] >= y[c,b] - y[producer,b]; of what the graph  transfers
+                            returns hop[n,b] = 1 - y[producer,b]
+memory, at every t          weights[p] + received[p]                               memory
+                            + (in_flight(p) - 1) * saved[p]
+                            + sum of x[u,p] over storages with first <= t <= last
+                            + sum of crosses (x if an output) with last < t
+                            <= sum_k capacity[k] q[p,k]
+load                        load[p] >= compute + send + receive of class k         loads
+                            if q[p,k]
+latency                     start[r] >= start[p] + load[p] if an edge runs p to r  latency
+step                        start[j] >= start[i] + time[i] if j comes after i      step
+==========================  =====================================================  ===============
+
+The memory rows are exact although they ignore whether an operator runs on p at t; the proof
+is in ``docs/formulation.md``, section 3. The model has no costs of its own: its objective
+values equal those of :mod:`solver.evaluation.evaluate`, which :mod:`solver.search.branch_search`
+asserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from solver.bounds.windows import StageWindows
+from solver.cp.crossings import Crossings
+from solver.cp.cut_rows import add_cuts, add_pinned_stages
+from solver.cp.latency_rows import LatencyRows
+from solver.cp.linear import LinearSum
+from solver.cp.load_rows import LoadRows
+from solver.cp.memory_rows import MemoryRows
+from solver.cp.position_times import PositionTimes
+from solver.cp.pull_rows import PullRows
+from solver.cp.stage_model import StageModel
+from solver.cp.step_rows import StepRows
+from solver.cp.symmetry_rows import add_block_order
+from solver.model.problem import ObjectiveName
+from solver.presolve.symmetry import IdenticalBlocks
+from solver.presolve.units import UnitGraph
+
+
+class CpSatFormulation:
+    """Variables, constraints and objective expressions of one problem.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    windows : StageWindows
+        Must leave at least one optimal plan.
+    slots : int
+        Number of devices in a round; at most one per device and per unit is of use.
+    chunks : int
+        Number of rounds.
+    largest_load_ns : int, optional
+        An upper bound on the bottleneck of the plans of interest.
+    order : sequence of int, optional
+        The kind of device in each slot; without it the order is part of the decision.
+    use_all : bool
+        Only plans that leave no slot empty.
+    all_rounds : bool
+        Only plans that leave neither the first round empty nor the last.
+    identical : IdenticalBlocks, optional
+        Only plans with these blocks of `units` in order.
+    pulls : PullRows, optional
+        If given, the model is a relaxation: devices hold weights alone, and operators are where
+        these rows pull them.
+
+    Attributes
+    ----------
+    stages : StageModel
+        Holds the CP-SAT model, turns plans into hints and solutions into plans.
+    step : StepRows
+        Says whether the objective ``step`` is exact or a lower bound.
+    """
+
+    def __init__(
+        self,
+        units: UnitGraph,
+        windows: StageWindows,
+        slots: int,
+        *,
+        chunks: int = 1,
+        largest_load_ns: int | None = None,
+        order: Sequence[int] | None = None,
+        use_all: bool = False,
+        all_rounds: bool = False,
+        identical: IdenticalBlocks | None = None,
+        pulls: PullRows | None = None,
+    ) -> None:
+        self.stages = StageModel(
+            units,
+            windows,
+            slots,
+            chunks=chunks,
+            order=order,
+            use_all=use_all,
+            all_rounds=all_rounds,
+        )
+        add_cuts(self.stages)
+        add_pinned_stages(self.stages)
+        if identical is not None:
+            add_block_order(self.stages, identical)
+        self._crossings = Crossings(self.stages)
+        self._memory = MemoryRows(self._crossings, weights_only=pulls is not None)
+        if pulls is not None:
+            pulls.add_to(self._crossings, self._memory)
+        self._loads = LoadRows(self._crossings, largest_load_ns)
+        self._times = PositionTimes(self._crossings, self._loads)
+        self._latency = LatencyRows(self._crossings, self._loads, self._times)
+        self.step = StepRows(self._latency, self._times)
+        self._objectives: dict[str, LinearSum] = {}
+
+    def objective(self, name: ObjectiveName) -> LinearSum:
+        """Return the expression of one objective, adding what it needs to the model."""
+        if name not in self._objectives:
+            builders: dict[str, Callable[[], LinearSum]] = {
+                "devices": lambda: self.stages.sum_of(self.stages.used),
+                "transfer": self._transfer_bytes,
+                "bottleneck": lambda: self._loads.bottleneck,
+                "latency": lambda: self._latency.end,
+                "peak_memory": lambda: self._memory.peak_permille,
+                "step": lambda: self.step.end,
+            }
+            self._objectives[name] = builders[name]()
+        return self._objectives[name]
+
+    def _transfer_bytes(self) -> LinearSum:
+        total = LinearSum()
+        if self.stages.problem.interconnect.charging == "relayed":
+            # Hops between chunks of one device move nothing.
+            borders = self.stages.positions[1:] if len(self.stages.slots) > 1 else ()
+            for relay in self.stages.units.relays:
+                if relay.net.value_bytes:
+                    for border in borders:
+                        total.add_sum(self._crossings.hops(relay, border), relay.net.value_bytes)
+            return total
+        for net in self.stages.units.nets:
+            if net.value_bytes:
+                for place in self.stages.places:
+                    total.add(self._crossings.received(net, place), net.value_bytes)
+        return total

@@ -1,0 +1,132 @@
+"""The latency constraints of the CP-SAT model: when each stage starts, and when the last ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property, partial
+
+from solver.cp.crossings import Crossings
+from solver.cp.linear import LinearSum, Literal
+from solver.cp.load_rows import LoadRows
+from solver.cp.position_times import PositionTimes
+from solver.cp.stage_model import StageChoice
+from solver.model.devices import Device
+
+
+class LatencyRows:
+    """Adds the time of every stage and the longest path through the stages to a model.
+
+    Parameters
+    ----------
+    crossings : Crossings
+    loads : LoadRows
+    times : PositionTimes
+    """
+
+    def __init__(self, crossings: Crossings, loads: LoadRows, times: PositionTimes) -> None:
+        self.crossings = crossings
+        self.stages = crossings.stages
+        self.loads = loads
+        self.times = times
+        self._arcs: dict[tuple[int, int], Literal] = {}
+
+    @cached_property
+    def end(self) -> LinearSum:
+        """The end of the last stage: the longest path of stage times, in nanoseconds."""
+        stages, values = self.stages, self.stages.values
+        times = self._stage_times
+        horizon = sum(time.largest(stages.upper) for time in times)
+        finishes: list[LinearSum] = []
+        for target in stages.positions:
+            before = [
+                (arc, finishes[source])
+                for source in stages.positions[:target]
+                if (arc := self.arc(source, target)) is not False
+            ]
+
+            def start_ns(
+                _: StageChoice, before: Sequence[tuple[Literal, LinearSum]] = before
+            ) -> int:
+                return max(
+                    (
+                        finish.value(values)
+                        for arc, finish in before
+                        if (arc if isinstance(arc, bool) else values[arc.index])
+                    ),
+                    default=0,
+                )
+
+            start = stages.new_int(horizon, start_ns)
+            for arc, finish in before:
+                constraint = stages.model.add(start >= finish.expression)
+                if not isinstance(arc, bool):
+                    constraint.only_enforce_if(arc)
+            finishes.append(LinearSum().add(start).add_sum(times[target]))
+        return stages.largest_of(finishes)
+
+    def arc(self, source: int, target: int) -> Literal:
+        """Whether stage `target` starts after stage `source`.
+
+        Because a forward edge runs from one to the other, or they are chunks of one device.
+        """
+        if (source, target) not in self._arcs:
+            self._arcs[source, target] = self._new_arc(source, target)
+        return self._arcs[source, target]
+
+    def _new_arc(self, source: int, target: int) -> Literal:
+        stages = self.stages
+        if (target - source) % len(stages.slots) == 0:
+            return True
+        if stages.problem.interconnect.charging == "relayed":
+            return self._is_crossed(target) if target == source + 1 else False
+        edges = [
+            (tail, head)
+            for tail, head in stages.units.edges
+            if stages.may_be_on(tail, (source,)) and stages.may_be_on(head, (target,))
+        ]
+        if not edges:
+            return False
+        if any(
+            stages.is_fixed_on(a, (source,)) and stages.is_fixed_on(b, (target,)) for a, b in edges
+        ):
+            return True
+        literal = stages.new_bool(
+            lambda s: any(s.on(a, (source,)) and s.on(b, (target,)) for a, b in edges)
+        )
+        for tail, head in edges:
+            total = LinearSum(1).add(literal)
+            stages.add_on(total, tail, (source,), -1)
+            stages.add_on(total, head, (target,), -1)
+            stages.model.add(total.expression >= 0)
+        return literal
+
+    def _is_crossed(self, border: int) -> Literal:
+        """Whether anything hops from the position before `border` to the one behind it."""
+        stages, values = self.stages, self.stages.values
+        hops = [self.crossings.hops(relay, border) for relay in stages.units.relays]
+        hops = [hop for hop in hops if hop.terms or hop.constant]
+        if any(not hop.terms for hop in hops):
+            return True
+        if not hops:
+            return False
+        literal = stages.new_bool(lambda _: any(hop.value(values) for hop in hops))
+        for hop in hops:
+            row = LinearSum().add(literal).add_sum(hop, -1)
+            stages.model.add(row.expression >= 0)
+        return literal
+
+    # -- times of stages ------------------------------------------------------------------
+
+    @cached_property
+    def _stage_times(self) -> list[LinearSum]:
+        """The time of every stage; with one chunk per device, the device's load."""
+        if self.stages.chunks == 1:
+            return self.loads.loads
+        return [
+            self.loads.add_load(slot, self.loads.by_kinds(slot, partial(self._parts, position)))
+            for position in self.stages.positions
+            for slot in (position % len(self.stages.slots),)
+        ]
+
+    def _parts(self, position: int, device: Device) -> list[LinearSum]:
+        return self.times.parts(position, device, "both")

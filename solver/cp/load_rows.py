@@ -1,0 +1,295 @@
+"""The load constraints of the CP-SAT model: compute, send and receive time of every device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
+
+from ortools.sat.python import cp_model
+
+from solver.cp.crossings import Crossings
+from solver.cp.linear import LinearSum, Literal
+from solver.cp.stage_model import Place, StageChoice
+from solver.model.devices import STAGING_HOST, Device, Link
+from solver.presolve.net_times import Part, both_ways, net_times, relay_times
+from solver.presolve.units import Net
+
+
+class LoadRows:
+    """Adds the load of every slot to a model, when it is first asked for.
+
+    Parameters
+    ----------
+    crossings : Crossings
+    largest_load_ns : int, optional
+        An upper bound on the bottleneck of the plans of interest.
+    """
+
+    def __init__(self, crossings: Crossings, largest_load_ns: int | None) -> None:
+        self.crossings = crossings
+        self.stages = crossings.stages
+        self._largest_load_ns = largest_load_ns
+        self._latency_cache: dict[tuple[str, Part], list[int]] = {}
+        self._pair_times: dict[tuple[int, int], LinearSum] = {}
+        self._times_over: dict[tuple[Link, Link, Part], dict[int, int]] = {}
+        self._border_times: dict[tuple[int, Part], LinearSum] = {}
+
+    @cached_property
+    def loads(self) -> list[LinearSum]:
+        """load[s] in nanoseconds: at least the load of whichever device is there."""
+        return [self.add_load(slot, parts_of) for slot, parts_of in enumerate(self._parts)]
+
+    @cached_property
+    def bottleneck(self) -> LinearSum:
+        """The largest load, in nanoseconds.
+
+        The rows over intervals of slots are implied, but nothing in a search without linear
+        programming finds that out: consecutive slots i … j together take at most j - i + 1
+        bottlenecks. Sums over an interval telescope to the work between two borders, so that they
+        bind long before the single slots do (docs/formulation.md, section 5).
+        """
+        bottleneck = self.stages.largest_of(self.loads)
+        for first in self.stages.slots:
+            totals: list[LinearSum] | None = None
+            for slot in self.stages.slots[first:]:
+                if len(self._parts[slot]) != 1:
+                    # Which times count is only decided with the device.
+                    break
+                parts = next(iter(self._parts[slot].values()))
+                if totals is None:
+                    totals = [part.copy() for part in parts]
+                    continue
+                for total, part in zip(totals, parts, strict=True):
+                    row = total.add_sum(part).copy().add_sum(bottleneck, first - slot - 1)
+                    if total.terms:
+                        self.stages.model.add(row.expression <= 0)
+        return bottleneck
+
+    def add_load(self, slot: int, parts_of: dict[tuple[int, ...], list[LinearSum]]) -> LinearSum:
+        """Return a variable of at least the largest part that counts for the kind in `slot`."""
+        stages, values = self.stages, self.stages.values
+        upper = max(
+            sum(part.largest(stages.upper) for part in parts) for parts in parts_of.values()
+        )
+        if self._largest_load_ns is not None:
+            upper = min(upper, self._largest_load_ns)
+
+        def load_ns(choice: StageChoice) -> int:
+            kind = choice.kind_at[slot]
+            if kind is None:
+                return 0
+            parts = next(parts for kinds, parts in parts_of.items() if kind in kinds)
+            return max(part.value(values) for part in parts)
+
+        chosen = {
+            kinds: None if len(parts_of) == 1 else self._any_kind(slot, kinds) for kinds in parts_of
+        }
+        load = stages.new_int(upper, load_ns)
+        for kinds, parts in parts_of.items():
+            for part in parts:
+                constraint = stages.model.add(load >= part.expression)
+                literal = chosen[kinds]
+                if literal is not None:
+                    constraint.only_enforce_if(literal)
+        return LinearSum().add(load)
+
+    @cached_property
+    def _parts(self) -> list[dict[tuple[int, ...], list[LinearSum]]]:
+        """By slot and kinds of devices: sums of which the largest is the load."""
+        return [self.by_kinds(slot, partial(self._load_parts, slot)) for slot in self.stages.slots]
+
+    def by_kinds(
+        self, slot: int, parts_of: Callable[[Device], list[LinearSum]]
+    ) -> dict[tuple[int, ...], list[LinearSum]]:
+        """Return the sums of each group of kinds that `slot` may have; see :meth:`add_load`."""
+        return {
+            kinds: parts_of(device)
+            for kinds, device in self.cost_groups.items()
+            if any(self.stages.kind[slot][kind] is not False for kind in kinds)
+        }
+
+    @cached_property
+    def cost_groups(self) -> dict[tuple[int, ...], Device]:
+        """The kinds by what their load depends on, each group with one of its devices."""
+        interconnect = self.stages.problem.interconnect
+        staged = interconnect.charging == "host_staged"
+        groups: dict[tuple[object, ...], list[int]] = {}
+        for kind, entry in enumerate(self.stages.kinds):
+            device = entry.device
+            key = (
+                tuple(self.latency_ns(device.device_class, "forward")),
+                tuple(self.latency_ns(device.device_class, "backward")),
+                device.is_host if staged else None,
+                both_ways(interconnect, device.name, STAGING_HOST) if staged else None,
+            )
+            groups.setdefault(key, []).append(kind)
+        return {tuple(kinds): self.stages.kinds[kinds[0]].device for kinds in groups.values()}
+
+    def latency_ns(self, device_class: str, part: Part = "both") -> list[int]:
+        """Return the execution time of every unit on a device class."""
+        key = device_class, part
+        if key not in self._latency_cache:
+            forward, backward = self.stages.units.pass_latency_ns(device_class)
+            both = [there + back for there, back in zip(forward, backward, strict=True)]
+            times: dict[Part, list[int]] = {"both": both, "forward": forward, "backward": backward}
+            self._latency_cache |= {(device_class, each): times[each] for each in times}
+        return self._latency_cache[key]
+
+    def net_time_ns(self, net: Net, source: str, target: str, part: Part = "both") -> int:
+        """Return the time of all values of `net` on the link between two devices."""
+        link, back = both_ways(self.stages.problem.interconnect, source, target)
+        key = link, back, part
+        if key not in self._times_over:
+            units = self.stages.units
+            nets = [*units.nets, *(relay.net for relay in units.relays)]
+            times = net_times(units, *key).tolist() + relay_times(units, *key).tolist()
+            # Nets live as long as the model; hashing their consumers is slow.
+            self._times_over[key] = dict(zip(map(id, nets), times, strict=True))
+        return self._times_over[key][id(net)]
+
+    def compute(self, place: Place, device: Device, part: Part = "both") -> LinearSum:
+        """Return the time that the units on `place` take on `device`."""
+        total = LinearSum()
+        for unit, latency_ns in enumerate(self.latency_ns(device.device_class, part)):
+            if latency_ns:
+                self.stages.add_on(total, unit, place, latency_ns)
+        return total
+
+    def _any_kind(self, slot: int, kinds: tuple[int, ...]) -> cp_model.IntVar:
+        """Return a literal that says that `slot` has a device of one of `kinds`."""
+        chosen = [self.stages.kind[slot][kind] for kind in kinds]
+        if len(chosen) == 1 and not isinstance(chosen[0], bool):
+            return chosen[0]
+        literal = self.stages.new_bool(lambda s: s.kind_at[slot] in kinds)
+        total = self.stages.sum_of(chosen).add(literal, -1)
+        self.stages.model.add(total.expression == 0)
+        return literal
+
+    def _load_parts(self, slot: int, device: Device) -> list[LinearSum]:
+        """Return the sums of which the largest is the load of `device` in `slot`."""
+        compute = self.compute(self.stages.places[slot], device)
+        if self.stages.problem.interconnect.charging == "relayed":
+            send, receive = LinearSum(), LinearSum()
+            for position in self.stages.places[slot]:
+                receive.add_sum(self.border_time(position))
+                send.add_sum(self.border_time(position + 1))
+        elif self.stages.problem.interconnect.charging == "host_staged":
+            send, receive = self._staged_times(slot, device)
+        elif self.stages.problem.interconnect.links:
+            send, receive = self._linked_times(slot)
+        else:
+            send, receive = self._uniform_times(slot)
+        if self.stages.problem.interconnect.overlap:
+            return [compute, send, receive]
+        return [compute.add_sum(send).add_sum(receive)]
+
+    def border_time(self, border: int, part: Part = "both") -> LinearSum:
+        """Return the time of what hops from the position before `border` to the one behind it."""
+        if (border, part) not in self._border_times:
+            slots = len(self.stages.slots)
+            source, target = (border - 1) % slots, border % slots
+            hops = [
+                (relay.net, self.crossings.hops(relay, border))
+                for relay in self.stages.units.relays
+            ]
+            total = LinearSum()
+            if slots > 1 and 0 < border < len(self.stages.positions):
+                if self.stages.problem.interconnect.links:
+                    total = self.link_time(source, target, hops, part)
+                else:
+                    for net, hop in hops:
+                        total.add_sum(hop, self.net_time_ns(net, "", "", part))
+            self._border_times[border, part] = total
+        return self._border_times[border, part]
+
+    def _staged_times(self, slot: int, device: Device) -> tuple[LinearSum, LinearSum]:
+        send, receive = LinearSum(), LinearSum()
+        if not device.is_host:
+            place = self.stages.places[slot]
+            for net in self.stages.units.nets:
+                leaves = self.crossings.leaves(net.producer, net.consumers, place)
+                send.add(leaves, self.net_time_ns(net, device.name, STAGING_HOST))
+                read_ns = self.net_time_ns(net, STAGING_HOST, device.name)
+                receive.add(self.crossings.received(net, place), read_ns)
+        return send, receive
+
+    def _uniform_times(self, slot: int) -> tuple[LinearSum, LinearSum]:
+        send, receive = LinearSum(), LinearSum()
+        for (source, _), entries in self.crossings.pairs.items():
+            if source == slot:
+                for net, literal in entries:
+                    send.add(literal, self.net_time_ns(net, "", ""))
+        for net in self.stages.units.nets:
+            received = self.crossings.received(net, self.stages.places[slot])
+            receive.add(received, self.net_time_ns(net, "", ""))
+        return send, receive
+
+    def _linked_times(self, slot: int) -> tuple[LinearSum, LinearSum]:
+        send, receive = LinearSum(), LinearSum()
+        for source, target in self.crossings.pairs:
+            if source == slot:
+                send.add_sum(self._pair_time(source, target))
+            elif target == slot:
+                receive.add_sum(self._pair_time(source, target))
+        return send, receive
+
+    def _pair_time(self, source: int, target: int) -> LinearSum:
+        """Time on the link between two slots, whichever devices have them."""
+        if (source, target) not in self._pair_times:
+            entries = self.crossings.pairs[source, target]
+            self._pair_times[source, target] = self.link_time(source, target, entries)
+        return self._pair_times[source, target]
+
+    def link_time(
+        self,
+        source: int,
+        target: int,
+        entries: Sequence[tuple[Net, Literal | LinearSum]],
+        part: Part = "both",
+    ) -> LinearSum:
+        """Return at least the time on the link between two slots of the nets that travel.
+
+        Parameters
+        ----------
+        source, target : int
+            Different slots.
+        entries : sequence of (Net, Literal or LinearSum)
+            Nets, and whether each of them travels.
+        part : {"both", "forward", "backward"}
+            Whether to count values, gradients or both.
+        """
+        stages, values = self.stages, self.stages.values
+        by_kinds: dict[tuple[int, int], LinearSum] = {}
+        for first, sender in enumerate(stages.kinds):
+            for second, receiver in enumerate(stages.kinds):
+                chosen = [stages.kind[source][first], stages.kind[target][second]]
+                excluded = any(entry is False for entry in chosen)
+                if excluded or (first == second and len(sender.devices) == 1):
+                    continue
+                total = LinearSum()
+                ends = (sender.devices[0].name, receiver.devices[-1].name)
+                for net, travels in entries:
+                    taken_ns = self.net_time_ns(net, *ends, part)
+                    if isinstance(travels, LinearSum):
+                        total.add_sum(travels, taken_ns)
+                    else:
+                        total.add(travels, taken_ns)
+                by_kinds[first, second] = total
+        if len(by_kinds) == 1 and stages.order is not None:
+            return next(iter(by_kinds.values()))
+
+        def time_ns(choice: StageChoice) -> int:
+            first, second = choice.kind_at[source], choice.kind_at[target]
+            if first is None or second is None:
+                return 0
+            return by_kinds[first, second].value(values)
+
+        upper = max((total.largest(stages.upper) for total in by_kinds.values()), default=0)
+        variable = stages.new_int(upper, time_ns)
+        for (first, second), total in by_kinds.items():
+            constraint = stages.model.add(variable >= total.expression)
+            chosen = [stages.kind[source][first], stages.kind[target][second]]
+            conditions = [entry for entry in chosen if not isinstance(entry, bool)]
+            if conditions:
+                constraint.only_enforce_if(*conditions)
+        return LinearSum().add(variable)

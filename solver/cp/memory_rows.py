@@ -1,0 +1,214 @@
+"""The memory constraints of the CP-SAT model, exact for all three memory models.
+
+A stage's memory is the largest of a few linear sums, one per maximal set of storages that
+may be live together; ``docs/formulation.md``, section 3, proves that these rows are exact.
+A device adds up its stages, and holds its weights once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from ortools.sat.python import cp_model
+
+from solver.cp.crossings import Crossings
+from solver.cp.linear import LinearSum
+from solver.cp.stage_model import Place, StageChoice
+from solver.model.training import most_in_flight
+from solver.presolve.units import SharedBytes, Storage, held_from, maximal_live_sets
+
+
+class MemoryRows:
+    """Adds the memory rows of every slot to a model.
+
+    Parameters
+    ----------
+    crossings : Crossings
+    weights_only : bool
+        Whether to leave out all but weights, in a relaxation.
+
+    Attributes
+    ----------
+    peak_permille : LinearSum
+        At least the largest share of its capacity that any device needs, per thousand; the
+        constant 0 unless the objective ``peak_memory`` asks for it.
+    """
+
+    def __init__(self, crossings: Crossings, *, weights_only: bool = False) -> None:
+        self.crossings = crossings
+        self.stages = crossings.stages
+        self.peak_permille = LinearSum()
+        self._weights_only = weights_only or self.stages.problem.memory_model == "weights"
+        self._capacities = capacities = [entry.device.memory_bytes for entry in self.stages.kinds]
+        wants_ratio = "peak_memory" in self.stages.problem.objective
+        if all(capacity is None for capacity in capacities):
+            return
+        if wants_ratio:
+            # Every feasible plan stays within 1000 per mille.
+            permille = self.stages.model.new_int_var(0, 1000, "peak_permille")
+            self.stages.upper[permille.index] = 1000
+            self.peak_permille = LinearSum().add(permille)
+        needs: list[LinearSum] = []
+        for slot in self.stages.slots:
+            rows = self._device_rows(slot)
+            if wants_ratio:
+                rows = [self.stages.largest_of(rows)]
+                needs.append(rows[0])
+                self._add_peak_permille(rows[0], slot, capacities)
+            for row in rows:
+                self._add_capacity(row, slot, capacities)
+        if wants_ratio:
+            # Last, because its value under a plan is that of the sums above.
+            self.stages.definitions.append((permille, self._peak_of(needs, capacities)))
+
+    def _peak_of(
+        self, needs: list[LinearSum], capacities: list[int | None]
+    ) -> Callable[[StageChoice], int]:
+        values = self.stages.values
+
+        def permille(choice: StageChoice) -> int:
+            peak = 0
+            for need, kind in zip(needs, choice.kind_at, strict=True):
+                capacity = None if kind is None else capacities[kind]
+                if capacity is not None:
+                    peak = max(peak, -(-1000 * need.value(values) // capacity))
+            return peak
+
+        return permille
+
+    def _add_capacity(self, row: LinearSum, slot: int, capacities: list[int | None]) -> None:
+        largest = row.largest(self.stages.upper)
+        limits = [largest if c is None else min(c, largest) for c in capacities]
+        if all(limit == largest for limit in limits) and self.stages.used[slot] is True:
+            return
+        total = row.copy()
+        for kind, limit in enumerate(limits):
+            total.add(self.stages.kind[slot][kind], -limit)
+        self._add_scaled(total)
+
+    def _add_scaled(self, total: LinearSum) -> None:
+        """Add total <= 0, divided by the greatest common divisor of its coefficients."""
+        divisor = math.gcd(*(coefficient for _, coefficient in total.terms.values()))
+        if not divisor:
+            if total.constant > 0:
+                self.stages.model.add_bool_or([])
+            return
+        scaled = LinearSum(-(-total.constant // divisor))
+        for variable, coefficient in total.terms.values():
+            scaled.add(variable, coefficient // divisor)
+        self.stages.model.add(scaled.expression <= 0)
+
+    def _add_peak_permille(self, row: LinearSum, slot: int, capacities: list[int | None]) -> None:
+        for kind, capacity in enumerate(capacities):
+            chosen = self.stages.kind[slot][kind]
+            if capacity is None or chosen is False:
+                continue
+            total = LinearSum().add_sum(row, 1000).add_sum(self.peak_permille, -capacity)
+            constraint = self.stages.model.add(total.expression <= 0)
+            if not isinstance(chosen, bool):
+                constraint.only_enforce_if(chosen)
+
+    def _device_rows(self, slot: int) -> list[LinearSum]:
+        """Return the sums of which the largest is the memory of the device in `slot`."""
+        weights = self._weights(slot)
+        if self._weights_only:
+            return [weights]
+        if self.stages.chunks == 1:
+            return self._stage_rows(slot, weights)
+        total = weights
+        for position in self.stages.places[slot]:
+            total.add_sum(self.stages.largest_of(self._stage_rows(position, LinearSum())))
+        return [total]
+
+    def _weights(self, slot: int) -> LinearSum:
+        weights = LinearSum()
+        self._add_shared(weights, self.stages.units.weights, self.stages.places[slot])
+        return weights
+
+    def leave_no_room(
+        self, slot: int, more_bytes: int, conditions: Sequence[cp_model.LiteralT]
+    ) -> None:
+        """Let a device hold so much, if all conditions are true, that more weights do not fit.
+
+        Parameters
+        ----------
+        slot : int
+            That has a device if the conditions are true.
+        more_bytes : int
+        conditions : sequence of LiteralT
+        """
+        weights = self._weights(slot)
+        largest = weights.largest(self.stages.upper)
+        scale = math.gcd(*(coefficient for _, coefficient in weights.terms.values())) or 1
+        total = LinearSum()
+        for variable, coefficient in weights.terms.values():
+            total.add(variable, coefficient // scale)
+        for kind, capacity in enumerate(self._capacities):
+            # Without a limit they always fit.
+            least = largest + 1 if capacity is None else capacity + 1 - more_bytes
+            total.add(self.stages.kind[slot][kind], (least - weights.constant) // -scale)
+        self.stages.model.add(total.expression >= 0).only_enforce_if(*conditions)
+
+    def _stage_rows(self, position: int, constant: LinearSum) -> list[LinearSum]:
+        """Return the sums of which the largest is `constant` plus the memory of one stage."""
+        problem = self.stages.problem
+        here: Place = (position,)
+        units = self.stages.units
+        direct = () if problem.interconnect.charging == "relayed" else units.nets
+        for net in (*direct, *units.input_nets):
+            if net.held_bytes:
+                constant.add(self.crossings.received(net, here), net.held_bytes)
+        for relay in units.relays:
+            if relay.net.held_bytes:
+                constant.add_sum(self.crossings.hops(relay, position), relay.net.held_bytes)
+            if relay.returned_bytes:
+                constant.add_sum(self.crossings.hops(relay, position + 1), relay.returned_bytes)
+        if problem.is_training:
+            later_chunks, followers = divmod(
+                len(self.stages.positions) - 1 - position, len(self.stages.slots)
+            )
+            count = most_in_flight(
+                problem.schedule,
+                problem.microbatches,
+                chunks=problem.chunks_per_device,
+                devices=len(self.stages.slots),
+                followers=followers,
+                later_chunks=later_chunks,
+            )
+            # Of one microbatch the rows know when it is made.
+            self._add_shared(constant, self.stages.units.saved, here, count - 1)
+        storages = [s for s in self.stages.units.storages if self.stages.may_be_on(s.unit, here)]
+        if not storages:
+            return [constant]
+        base = self.stages.at_least(constant)
+        rows: list[LinearSum] = []
+        waiting = LinearSum()
+        coming = sorted(storages, key=held_from, reverse=True)
+        for step, live in maximal_live_sets(storages):
+            while coming and held_from(coming[-1]) <= step:
+                self._add_waiting(waiting, coming.pop(), here)
+            # A chain of partial sums keeps the rows short however many are waiting.
+            waiting = self.stages.at_least(waiting)
+            row = base.copy().add_sum(waiting)
+            for storage in live:
+                self.stages.add_on(row, storage.unit, here, storage.size_bytes)
+            rows.append(row)
+        return rows
+
+    def _add_shared(
+        self, total: LinearSum, entries: Sequence[SharedBytes], place: Place, factor: int = 1
+    ) -> None:
+        for entry in entries:
+            if len(entry.units) == 1:
+                self.stages.add_on(total, entry.units[0], place, factor * entry.size_bytes)
+            else:
+                total.add(self.crossings.held(entry.units, place), factor * entry.size_bytes)
+
+    def _add_waiting(self, total: LinearSum, storage: Storage, place: Place) -> None:
+        """Add a storage past its last reader: live if it is an output or waits to be sent."""
+        if storage.is_output:
+            self.stages.add_on(total, storage.unit, place, storage.size_bytes)
+        else:
+            leaves = self.crossings.leaves(storage.unit, storage.readers, place)
+            total.add(leaves, storage.size_bytes)

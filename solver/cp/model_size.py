@@ -1,0 +1,78 @@
+"""How large a model would be, before it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from solver.bounds.windows import StageWindows
+from solver.presolve.units import UnitGraph, interchangeable_kinds
+
+
+def link_terms(
+    units: UnitGraph,
+    windows: StageWindows,
+    slots: int,
+    chunks: int = 1,
+    *,
+    decides_order: bool = True,
+) -> int:
+    """Return about how many terms the times on links have in a model.
+
+    If it decides the device order, whatever may travel from one slot to another is a term for
+    each two kinds of devices that may be there
+    (:meth:`solver.cp.load_rows.LoadRows.link_time`). In a model of one order it is a
+    term of each row over an interval of slots with one of the two, about a quarter of the square
+    of the slots.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    windows : StageWindows
+    slots : int
+        Number of devices in a round.
+    chunks : int
+        Number of rounds.
+    decides_order : bool
+
+    Returns
+    -------
+    int
+        0 where links are alike, or a host stages all values: then few rows depend on the order.
+
+    Examples
+    --------
+    >>> from solver import Device, Interconnect, Link, Operator, PartitionProblem
+    >>> from solver.presolve.units import condense
+    >>> operators = [Operator("a", 10, value_bytes=1), Operator("b", 10, ("a",))]
+    >>> fast = Interconnect(Link(), {("d0", "d1"): Link(1)})
+    >>> problem = PartitionProblem(operators, [Device("d0"), Device("d1")], interconnect=fast)
+    >>> link_terms(condense(problem), StageWindows((0, 0), (1, 1)), 2)
+    4
+    """
+    problem = units.problem
+    interconnect = problem.interconnect
+    if not interconnect.links or interconnect.charging == "host_staged":
+        return 0
+    if interconnect.charging == "relayed":
+        # Beside each border there is one pair of slots.
+        travels = (slots * chunks - 1) * len(units.relays)
+    else:
+        either_way = chunks > 1 or any(op.is_backward for op in problem.operators)
+        travels = 0
+        for net in units.nets:
+            sources = _slots_of([net.producer], windows, slots)
+            for target in _slots_of(net.consumers, windows, slots):
+                travels += sum(
+                    source < target or (either_way and source != target) for source in sources
+                )
+    each = len(interchangeable_kinds(units)) ** 2 if decides_order else max(1, slots**2 // 4)
+    return travels * each
+
+
+def _slots_of(units: Iterable[int], windows: StageWindows, slots: int) -> set[int]:
+    """Return the slots that some of the units may be on."""
+    return {
+        position % slots
+        for unit in units
+        for position in range(windows.first[unit], windows.last[unit] + 1)
+    }

@@ -1,0 +1,213 @@
+"""One run of CP-SAT on one model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from solver.cp.budget import Budget
+from solver.cp.stage_model import StageModel
+from solver.model.limits import SolveLimits
+from solver.model.plan import PartitionPlan
+
+_SUBSOLVERS = ("no_lp", "max_lp", "default_lp", "reduced_costs", "quick_restart_no_lp")
+"""Complete searches of CP-SAT, the one that proves most of these models first."""
+_TURNS = 3
+"""Searches that take turns in a deterministic run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A model that is to be minimised, and what is known of it.
+
+    Attributes
+    ----------
+    stages : StageModel
+        Holds the model.
+    best : int or None
+        The incumbent's value.
+    is_hinted : bool
+        Whether the model certainly has the incumbent for a solution.
+    within : int or None
+        If there is a limit, the model has all plans within it, but may lack others that are
+        better than the incumbent.
+    restart_at : int or None
+        A solution of at most this value ends the run.
+    judge : callable or None
+        If the values of the model only bound those of its plans, offers a plan and returns the
+        best value so far.
+    """
+
+    stages: StageModel
+    best: int | None
+    is_hinted: bool
+    within: int | None
+    restart_at: int | None
+    judge: Callable[[PartitionPlan], int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What CP-SAT says of a model.
+
+    Attributes
+    ----------
+    bound : int or None
+        Of all plans that the question is about; None if there are none.
+    plan : PartitionPlan or None
+        The last solution.
+    value : int or None
+        The model's value of `plan`.
+    is_optimal : bool
+        Whether no solution of the model has a lower value.
+    """
+
+    bound: int | None
+    plan: PartitionPlan | None = None
+    value: int | None = None
+    is_optimal: bool = False
+
+
+Report = Callable[[int | None, int], None]
+"""Hears of the best value and of the bound that a run has found so far."""
+
+
+def run_model(
+    question: Question,
+    limits: SolveLimits,
+    budget: Budget,
+    slice_s: float | None,
+    report: Report | None,
+) -> Answer:
+    """Search a model.
+
+    Parameters
+    ----------
+    question : Question
+    limits : SolveLimits
+    budget : Budget
+        Is charged with the run.
+    slice_s : float or None
+        At most this much of what is left.
+    report : callable, optional
+        Called at every improvement of value or bound.
+    """
+    model = question.stages.model
+    watcher = _Watcher(question, report)
+    solver = _solver(limits, budget, slice_s)
+    if report is not None:
+        solver.best_bound_callback = watcher.on_bound
+    status = solver.solve(model, watcher)
+    budget.charge(solver)
+    if question.is_hinted:
+        assert question.best is not None
+        if _contradicts(solver, status, question.best):
+            # Presolve has been wrong before (see docs/formulation.md); believe the search alone.
+            # What the watcher was told meanwhile is worth no more than that answer.
+            watcher.bound = 0
+            solver = _solver(limits, budget, slice_s)
+            solver.parameters.cp_model_presolve = False
+            status = solver.solve(model, watcher)
+            budget.charge(solver)
+            denied = _contradicts(solver, status, question.best)
+            assert not denied, "CP-SAT denies a feasible plan"
+    if status == cp_model.MODEL_INVALID:
+        raise AssertionError(f"invalid CP-SAT model: {model.validate()}")
+    if status == cp_model.INFEASIBLE:
+        return Answer(None)
+    # Bounds are integers, exact in floats up to 2**53.
+    bound = max(watcher.bound, _bound(solver.best_objective_bound, question.within))
+    if status == cp_model.UNKNOWN:
+        return Answer(bound)
+    return Answer(
+        bound,
+        question.stages.plan_of(solver.value),
+        round(solver.objective_value),
+        is_optimal=status == cp_model.OPTIMAL,
+    )
+
+
+def settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
+    """Return a solver with what all models here need, whole ones and those of sub-solves.
+
+    Parameters
+    ----------
+    workers : int
+        Threads, or searches that take turns.
+    seed : int
+    """
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.num_workers = workers
+    parameters.random_seed = seed
+    # Ctrl-C is the caller's.
+    parameters.catch_sigint_signal = False
+    # In 9.15 the inclusion passes of presolve make some feasible models infeasible.
+    parameters.presolve_inclusion_work_limit = 0
+    # Dual reductions peel chains one operator at a time, and a second round of presolve
+    # finds little: without both, searches start sooner (docs/formulation.md, section 5).
+    parameters.keep_all_feasible_solutions_in_presolve = True
+    parameters.max_presolve_iterations = 1
+    # The older propagation of linear rows is several times faster on these models.
+    parameters.new_linear_propagation = False
+    # The last worker alternates between neighbourhoods of the incumbent.
+    parameters.subsolvers.extend(_SUBSOLVERS[: max(1, workers - 1)])
+    # A search that hears of others' bounds loses its way more often than it gains by them.
+    parameters.share_objective_bounds = False
+    return solver
+
+
+def _solver(limits: SolveLimits, budget: Budget, slice_s: float | None) -> cp_model.CpSolver:
+    # Searches take turns in an order that depends on their number, so that is fixed.
+    workers = _TURNS if limits.deterministic else limits.worker_count
+    solver = settled_solver(workers, limits.seed)
+    parameters = solver.parameters
+    if limits.deterministic:
+        parameters.interleave_search = parameters.share_objective_bounds = True
+    budget.limit(parameters, slice_s)
+    return solver
+
+
+def _contradicts(solver: cp_model.CpSolver, status: cp_model.CpSolverStatus, hinted: int) -> bool:
+    """Whether CP-SAT denies that a solution of value `hinted` exists."""
+    if status == cp_model.INFEASIBLE:
+        return True
+    return status != cp_model.MODEL_INVALID and round(solver.best_objective_bound) > hinted
+
+
+def _bound(bound: float, within: int | None) -> int:
+    """Return what a bound says of all plans, if only those `within` a limit are all there."""
+    if within is not None and bound > within:
+        return within + 1
+    return round(bound)
+
+
+class _Watcher(cp_model.CpSolverSolutionCallback):
+    """Hears of solutions and bounds while a run lasts, and tells of the best ones."""
+
+    def __init__(self, question: Question, report: Report | None) -> None:
+        super().__init__()
+        self._question = question
+        self._report = report
+        self._best = question.best
+        self.bound = 0
+
+    def on_solution_callback(self) -> None:
+        if self._question.judge is not None:
+            found = self._question.judge(self._question.stages.plan_of(self.value))
+        else:
+            found = round(self.objective_value)
+        self._best = found if self._best is None else min(self._best, found)
+        self._tell()
+        if self._question.restart_at is not None and found <= self._question.restart_at:
+            self.stop_search()
+
+    def on_bound(self, bound: float) -> None:
+        self.bound = max(self.bound, _bound(bound, self._question.within))
+        self._tell()
+
+    def _tell(self) -> None:
+        if self._report is not None:
+            self._report(self._best, self.bound)

@@ -1,0 +1,382 @@
+"""CP-SAT variables that say where units and devices are.
+
+The notation is that of :mod:`solver.cp.formulation`. Every variable carries a definition, its
+value under a given plan, so that any plan becomes a full hint.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from solver.bounds.windows import StageWindows
+from solver.cp.linear import LinearSum, Literal
+from solver.model.plan import PartitionPlan
+from solver.presolve.units import UnitGraph, interchangeable_kinds
+
+Place = tuple[int, ...]
+"""Positions that count as one: a single stage, or all stages of one device."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageChoice:
+    """A plan in the terms of the model: unit to position, slot to kind of device."""
+
+    position_of: tuple[int, ...]
+    kind_at: tuple[int | None, ...]
+
+    def on(self, unit: int, place: Place) -> bool:
+        """Whether `unit` is on one of the positions of `place`."""
+        return self.position_of[unit] in place
+
+
+class StageModel:
+    """Stage and device variables with the constraints that define them.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    windows : StageWindows
+        Of positions 0 to slots * chunks - 1.
+    slots : int
+        Number of devices in a round.
+    chunks : int
+        Number of rounds; position c * slots + s is chunk c of the device in slot s.
+    order : sequence of int, optional
+        The kind of device in each slot; without it the order is part of the decision.
+    use_all : bool
+        Leave no slot empty.
+    all_rounds : bool
+        Leave neither the first round empty nor the last.
+
+    Attributes
+    ----------
+    model : cp_model.CpModel
+    places : tuple of Place
+        The positions of each slot.
+    used : list of Literal
+        used[s], by slot.
+    kind : list of list of Literal
+        q[s,k], by slot and kind.
+    upper : dict of int to int
+        Upper bound of every variable, by index; all lower bounds are 0.
+    definitions : list
+        Every variable with its value under a plan, in an order in which they can be computed.
+    values : dict of int to int
+        Values of the variables under the hint that is being made, by index.
+    """
+
+    def __init__(
+        self,
+        units: UnitGraph,
+        windows: StageWindows,
+        slots: int,
+        *,
+        chunks: int = 1,
+        order: Sequence[int] | None = None,
+        use_all: bool = False,
+        all_rounds: bool = False,
+    ) -> None:
+        self.units = units
+        self.problem = units.problem
+        self.slots = range(slots)
+        self.chunks = chunks
+        self.positions = range(slots * chunks)
+        self.places = tuple(tuple(range(slot, slots * chunks, slots)) for slot in self.slots)
+        self.windows = windows
+        self.order = order
+        self.use_all = use_all
+        self.all_rounds = all_rounds
+        self.kinds = interchangeable_kinds(units)
+        self.model = cp_model.CpModel()
+        self.definitions: list[
+            tuple[cp_model.IntVar, Callable[[StageChoice], int] | LinearSum]
+        ] = []
+        self.upper: dict[int, int] = {}
+        self.values: dict[int, int] = {}
+        self._add_stage_variables()
+        self._add_devices()
+        if all_rounds and chunks > 1:
+            for round_number in (0, chunks - 1):
+                first = round_number * slots
+                self._occupy(tuple(range(first, first + slots)))
+
+    # -- building blocks ------------------------------------------------------------------
+
+    def new_bool(self, definition: Callable[[StageChoice], int]) -> cp_model.IntVar:
+        """Return a new Boolean variable whose value under a plan is `definition`."""
+        variable = self.model.new_bool_var("")
+        self.definitions.append((variable, definition))
+        self.upper[variable.index] = 1
+        return variable
+
+    def new_int(self, upper: int, definition: Callable[[StageChoice], int]) -> cp_model.IntVar:
+        """Return a new variable from 0 to `upper` whose value under a plan is `definition`."""
+        variable = self.model.new_int_var(0, upper, "")
+        self.definitions.append((variable, definition))
+        self.upper[variable.index] = upper
+        return variable
+
+    def at_least(self, total: LinearSum) -> LinearSum:
+        """Return a variable that is at least `total`, or `total` itself if that is short."""
+        if len(total.terms) <= 1:
+            return total
+        upper = max(total.largest(self.upper), 0)
+        variable = self.model.new_int_var(0, upper, "")
+        self.definitions.append((variable, total))
+        self.upper[variable.index] = upper
+        self.model.add(variable >= total.expression)
+        return LinearSum().add(variable)
+
+    def largest_of(self, rows: list[LinearSum]) -> LinearSum:
+        """Return a variable that is at least every row."""
+        values = self.values
+        variable = self.new_int(
+            max(0, *(row.largest(self.upper) for row in rows)),
+            lambda _: max(0, *(row.value(values) for row in rows)),
+        )
+        for row in rows:
+            self.model.add(variable >= row.expression)
+        return LinearSum().add(variable)
+
+    @staticmethod
+    def sum_of(literals: Sequence[Literal]) -> LinearSum:
+        """Return the sum of literals."""
+        total = LinearSum()
+        for literal in literals:
+            total.add(literal)
+        return total
+
+    def imply(self, premise: Literal, conclusion: Literal) -> None:
+        """Add premise => conclusion."""
+        if premise is False or conclusion is True:
+            return
+        self.model.add_implication(
+            self.model.new_constant(1) if premise is True else premise,
+            self.model.new_constant(0) if conclusion is False else conclusion,
+        )
+
+    # -- where units are ------------------------------------------------------------------
+
+    def reaches(self, unit: int, position: int) -> Literal:
+        """y[unit, position]: the unit is on this position or a later one."""
+        if position <= self.windows.first[unit]:
+            return True
+        if position > self.windows.last[unit]:
+            return False
+        return self._y[unit][position - self.windows.first[unit] - 1]
+
+    def add_on(self, total: LinearSum, unit: int, place: Place, coefficient: int = 1) -> None:
+        """Add coefficient * x[unit, place] to `total`."""
+        for position in place:
+            if self.windows.first[unit] <= position <= self.windows.last[unit]:
+                total.add(self.reaches(unit, position), coefficient)
+                total.add(self.reaches(unit, position + 1), -coefficient)
+
+    def on(self, unit: int, place: Place) -> LinearSum:
+        """Return x[unit, place] as a sum."""
+        total = LinearSum()
+        self.add_on(total, unit, place)
+        return total
+
+    def may_be_on(self, unit: int, place: Place) -> bool:
+        """Return whether the windows let `unit` be on `place`."""
+        first, last = self.windows.first[unit], self.windows.last[unit]
+        return any(first <= position <= last for position in place)
+
+    def is_fixed_on(self, unit: int, place: Place) -> bool:
+        """Return whether the windows leave `unit` nowhere else."""
+        first, last = self.windows.first[unit], self.windows.last[unit]
+        if first == last:
+            return first in place
+        return all(position in place for position in range(first, last + 1))
+
+    def _add_stage_variables(self) -> None:
+        self._y = [
+            [
+                self.new_bool(lambda s, u=unit, p=position: s.position_of[u] >= p)  # type: ignore[misc]
+                for position in range(first + 1, last + 1)
+            ]
+            for unit, (first, last) in enumerate(
+                zip(self.windows.first, self.windows.last, strict=True)
+            )
+        ]
+        for levels in self._y:
+            for lower, higher in itertools.pairwise(levels):
+                self.model.add_implication(higher, lower)
+        for source, target in self.units.edges:
+            for position in self.positions[1:]:
+                self.imply(self.reaches(source, position), self.reaches(target, position))
+
+    # -- where devices are ----------------------------------------------------------------
+
+    def _add_devices(self) -> None:
+        self.used: list[Literal] = [True for _ in self.slots]
+        self.kind: list[list[Literal]]
+        if self.use_all:
+            self._use_all()
+        elif self.order is None or len(self.kinds) == 1:
+            self._align_right()
+        elif "devices" in self.problem.objective:
+            self._count_used()
+        if self.order is not None:
+            self.kind = [
+                [self.used[slot] if kind == chosen else False for kind in range(len(self.kinds))]
+                for slot, chosen in enumerate(self.order)
+            ]
+        else:
+            self.kind = [
+                [
+                    self.new_bool(lambda s, p=slot, k=kind: s.kind_at[p] == k)  # type: ignore[misc]
+                    for kind in range(len(self.kinds))
+                ]
+                for slot in self.slots
+            ]
+            for slot in self.slots:
+                choice = self.sum_of(self.kind[slot]).add(self.used[slot], -1)
+                self.model.add(choice.expression == 0)
+            for kind, entry in enumerate(self.kinds):
+                taken = self.sum_of([self.kind[slot][kind] for slot in self.slots])
+                self.model.add(taken.expression <= len(entry.devices))
+        self._add_pins()
+
+    def _new_used(self, slot: int) -> cp_model.IntVar:
+        return self.new_bool(lambda s: s.kind_at[slot] is not None)
+
+    def _align_right(self) -> None:
+        """Let unused slots come first; exchangeable devices leave that choice free."""
+        self.used[:-1] = [self._new_used(slot) for slot in self.slots[:-1]]
+        for slot in self.slots[:-1]:
+            self.imply(self.used[slot], self.used[slot + 1])
+        if self.chunks > 1:
+            self._empty_unless_used(self.slots[:-1])
+            return
+        has_predecessor = {target for _, target in self.units.edges}
+        for unit in range(len(self.units)):
+            if unit not in has_predecessor:
+                for position in self.positions[:-1]:
+                    total = LinearSum().add(self.used[position])
+                    total.add(self.reaches(unit, position + 1))
+                    self.model.add(total.expression >= 1)
+
+    def _use_all(self) -> None:
+        """Leave no slot empty; plans with fewer devices have an order of their own."""
+        for place in self.places:
+            self._occupy(place)
+
+    def _occupy(self, place: Place) -> None:
+        """Let some unit be on one of the positions of `place`."""
+        total = LinearSum()
+        for unit in range(len(self.units)):
+            self.add_on(total, unit, place)
+        self.model.add(total.expression >= 1)
+
+    def _count_used(self) -> None:
+        for slot in self.slots:
+            self.used[slot] = self._new_used(slot)
+        self._empty_unless_used(self.slots)
+
+    def _empty_unless_used(self, slots: Sequence[int]) -> None:
+        for slot in slots:
+            for unit in range(len(self.units)):
+                if self.may_be_on(unit, self.places[slot]):
+                    total = LinearSum().add(self.used[slot])
+                    self.add_on(total, unit, self.places[slot], -1)
+                    self.model.add(total.expression >= 0)
+
+    def _add_pins(self) -> None:
+        for unit, allowed in enumerate(self.units.allowed_devices):
+            if allowed is None:
+                continue
+            kinds = [k for k, entry in enumerate(self.kinds) if entry.device.name in allowed]
+            if len(kinds) == len(self.kinds):
+                continue
+            for slot, place in enumerate(self.places):
+                if self.may_be_on(unit, place):
+                    total = self.sum_of([self.kind[slot][kind] for kind in kinds])
+                    self.add_on(total, unit, place, -1)
+                    self.model.add(total.expression >= 0)
+
+    # -- plans ----------------------------------------------------------------------------
+
+    def choice_of(self, plan: PartitionPlan) -> StageChoice | None:
+        """Return `plan` in the model's terms, or None if order or windows exclude it."""
+        kind_of = {
+            device.name: kind for kind, entry in enumerate(self.kinds) for device in entry.devices
+        }
+        kind_at: list[int | None] = [None] * len(self.slots)
+        slot_of: dict[str, int] = {}
+        slot = len(self.slots) - 1
+        for device in reversed(plan.device_order):
+            while slot >= 0 and self.order and self.order[slot] != kind_of[device]:
+                slot -= 1
+            if slot < 0:
+                return None
+            kind_at[slot] = kind_of[device]
+            slot_of[device] = slot
+            slot -= 1
+        if self.use_all and None in kind_at:
+            return None
+        # Chunks, too, are aligned to the right: then nothing is in flight for longer than in
+        # the plan.
+        first_chunk = self.chunks - 1 - max(plan.chunks.values(), default=0)
+        if first_chunk and self.all_rounds:
+            return None
+        unit_of = self.units.unit_of_operator()
+        position_of = [0] * len(self.units)
+        for index, op in enumerate(self.problem.operators):
+            chunk = first_chunk + plan.chunks.get(op.name, 0)
+            position = chunk * len(self.slots) + slot_of[plan.assignment[op.name]]
+            position_of[unit_of[index]] = position
+        if not all(self.may_be_on(unit, (p,)) for unit, p in enumerate(position_of)):
+            return None
+        return StageChoice(tuple(position_of), tuple(kind_at))
+
+    def set_hint(self, choice: StageChoice) -> None:
+        """Give the model a full hint."""
+        self.model.clear_hints()  # type: ignore[no-untyped-call]
+        for index, value in self.hint(choice).items():
+            self.model.add_hint(self.model.get_int_var_from_proto_index(index), value)
+
+    def hint(self, choice: StageChoice) -> dict[int, int]:
+        """Return the value of every variable under `choice`, by index."""
+        values = self.values
+        values.clear()
+        for variable, definition in self.definitions:
+            if isinstance(definition, LinearSum):
+                values[variable.index] = definition.value(values)
+            else:
+                values[variable.index] = int(definition(choice))
+        return dict(values)
+
+    def plan_of(self, value: Callable[[cp_model.IntVar], int]) -> PartitionPlan:
+        """Return the plan that a solution of the model describes."""
+        position_of = [
+            first + sum(value(level) for level in levels)
+            for first, levels in zip(self.windows.first, self._y, strict=True)
+        ]
+        free = [list(entry.devices) for entry in self.kinds]
+        device_at: list[str] = []
+        for slot in self.slots:
+            kind = next(
+                (
+                    k
+                    for k, chosen in enumerate(self.kind[slot])
+                    if (chosen if isinstance(chosen, bool) else value(chosen))
+                ),
+                None,
+            )
+            device_at.append("" if kind is None else free[kind].pop(0).name)
+        slots = len(self.slots)
+        assignment = self.units.lift([device_at[position % slots] for position in position_of])
+        used = {position % slots for position in position_of}
+        device_order = tuple(device_at[slot] for slot in self.slots if slot in used)
+        unit_of = self.units.unit_of_operator()
+        chunks = {
+            op.name: position_of[unit_of[index]] // slots
+            for index, op in enumerate(self.problem.operators)
+        }
+        return PartitionPlan(assignment, device_order, chunks)

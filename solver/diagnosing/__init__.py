@@ -1,1 +1,0 @@
-"""Changed problems and needs without search, which say why nothing fits."""

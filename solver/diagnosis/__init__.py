@@ -1,0 +1,1 @@
+"""Why nothing fits, and the least changes that make a plan possible."""

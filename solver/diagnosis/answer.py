@@ -1,0 +1,277 @@
+"""What an explanation of "nothing fits" is: limits that clash, shortfalls, and remedies.
+
+:mod:`solver.diagnosis.diagnose` finds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from solver.evaluation.result import SolveStatus
+from solver.model.devices import Device
+from solver.model.plan import PartitionPlan
+from solver.model.problem import ColocationGroup, PartitionProblem
+from solver.model.quantities import exact_bytes, format_bytes, listed, quoted
+from solver.presolve.shortfalls import Shortfall
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """The memory capacity of devices that no constraint tells apart."""
+
+    devices: tuple[str, ...]
+    memory_bytes: int
+
+    @property
+    def text(self) -> str:
+        """The limit in words."""
+        each = " each" if len(self.devices) > 1 else ""
+        return f"the memory of {listed(self.devices)} ({format_bytes(self.memory_bytes)}{each})"
+
+
+@dataclass(frozen=True, slots=True)
+class PinLimit:
+    """Operators that may run on some devices only."""
+
+    operators: tuple[str, ...]
+    devices: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """The limit in words."""
+        return f"{self.words} to {listed(self.devices, 'or')}"
+
+    @property
+    def words(self) -> str:
+        """The pins, without their devices."""
+        return f"the pin{'s' * (len(self.operators) > 1)} of {quoted(self.operators)}"
+
+
+@dataclass(frozen=True, slots=True)
+class ColocationLimit:
+    """Operators that must share a device."""
+
+    group: ColocationGroup
+
+    @property
+    def text(self) -> str:
+        """The limit in words."""
+        return f"the colocation group of {quoted(self.group.operators)} ({self.group.reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCountLimit:
+    """The most devices that a plan may use."""
+
+    max_devices: int
+
+    @property
+    def text(self) -> str:
+        """The limit in words."""
+        return f"max_devices = {self.max_devices}"
+
+
+@dataclass(frozen=True, slots=True)
+class CutLimit:
+    """A stage that must end after an operator."""
+
+    cut: str
+
+    @property
+    def text(self) -> str:
+        """The limit in words."""
+        return f"the cut after {self.cut!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class StageLimit:
+    """Operators that must be on one stage, by its number."""
+
+    operators: tuple[str, ...]
+    stage: int
+
+    @property
+    def text(self) -> str:
+        """The limit in words."""
+        pins = f"the pin{'s' * (len(self.operators) > 1)} of {quoted(self.operators)}"
+        return f"{pins} to stage {self.stage}"
+
+
+Limit = MemoryLimit | PinLimit | ColocationLimit | DeviceCountLimit | CutLimit | StageLimit
+
+
+@dataclass(frozen=True, slots=True)
+class MoreMemory:
+    """More memory on each of `devices`.
+
+    Attributes
+    ----------
+    devices : tuple of str
+    extra_bytes : int
+        Enough: a plan is known.
+    too_few_bytes : int
+        Proven not to be enough; `extra_bytes` is the least when it is one more than this. -1 if
+        not even that is proven of no more memory at all.
+    """
+
+    devices: tuple[str, ...]
+    extra_bytes: int
+    too_few_bytes: int
+
+    @property
+    def is_least(self) -> bool:
+        """Whether one byte less is proven not to be enough."""
+        return self.too_few_bytes == self.extra_bytes - 1
+
+    @property
+    def text(self) -> str:
+        """The change in words."""
+        where = f"each of {listed(self.devices)}" if len(self.devices) > 1 else self.devices[0]
+        words = f"{exact_bytes(self.extra_bytes)} more on {where}"
+        if self.is_least:
+            return f"{words} (one byte less is not enough)"
+        if self.too_few_bytes <= 0:
+            return f"{words} (perhaps less)"
+        return f"{words} (perhaps less, but {exact_bytes(self.too_few_bytes)} is not enough)"
+
+
+@dataclass(frozen=True, slots=True)
+class MoreDevices:
+    """More devices like one that there is: same memory, class, links and permissions."""
+
+    like: Device
+    count: int
+    is_least: bool
+
+    @property
+    def text(self) -> str:
+        """The change in words."""
+        device = self.like
+        words = "one more device" if self.count == 1 else f"{self.count} more devices"
+        words += f" like {device.name} ({format_bytes(device.memory_bytes)}"
+        words += f", class {device.device_class})"
+        return words if self.is_least else f"{words}, perhaps fewer"
+
+
+@dataclass(frozen=True, slots=True)
+class HigherDeviceCount:
+    """A larger max_devices."""
+
+    max_devices: int
+    is_least: bool
+
+    @property
+    def text(self) -> str:
+        """The change in words."""
+        return f"max_devices = {self.max_devices}" + ("" if self.is_least else ", perhaps less")
+
+
+@dataclass(frozen=True, slots=True)
+class Without:
+    """One pin, colocation group or cut dropped, or all pins to one stage."""
+
+    limit: PinLimit | ColocationLimit | CutLimit | StageLimit
+
+    @property
+    def is_least(self) -> bool:
+        """It cannot be less than one."""
+        return True
+
+    @property
+    def text(self) -> str:
+        """The change in words."""
+        return f"without {self.limit.text}"
+
+
+Change = MoreMemory | MoreDevices | HigherDeviceCount | Without
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """A change after which a plan exists.
+
+    Attributes
+    ----------
+    change : Change
+    problem : PartitionProblem
+        The problem after the change, to go on with.
+    plan : PartitionPlan
+        A feasible plan of `problem`, whatever it costs; the evaluator accepts it.
+    """
+
+    change: Change
+    problem: PartitionProblem
+    plan: PartitionPlan
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """Why nothing fits, and what would.
+
+    Attributes
+    ----------
+    status : SolveStatus
+        INFEASIBLE: proven, and `conflict` says why. FEASIBLE: a plan exists, so there is nothing to
+        explain. UNKNOWN: the time ran out before either was proven.
+    conflict : tuple of Limit
+        Limits that no plan can keep together, even if all others are dropped.
+    is_minimal : bool
+        It is proven that without any one of them a plan for the others exists.
+    shortfalls : tuple of Shortfall
+    remedies : tuple of Remedy
+        Each is enough alone; the least memory first.
+    time_ran_out : bool
+        There may be more remedies, and smaller ones, than were found in time.
+    wall_time_s : float
+    """
+
+    status: SolveStatus
+    conflict: tuple[Limit, ...] = ()
+    is_minimal: bool = False
+    shortfalls: tuple[Shortfall, ...] = ()
+    remedies: tuple[Remedy, ...] = ()
+    time_ran_out: bool = False
+    wall_time_s: float = 0.0
+
+    def __str__(self) -> str:
+        return self.text
+
+    @property
+    def text(self) -> str:
+        """The explanation, one paragraph."""
+        if self.status is SolveStatus.FEASIBLE:
+            return "A plan exists, so there is nothing to explain."
+        sentences = [self._conflict_text()]
+        sentences += [f"{_capital(shortfall.text)}." for shortfall in self.shortfalls]
+        if self.remedies:
+            words = [remedy.change.text for remedy in self.remedies]
+            start = (
+                "This change is enough (a plan was found)"
+                if len(words) == 1
+                else "Any one of these changes is enough (a plan was found for each)"
+            )
+            sentences.append(f"{start}: {'; '.join(words)}.")
+        elif not self.time_ran_out:
+            sentences.append("No single change of one kind is enough.")
+        if self.time_ran_out:
+            sentences.append(
+                "The time limit ended the search for smaller changes; a longer one may find some."
+            )
+        return " ".join(sentences)
+
+    def _conflict_text(self) -> str:
+        if self.status is SolveStatus.UNKNOWN:
+            return (
+                f"Whether a plan exists is open: {self.wall_time_s:.1f} s brought neither a plan "
+                "nor a proof that there is none."
+            )
+        if len(self.conflict) == 1:
+            return f"{_capital(self.conflict[0].text)} rules out every plan."
+        words = f"These limits clash: {'; '.join(limit.text for limit in self.conflict)}."
+        if self.is_minimal:
+            return f"{words} Without any one of them the others could be kept."
+        return f"{words} Not all of them may be needed for the clash."
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]

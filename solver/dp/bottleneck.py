@@ -1,0 +1,327 @@
+"""The least bottleneck of all chains of ideals, by searching for the least ceiling with a plan.
+
+All stages below a ceiling are listed once (:mod:`solver.dp.stage_list`). Whether those below
+a smaller ceiling make a plan takes a pass over the list, so the least ceiling is found by bisection
+over the loads in it: each pass either proves that there is no plan, or finds one, whose bottleneck
+is often lower than asked for.
+
+The first ceilings are just above the mean load, where very few ideals can be borders between
+stages; then comes the bottleneck of a plan that a heuristic finds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from solver.dp.device_sets import DeviceSets
+from solver.dp.pair_sums import Bools, Floats
+from solver.dp.readers import Readers
+from solver.dp.set_bits import SetBits, Words
+from solver.dp.stage_list import Families, StageList, StageLister, TooManyStages
+from solver.dp.stage_tables import StageTables
+from solver.dp.sweep import GaveUp, Solution, Stage, largest_sum
+from solver.model.training import in_flight
+
+_NEAR = (1.01, 1.02, 1.04, 1.08)
+"""Ceilings to try before a plan is known, as multiples of a lower bound."""
+_MANY_IDEALS = 4_000
+_FEW_STAGES = 50_000
+"""So many are listed in some tenths of a second."""
+_CLOSE = 0.99
+"""A step that rules out less than the rest of this is not worth a list of its own."""
+_FAR = 3.0
+"""With so many ideals, and so far above the bound, it pays to search longer for a plan."""
+_MOST_STAGES = 24_000_000
+"""Stages in a list; each takes some sixteen bytes, and twice that for a while."""
+_MOST_ENTRIES = 1 << 24
+"""Sets of devices times ideals that are looked at together."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """A plan has this value; the stages that it was found among, and the ideals behind them."""
+
+    value: int
+    stages: StageList
+    alive: Bools
+
+
+class Incumbent(Protocol):
+    """A heuristic."""
+
+    def __call__(self, *, thorough: bool = False) -> int | None:
+        """Return the bottleneck of some plan, or None; if `thorough`, of a better one."""
+
+
+class BottleneckSearch:
+    """Minimises the bottleneck.
+
+    Parameters
+    ----------
+    tables : StageTables
+    sets : DeviceSets
+    capacity : sequence of float
+        The most bytes on a device of each kind.
+    incumbent : Incumbent
+    spend : callable
+        Told how many pairs of ideals are looked at; raises to stop.
+
+    Attributes
+    ----------
+    refuted : int
+        No plan has a bottleneck of at most so many nanoseconds.
+    best : Solution or None
+        The best plan so far. The value is that of a relaxation, which may count too few sends
+        under peer-to-peer charging (:mod:`solver.dp.readers`).
+    """
+
+    def __init__(
+        self,
+        tables: StageTables,
+        sets: DeviceSets,
+        capacity: Sequence[float],
+        incumbent: Incumbent,
+        spend: Callable[[int], None],
+    ) -> None:
+        self.tables, self._incumbent, self._spend = tables, incumbent, spend
+        self.refuted = -1
+        self.best: Solution | None = None
+        limits = [len(kind.devices) for kind in tables.kinds]
+        self._most = max(map(sum, sets.counts))
+        self._readers = Readers(tables)
+        self._best_ns: int | None = None
+        self._plan: tuple[Stage, ...] = ()
+        self._bits = SetBits(limits, self._most)
+        problem = tables.problem
+        flying = [1] * self._most
+        if problem.is_training:
+            flying = [
+                in_flight(
+                    problem.schedule,
+                    problem.microbatches,
+                    chunks=1,
+                    devices=behind + 1,
+                    followers=behind,
+                )
+                for behind in range(self._most)
+            ]
+        self._lister = StageLister(tables, capacity, flying, spend)
+        speed = [1 / slowness for slowness in tables.slowness]
+        self._speed, self._speed_of_others = self._rooms(speed)
+        self._memory, self._memory_of_others = self._rooms(capacity)
+        first, last = np.zeros(tables.count, dtype=np.intp), np.full(tables.count, tables.count - 1)
+        every = np.arange(tables.count)
+        self._weights = tables.weights.at(first, every), tables.weights.at(every, last)
+
+    def _rooms(self, amounts: Sequence[float]) -> tuple[Floats, Floats]:
+        """Sum amounts over the devices of each set, and over the best others that may be used."""
+        counts = self._bits.counts.tolist()
+        full = [len(kind.devices) for kind in self.tables.kinds]
+        own = [largest_sum(c, amounts, self._most) for c in counts]
+        others = [
+            largest_sum(
+                [f - n for f, n in zip(full, c, strict=True)], amounts, max(self._most - sum(c), 0)
+            )
+            for c in counts
+        ]
+        return np.array(own), np.array(others)
+
+    # -- the search -----------------------------------------------------------------------
+
+    def minimise(self) -> Solution | None:
+        """Return the best plan, or None if there is none at all.
+
+        Without stages if the incumbent is the best plan.
+
+        Raises
+        ------
+        GaveUp
+        """
+        total_ns = float(self.tables.work_ns[-1])
+        most_speed = float(self._speed[self._bits.usable].max())
+        least = max(total_ns / most_speed, float(self.tables.largest_unit_ns))
+        # Floats of ratios are not exact: give it away rather than claim too much.
+        self.refuted = math.ceil(least * (1 - 1e-9)) - 1
+        if self.tables.count == 1:
+            self.best = Solution({"bottleneck": 0}, ())
+            return self.best
+        for factor in _NEAR if least > 0 else ():
+            if self._settle(int(least * factor)):
+                return self.best
+        known = self._incumbent()
+        if known is None or (self.tables.count > _MANY_IDEALS and known > _FAR * least):
+            known = self._incumbent(thorough=True)
+        if known is None:
+            return self.best if self._settle(self.tables.most_load_ns) else None
+        if self._find_with_few_stages(known - 1) or self._settle(known - 1):
+            return self.best
+        # No plan is better than the incumbent, whose stages are known elsewhere.
+        return Solution({"bottleneck": known}, ())
+
+    def _find_with_few_stages(self, ceiling: int) -> bool:
+        """Rule out what takes few stages to do so, by bisection, or find the best plan.
+
+        Above the optimum of what is at the end of the graph nearly all stages are listed, and below
+        it nearly none.
+        """
+        lower = ceiling
+        while self.refuted < lower:
+            try:
+                if self._solve_below(lower, _FEW_STAGES):
+                    return True
+            except TooManyStages:
+                ceiling = lower - 1
+            lower = math.isqrt((self.refuted + 1) * (ceiling + 1))
+            if lower * _CLOSE < self.refuted + 1:
+                break
+        return False
+
+    def _settle(self, ceiling: int) -> bool:
+        """Find the best plan of at most `ceiling`; False if there is none."""
+        lower = ceiling
+        while self.refuted < ceiling:
+            try:
+                if self._solve_below(lower, _MOST_STAGES):
+                    return True
+                lower = ceiling
+            except TooManyStages:
+                # A smaller ceiling may have a plan, and fewer stages.
+                lower = math.isqrt(max(self.refuted, 0) * lower)
+                if lower <= self.refuted:
+                    raise GaveUp(f"there are more than {_MOST_STAGES:,} stages") from None
+        return False
+
+    def _solve_below(self, ceiling: int, most_stages: int) -> bool:
+        """Find the best plan of at most `ceiling` with one list; False if there is none."""
+        families = Families(self._bits, self.tables.count, self._may(ceiling))
+        stages = self._lister.fill(families, ceiling, most_stages)
+        found = None if stages is None else self._explored(stages, families, ceiling)
+        if found is None:
+            self.refuted = ceiling
+            return False
+        self._improve(found)
+        return True
+
+    def _improve(self, found: _Found) -> None:
+        """Find the best plan of a list of stages that has one."""
+        highest = True
+        while True:
+            # Fewer ideals can be borders below a lower ceiling.
+            ceiling = found.value - 1
+            if ceiling <= self.refuted:
+                return
+            may = self._may(ceiling)
+            stages = found.stages.below(ceiling, found.alive & may.any(axis=0))
+            better: _Found | None = None
+            while better is None:
+                open_ns = stages.load_ns[stages.load_ns > self.refuted]
+                middle = ceiling
+                # Often the first plan is best, which one pass shows; and one of them has to, for
+                # loads that a lower ceiling raised are not among those of the list.
+                if len(open_ns) and not highest:
+                    middle = int(np.partition(open_ns, len(open_ns) // 2)[len(open_ns) // 2])
+                highest = False
+                part = stages.below(middle)
+                better = self._explored(part, self._families(part, may), middle)
+                if better is None:
+                    self.refuted = middle
+                    if middle == ceiling:
+                        return
+            found = better
+
+    def _families(self, stages: StageList, may: Words) -> Families:
+        self._spend(len(stages.end))
+        families = Families(self._bits, self.tables.count, may)
+        families.extend(stages, self._lister.followers)
+        return families
+
+    def _explored(self, stages: StageList, families: Families, ceiling: int) -> _Found | None:
+        """Look for a plan of the stages; where it counts too few sends, count more in all.
+
+        Returns
+        -------
+        _Found or None
+            None if the stages, all that plans of at most `ceiling` can have, make none.
+        """
+        while True:
+            chosen = self._walk(families, stages)
+            if chosen is None:
+                return None
+            loads_ns, plan = [load_ns for load_ns, _ in chosen], [stage for _, stage in chosen]
+            value = max(loads_ns)
+            missing = self._readers.missing(plan, stages.sends)
+            for at, time_ns in missing.values():
+                loads_ns[at] += time_ns
+            if self._best_ns is None or max(loads_ns) < self._best_ns:
+                self._best_ns, self._plan = max(loads_ns), tuple(plan)
+            short = [net for net, (at, _) in missing.items() if loads_ns[at] > value]
+            raised = self._readers.raised(stages, short)
+            if raised is None and short:
+                # What this plan counts may still exclude it among others.
+                self._spend(len(self._readers) * len(stages.end))
+                raised = self._readers.raised(stages, range(len(self._readers)))
+            if raised is None:
+                self.best = Solution({"bottleneck": value}, self._plan)
+                return _Found(value, stages, families.alive())
+            stages = raised.below(ceiling, families.alive())
+            families = self._families(stages, self._may(ceiling))
+
+    def _may(self, ceiling: int) -> Words:
+        """Return the sets of devices that may run all outside each ideal.
+
+        What is before must fit the best of the other devices, and what is after these: its
+        work below the ceiling of the load, and its weights in the memory. Work is measured by
+        each unit's fastest class, of which a device does at most ceiling / slowness.
+        """
+        bits, work_ns = self._bits, self.tables.work_ns
+        # Floats of ratios are not exact; a few too many ideals do no harm.
+        most_ns = [
+            (ceiling * speed * (1 + 1e-9) + 1)[:, None]
+            for speed in (self._speed, self._speed_of_others)
+        ]
+        usable = bits.usable[:, None]
+        parts: list[Words] = []
+        width = max(1, _MOST_ENTRIES // len(usable))
+        for first in range(0, self.tables.count, width):
+            some = slice(first, first + width)
+            may = (work_ns[-1] - work_ns[some] <= most_ns[0]) & (work_ns[some] <= most_ns[1])
+            may &= self._weights[1][some] <= self._memory[:, None]
+            may &= self._weights[0][some] <= self._memory_of_others[:, None]
+            may &= usable
+            parts.append(bits.pack(may))
+        return np.hstack(parts)
+
+    def _walk(self, families: Families, stages: StageList) -> list[tuple[int, Stage]] | None:
+        """Return the stages of a plan with their loads; None if there is no plan."""
+        bits = self._bits
+        sets = np.flatnonzero(bits.unpack(families.words[:, 0]))
+        if not len(sets):
+            return None
+        number = int(sets[np.argmin(bits.sizes[sets])])
+        start = 0
+        chosen: list[tuple[int, Stage]] = []
+        while start != self.tables.count - 1:
+            load_ns, kind, end = min(self._steps(families, stages, start, number))
+            chosen.append((int(load_ns), Stage(kind, start, end)))
+            start, number = end, number - bits.strides[kind]
+        return chosen
+
+    def _steps(
+        self, families: Families, stages: StageList, start: int, number: int
+    ) -> Iterator[tuple[float, int, int]]:
+        """Yield the best stages from `start` on with a set of devices, by load, kind and end."""
+        counts, behind = self._bits.counts[number], int(self._bits.sizes[number]) - 1
+        for group in np.flatnonzero(stages.start == start).tolist():
+            some = slice(int(stages.first[group]), int(stages.first[group + 1]))
+            ends, loads_ns = stages.end[some], stages.load_ns[some]
+            for kind, most in enumerate(self._lister.followers[stages.class_[group]].tolist()):
+                if counts[kind] and behind <= most:
+                    good = families.has(ends, number - self._bits.strides[kind])
+                    if good.any():
+                        best = int(np.argmin(np.where(good, loads_ns, np.inf)))
+                        yield float(loads_ns[best]), kind, int(ends[best])

@@ -1,0 +1,327 @@
+"""One sweep of the interval dynamic program over a fixed order of units.
+
+Suffixes [i, n) are solved from right to left. ``best[s, i]`` is the least cost of running
+[i, n) on the set of devices s; one transition puts [i, j) on a device of kind k and the rest
+on s without it. Only ends j within the memory of the largest device, and within the best
+bottleneck known from a first pass over few cuts, are looked at: O(n * window) per transition.
+"""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+
+from solver.dp.contiguous.kind_costs import (
+    Links,
+    banned_before,
+    in_flight,
+    links_of,
+    slowest_ns,
+    work_before,
+)
+from solver.dp.contiguous.segments import Ints, SegmentRow, SegmentRows
+from solver.dp.device_sets import Moves, ViableStates
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+from solver.presolve.unit_cuts import block_starts, unit_stages
+from solver.presolve.units import UnitGraph
+
+_INFINITE = 1 << 61
+
+
+class ChainPass:
+    """One sweep from the right end to the left for one objective.
+
+    Tables have a column for each place of a cut, not for each operator: where only few of many
+    places are looked at, so are few columns.
+    """
+
+    def __init__(
+        self,
+        problem: PartitionProblem,
+        units: UnitGraph,
+        moves: Moves,
+        cuts: Ints,
+        objective: str,
+        ceilings: dict[str, int],
+        stage_count: int | None,
+    ) -> None:
+        self.problem = problem
+        self.units = units
+        self.moves = moves
+        self.cuts = cuts
+        # For a step the bottleneck is minimised, with every number of devices.
+        self.every_size = objective == "step"
+        self.objective = "bottleneck" if self.every_size else objective
+        self.ceilings = ceilings
+        self.staged = problem.interconnect.charging == "host_staged"
+        self.relayed = problem.interconnect.charging == "relayed"
+        send, receive, self.profile_of = self._profiles()
+        self.send_table = send
+        self.rows = SegmentRows(units, receive, relayed=self.relayed)
+        length = self.rows.length
+        self.length = length
+        states = len(moves.sizes)
+        count = len(cuts)
+        # Column `count` of a cut is beyond the end of the order: no rest has been found.
+        self.place_of_cut = np.append(cuts, length + 1)
+        self.best = np.full((states, count), _INFINITE, dtype=np.int64)
+        self.best[0, -1] = 0
+        self.end = np.full((states, count), count, dtype=np.int64)
+        self.rest = np.zeros((states, count), dtype=np.int64)
+        self.kind = np.full((states, count), -1, dtype=np.int64)
+        # send[profile][state, cut]: what ends there pay when the rest is on `state`.
+        send_states = 1 if self.staged else states
+        self.send = [np.zeros((send_states, count), dtype=np.int64) for _ in send]
+        if self.relayed:
+            by_place = [[times[index] for index in self.rows.order] for times in send]
+            self.send = [self.rows.crossing(times)[None, cuts] for times in by_place]
+        # A rest has one device less, so it is on the level before.
+        sizes = np.array(moves.sizes)
+        self.levels = [np.flatnonzero(sizes == size) for size in range(1, int(sizes.max()) + 1)]
+        self.needs_loads = self.objective in ("bottleneck", "latency") or "bottleneck" in ceilings
+        self.work = work_before(problem, self.rows.order, moves.kinds)
+        self.banned = banned_before(units, moves.kinds)
+        self.block_ends = np.array([*block_starts(units), length], dtype=np.int64)
+        self.stage_count = stage_count
+        self.elsewhere = self._pinned_elsewhere_before()
+        self.viable = ViableStates(units, moves, ceilings.get("bottleneck"))
+        self.transitions = [
+            np.array(transitions, dtype=np.int64).reshape(-1, 2).T for transitions in moves.moves
+        ]
+
+    # -- tables ---------------------------------------------------------------------------
+
+    def _profiles(self) -> tuple[list[list[int]], list[list[int]], list[int]]:
+        """Return send and receive times of all operators by profile, and each kind's profile."""
+        send: list[list[int]] = []
+        receive: list[list[int]] = []
+        profile_of: list[int] = []
+        known: dict[tuple[Links, Links], int] = {}
+        names = list(itertools.chain.from_iterable(self.moves.names))
+        for device in self.moves.kinds:
+            partners = [name for name in names if name != device.name] or [device.name]
+            pair = (
+                links_of(self.problem, device, partners, sends=True),
+                links_of(self.problem, device, partners, sends=False),
+            )
+            if pair not in known:
+                known[pair] = len(send)
+                send.append(slowest_ns(self.problem, pair[0]))
+                receive.append(slowest_ns(self.problem, pair[1]))
+            profile_of.append(known[pair])
+        return send, receive, profile_of
+
+    def _pinned_elsewhere_before(self) -> Ints:
+        """Count, by stage and before each place, the operators pinned to other stages."""
+        if self.stage_count is None:
+            return np.zeros((0, self.length + 1), dtype=np.int64)
+        pinned = [
+            stages[0] if stages else -1
+            for stages, members in zip(unit_stages(self.units), self.units.members, strict=True)
+            for _ in members
+        ]
+        stage_at = np.array(pinned, dtype=np.int64)
+        numbers = np.arange(self.stage_count)[:, None]
+        other = (stage_at[None, :] >= 0) & (stage_at[None, :] != numbers)
+        before = np.zeros((len(numbers), self.length + 1), dtype=np.int64)
+        before[:, 1:] = np.cumsum(other, axis=1)
+        return before
+
+    # -- the sweep ------------------------------------------------------------------------
+
+    def run(self) -> list[PartitionPlan]:
+        """Return the best plan found, if any; for a step that of each number of devices."""
+        starts = {place: cut for cut, place in enumerate(self.cuts.tolist())}
+        end = self.length
+        for start in range(self.length - 1, -1, -1):
+            self.rows.step()
+            if self.needs_loads and not self.relayed:
+                self._charge_sends(start)
+            if start not in starts:
+                continue
+            row = self.rows.row(end)
+            reach = self._reach(row)
+            if reach == 0:
+                return []
+            # The window's end never moves right as the start moves left.
+            end = start + reach
+            self._extend(row, reach, starts[start])
+        values = self.best[:, 0]
+        groups = self.levels if self.every_size else [np.arange(len(values))]
+        states = [int(group[np.argmin(values[group])]) for group in groups if len(group)]
+        return [self._plan(state) for state in states if values[state] < _INFINITE]
+
+    def _reach(self, row: SegmentRow) -> int:
+        """Return how many operators from the start fit the block, largest device and ceiling."""
+        block_end = self.block_ends[np.searchsorted(self.block_ends, row.start, side="right")]
+        count = min(len(row.weights_bytes), int(block_end) - row.start)
+        capacities = [device.memory_bytes for device in self.moves.kinds]
+        limits = [capacity for capacity in capacities if capacity is not None]
+        if len(limits) == len(capacities):
+            # Both parts only grow as the segment grows to either side.
+            needed = row.weights_bytes[:count] + row.live_bytes[:count]
+            count = int(np.searchsorted(needed, max(limits), side="right"))
+        ceiling = self.ceilings.get("bottleneck")
+        if ceiling is not None:
+            places = slice(row.start + 1, row.start + 1 + count)
+            least = np.min(
+                [work[places] - work[row.start] for work in self.work], axis=0, initial=_INFINITE
+            )
+            count = int(np.searchsorted(least, ceiling, side="right"))
+        return count
+
+    def _extend(self, row: SegmentRow, reach: int, cut: int) -> None:
+        """Try all first segments [start, j) with j among the cuts, for every state."""
+        start = row.start
+        low, high = cut + 1, int(np.searchsorted(self.cuts, start + reach, side="right"))
+        if low >= high:
+            return
+        offset = self.cuts[low:high] - start - 1
+        viable = self.viable.states(start)
+        for kind, (targets, rests) in enumerate(self.transitions):
+            some = viable[targets]
+            targets, rests = targets[some], rests[some]
+            if not len(targets):
+                continue
+            memory = self._memory(row, offset, targets)
+            cost = self._cost(row, slice(low, high), offset, kind, rests, memory)
+            total = self._join(cost, self.best[rests, low:high])
+            choice = np.argmin(total, axis=1)
+            value = total[np.arange(len(choice)), choice]
+            better = value < self.best[targets, cut]
+            chosen = targets[better]
+            self.best[chosen, cut] = value[better]
+            self.end[chosen, cut] = low + choice[better]
+            self.rest[chosen, cut] = rests[better]
+            self.kind[chosen, cut] = kind
+
+    def _memory(self, row: SegmentRow, offset: Ints, targets: Ints) -> Ints:
+        """Return memory by target state and end; all states share a row unless training."""
+        memory = row.weights_bytes[offset] + row.received_bytes[offset] + row.live_bytes[offset]
+        memory += row.waiting_bytes[offset]
+        if not self.problem.is_training:
+            return memory[None, :]
+        # Of one microbatch the live bytes know when it is made.
+        counts = [in_flight(self.problem, self.moves.sizes[target]) for target in targets.tolist()]
+        before: Ints = np.array(counts, dtype=np.int64)[:, None] - 1
+        return memory[None, :] + before * row.saved_bytes[offset][None, :]
+
+    def _cost(
+        self, row: SegmentRow, span: slice, offset: Ints, kind: int, rests: Ints, memory: Ints
+    ) -> Ints:
+        """Return the cost of [start, j) on `kind` for each end j, infinite beyond a limit."""
+        ends = self.cuts[span]
+        capacity = self.moves.kinds[kind].memory_bytes
+        allowed = np.ones((len(rests), len(ends)), dtype=np.bool_)
+        if capacity is not None:
+            allowed &= memory <= capacity
+        banned = self.banned[kind]
+        if banned is not None:
+            allowed &= (banned[ends] == banned[row.start])[None, :]
+        if self.stage_count is not None:
+            numbers = self.stage_count - 1 - np.array(self.moves.sizes, dtype=np.int64)[rests]
+            # The first stage starts at the first place, and no other one does.
+            fitting = (numbers == 0) if row.start == 0 else (numbers > 0)
+            before = self.elsewhere[np.maximum(numbers, 0)]
+            allowed &= fitting[:, None] & (before[:, ends] == before[:, [row.start]])
+        permille = np.zeros((1, len(ends)), dtype=np.int64)
+        if capacity is not None:
+            permille = -(-memory * 1000 // capacity)
+        load = np.zeros((1, len(ends)), dtype=np.int64)
+        if self.needs_loads:
+            load = self._load(row, span, offset, kind, rests)
+        if "bottleneck" in self.ceilings:
+            allowed &= load <= self.ceilings["bottleneck"]
+        if "peak_memory" in self.ceilings:
+            allowed &= permille <= self.ceilings["peak_memory"]
+        if "devices" in self.ceilings:
+            sizes = np.array(self.moves.sizes, dtype=np.int64)[rests]
+            allowed &= (sizes < self.ceilings["devices"])[:, None]
+        cost = {
+            "devices": np.ones((1, len(ends)), dtype=np.int64),
+            "transfer": row.received_values_bytes[offset][None, :],
+            "bottleneck": load,
+            "latency": load,
+            "peak_memory": permille,
+        }[self.objective]
+        result: Ints = np.where(allowed, cost, _INFINITE)
+        return result
+
+    def _load(self, row: SegmentRow, span: slice, offset: Ints, kind: int, rests: Ints) -> Ints:
+        profile = self.profile_of[kind]
+        compute = (self.work[kind][self.cuts[span]] - self.work[kind][row.start])[None, :]
+        receive = row.receive_ns[profile][offset][None, :]
+        table = self.send[profile]
+        shared = self.staged or self.relayed
+        send = table[:, span] if shared else table[rests, span]
+        if self.problem.interconnect.overlap:
+            largest: Ints = np.maximum(np.maximum(compute, receive), send)
+            return largest
+        total: Ints = compute + receive + send
+        return total
+
+    def _join(self, cost: Ints, rest: Ints) -> Ints:
+        if self.objective in ("bottleneck", "peak_memory"):
+            joined: Ints = np.maximum(cost, rest)
+        else:
+            joined = np.minimum(cost + rest, _INFINITE)
+        return joined
+
+    # -- sends ----------------------------------------------------------------------------
+
+    def _charge_sends(self, place: int) -> None:
+        """Charge the value of `place` to every segment that starts here or before, by its end."""
+        readers = self.rows.readers[place]
+        if not readers:
+            return
+        operator = self.rows.order[place]
+        single = readers[-2] if len(readers) > 1 else place
+        # The first cut behind this place, behind the last reader but one, behind the last.
+        first, several, last = np.searchsorted(
+            self.cuts, [place, single, readers[-1]], side="right"
+        ).tolist()
+        for profile, table in enumerate(self.send_table):
+            send_ns = table[operator]
+            if not send_ns:
+                continue
+            if self.staged:
+                self.send[profile][:, first:last] += send_ns
+                continue
+            # Ends past the last reader but one leave a single reader in the rest.
+            self.send[profile][:, several:last] += send_ns
+            if several > first:
+                counts = self._segments_reading(first, several, last, readers)
+                self.send[profile][:, first:several] += send_ns * counts
+
+    def _segments_reading(self, first: int, several: int, last: int, readers: list[int]) -> Ints:
+        """Count, by state and end, the segments of the best rest that read a value.
+
+        Returns an array of shape (states, several - first) for the cuts from `first` on. Cuts from
+        `last` on are behind all readers.
+        """
+        following = np.array(readers)[np.searchsorted(readers, self.cuts[first:last])]
+        counts = np.zeros((len(self.moves.sizes), last - first + 1), dtype=np.int64)
+        for states in self.levels:
+            end = self.end[states, first:last]
+            rest = self.rest[states, first:last]
+            inside = np.minimum(end, last) - first
+            counts[states, :-1] = (following < self.place_of_cut[end]) + counts[rest, inside]
+        return counts[:, : several - first]
+
+    # -- the plan -------------------------------------------------------------------------
+
+    def _plan(self, state: int) -> PartitionPlan:
+        free = [list(names) for names in self.moves.names]
+        assignment: dict[str, str] = {}
+        stages: list[str] = []
+        cut = 0
+        while cut < len(self.cuts) - 1:
+            device = free[self.kind[state, cut]].pop(0)
+            end = int(self.end[state, cut])
+            stages.append(device)
+            for place in range(self.cuts[cut], self.cuts[end]):
+                assignment[self.problem.operators[self.rows.order[place]].name] = device
+            state, cut = int(self.rest[state, cut]), end
+        return PartitionPlan(assignment, tuple(stages))

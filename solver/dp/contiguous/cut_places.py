@@ -1,0 +1,65 @@
+"""Places at which an order of units may be cut, and the best few of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solver.dp.contiguous.segments import Ints
+from solver.presolve.net_times import net_times
+from solver.presolve.unit_cuts import block_starts
+from solver.presolve.units import UnitGraph
+
+
+class CutPlaces:
+    """Places at which the order may be cut: before the first operator of each unit."""
+
+    def __init__(self, units: UnitGraph) -> None:
+        sizes = [len(members) for members in units.members]
+        self._all = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        classes = {device.device_class for device in units.problem.devices}
+        work = np.array([units.latency_ns(c) for c in classes], dtype=np.float64).min(axis=0)
+        held = np.zeros(len(units))
+        for entry in units.weights:
+            held[entry.units[0]] += entry.size_bytes
+        # Even in work, in bytes and in operators together, so that no stretch is left out.
+        share = np.ones(len(units)) / len(units)
+        for amount in (work, held):
+            if amount.sum() > 0:
+                share += amount / amount.sum()
+        self._position = np.concatenate([[0.0], np.cumsum(share)])
+        link = units.problem.interconnect.default
+        # Floats: sums of times may not fit 64 bits, and only say which cut is crossed least.
+        crossing = np.zeros(len(units) + 1)
+        for net, time_ns in zip(units.nets, net_times(units, link, link).tolist(), strict=True):
+            if net.consumers:
+                first, last = sorted((net.producer, *net.consumers))[:: len(net.consumers)]
+                crossing[first + 1] += time_ns
+                crossing[last + 1] -= time_ns
+        # What has been made before a cut and is read behind it.
+        self._crossing_ns = np.cumsum(crossing)
+        self._certain = [0, *block_starts(units), int(self._all[-1])]
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def spread(self, most: int) -> Ints:
+        """Return all places, or about `most` of them.
+
+        Those are spread evenly, but where little is moved.
+        """
+        if len(self._all) <= most:
+            return self._all
+        ends = np.searchsorted(self._position, np.linspace(0.0, self._position[-1], most))
+        # Of each stretch the cut that least crosses; lexsort puts it first.
+        stretch = np.searchsorted(ends, np.arange(len(self._all)), side="right")
+        order = np.lexsort((self._crossing_ns, stretch))
+        chosen = order[np.flatnonzero(np.diff(stretch[order], prepend=-1))]
+        picked: Ints = np.union1d(self._all[chosen], self._certain)
+        return picked
+
+    def near(self, cuts: Ints, width: int) -> Ints:
+        """Return all places that are at most `width` places from one of `cuts`."""
+        middle = np.searchsorted(self._all, cuts)
+        near = np.unique(middle[:, None] + np.arange(-width, width + 1)[None, :])
+        picked: Ints = self._all[near[(near >= 0) & (near < len(self._all))]]
+        return picked

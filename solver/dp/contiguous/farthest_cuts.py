@@ -1,0 +1,209 @@
+"""Cuts with a device order for the bottleneck, where sets of devices are many.
+
+A chain of costs (:mod:`solver.dp.contiguous.chain_pass`) keeps a number for every set of devices
+and every place. With 65,536 sets that is too much. But whether all loads can keep a limit is a
+question with one number for each set (:mod:`solver.dp.contiguous.limit_program`), and the least
+such limit is found by bisection: first over few places, then over many of them with segments that
+the best plan so far allows.
+
+It is a search for plans only. The program may miss a limit that can be kept, and its costs are
+not quite those of a plan, so the evaluator has the last word.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.dp.contiguous.cut_places import CutPlaces
+from solver.dp.contiguous.kind_sets import KindSets
+from solver.dp.contiguous.limit_program import KindCosts, LimitProgram, Stage
+from solver.dp.contiguous.linked_kinds import LinkedKind, linked_kinds
+from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.dp.contiguous.segments import Ints
+from solver.evaluation.evaluate import evaluate
+from solver.model.cuts import is_hand_made
+from solver.model.plan import PartitionPlan
+from solver.presolve.units import UnitGraph
+
+_FEW_PLACES = 200
+"""Places of a first search over segments of all lengths; twice as many if that finds nothing."""
+_MANY_PLACES = 1200
+"""Places of later searches, over segments that a known plan allows."""
+_NEAR_PLACES = 24
+"""If there are more places: as many before and behind every cut of that plan come besides."""
+_ROUNDS = 3
+"""Most of these later searches, each with the plan of the last one."""
+_ROUGH, _FINE = 1 / 200, 1 / 2000
+"""Limits are found up to this part of them, at first and in later searches."""
+_WIDEN = 1 / 256
+"""The first step below a limit that can be kept, as a part of it."""
+_ABOVE = 1.02
+"""Work of a segment may be so much more than the known bottleneck, to look at its neighbours."""
+_JUDGED = 4
+"""Plans of a search that the evaluator sees, those of the lowest limits."""
+
+
+def farthest_cuts(
+    units: UnitGraph,
+    *,
+    most_places: int | None = None,
+    stretch_permille: int = 1000,
+    deadline_s: float | None = None,
+) -> PartitionPlan | None:
+    """Return a plan with a small bottleneck that cuts the units' own numbering.
+
+    Parameters
+    ----------
+    units : UnitGraph
+        In the order to cut.
+    most_places : int, optional
+        Cut at about this many places only.
+    stretch_permille : int
+        Capacities to cut by, per thousand of the true ones.
+    deadline_s : float, optional
+        On ``time.perf_counter``. Until then the result depends on nothing but the arguments.
+
+    Returns
+    -------
+    PartitionPlan or None
+        The best in the evaluator's eyes; not necessarily feasible. None if nothing is found, if
+        sets of devices are too many even for this, or if the problem is another one than the
+        bottleneck with one chunk for each device and no cuts or stages made by hand.
+    """
+    problem = units.problem
+    if (
+        problem.objective[0] != "bottleneck"
+        or problem.chunks_per_device > 1
+        or is_hand_made(problem)
+    ):
+        return None
+    kinds = linked_kinds(units)
+    if kinds is None:
+        return None
+    search = _Search(units, kinds, stretch_permille, deadline_s)
+    search.run(most_places)
+    return None if search.best is None else search.best.plan
+
+
+@dataclass(frozen=True, slots=True)
+class _Judged:
+    """A plan that the evaluator has seen.
+
+    Attributes
+    ----------
+    plan : PartitionPlan
+    rank : (bool, tuple of int)
+        Smaller for better plans: not feasible, and the objectives.
+    load_ns : int
+        What its bottleneck was believed to be.
+    kinds : tuple of int
+        Of its stages.
+    starts : array of int64
+        Where its stages start in the order.
+    """
+
+    plan: PartitionPlan
+    rank: tuple[bool, tuple[int, ...]]
+    load_ns: int
+    kinds: tuple[int, ...]
+    starts: Ints
+
+    @property
+    def bottleneck_ns(self) -> int:
+        return self.rank[1][0]
+
+
+class _Search:
+    """Rounds of bisection, each of which starts from the best plan so far."""
+
+    def __init__(
+        self,
+        units: UnitGraph,
+        kinds: tuple[LinkedKind, ...],
+        stretch_permille: int,
+        deadline_s: float | None,
+    ) -> None:
+        self._units = units
+        self._costs = KindCosts(units, kinds, stretch_permille)
+        counts = [len(kind.names) for kind in kinds]
+        self._sets = KindSets(counts, units.problem.max_devices or sum(counts))
+        self._deadline_s = deadline_s
+        self.best: _Judged | None = None
+
+    def run(self, most_places: int | None) -> None:
+        """Search at few places, then at many."""
+        places = CutPlaces(self._units)
+        most = len(places) if most_places is None else min(most_places, len(places))
+        self._round(places.spread(min(most, _FEW_PLACES)), _ROUGH)
+        if self.best is None and most > _FEW_PLACES and not self._is_late():
+            self._round(places.spread(min(most, 2 * _FEW_PLACES)), _ROUGH)
+        for _ in range(_ROUNDS):
+            before = self.best
+            if before is None or self._is_late():
+                break
+            chosen = places.spread(min(most, _MANY_PLACES))
+            if most > _MANY_PLACES:
+                chosen = np.union1d(chosen, places.near(before.starts, _NEAR_PLACES))
+            self._round(chosen, _FINE)
+            is_known = self.best is None or self.best is before
+            if is_known or (most <= _MANY_PLACES and self._is_as_believed()):
+                break
+
+    def _is_late(self) -> bool:
+        return self._deadline_s is not None and time.perf_counter() > self._deadline_s
+
+    def _is_as_believed(self) -> bool:
+        """Whether the best plan costs what its tables say, so that others would not change it."""
+        assert self.best is not None
+        return self.best.load_ns >= self.best.bottleneck_ns * (1 - _FINE)
+
+    def _round(self, places: Ints, precision: float) -> None:
+        """Look at plans with cuts at `places` for lower and lower limits."""
+        known = self.best
+        longest = len(places) - 1
+        if known is not None:
+            places = np.union1d(places, known.starts)
+            longest = self._costs.longest(places, int(known.bottleneck_ns * _ABOVE))
+        tables = SegmentTables.of(
+            self._units,
+            places,
+            longest,
+            self._costs.send_ns,
+            self._costs.receive_ns,
+            None if known is None else known.starts,
+        )
+        program = LimitProgram(self._costs, tables, self._sets)
+        high = program.most_ns
+        if known is not None:
+            high = program.load_ns(program.located(known.kinds, known.starts))
+        for stages in self._lower(program, high, precision)[-_JUDGED:]:
+            plan = program.plan(stages)
+            evaluation = evaluate(self._units.problem, plan)
+            rank = (not evaluation.feasible, evaluation.objective)
+            if self.best is None or rank < self.best.rank:
+                kinds = tuple(stage.kind for stage in stages)
+                starts = places[[stage.start for stage in stages]]
+                self.best = _Judged(plan, rank, program.load_ns(stages), kinds, starts)
+
+    def _lower(self, program: LimitProgram, high: int, precision: float) -> list[list[Stage]]:
+        """Return stages for lower and lower limits, none above `high`."""
+        found: list[list[Stage]] = []
+        low, step, limit = 0, max(1, int(high * _WIDEN)), high
+        while True:
+            stages = program.stages(limit)
+            if stages is not None:
+                found.append(stages)
+                high = min(limit, program.load_ns(stages))
+            elif not found:
+                break
+            else:
+                low = limit
+            if high - low <= max(1, high * precision) or self._is_late():
+                break
+            # Steps double until one is too far; then the rest is halved.
+            limit = max(high - step, (low + high) // 2)
+            step *= 2
+        return found

@@ -1,0 +1,120 @@
+"""What segments of an order cost on a kind of device, as far as the kind alone decides it.
+
+:class:`solver.dp.contiguous.chain_pass.ChainPass` and :mod:`solver.dp.contiguous.limit_program`
+share these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from solver.dp.contiguous.segments import Ints
+from solver.model.devices import STAGING_HOST, Device, Link
+from solver.model.problem import PartitionProblem
+from solver.model.training import most_in_flight
+from solver.presolve.net_times import both_ways
+from solver.presolve.units import UnitGraph
+
+Links = frozenset[tuple[Link, Link]]
+"""Links of values, each with the link on which their gradients return."""
+
+
+def links_of(
+    problem: PartitionProblem, device: Device, partners: Iterable[str], *, sends: bool
+) -> Links:
+    """Return the links between a device and its partners, or the host where that stages values.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    device : Device
+    partners : iterable of str
+        Names of other devices; itself where there are none.
+    sends : bool
+        Links on which the device sends; else those on which it receives.
+
+    Returns
+    -------
+    frozenset
+        Empty where the device pays nothing.
+    """
+    if problem.interconnect.charging == "host_staged":
+        if device.is_host:
+            return frozenset()
+        partners = [STAGING_HOST]
+    ends = [(device.name, other) if sends else (other, device.name) for other in partners]
+    return frozenset(both_ways(problem.interconnect, *pair) for pair in ends)
+
+
+def slowest_ns(problem: PartitionProblem, links: Links) -> list[int]:
+    """Return the time of one transfer of every operator's value over the slowest of `links`.
+
+    Values that nobody needs elsewhere take none.
+    """
+    arrays = problem.arrays
+    count = len(problem.operators)
+    slowest = np.zeros(count, dtype=np.int64)
+    if links:
+        # Times of values that nobody reads may not fit 64 bits.
+        is_sent = np.diff(arrays.readers.start[: count + 1]) > 0
+        if problem.interconnect.charging == "relayed":
+            is_sent |= arrays.is_output
+        sent = np.flatnonzero(is_sent)
+        slowest[sent] = np.max([arrays.transfer_ns(sent, *pair) for pair in links], axis=0)
+    result: list[int] = slowest.tolist()
+    return result
+
+
+def work_before(
+    problem: PartitionProblem, order: Sequence[int], devices: Iterable[Device]
+) -> list[Ints]:
+    """Return, for each device and each place of an order of operators, the time of all before."""
+    before: dict[str, Ints] = {}
+    result: list[Ints] = []
+    for device in devices:
+        name = device.device_class
+        if name not in before:
+            work = problem.arrays.latency_ns(name)[list(order)]
+            before[name] = np.concatenate([[0], np.cumsum(work)])
+        result.append(before[name])
+    return result
+
+
+def banned_before(units: UnitGraph, devices: Sequence[Device]) -> list[Ints | None]:
+    """Count, before each place, the operators that a device may not run; None if it may all."""
+    banned: list[Ints | None] = []
+    if all(allowed is None for allowed in units.allowed_devices):
+        return [None] * len(devices)
+    for device in devices:
+        flags = [
+            units.allowed_devices[unit] is not None
+            and device.name not in (units.allowed_devices[unit] or ())
+            for unit, members in enumerate(units.members)
+            for _ in members
+        ]
+        if any(flags):
+            banned.append(np.concatenate([[0], np.cumsum(flags, dtype=np.int64)]))
+        else:
+            banned.append(None)
+    return banned
+
+
+def in_flight(problem: PartitionProblem, following: int) -> int:
+    """Return the microbatches in flight on the first of the last `following` devices.
+
+    With several chunks per device it depends on the number of all devices; the most is
+    counted.
+    """
+    most = len(problem.devices) if problem.chunks_per_device > 1 else following
+    return max(
+        most_in_flight(
+            problem.schedule,
+            problem.microbatches,
+            chunks=problem.chunks_per_device,
+            devices=devices,
+            followers=following - 1,
+        )
+        for devices in range(following, most + 1)
+    )

@@ -1,0 +1,331 @@
+"""Whether some cuts and a device order keep all loads within a limit.
+
+The feasibility form of the bottleneck assignment, by a dynamic program over subsets (Held and
+Karp, J. SIAM 10, 1962): of every set of devices it keeps the farthest place, from the end of the
+order, up to which the set can run everything. That is the best that any of its devices reaches
+from where the others get to, as in :func:`solver.bounds.position_steps.rooms`. It starts at the
+end because sends and microbatches in flight depend on what is behind a stage.
+
+It is a heuristic: a set that gets farther may have a dearer cut before it. A second, less crossed
+place for each set, and a third one, made no difference in measurements. Besides, a value that
+skips a stage is charged as if it went to the next one, or came from the one before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.dp.contiguous.kind_costs import (
+    Links,
+    banned_before,
+    in_flight,
+    slowest_ns,
+    work_before,
+)
+from solver.dp.contiguous.kind_sets import KindSets
+from solver.dp.contiguous.linked_kinds import LinkedKind
+from solver.dp.contiguous.segment_tables import Flags, SegmentTables
+from solver.dp.contiguous.segments import Ints
+from solver.model.plan import PartitionPlan
+from solver.presolve.units import UnitGraph
+
+_SAME, _OTHER = 0, 1
+"""Neighbours of the same node, and of another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A kind of device, and the places between which it runs everything."""
+
+    kind: int
+    start: int
+    end: int
+
+
+class KindCosts:
+    """What kinds of devices add to the costs of segments of an order.
+
+    Parameters
+    ----------
+    units : UnitGraph
+        In the order.
+    kinds : tuple of LinkedKind
+    stretch_permille : int
+        Capacities, per thousand of the true ones.
+
+    Attributes
+    ----------
+    work_before, banned_before, capacities : list
+        By kind; see :mod:`solver.dp.contiguous.kind_costs`.
+    profiles : list of (int, int)
+        By kind, for neighbours of the same node and of others: an index into the next two.
+    send_ns, receive_ns : list of list of int
+        Times of one transfer of every operator's value.
+    nodes : list of int
+        By kind, numbered from 0.
+    node_count : int
+    """
+
+    def __init__(
+        self, units: UnitGraph, kinds: tuple[LinkedKind, ...], stretch_permille: int = 1000
+    ) -> None:
+        problem = units.problem
+        self.problem = problem
+        self.kinds = kinds
+        order = [index for members in units.members for index in members]
+        devices = [kind.device for kind in kinds]
+        self.work_before = work_before(problem, order, devices)
+        self.banned_before = banned_before(units, devices)
+        self.capacities = [
+            None if d.memory_bytes is None else d.memory_bytes * stretch_permille // 1000
+            for d in devices
+        ]
+        numbers: dict[tuple[Links, Links], int] = {}
+        self.profiles = [
+            (
+                numbers.setdefault((kind.send[_SAME], kind.receive[_SAME]), len(numbers)),
+                numbers.setdefault((kind.send[_OTHER], kind.receive[_OTHER]), len(numbers)),
+            )
+            for kind in kinds
+        ]
+        self.send_ns = [slowest_ns(problem, send) for send, _ in numbers]
+        self.receive_ns = [slowest_ns(problem, receive) for _, receive in numbers]
+        used = sorted({kind.node for kind in kinds})
+        self.nodes = [used.index(kind.node) for kind in kinds]
+        self.node_count = len(used)
+
+    def longest(self, places: Ints, limit_ns: int) -> int:
+        """Return over how many places a segment may go if its work keeps a limit."""
+        ends = [
+            np.searchsorted(work[places], work[places] + limit_ns, side="right")
+            for work in self.work_before
+        ]
+        most = int((np.max(ends, axis=0) - 1 - np.arange(len(places))).max())
+        return min(max(most, 1), len(places) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """The places that sets of devices reach, by the node of their first device and by set.
+
+    Attributes
+    ----------
+    first : (array, array)
+        If the device before that is of the same node, and if it is of another one.
+    others : array
+        The least of the second over all nodes but one.
+    """
+
+    first: tuple[Ints, Ints]
+    others: Ints
+
+
+class LimitProgram:
+    """The dynamic program over sets of devices, for segments between some places.
+
+    Parameters
+    ----------
+    costs : KindCosts
+    tables : SegmentTables
+        Of the same order, with the transfer times of `costs`.
+    sets : KindSets
+        Of the kinds of `costs`.
+
+    Attributes
+    ----------
+    most_ns : int
+        No load is more.
+    """
+
+    def __init__(self, costs: KindCosts, tables: SegmentTables, sets: KindSets) -> None:
+        self._costs, self._tables, self._sets = costs, tables, sets
+        self._count = len(tables.places)
+        self._problem = costs.problem
+        self._overlap = costs.problem.interconnect.overlap
+        # Kinds of one class share an array of times, and are then known to.
+        grown = {id(before): tables.between(before) for before in costs.work_before}
+        self._work_ns = [grown[id(before)] for before in costs.work_before]
+        self._allowed = [
+            tables.exists if before is None else tables.exists & (tables.between(before) == 0)
+            for before in costs.banned_before
+        ]
+        moved = [*tables.send_ns, *tables.receive_ns]
+        self.most_ns = max(int(before[-1]) for before in costs.work_before)
+        self.most_ns += sum(int(times[tables.exists].max(initial=0)) for times in moved)
+
+    # -- one limit --------------------------------------------------------------------------
+
+    def stages(self, limit_ns: int) -> list[Stage] | None:
+        """Return stages, from the first to the last, whose loads keep a limit, or None."""
+        steps = self._steps(limit_ns)
+        reached = self._reach(steps)
+        # Nothing is received by the first stage, so either sort of neighbour is right.
+        starts = np.minimum(*reached.first).min(axis=0)
+        whole = np.flatnonzero(starts == 0)
+        if not len(whole):
+            return None
+        return self._way(steps, reached, int(whole[np.argmin(self._sets.size[whole])]))
+
+    def _steps(self, limit_ns: int) -> list[list[Ints]]:
+        """Return the least start of a segment for every end, by devices of the set and by kind.
+
+        Before that of ends each array has two dimensions: the next device is of the same node
+        or of another one, and so is the one before. Where nothing fits, the start is the number of
+        places, which also stands for the end of a rest that cannot be run.
+        """
+        rooms: dict[tuple[int, int], Ints] = {}
+        known: dict[tuple[object, ...], Ints] = {}
+        result: list[list[Ints]] = []
+        for size in range(1, len(self._sets.levels) + 1):
+            flying = in_flight(self._problem, size) if self._problem.is_training else 1
+            level: list[Ints] = []
+            for kind, profiles in enumerate(self._costs.profiles):
+                key = (
+                    flying,
+                    id(self._work_ns[kind]),
+                    id(self._allowed[kind]),
+                    self._costs.capacities[kind],
+                    profiles,
+                )
+                if key not in known:
+                    fits = self._fits(kind, flying)
+                    starts = []
+                    for send in profiles:
+                        for receive in profiles:
+                            room = self._room(rooms, limit_ns, send, receive)
+                            starts.append(self._starts(fits & (self._work_ns[kind] <= room)))
+                    known[key] = np.array(starts).reshape(2, 2, -1)
+                level.append(known[key])
+            result.append(level)
+        return result
+
+    def _room(
+        self, rooms: dict[tuple[int, int], Ints], limit_ns: int, send: int, receive: int
+    ) -> Ints:
+        """Return how long each segment may compute, -1 or less where it moves too much."""
+        if (send, receive) not in rooms:
+            send_ns, receive_ns = self._tables.send_ns[send], self._tables.receive_ns[receive]
+            if self._overlap:
+                moved = np.maximum(send_ns, receive_ns)
+                rooms[send, receive] = np.where(moved <= limit_ns, limit_ns, -1)
+            else:
+                rooms[send, receive] = limit_ns - send_ns - receive_ns
+        return rooms[send, receive]
+
+    def _fits(self, kind: int, flying: int) -> Flags:
+        """Return which segments a kind may run and has the memory for."""
+        allowed: Flags = self._allowed[kind]
+        capacity = self._costs.capacities[kind]
+        if capacity is None:
+            return allowed
+        memory = self._tables.memory_bytes
+        if flying > 1:
+            memory = memory + (flying - 1) * self._tables.saved_bytes
+        return allowed & (memory <= capacity)
+
+    def _starts(self, fits: Flags) -> Ints:
+        """Return where the longest segment that fits starts, for each end."""
+        ends = np.arange(self._count)
+        column = np.argmax(fits, axis=1)
+        starts = np.where(fits[ends, column], ends - self._tables.longest + column, self._count)
+        return np.append(starts, self._count)
+
+    def _reach(self, steps: list[list[Ints]]) -> _Reached:
+        nodes = self._costs.node_count
+        shape = (nodes, self._sets.count)
+        first = (np.full(shape, self._count), np.full(shape, self._count))
+        others = np.full(shape, self._count)
+        # Behind the last device nothing is sent, so either sort of neighbour is right.
+        first[_SAME][:, 0] = others[:, 0] = self._count - 1
+        sorts = (_SAME, _OTHER) if nodes > 1 else (_SAME,)
+        for level, sets, table in zip(self._sets.steps, self._sets.levels, steps, strict=True):
+            for kind, targets, rests in level:
+                node = self._costs.nodes[kind]
+                # Taking is three times as fast as indexing, which most of the time went into.
+                same, other = first[_SAME][node].take(rests), others[node].take(rests)
+                for before in sorts:
+                    start = table[kind][_SAME, before].take(same)
+                    if nodes > 1:
+                        start = np.minimum(start, table[kind][_OTHER, before].take(other))
+                    known = first[before][node]
+                    known[targets] = np.minimum(known.take(targets), start)
+            if nodes > 1:
+                found = first[_OTHER][:, sets]
+                for node in range(nodes):
+                    rest = [number for number in range(nodes) if number != node]
+                    others[node, sets] = found[rest].min(axis=0)
+        return _Reached(first, others)
+
+    def _way(self, steps: list[list[Ints]], reached: _Reached, chosen: int) -> list[Stage]:
+        """Return stages with which a set runs the whole order."""
+        before, node = next(
+            (before, node)
+            for before in (_SAME, _OTHER)
+            for node in range(self._costs.node_count)
+            if reached.first[before][node, chosen] == 0
+        )
+        stages: list[Stage] = []
+        while chosen:
+            table = steps[int(self._sets.size[chosen]) - 1]
+            start = int(reached.first[before][node, chosen])
+            stage, chosen, before, node = next(
+                (Stage(kind, start, end), rest, sort, following)
+                for kind, rest in self._sets.smaller(chosen)
+                if self._costs.nodes[kind] == node
+                for sort, following, end in self._behind(reached, node, rest)
+                if table[kind][sort, before, end] == start
+            )
+            stages.append(stage)
+        return stages
+
+    def _behind(self, reached: _Reached, node: int, rest: int) -> Iterable[tuple[int, int, int]]:
+        """Yield what a device of `node` may have behind it: its sort, node and start."""
+        yield _SAME, node, int(reached.first[_SAME][node, rest])
+        if rest:
+            for other in range(self._costs.node_count):
+                if other != node:
+                    yield _OTHER, other, int(reached.first[_OTHER][other, rest])
+
+    # -- plans ------------------------------------------------------------------------------
+
+    def load_ns(self, stages: Sequence[Stage]) -> int:
+        """Return the largest load of some stages, as the tables have it."""
+        loads: list[int] = []
+        for number, stage in enumerate(stages):
+            at = stage.end, stage.start - stage.end + self._tables.longest
+            compute = int(self._work_ns[stage.kind][at])
+            send = receive = 0
+            if number + 1 < len(stages):
+                send = int(self._tables.send_ns[self._profile(stage, stages[number + 1])][at])
+            if number:
+                profile = self._profile(stage, stages[number - 1])
+                receive = int(self._tables.receive_ns[profile][at])
+            loads.append(max(compute, send, receive) if self._overlap else compute + send + receive)
+        return max(loads)
+
+    def _profile(self, stage: Stage, neighbour: Stage) -> int:
+        nodes = self._costs.nodes
+        sort = _SAME if nodes[stage.kind] == nodes[neighbour.kind] else _OTHER
+        return self._costs.profiles[stage.kind][sort]
+
+    def located(self, kinds: Sequence[int], starts: Ints) -> list[Stage]:
+        """Return stages that start at `starts`, each of them one of the places."""
+        numbers = np.searchsorted(self._tables.places, starts).tolist()
+        return list(map(Stage, kinds, numbers, [*numbers[1:], self._count - 1]))
+
+    def plan(self, stages: Sequence[Stage]) -> PartitionPlan:
+        """Return the plan that some stages are."""
+        free = [list(kind.names) for kind in self._costs.kinds]
+        operators = self._problem.operators
+        assignment: dict[str, str] = {}
+        names: list[str] = []
+        places = self._tables.places
+        for stage in stages:
+            name = free[stage.kind].pop(0)
+            names.append(name)
+            for index in self._tables.order[int(places[stage.start]) : int(places[stage.end])]:
+                assignment[operators[index].name] = name
+        return PartitionPlan(assignment, tuple(names))

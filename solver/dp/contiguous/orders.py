@@ -1,0 +1,179 @@
+"""Topological orders of units that are worth cutting into stages.
+
+A cut of one order finds only plans that are contiguous in it; every plan is contiguous in some
+order. Which order is good depends on where values are large, so a few are tried: Herrmann et al.
+("Acyclic partitioning of large directed acyclic graphs", CCGrid 2017) start from depth-first and
+random orders; the greedy one follows schedulers that keep little alive (Liu, "An application of
+generalized tree pebbling to sparse matrix factorization", 1987, in spirit: a heuristic for
+graphs that are no trees).
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Iterator, Sequence
+
+from solver.presolve.clusters import contract
+from solver.presolve.net_times import net_times
+from solver.presolve.unit_cuts import by_block
+from solver.presolve.units import UnitGraph
+
+
+def topological_orders(units: UnitGraph, count: int, seed: int = 0) -> Iterator[list[int]]:
+    """Yield up to `count` different topological orders, the most promising first.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    count : int
+    seed : int
+        Of the random ones, which come last.
+
+    Yields
+    ------
+    list of int
+        Units; the execution order first. Those before a cut come before those behind it.
+    """
+    seen: set[tuple[int, ...]] = set()
+    in_vain = 0
+    for order in _candidates(units, random.Random(seed)):
+        if len(seen) >= count or in_vain >= _MOST_IN_VAIN:
+            return
+        order = by_block(units, order)
+        in_vain += 1
+        if tuple(order) not in seen:
+            in_vain = 0
+            seen.add(tuple(order))
+            yield order
+
+
+_RANDOM_ORDERS = 1000
+_MOST_IN_VAIN = 20
+"""So many in a row that are known say that there are hardly others: graphs of few orders are small,
+and their plans soon found."""
+
+
+def _candidates(units: UnitGraph, rng: random.Random) -> Iterator[list[int]]:
+    forward, backward = _neighbours(units)
+    identity = list(range(len(units)))
+    yield identity
+    yield _least_crossing(units, forward, backward)
+    yield _last_first(backward, identity)
+    yield _depth_first(forward, identity)[::-1]
+    yield _depth_first(backward, identity)
+    yield _breadth_first(units, forward, backward)
+    for _ in range(_RANDOM_ORDERS):
+        rank = identity[:]
+        rng.shuffle(rank)
+        yield _depth_first(backward, rank)
+        yield _least_crossing(units, forward, backward, rng)
+
+
+def renumbered(units: UnitGraph, order: Sequence[int]) -> UnitGraph:
+    """Return the same units numbered in `order`, so that they can be cut in it."""
+    number = [0] * len(order)
+    for position, unit in enumerate(order):
+        number[unit] = position
+    return contract(units, number, len(order))
+
+
+def _neighbours(units: UnitGraph) -> tuple[list[list[int]], list[list[int]]]:
+    forward: list[list[int]] = [[] for _ in range(len(units))]
+    backward: list[list[int]] = [[] for _ in range(len(units))]
+    for source, target in units.edges:
+        forward[source].append(target)
+        backward[target].append(source)
+    return forward, backward
+
+
+def _depth_first(neighbours: list[list[int]], rank: Sequence[int]) -> list[int]:
+    """Return units after all their neighbours; each as soon after them as a search meets it.
+
+    With predecessors as neighbours this finishes one output after the other.
+    """
+    order: list[int] = []
+    done = [False] * len(neighbours)
+    by_rank = [sorted(entry, key=rank.__getitem__) for entry in neighbours]
+    for root in sorted(range(len(neighbours)), key=rank.__getitem__):
+        if done[root]:
+            continue
+        done[root] = True
+        path = [(root, iter(by_rank[root]))]
+        while path:
+            unit, rest = path[-1]
+            for other in rest:
+                if not done[other]:
+                    done[other] = True
+                    path.append((other, iter(by_rank[other])))
+                    break
+            else:
+                order.append(unit)
+                path.pop()
+    return order
+
+
+def _last_first(backward: list[list[int]], identity: list[int]) -> list[int]:
+    """Return the depth-first order from the outputs that visits the latest reads first."""
+    return _depth_first(backward, [-unit for unit in identity])
+
+
+def _breadth_first(
+    units: UnitGraph, forward: list[list[int]], backward: list[list[int]]
+) -> list[int]:
+    level = [0] * len(units)
+    for unit in range(len(units)):
+        level[unit] = max((level[other] + 1 for other in backward[unit]), default=0)
+    return sorted(range(len(units)), key=lambda unit: (level[unit], unit))
+
+
+def _least_crossing(
+    units: UnitGraph,
+    forward: list[list[int]],
+    backward: list[list[int]],
+    rng: random.Random | None = None,
+) -> list[int]:
+    """Take, again and again, the ready unit after which the least time crosses a cut.
+
+    A value crosses from its producer to its last reader, so a unit adds its own values and
+    ends those of which it is the last reader. With `rng` every value is weighed differently.
+    """
+    link = units.problem.interconnect.default
+    cost = [
+        # A byte for a nanosecond where moving takes no time at all.
+        (time_ns or net.value_bytes) * (1.0 if rng is None else 0.5 + rng.random())
+        for net, time_ns in zip(units.nets, net_times(units, link, link).tolist(), strict=True)
+    ]
+    left = [len(net.consumers) for net in units.nets]
+    reads: list[list[int]] = [[] for _ in range(len(units))]
+    score = [0.0] * len(units)
+    for number, net in enumerate(units.nets):
+        score[net.producer] += cost[number]
+        for consumer in net.consumers:
+            reads[consumer].append(number)
+            if len(net.consumers) == 1:
+                score[consumer] -= cost[number]
+    waiting = list(map(len, backward))
+    taken = [False] * len(units)
+    ready = [(score[unit], unit) for unit in range(len(units)) if not waiting[unit]]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        known, unit = heapq.heappop(ready)
+        if taken[unit] or known != score[unit]:
+            continue
+        taken[unit] = True
+        order.append(unit)
+        for number in reads[unit]:
+            left[number] -= 1
+            if left[number] == 1:
+                last = next((c for c in units.nets[number].consumers if not taken[c]), None)
+                if last is not None:
+                    score[last] -= cost[number]
+                    if not waiting[last]:
+                        heapq.heappush(ready, (score[last], last))
+        for other in forward[unit]:
+            waiting[other] -= 1
+            if not waiting[other]:
+                heapq.heappush(ready, (score[other], other))
+    return order

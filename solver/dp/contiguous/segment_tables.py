@@ -1,0 +1,138 @@
+"""Costs of all segments between some places of an order, as arrays by end and length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from solver.dp.contiguous.segments import Ints, SegmentRows
+from solver.presolve.units import UnitGraph
+
+Flags = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentTables:
+    """What the segments that end at a place cost, the longest first.
+
+    All arrays but `places` have a row for each place e as end, and a column b for each start: of
+    n columns, the segment runs from place e - n + b to place e, both numbers of `places`.
+
+    Attributes
+    ----------
+    places : array of int64
+        Ascending, with the first and the last of the order.
+    order : list of int
+        Operator indices.
+    exists : array of bool
+        Whether the start is a place; all other arrays have anything where it is none.
+    memory_bytes, saved_bytes : array of int64
+        With one microbatch in flight, and what each further one adds.
+    send_ns, receive_ns : list of array of int64
+        By profile. What a segment sends peer to peer depends on the segments behind it that read
+        it, which are taken from a plan that is known; without one there is one.
+    """
+
+    places: Ints
+    order: list[int]
+    exists: Flags
+    memory_bytes: Ints
+    saved_bytes: Ints
+    send_ns: list[Ints]
+    receive_ns: list[Ints]
+
+    @classmethod
+    def of(
+        cls,
+        units: UnitGraph,
+        places: Ints,
+        longest: int,
+        send_ns: Sequence[Sequence[int]],
+        receive_ns: Sequence[Sequence[int]],
+        starts: Ints | None = None,
+    ) -> SegmentTables:
+        """Cost all segments of at most `longest` steps from place to place.
+
+        Parameters
+        ----------
+        units : UnitGraph
+            In the order.
+        places : array of int64
+        longest : int
+        send_ns, receive_ns : sequence of sequence of int
+            For each profile the time of one transfer of every operator's value.
+        starts : array of int64, optional
+            Where the segments of a known plan start, in the order.
+        """
+        count = len(places)
+        relayed = units.problem.interconnect.charging == "relayed"
+        if starts is None or units.problem.interconnect.charging != "peer_to_peer":
+            starts = np.zeros(0, dtype=np.int64)
+        rows = SegmentRows(units, receive_ns, relayed=relayed)
+        place_times = [[times[index] for index in rows.order] for times in send_ns]
+        sends = [np.zeros(rows.length + 1, dtype=np.int64) for _ in send_ns]
+        if relayed:
+            sends = [rows.crossing(times) for times in place_times]
+        by_start = np.zeros((2 + 2 * len(send_ns), count, longest), dtype=np.int64)
+        number_of = {place: number for number, place in enumerate(places.tolist())}
+        for start in range(rows.length - 1, -1, -1):
+            rows.step()
+            readers = rows.readers[start]
+            if readers and not relayed:
+                for last in _last_readers(readers, starts):
+                    for total, times in zip(sends, place_times, strict=True):
+                        total[start + 1 : last + 1] += times[start]
+            if start not in number_of:
+                continue
+            number = number_of[start]
+            ends = places[number + 1 : number + 1 + longest]
+            row = rows.row(int(ends[-1]))
+            at = ends - start - 1
+            part = by_start[:, number, : len(ends)]
+            part[0] = (
+                row.weights_bytes[at]
+                + row.received_bytes[at]
+                + row.live_bytes[at]
+                + row.waiting_bytes[at]
+            )
+            part[1] = row.saved_bytes[at]
+            for profile, total in enumerate(sends):
+                part[2 + 2 * profile] = total[ends]
+                part[3 + 2 * profile] = row.receive_ns[profile][at]
+        begin = np.arange(count)[:, None] + np.arange(-longest, 0)[None, :]
+        exists: Flags = begin >= 0
+        steps = np.broadcast_to(np.arange(longest)[::-1], begin.shape)
+        turned = by_start[:, np.maximum(begin, 0), steps]
+        return cls(
+            places=places,
+            order=rows.order,
+            exists=exists,
+            memory_bytes=turned[0],
+            saved_bytes=turned[1],
+            send_ns=list(turned[2::2]),
+            receive_ns=list(turned[3::2]),
+        )
+
+    @property
+    def longest(self) -> int:
+        """Steps from place to place of the longest segments."""
+        return int(self.exists.shape[1])
+
+    def between(self, before: Ints) -> Ints:
+        """Return what an amount grows by in each segment, given its sum before every place."""
+        at = before[self.places]
+        starts = np.arange(len(at))[:, None] + np.arange(-self.longest, 0)[None, :]
+        grown: Ints = at[:, None] - at[np.maximum(starts, 0)]
+        return grown
+
+
+def _last_readers(readers: Sequence[int], starts: Ints) -> list[int]:
+    """Return the last place that reads a value in each segment of a plan with a reader."""
+    if len(readers) == 1 or not len(starts):
+        return [readers[-1]]
+    segments = np.searchsorted(starts, readers, side="right").tolist()
+    last = dict(zip(segments, readers, strict=True))
+    return list(last.values())

@@ -1,0 +1,233 @@
+"""Exact costs of all contiguous segments of an order, one start after the other.
+
+For a fixed start i, every cost of the segment [i, j) is a cumulative sum or maximum over j of
+an array; moving the start from i + 1 to i changes that array only where operator i reads or is
+read. All rows together therefore take O(edges + sum of the rows' lengths).
+
+Relayed values are received and sent by what crosses the two borders of a segment, whatever is read
+inside: two numbers for each place, known beforehand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from solver.model.holdings import ALWAYS
+from solver.presolve.units import UnitGraph
+
+Ints = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRow:
+    """Costs of the segments [start, j) for j = start + 1, …; each array has one entry per j.
+
+    Attributes
+    ----------
+    weights_bytes, saved_bytes, live_bytes, waiting_bytes : array of int64
+        `live_bytes` is the peak of what comes and goes, `waiting_bytes` what is held all the time
+        because others need it; see :mod:`solver.model.holdings`.
+    received_bytes : array of int64
+        Operators' values and graph inputs.
+    received_values_bytes : array of int64
+        Operators' values only.
+    receive_ns : list of array of int64
+        By transfer profile.
+    """
+
+    start: int
+    weights_bytes: Ints
+    saved_bytes: Ints
+    live_bytes: Ints
+    waiting_bytes: Ints
+    received_bytes: Ints
+    received_values_bytes: Ints
+    receive_ns: list[Ints]
+
+
+class _FirstUse:
+    """Sum of values over items by the first place at or after the start that uses each."""
+
+    def __init__(self, length: int, item_count: int) -> None:
+        self.at = np.zeros(length + 1, dtype=np.int64)
+        self._place = [length] * item_count
+
+    def use(self, item: int, place: int, value: int) -> None:
+        self.at[self._place[item]] -= value
+        self.at[place] += value
+        self._place[item] = place
+
+    def forget(self, item: int, value: int, length: int) -> None:
+        self.at[self._place[item]] -= value
+        self.at[length] += value
+        self._place[item] = length
+
+
+class SegmentRows:
+    """Iterates over starts from the right end of an order to the left.
+
+    The order is that of the units, each unit's operators in execution order. It is the
+    execution order itself unless a unit's operators are interleaved with others.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    transfer_ns : sequence of sequence of int
+        For each transfer profile the time of one receive of every operator's value.
+    relayed : bool
+        Values are passed on over every border.
+
+    Attributes
+    ----------
+    order : list of int
+        Operator indices.
+    readers : list of list of int
+        For each place the later places that read its value, ascending.
+    """
+
+    def __init__(
+        self, units: UnitGraph, transfer_ns: Sequence[Sequence[int]], *, relayed: bool = False
+    ) -> None:
+        problem = units.problem
+        self._relayed = relayed
+        self.order = [index for members in units.members for index in members]
+        self.length = len(self.order)
+        self.place_of = {index: place for place, index in enumerate(self.order)}
+        self._needs_activations = problem.memory_model != "weights"
+        self._ops = [problem.operators[index] for index in self.order]
+        self._transfer_ns = [[times[index] for index in self.order] for times in transfer_ns]
+        self._sources: list[list[int]] = []
+        self._inputs: list[list[int]] = []
+        input_index = {entry.name: i for i, entry in enumerate(problem.inputs)}
+        held_bytes = problem.arrays.held_bytes.tolist()
+        self._held_bytes = [held_bytes[index] for index in self.order]
+        self._input_bytes = held_bytes[len(self.order) :]
+        sent_bytes = (problem.arrays.value_bytes + problem.arrays.gradient_bytes).tolist()
+        self._sent_bytes = [sent_bytes[index] for index in self.order]
+        self._saved_bytes = problem.arrays.saved_bytes[self.order]
+        self.readers: list[list[int]] = [[] for _ in self.order]
+        for place, op in enumerate(self._ops):
+            places = [
+                self.place_of[problem.index_of[read]]
+                for read in op.reads
+                if read in problem.index_of
+            ]
+            # An edge of the backward pass may run against the order; it is not charged here.
+            places = [source for source in places if source < place]
+            self._sources.append(places)
+            self._inputs.append([input_index[read] for read in op.reads if read in input_index])
+            for source in places:
+                self.readers[source].append(place)
+        self._weight_keys = {key: i for i, key in enumerate(problem.weights)}
+        self._weight_bytes = [
+            weight.held_bytes(problem.memory_model) for weight in problem.weights.values()
+        ]
+        count = self.length
+        self._live = np.zeros(count + 1, dtype=np.int64)
+        self._weights = _FirstUse(count, len(self._weight_bytes))
+        self._waiting = np.zeros(count + 1, dtype=np.int64)
+        self._holdings = self._placed_holdings(units)
+        self._values = _FirstUse(count, count)
+        # They differ where there are several microbatches.
+        plain = problem.microbatches == 1 and not problem.is_training
+        self._held = self._values if plain else _FirstUse(count, count)
+        self._given = _FirstUse(count, len(self._input_bytes))
+        self._times = [_FirstUse(count, count) for _ in transfer_ns]
+        if relayed:
+            returned_bytes = problem.arrays.returned_bytes[self.order].tolist()
+            self._crossing_ns = [self.crossing(times) for times in self._transfer_ns]
+            self._crossing_bytes = self.crossing(self._sent_bytes)
+            self._crossing_held = self.crossing(self._held_bytes)
+            self._crossing_returned = self.crossing(returned_bytes)
+        self.start = count
+
+    def crossing(self, sizes: Sequence[int]) -> Ints:
+        """Sum the sizes of the values, by place, that are relayed over each border.
+
+        Border b is before place b. The first and the last one, behind all places, have none.
+        """
+        change = np.zeros(self.length + 2, dtype=np.int64)
+        for place, (op, size) in enumerate(zip(self._ops, sizes, strict=True)):
+            last = self.length - 1 if op.is_output else max(self.readers[place], default=place)
+            change[place + 1] += size
+            change[last + 1] -= size
+        return np.cumsum(change)[: self.length + 1]
+
+    def _placed_holdings(self, units: UnitGraph) -> list[list[tuple[Ints, int, int, int]]]:
+        """Return what the operator at each place adds, to which places of which array."""
+        placed: list[list[tuple[Ints, int, int, int]]] = [[] for _ in self.order]
+        for holding in units.problem.holdings:
+            place = self.place_of[holding.operator]
+            last = max((self.place_of[index] for index in holding.waits_for), default=place)
+            if holding.first == ALWAYS:
+                # Of the segments that end before its last reader; [start, j) is at j - 1.
+                end = self.length if holding.stays else last
+                placed[place].append((self._waiting, place, end, holding.size_bytes))
+                continue
+            first = place + holding.first - holding.operator
+            if not holding.waits_for:
+                last = self.place_of[holding.last]
+            end = self.length if holding.stays else last + 1
+            placed[place].append((self._live, first, end, holding.size_bytes))
+        return placed
+
+    def step(self) -> None:
+        """Move the start one place to the left."""
+        self.start -= 1
+        place, op = self.start, self._ops[self.start]
+        for key in op.weights:
+            item = self._weight_keys[key]
+            self._weights.use(item, place, self._weight_bytes[item])
+        if not self._relayed:
+            self._use_values(place)
+        if self._needs_activations:
+            for item in self._inputs[place]:
+                self._given.use(item, place, self._input_bytes[item])
+            for array, first, end, size_bytes in self._holdings[place]:
+                array[first:end] += size_bytes
+
+    def _use_values(self, place: int) -> None:
+        for times, table in zip(self._times, self._transfer_ns, strict=True):
+            times.forget(place, table[place], self.length)
+            for source in self._sources[place]:
+                times.use(source, place, table[source])
+        values_and_sizes = [(self._values, self._sent_bytes)]
+        if self._held is not self._values:
+            values_and_sizes.append((self._held, self._held_bytes))
+        for values, sizes in values_and_sizes:
+            values.forget(place, sizes[place], self.length)
+            for source in self._sources[place]:
+                values.use(source, place, sizes[source])
+
+    def row(self, end: int) -> SegmentRow:
+        """Return the costs of the segments from the start to every j <= `end`."""
+        part = slice(self.start, end)
+        received_bytes = np.zeros(end - self.start, dtype=np.int64)
+        if self._needs_activations:
+            received_bytes += np.cumsum(self._given.at[part])
+        if self._relayed:
+            every = np.ones(end - self.start, dtype=np.int64)
+            values_bytes = self._crossing_bytes[self.start] * every
+            receive_ns = [times[self.start] * every for times in self._crossing_ns]
+            if self._needs_activations:
+                received_bytes += self._crossing_held[self.start]
+                received_bytes += self._crossing_returned[self.start + 1 : end + 1]
+        else:
+            values_bytes = np.cumsum(self._values.at[part])
+            receive_ns = [np.cumsum(times.at[part]) for times in self._times]
+            if self._needs_activations:
+                received_bytes += np.cumsum(self._held.at[part])
+        return SegmentRow(
+            start=self.start,
+            weights_bytes=np.cumsum(self._weights.at[part]),
+            saved_bytes=np.cumsum(self._saved_bytes[part]),
+            live_bytes=np.maximum.accumulate(self._live[part]),
+            waiting_bytes=self._waiting[part].copy(),
+            received_bytes=received_bytes,
+            received_values_bytes=values_bytes,
+            receive_ns=receive_ns,
+        )

@@ -1,0 +1,204 @@
+"""The best cut of the execution order into contiguous segments: dynamic programming.
+
+This is the interval dynamic program of sequence balancers (PipeDream: Narayanan et al., SOSP
+2019, section 3.1; DeepSpeed's ``partition_balanced``), with exact memory and costs, devices
+that differ, and free device order. It is the strongest classical baseline, and the first
+incumbent of the exact solver.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from solver.dp.contiguous.chain_pass import ChainPass
+from solver.dp.contiguous.cut_places import CutPlaces
+from solver.dp.contiguous.farthest_cuts import farthest_cuts
+from solver.dp.device_sets import Moves, are_few, device_moves, order_moves
+from solver.evaluation.evaluate import evaluate
+from solver.evaluation.result import SolveResult, SolveStatus, judge
+from solver.model.limits import SolveLimits
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+from solver.presolve.units import UnitGraph, condense
+
+_NAME = "chain"
+_WORK_LIMIT = 3_000_000_000
+"""Array entries that one pass may touch; beyond that, it looks at some cuts only."""
+_FIRST_PASS_CUTS = 192
+
+
+def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
+    """Return the best plan whose stages are contiguous in the execution order.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+        Segments end only where no unit (operators that must share a device) is divided, and at
+        every hand-made cut (:mod:`solver.model.cuts`).
+    limits : SolveLimits
+        A second, exact pass is left out when the first one used up the time.
+
+    Returns
+    -------
+    SolveResult
+        FEASIBLE, or UNKNOWN when no contiguous plan fits; it proves nothing about others.
+
+    Notes
+    -----
+    The optimum among contiguous cuts for ``bottleneck``, ``transfer``, ``devices`` and
+    ``peak_memory`` with uniform links, except that with peer-to-peer charging a value read in
+    several later segments is counted in the segments of the best suffix only; relayed values
+    are what crosses the two borders of a segment, exactly. Heuristic for
+    ``latency`` (it minimises the sum of loads) and ``step`` (it minimises the bottleneck for each
+    number of devices, and takes the best of these), for links that differ by pair (each device is
+    charged at its slowest), for graphs with backward operators (their transfers are left out),
+    for more than 1,024 distinguishable sets of devices (for the bottleneck
+    :mod:`solver.dp.contiguous.farthest_cuts` chooses a device order with its cuts; else, or if that
+    finds nothing, a few device orders are tried), and for later objectives of a tuple. The
+    result is always what the evaluator says.
+    """
+    started_s = time.perf_counter()
+    units = condense(problem)
+    if any(allowed is not None and not allowed for allowed in units.allowed_devices):
+        return _no_plan(started_s, "operators that must share a device are pinned apart")
+    best: tuple[tuple[int, ...], PartitionPlan] | None = None
+    choices = device_moves(units)
+    if not are_few(units):
+        deadline_s = None if limits.time_limit_s is None else started_s + limits.time_limit_s
+        found = farthest_cuts(units, deadline_s=deadline_s)
+        values = None if found is None else judge(_NAME, problem, found, 0.0).objective_values
+        if found is not None and values is not None:
+            best = values, found
+            # Only later objectives have something left to gain.
+            later = len(problem.objective) > 1
+            choices = [order_moves(units, found.device_order)] if later else []
+    for moves in choices:
+        for count in _stage_counts(units, moves):
+            best = _improve(problem, units, moves, count, best, started_s, limits)
+    if best is None:
+        return _no_plan(started_s, "no contiguous cut of the execution order fits")
+    return judge(_NAME, problem, best[1], time.perf_counter() - started_s)
+
+
+def best_cut(
+    units: UnitGraph,
+    *,
+    most_cuts: int | None = None,
+    stretch_permille: int = 1000,
+    deadline_s: float | None = None,
+) -> PartitionPlan | None:
+    """Return the cut of the units' own numbering that is best for the first objective.
+
+    Parameters
+    ----------
+    units : UnitGraph
+        In the order to cut, which need not be the execution order. Then live storages are
+        counted as if the operators ran in that order, so that the plan may need more memory,
+        or less, than this function believes.
+    most_cuts : int, optional
+        Look at about this many places only, spread evenly but where little crosses.
+    stretch_permille : int
+        Capacities to cut by, per thousand of the true ones: a start for a search that repairs.
+    deadline_s : float, optional
+        On ``time.perf_counter``: the end of a search for a device order, where there are too
+        many. What a pass over one order takes is not limited.
+
+    Returns
+    -------
+    PartitionPlan or None
+        The best in the evaluator's eyes over a few orders of the devices, if there are too many
+        to tell apart; not necessarily feasible. None if nothing fits.
+    """
+    best: tuple[tuple[bool, tuple[int, ...]], PartitionPlan] | None = None
+    if not are_few(units):
+        found = farthest_cuts(
+            units,
+            most_places=most_cuts,
+            stretch_permille=stretch_permille,
+            deadline_s=deadline_s,
+        )
+        if found is not None:
+            best = _rank(units, found), found
+            if not best[0][0]:
+                return found
+    for moves in device_moves(units):
+        places = CutPlaces(units).spread(_affordable(moves, most_cuts))
+        roomy = moves.stretched(stretch_permille)
+        objective = units.problem.objective[0]
+        for count in _stage_counts(units, moves):
+            for found in ChainPass(units.problem, units, roomy, places, objective, {}, count).run():
+                rank = _rank(units, found)
+                if best is None or rank < best[0]:
+                    best = rank, found
+    return None if best is None else best[1]
+
+
+def _rank(units: UnitGraph, plan: PartitionPlan) -> tuple[bool, tuple[int, ...]]:
+    """Return what is smaller for a better plan."""
+    evaluation = evaluate(units.problem, plan)
+    return not evaluation.feasible, evaluation.objective
+
+
+def transition_count(units: UnitGraph) -> int:
+    """Return how many transitions between sets of devices a pass looks at for every cut."""
+    return sum(moves.transition_count for moves in device_moves(units))
+
+
+def _affordable(moves: Moves, most: int | None) -> int:
+    """Return how many places a pass may look at, `most` of them or any number."""
+    affordable = int((2 * _WORK_LIMIT / max(moves.transition_count, 1)) ** 0.5)
+    return affordable if most is None else min(most, affordable)
+
+
+def _stage_counts(units: UnitGraph, moves: Moves) -> Sequence[int | None]:
+    """Return how many stages plans may have, each for a pass of its own; None is any number.
+
+    Stages are numbered from the first, but found from the last.
+    """
+    pins = units.problem.stage_pins
+    return range(max(pins.values()) + 1, max(moves.sizes) + 1) if pins else [None]
+
+
+def _no_plan(started_s: float, reason: str) -> SolveResult:
+    wall_time_s = time.perf_counter() - started_s
+    return SolveResult(_NAME, SolveStatus.UNKNOWN, None, None, None, wall_time_s, reason)
+
+
+def _improve(
+    problem: PartitionProblem,
+    units: UnitGraph,
+    moves: Moves,
+    stage_count: int | None,
+    best: tuple[tuple[int, ...], PartitionPlan] | None,
+    started_s: float,
+    limits: SolveLimits,
+) -> tuple[tuple[int, ...], PartitionPlan] | None:
+    """Run a coarse pass, a full pass, and passes for the later objectives."""
+    cuts = CutPlaces(units)
+    ceilings: dict[str, int] = {}
+    level = 0
+    for spread in (_FIRST_PASS_CUTS, None, *[None] * (len(problem.objective) - 1)):
+        out_of_time = (
+            limits.time_limit_s is not None
+            and time.perf_counter() - started_s > limits.time_limit_s
+        )
+        if out_of_time and best is not None:
+            break
+        name = problem.objective[level]
+        if best is not None:
+            # The best value so far bounds the pass; a plan at the bound itself is still found.
+            ceilings[name] = best[0][level]
+        places = cuts.spread(_affordable(moves, spread))
+        for found in ChainPass(problem, units, moves, places, name, ceilings, stage_count).run():
+            candidate = judge(_NAME, problem, found, 0.0)
+            values = candidate.objective_values
+            if values is not None and (best is None or values < best[0]):
+                best = (values, found)
+        if spread is None:
+            level += 1
+            if best is None or name in ("transfer", "latency", "step"):
+                # A sum over segments gives the next pass no bound per segment.
+                break
+            ceilings[name] = best[0][level - 1]
+    return best

@@ -1,0 +1,415 @@
+"""Exact dynamic program over ideals, for graphs that have few.
+
+Source: Tarnawski, Phanishayee, Devanur, Mahajan, Nina Paravecino, "Efficient Algorithms for
+Device Placement of DNN Graph Operators", NeurIPS 2020, sections 4 and 5.
+
+**Why it is exact.** The stages of a feasible plan are in an order in which no forward edge
+leads back. So the units of the first i stages, for every i, are an ideal I_i: they contain all
+predecessors of their members. Conversely a chain of ideals {} = I_0 < ... < I_m = all units,
+with a device for each step that no other step has, is a feasible plan as far as order goes. What a
+stage costs is a function of its units S = I_{i+1} - I_i, its device, and the number of stages
+after it:
+
+* *Compute, pins, weights, saved storages, memory*: of S and the device alone
+  (:func:`solver.evaluation.evaluate.stage_memory_bytes`); under 1F1B also of how many stages
+  follow, which is known because the program builds suffixes of a plan.
+* *Receives*, and bytes transferred: a device receives every value that S reads and others
+  produce, once. *Sends* under host-staged charging: every value that S produces and others read,
+  once. Edges of a backward pass fit: they lead anywhere, but only S counts.
+* *Sends* under peer-to-peer charging: one for each *device* that reads. With one reading unit
+  outside the producer that is one or none, again a function of S. With more it depends on how
+  the readers are divided, which is not a function of S or of the ideals before or after it: two
+  plans with the same S may differ in it. The program then counts one send, or as many as any
+  plan below the ceiling has (:mod:`solver.dp.readers`), which are too few at most, so its
+  optimum is a lower bound; it claims optimality only if a plan turns out to cost no more.
+* *Relayed* values: a stage receives what I makes and what is outside I reads, or what I makes and
+  the graph returns; it sends the same of J, and the last stage sends nothing. These are functions
+  of I and of J.
+
+So ``best[s, I]``, the best value of running all outside I on exactly the devices s, is the best
+over J and over the device taken from s of the cost of J - I joined with ``best[s', J]``: added
+(``transfer``, ``devices``) or the larger of both (``bottleneck``, ``peak_memory``). Both are
+monotone in the rest, and so is the pair (sum, largest) in lexicographic order: a rest with a
+smaller sum is better, and with equal sums a smaller largest is no worse. The largest *before* a sum
+is not (two rests may tie under the maximum of what is before), so a tuple is solved in sweeps: each
+``bottleneck`` or ``peak_memory`` becomes a limit on every stage of the later sweeps.
+
+Devices are told apart by kind only. ``latency`` is not a sum or maximum over stages (stages run in
+parallel), and links between pairs of devices make costs depend on two devices: both are declined.
+
+**Several chunks** are one program for every choice of what the rounds through the devices run in
+all (:mod:`solver.dp.interleaved`, with the proof). Only ``bottleneck`` with the memory model
+``weights`` is done; everything else is declined.
+
+**What makes it fast.** Units that some best plan keeps together are merged first
+(:mod:`solver.presolve.dominance`, :func:`solver.dp.ideals.collapse`), which removes most ideals
+of some graphs: every dangling output doubles their number. Of ideals that differ by exchanges of
+identical chains one is regarded (:mod:`solver.dp.repeated_chains`). Costs of all pairs of
+ideals in a block are one matrix product (:mod:`solver.dp.pair_sums`). The stages below a
+ceiling on the load are few, and the same for all sets of devices: for the bottleneck they are
+listed once, and each set is a bit (:mod:`solver.dp.stage_list`,
+:mod:`solver.dp.bottleneck`). Other objectives take a sweep for each set
+(:mod:`solver.dp.sweep`), in which limits leave few ideals where it can end.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from solver.dp.contiguous.solver import solve_chain
+from solver.dp.device_sets import DeviceSets
+from solver.dp.ideals import Blocks, collapse, list_ideals
+from solver.dp.interleaved import MOST_IDEALS as _MOST_INTERLEAVED
+from solver.dp.interleaved import InterleavedSearch
+from solver.dp.objectives import Minimiser
+from solver.dp.repeated_chains import RepeatedChains, repeated_chains
+from solver.dp.stage_tables import StageTables, net_times_ns
+from solver.dp.sweep import GaveUp, Solution
+from solver.evaluation.evaluate import Evaluation, evaluate
+from solver.evaluation.result import SolveResult, SolveStatus
+from solver.model.cuts import is_hand_made
+from solver.model.limits import SolveLimits
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+from solver.presolve.dominance import simplify
+from solver.presolve.net_times import relay_times
+from solver.presolve.units import DeviceKind, UnitGraph, condense, interchangeable_kinds
+
+_NAME = "ideal-dp"
+MOST_IDEALS = 40_000
+MOST_SETS = 1_024
+_MOST_PAIRS = 3_000_000_000
+_CHAIN_LIMIT_S = 5.0
+_FEW_IDEALS = 2_000
+_MANY_IDEALS = MOST_IDEALS
+_INTERLEAVED = {2: (60, 250), 3: (20, 30)}
+"""Ideals that are few for so many chunks: with any transfers, and with cheap ones."""
+_CHEAP_TRANSFERS = 0.5
+"""Ratio of all transfer times to all work up to which many ideals are few enough."""
+_MOST_ENTRIES = 16_000_000
+"""Most ideals times blocks: the tables take some twenty bytes for each."""
+
+
+Improve = Callable[[UnitGraph, Sequence[PartitionPlan], int], PartitionPlan | None]
+"""Makes a better plan of some plans of units, from a seed; None if it finds none."""
+
+
+def solve_ideal_dp(
+    problem: PartitionProblem, limits: SolveLimits, improve: Improve | None = None
+) -> SolveResult:
+    """Solve `problem` exactly if its graph has few ideals, or decline.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    limits : SolveLimits
+    improve : callable, optional
+        Is asked for a better plan, where that saves more than it takes.
+
+    Returns
+    -------
+    SolveResult
+        OPTIMAL or INFEASIBLE; UNKNOWN with a reason where it declines or gives up, with a bound on
+        the bottleneck if it got that far; FEASIBLE with a bound where it found a plan by then, or
+        the relaxation that it solved is not tight.
+    """
+    started_s = time.perf_counter()
+    try:
+        answer = _solve(problem, limits, started_s, improve)
+    except GaveUp as stopped:
+        answer = _Answer(SolveStatus.UNKNOWN, reason=str(stopped))
+    return SolveResult(
+        solver=_NAME,
+        status=answer.status,
+        plan=answer.plan,
+        evaluation=answer.evaluation,
+        objective_bounds=answer.bounds,
+        wall_time_s=time.perf_counter() - started_s,
+        reason=answer.reason,
+    )
+
+
+def can_win(problem: PartitionProblem) -> bool:
+    """Return whether :func:`solve_ideal_dp` will likely prove the optimum in about a second.
+
+    Takes milliseconds: it lists ideals and gives up as soon as there are too many. Few are
+    always good. With more, the ceiling on the load has to leave few places for a set of devices
+    to end at, which it does if the optimum is near the mean load: if transfers are cheap. With
+    several chunks on a device the proof may take some seconds.
+    """
+    if why_declined(problem) is not None:
+        return False
+    units = simplify(condense(problem)).units
+    kinds = interchangeable_kinds(units)
+    if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
+        return False
+    blocks = collapse_units(units, kinds, forget_weights=problem.memory_model == "weights")
+    most = _FEW_IDEALS
+    if problem.objective == ("bottleneck",):
+        work_ns = sum(min(t) for t in zip(*_latencies_ns(units, kinds), strict=True))
+        moved_ns = max(sum(times) for times in _net_times_ns(units, kinds))
+        most = _MANY_IDEALS if moved_ns <= _CHEAP_TRANSFERS * work_ns else _MANY_IDEALS // 2
+        if problem.chunks_per_device > 1:
+            few, many = _INTERLEAVED.get(problem.chunks_per_device, (0, 0))
+            most = many if moved_ns <= _CHEAP_TRANSFERS * work_ns else few
+    most = min(most, _MOST_ENTRIES // max(blocks.count, 1))
+    chains = identical_chains(units, blocks)
+    return list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most) is not None
+
+
+def identical_chains(units: UnitGraph, blocks: Blocks) -> RepeatedChains:
+    """Return groups of identical chains of blocks, of which ideals in one order are enough."""
+    # With several chunks the places of chains in other rounds tell them apart.
+    one_chunk = units.problem.chunks_per_device == 1
+    return repeated_chains(units, blocks) if one_chunk else RepeatedChains()
+
+
+def _latencies_ns(units: UnitGraph, kinds: Sequence[DeviceKind]) -> list[list[int]]:
+    return [units.latency_ns(kind.device.device_class) for kind in kinds]
+
+
+def _net_times_ns(units: UnitGraph, kinds: Sequence[DeviceKind]) -> list[list[int]]:
+    return [
+        net_times_ns(units, kind.device, sends=sends) for kind in kinds for sends in (True, False)
+    ]
+
+
+def why_declined(problem: PartitionProblem) -> str | None:
+    """Return in words what of `problem` the program does not do, or None."""
+    if is_hand_made(problem):
+        return "cuts and pinned stages tell stages apart by more than what they run"
+    for name in ("latency", "step"):
+        if name in problem.objective:
+            return f"{name} is not a sum or maximum over stages"
+    if problem.chunks_per_device > 1:
+        if problem.objective != ("bottleneck",):
+            return "with several chunks on a device only the bottleneck alone is minimised"
+        if problem.memory_model != "weights":
+            return "with several chunks on a device only weights are counted as memory"
+    charging = problem.interconnect.charging
+    if charging == "relayed" and problem.chunks_per_device > 1:
+        return "with several chunks on a device values are relayed through chunks that do not read"
+    names = problem.device_of
+    if charging != "host_staged" and any(
+        source in names and target in names for source, target in problem.interconnect.links
+    ):
+        return "links between pairs of devices make a stage's cost depend on two devices"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    status: SolveStatus
+    plan: PartitionPlan | None = None
+    evaluation: Evaluation | None = None
+    bounds: tuple[int, ...] | None = None
+    reason: str = ""
+
+
+def collapse_units(
+    units: UnitGraph, kinds: Sequence[DeviceKind], *, forget_weights: bool
+) -> Blocks:
+    """Merge units into the blocks whose ideals the program is about.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    kinds : sequence of DeviceKind
+    forget_weights : bool
+        Whether units whose weights alone keep them apart are merged, which is a relaxation.
+    """
+    times = _net_times_ns(units, kinds)
+    free = frozenset(
+        index
+        for index, net in enumerate(units.nets)
+        if not net.value_bytes and not any(row[index] for row in times)
+    )
+    link = units.problem.interconnect.default
+    returned_ns = relay_times(units, link, link).tolist()
+    returning = frozenset(
+        relay.net.producer
+        for relay, time_ns in zip(units.relays, returned_ns, strict=True)
+        if relay.is_output and (time_ns or relay.net.value_bytes)
+    )
+    return collapse(units, free, forget_weights=forget_weights, returning=returning)
+
+
+def _solve(
+    problem: PartitionProblem, limits: SolveLimits, started_s: float, improve: Improve | None
+) -> _Answer:
+    declined = why_declined(problem)
+    if declined is not None:
+        raise GaveUp(declined)
+    units = simplify(condense(problem)).units
+    if any(allowed is not None and not allowed for allowed in units.allowed_devices):
+        return _Answer(
+            SolveStatus.INFEASIBLE, reason="operators that must share a device are pinned apart"
+        )
+    kinds = interchangeable_kinds(units)
+    if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
+        raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
+    deadline_s = None if limits.time_limit_s is None else started_s + limits.time_limit_s
+    known = _Known(units, limits, improve)
+    whole = collapse_units(units, kinds, forget_weights=False)
+    if problem.memory_model != "weights":
+        return _solve_blocks(units, kinds, whole, known, deadline_s)
+    # Without the weights of units that cost nothing else there are far fewer ideals, and it seldom
+    # matters where these go. If it does, the same is done with them.
+    blocks = collapse_units(units, kinds, forget_weights=True)
+    relaxed = _solve_blocks(units, kinds, blocks, known, deadline_s)
+    if not blocks.weightless or relaxed.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
+        return relaxed
+    answer = _solve_blocks(units, kinds, whole, known, deadline_s)
+    if answer.status is not SolveStatus.UNKNOWN:
+        return answer
+    if relaxed.status is SolveStatus.FEASIBLE:
+        return relaxed
+    bounds = [entry.bounds for entry in (relaxed, answer) if entry.bounds is not None]
+    return replace(answer, bounds=max(bounds, default=None))
+
+
+def _solve_blocks(
+    units: UnitGraph,
+    kinds: Sequence[DeviceKind],
+    blocks: Blocks,
+    known: _Known,
+    deadline_s: float | None,
+) -> _Answer:
+    """Solve the problem on blocks.
+
+    UNKNOWN if it gives up, or if it forgets weights and its plan does not fit with them; FEASIBLE
+    if the plan costs more than the relaxation says.
+    """
+    problem = units.problem
+    most = MOST_IDEALS if problem.chunks_per_device == 1 else _MOST_INTERLEAVED
+    most = min(most, _MOST_ENTRIES // max(blocks.count, 1))
+    chains = identical_chains(units, blocks)
+    ideals = list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most)
+    if ideals is None:
+        return _Answer(SolveStatus.UNKNOWN, reason=f"the graph has more than {most:,} ideals")
+    most_devices = len(problem.devices)
+    if problem.max_devices is not None:
+        most_devices = min(most_devices, problem.max_devices)
+
+    sets = DeviceSets.of([len(kind.devices) for kind in kinds], most_devices)
+    if problem.chunks_per_device > 1:
+        search = InterleavedSearch(
+            units, kinds, blocks, ideals, sets, known.bottleneck_ns, deadline_s, _MOST_PAIRS
+        )
+        return _interleave(search, known)
+    tables = StageTables(units, kinds, blocks, ideals, chains)
+    minimiser = Minimiser(tables, sets, known.bottleneck_ns, deadline_s, _MOST_PAIRS)
+    try:
+        found = minimiser.minimise()
+    except GaveUp as stopped:
+        return _stopped(minimiser, chains, str(stopped))
+    if found is None:
+        return _Answer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
+    solution, values = found
+    plan = _plan(tables, solution, chains) if solution.stages or not known.plan else known.plan
+    assert blocks.weightless or evaluate(problem, plan).feasible
+    return _judge(problem, plan, known, values)
+
+
+def _stopped(minimiser: Minimiser, chains: RepeatedChains, reason: str) -> _Answer:
+    """Return what is known when the search is stopped: a bound, perhaps a plan."""
+    search = minimiser.search
+    if search is None or minimiser.problem.objective[0] != "bottleneck":
+        return _Answer(SolveStatus.UNKNOWN, reason=reason)
+    bounds = (search.refuted + 1,)
+    if search.best is not None:
+        plan = _plan(minimiser.tables, search.best, chains)
+        evaluation = evaluate(minimiser.problem, plan)
+        if evaluation.feasible:
+            return _Answer(SolveStatus.FEASIBLE, plan, evaluation, bounds)
+    return _Answer(SolveStatus.UNKNOWN, bounds=bounds, reason=reason)
+
+
+def _interleave(search: InterleavedSearch, known: _Known) -> _Answer:
+    problem = search.units.problem
+    try:
+        found = search.minimise()
+    except GaveUp as stopped:
+        bounds = None if search.refuted < 0 else (search.refuted + 1,)
+        return _Answer(SolveStatus.UNKNOWN, bounds=bounds, reason=str(stopped))
+    if found is None:
+        return _Answer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
+    plan = found.plan(search.units, search.kinds, search.blocks)
+    return _judge(problem, plan, known, (found.value,))
+
+
+def _judge(
+    problem: PartitionProblem, plan: PartitionPlan, known: _Known, values: tuple[int, ...]
+) -> _Answer:
+    """Compare plans with the optimum of what was solved: its own one, and one known before."""
+    best: Evaluation | None = None
+    for candidate in [plan] if known.plan is None else [plan, known.plan]:
+        evaluation = evaluate(problem, candidate)
+        if not evaluation.feasible:
+            continue
+        if evaluation.objective == values:
+            return _Answer(SolveStatus.OPTIMAL, candidate, evaluation, values)
+        assert values < evaluation.objective, (values, evaluation.objective)
+        if best is None or evaluation.objective < best.objective:
+            best, plan = evaluation, candidate
+    if best is None:
+        reason = "; ".join(evaluate(problem, plan).violations)
+        return _Answer(SolveStatus.UNKNOWN, bounds=values[:1], reason=reason)
+    return _Answer(SolveStatus.FEASIBLE, plan, best, values[:1])
+
+
+class _Known:
+    """The best plan that heuristics find, once they are asked."""
+
+    def __init__(self, units: UnitGraph, limits: SolveLimits, improve: Improve | None) -> None:
+        self._units, self._limits, self._improve = units, limits, improve
+        self._tried: set[bool] = set()
+        self.plan: PartitionPlan | None = None
+        self._bottleneck_ns: int | None = None
+
+    def bottleneck_ns(self, *, thorough: bool = False) -> int | None:
+        """Return the bottleneck of the plan; a relaxation's optimum is no larger either.
+
+        Parameters
+        ----------
+        thorough : bool
+            Search for longer.
+        """
+        if thorough not in self._tried:
+            self._tried.add(thorough)
+            self._offer(self._improved() if thorough else self._first())
+        return self._bottleneck_ns
+
+    def _first(self) -> PartitionPlan | None:
+        limit_s = None if self._limits.deterministic else _CHAIN_LIMIT_S
+        return solve_chain(self._units.problem, SolveLimits(time_limit_s=limit_s)).plan
+
+    def _improved(self) -> PartitionPlan | None:
+        if self._improve is None:
+            return None
+        starts = [] if self.plan is None else [self.plan]
+        return self._improve(self._units, starts, self._limits.seed)
+
+    def _offer(self, plan: PartitionPlan | None) -> None:
+        evaluation = None if plan is None else evaluate(self._units.problem, plan)
+        if evaluation is None or not evaluation.feasible:
+            return
+        if self._bottleneck_ns is None or evaluation.bottleneck_ns < self._bottleneck_ns:
+            self.plan, self._bottleneck_ns = plan, evaluation.bottleneck_ns
+
+
+def _plan(tables: StageTables, solution: Solution, chains: RepeatedChains) -> PartitionPlan:
+    blocks = tables.blocks
+    free = [[device.name for device in kind.devices] for kind in tables.kinds]
+    order = [free[stage.kind].pop(0) for stage in solution.stages]
+    stage_of_block = [0] * blocks.count
+    for position, stage in enumerate(solution.stages):
+        inside = tables.member[:, stage.end] & ~tables.member[:, stage.start]
+        for block in inside.nonzero()[0]:
+            stage_of_block[int(block)] = position
+    chains.place(stage_of_block)
+    stages = blocks.stage_of_units(stage_of_block)
+    return PartitionPlan(tables.units.lift([order[stage] for stage in stages]), tuple(order))

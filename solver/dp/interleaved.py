@@ -1,0 +1,399 @@
+"""The program over ideals for several chunks on a device: one program for every set of middles.
+
+**Reduction to one chunk.** Let V be the number of chunks and ``M_1 <= ... <= M_{V-1}`` (the
+*middles*, nested ideals) be what the first 1, ..., V - 1 chunks of all devices run together. Call
+the differences ``R_c = M_{c+1} - M_c`` *rounds* (M_0 is empty and M_V everything). Delete all
+forward edges between different rounds, but keep everything that costs. Then the plans of V chunks
+with these middles are the plans of one chunk of the remaining graph, at the same costs:
+
+* *Order.* In a plan of V chunks, edges between rounds lead to a later chunk (middles are ideals)
+  and are always satisfied. Edges within a round lead to the same or a later device. This is what
+  the remaining graph asks of a plan with one chunk, for the same order of devices. Conversely,
+  given such a plan, put every unit into the chunk of its round: empty chunks do no harm.
+* *Loads.* Compute, sends and receives are those of a device, a function of the units on it: a
+  value that passes between its chunks does not travel, and what two of them read is received
+  once (``docs/formulation.md``, section 4).
+* *Memory.* With the memory model ``weights`` a device holds each weight once, whatever reads it.
+  The other models add up what chunks hold, peaks and all: they are declined.
+
+So :mod:`solver.dp.sweep` solves the problem with given middles exactly, and the best of
+all is the optimum. The ideals of the remaining graph are the unions of one ideal of every round,
+``U = (I_1 - M_0) | (I_2 - M_1) | ...`` with ``M_{c-1} <= I_c <= M_c``. Merging units without cost
+(:func:`solver.dp.ideals.collapse`) moves them to the stage of a neighbour, which is a place in
+a chunk as well as a device; its proof holds for stages of any number of chunks.
+
+**What keeps unions few.** Let T be a ceiling on the load, and U what s of at most m devices run.
+Merged into one, devices have no more transfers in all than apart: it receives a value at most as
+often, sends it at most as often, and pays nothing for what passes between them. So the loads of the
+s devices add up to at least that of one that runs U, and those of the others to at least that of
+one that runs the rest: ``load(U) <= s T`` and ``load(rest) <= (m - s) T``. If devices differ,
+measure work by each unit's fastest class and let v <= 1 be the largest speed with which a device
+does any work. It does at most v times (T - its transfers), so in all, work plus v_min times
+transfers is at most T times the sum of the speeds, which takes the place of s; a transfer
+counts with the least time that any device pays for it. Where transfers overlap compute,
+only work is counted. The ceiling starts near the mean load, where very few unions are left, and
+rises until a plan is found; from then on it is one less than the bottleneck of the best plan.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.dp.device_sets import DeviceSets
+from solver.dp.ideals import DROPPED, Blocks, consuming_blocks, membership
+from solver.dp.pair_sums import Bools, Floats, Indices
+from solver.dp.stage_tables import StageTables, net_times_ns
+from solver.dp.sweep import GaveUp, Goal, Solution, Sweep
+from solver.model.plan import PartitionPlan
+from solver.presolve.units import DeviceKind, UnitGraph
+
+_CEILINGS = (1.002, 1.006, 1.02, 1.05, 1.1, 1.2, 1.4, 1.7, 2.1, 2.7, 3.5, 5.0, 8.0)
+"""Ceilings on the load to try, as multiples of its lower bound."""
+_CLOSE = 1.1
+MOST_IDEALS = 3_000
+_SET_UP = 100_000
+_MOST_UNIONS = 40_000
+"""Most unions of ideals for one set of middles that may be left below the ceiling."""
+_MOST_CANDIDATES = 20_000_000
+"""Most unions of ideals for one set of middles that are looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interleaved:
+    """The best solution: the middles, and stages between unions of ideals.
+
+    Attributes
+    ----------
+    value : int
+        Largest load.
+    middles : tuple of int
+        Bit masks of the blocks.
+    stages : tuple of (int, int)
+        For each device in order its kind and the bit mask of its blocks.
+    """
+
+    value: int
+    middles: tuple[int, ...]
+    stages: tuple[tuple[int, int], ...]
+
+    def plan(self, units: UnitGraph, kinds: Sequence[DeviceKind], blocks: Blocks) -> PartitionPlan:
+        """Return the plan on the operators of the problem."""
+        free = [[device.name for device in kind.devices] for kind in kinds]
+        order = [free[kind].pop(0) for kind, _ in self.stages]
+        place = [0] * blocks.count
+        for position, (_, mask) in enumerate(self.stages):
+            for block in range(blocks.count):
+                if mask >> block & 1:
+                    chunk = sum(not middle >> block & 1 for middle in self.middles)
+                    place[block] = chunk * len(order) + position
+        places = blocks.stage_of_units(place)
+        assignment = units.lift([order[place % len(order)] for place in places])
+        unit_of = units.unit_of_operator()
+        chunks = {
+            op.name: places[unit_of[index]] // len(order)
+            for index, op in enumerate(units.problem.operators)
+        }
+        used = set(assignment.values())
+        return PartitionPlan(assignment, tuple(name for name in order if name in used), chunks)
+
+
+class InterleavedSearch:
+    """Minimises the bottleneck over all middles.
+
+    Parameters
+    ----------
+    units, kinds, blocks
+        The problem.
+    ideals : sequence of int
+        Bit masks of all ideals of the blocks, the smaller ones first.
+    sets : DeviceSets
+    incumbent : callable
+        Returns the bottleneck of some plan, or None.
+    deadline_s : float or None
+        On the clock of ``time.perf_counter``.
+    most_pairs : int
+        Candidate stages after which the search gives up.
+
+    Attributes
+    ----------
+    refuted : int
+        No plan has a bottleneck of at most so many nanoseconds.
+    """
+
+    def __init__(
+        self,
+        units: UnitGraph,
+        kinds: Sequence[DeviceKind],
+        blocks: Blocks,
+        ideals: Sequence[int],
+        sets: DeviceSets,
+        incumbent: Callable[[], int | None],
+        deadline_s: float | None,
+        most_pairs: int,
+    ) -> None:
+        self.units, self.kinds, self.blocks, self.sets = units, kinds, blocks, sets
+        self.ideals, self._incumbent = list(ideals), incumbent
+        self.deadline_s, self.most_pairs = deadline_s, most_pairs
+        self.refuted = -1
+        self.pairs = 0
+        times = np.array([units.latency_ns(k.device.device_class) for k in kinds], dtype=np.int64)
+        fastest = times.min(axis=0)
+        work = np.zeros(blocks.count)
+        for unit, time_ns in enumerate(fastest):
+            if blocks.block_of[unit] != DROPPED:
+                work[blocks.block_of[unit]] += time_ns
+        self.member = membership(self.ideals, blocks.count)
+        self.work_ns: Floats = work @ self.member
+        self._nested = np.array(
+            [[a & b == a for b in self.ideals] for a in self.ideals], dtype=np.bool_
+        )
+        self._largest_unit_ns = int(fastest.max())
+        busy = fastest > 0
+        self._speeds = [
+            1 / float((row[busy] / fastest[busy]).min()) if busy.any() else 1.0 for row in times
+        ]
+        self._windows()
+        self._nets()
+
+    def _windows(self) -> None:
+        """Sum the speeds of the devices in every set, and of the fastest others."""
+        most = max(map(sum, self.sets.counts))
+        windows = set()
+        for counts in self.sets.counts:
+            inside = sum(c * v for c, v in zip(counts, self._speeds, strict=True))
+            outside = sorted(
+                (
+                    speed
+                    for kind, count, speed in zip(self.kinds, counts, self._speeds, strict=True)
+                    for _ in range(len(kind.devices) - count)
+                ),
+                reverse=True,
+            )
+            windows.add((inside, sum(outside[: most - sum(counts)])))
+        self.windows = sorted(windows)
+        self._total_speed = max(inside for inside, _ in self.windows)
+
+    def _nets(self) -> None:
+        """Describe the nets that cost in every case, with what they cost at least."""
+        self._ends: list[tuple[int, tuple[int, ...]]] = []
+        costs: list[tuple[float, float]] = []
+        if not self.units.problem.interconnect.overlap:
+            factor = min(self._speeds)
+            rows = [
+                np.min([net_times_ns(self.units, k.device, sends=s) for k in self.kinds], axis=0)
+                for s in (True, False)
+            ]
+            merged: dict[tuple[int, tuple[int, ...]], tuple[float, float]] = {}
+            for index, net in enumerate(self.units.nets):
+                ends = consuming_blocks(net, self.blocks)
+                if ends is None or not (rows[0][index] or rows[1][index]):
+                    continue
+                send, receive = merged.get(ends, (0.0, 0.0))
+                merged[ends] = (
+                    send + factor * float(rows[0][index]),
+                    receive + factor * float(rows[1][index]),
+                )
+            self._ends, costs = list(merged), list(merged.values())
+        self._costs = np.array(costs, dtype=np.float64).reshape(-1, 2)
+        shape = (len(self._ends), len(self.ideals))
+        self._made = np.zeros(shape, dtype=np.bool_)
+        self._read = np.zeros(shape, dtype=np.int64)
+        for index, (producer, consumers) in enumerate(self._ends):
+            self._made[index] = self.member[producer]
+            self._read[index] = self.member[list(consumers)].sum(axis=0)
+        self._readers = np.array([len(consumers) for _, consumers in self._ends], dtype=np.int64)
+        # Where an ideal's units send or receive, and where those outside it do.
+        out = self._made & (self._read < self._readers[:, None])
+        back = ~self._made & (self._read > 0)
+        self._out, self._back = out, back
+
+    # -- the search -----------------------------------------------------------------------
+
+    def minimise(self) -> Interleaved | None:
+        """Return the best solution, or None if there is none at all.
+
+        Raises
+        ------
+        GaveUp
+        """
+        known: float | None = None
+        total = float(self.work_ns[-1])
+        speed = self._total_speed
+        least = max(total / speed if speed < np.inf else 0.0, float(self._largest_unit_ns))
+        if least > 0:
+            self.refuted = int(np.ceil(least * (1 - 1e-9))) - 1
+            for factor in _CEILINGS:
+                if factor > _CLOSE and known is None:
+                    # So far above the bound, it pays to know a plan.
+                    value = self._incumbent()
+                    known = np.inf if value is None else float(value)
+                ceiling = float(int(least * factor))
+                if known is not None and ceiling >= known:
+                    break
+                found = self._below(ceiling)
+                if found is not None:
+                    return self._best(found)
+                self.refuted = max(self.refuted, int(ceiling))
+        found = self._below(np.inf if known is None else known)
+        return None if found is None else self._best(found)
+
+    def _best(self, found: Interleaved) -> Interleaved:
+        self.refuted = found.value - 1
+        return found
+
+    def _below(self, ceiling: float) -> Interleaved | None:
+        best: Interleaved | None = None
+        for middles in self._middles():
+            if self.deadline_s is not None and time.perf_counter() > self.deadline_s:
+                raise GaveUp("the time limit ran out")
+            found = self._solve(middles, ceiling)
+            if found is not None:
+                best = found
+                ceiling = float(found.value - 1)
+                if ceiling <= self.refuted:
+                    break
+        return best
+
+    def _middles(self) -> Iterator[tuple[int, ...]]:
+        """List all sets of middles, by their indices."""
+        chunks = self.units.problem.chunks_per_device
+
+        def extend(chosen: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+            if len(chosen) == chunks - 1:
+                yield chosen
+                return
+            above = (
+                range(len(self.ideals)) if not chosen else np.flatnonzero(self._nested[chosen[-1]])
+            )
+            for index in above:
+                yield from extend((*chosen, int(index)))
+
+        yield from extend(())
+
+    def _solve(self, middles: tuple[int, ...], ceiling: float) -> Interleaved | None:
+        unions = self._unions(middles, ceiling)
+        if unions is None:
+            return None
+        tables = StageTables(self.units, self.kinds, self.blocks, unions)
+        left = self.most_pairs - self.pairs
+        sweep = Sweep(tables, self.sets, self.deadline_s, left)
+        sweep.refuted = float(self.refuted)
+        limits = {} if ceiling == np.inf else {"bottleneck": ceiling}
+        solution = sweep.run(Goal((), "bottleneck", limits))
+        self.pairs += sweep.pairs
+        if solution is None:
+            return None
+        return Interleaved(
+            solution.values["bottleneck"],
+            tuple(self.ideals[index] for index in middles),
+            _masks(tables, solution),
+        )
+
+    def _unions(self, middles: tuple[int, ...], ceiling: float) -> list[int] | None:
+        """Return the masks of the unions that the ceiling leaves, smaller ones first.
+
+        None if nothing can lead from the empty union to the whole.
+        """
+        ends = (*middles, len(self.ideals) - 1)
+        starts = (0, *middles)
+        rounds = [
+            np.flatnonzero(self._nested[start] & self._nested[:, end])
+            for start, end in zip(starts, ends, strict=True)
+        ]
+        if math.prod(len(entry) for entry in rounds) > _MOST_CANDIDATES:
+            raise GaveUp(f"some chunks have more than {_MOST_CANDIDATES:,} pairs of ideals")
+        # Looking at a union and building the tables cost about as much as so many stages.
+        self.pairs += _SET_UP + math.prod(len(entry) for entry in rounds)
+        if self.pairs > self.most_pairs:
+            raise GaveUp(f"there are more than {self.most_pairs:,} candidate stages")
+        works = [
+            self.work_ns[entry] - self.work_ns[start]
+            for entry, start in zip(rounds, starts, strict=True)
+        ]
+        total = self.work_ns[-1]
+        work: Floats = works[0]
+        for more in works[1:]:
+            work = (work[:, None] + more[None, :]).reshape(-1)
+        kept = np.flatnonzero(self._fits(work, 0.0, total - work, 0.0, ceiling))
+        picks: list[Indices] = []
+        rest = kept
+        for entry in reversed(rounds):
+            picks.insert(0, entry[rest % len(entry)])
+            rest = rest // len(entry)
+        if len(self._ends) and ceiling < np.inf:
+            own, other = self._transfers(picks, starts)
+            here = self._fits(work[kept], own, total - work[kept], other, ceiling)
+            picks = [pick[here] for pick in picks]
+        if len(picks[0]) > _MOST_UNIONS:
+            raise GaveUp(f"more than {_MOST_UNIONS:,} unions of ideals are left for some chunks")
+        masks = np.array(self.ideals, dtype=object)
+        before = [self.ideals[start] for start in starts]
+        unions = [0] * len(picks[0])
+        for pick, mask in zip(picks, before, strict=True):
+            unions = [union | (one & ~mask) for union, one in zip(unions, masks[pick], strict=True)]
+        unions = sorted(set(unions) | {0, self.ideals[-1]}, key=int.bit_count)
+        if len(unions) == 2 and total > ceiling * max(self._speeds) * (1 + 1e-9) + 1:
+            return None
+        return unions
+
+    def _fits(
+        self,
+        inside: Floats,
+        own: Floats | float,
+        outside: Floats,
+        other: Floats | float,
+        ceiling: float,
+    ) -> Bools:
+        """Return where some set of devices has room for a union, and the others for the rest."""
+        if ceiling == np.inf:
+            return np.ones(len(inside), dtype=np.bool_)
+        # Floats of ratios are not exact; a few too many unions do no harm.
+        most = ceiling * (1 + 1e-9)
+        result = np.zeros(len(inside), dtype=np.bool_)
+        for speed, others in self.windows:
+            if speed == np.inf or others == np.inf:
+                return np.ones(len(inside), dtype=np.bool_)
+            result |= (inside + own <= most * speed + 1) & (outside + other <= most * others + 1)
+        return result
+
+    def _transfers(self, picks: list[Indices], starts: tuple[int, ...]) -> tuple[Floats, Floats]:
+        """Return the least transfer times of one device with a union, and one with the rest."""
+        own, other = np.zeros(len(picks[0])), np.zeros(len(picks[0]))
+        send, receive = self._costs[:, 0], self._costs[:, 1]
+        ends = (*starts[1:], len(self.ideals) - 1)
+        everything = 1 + self._readers
+        whole = self._made.astype(np.int64) + self._read
+        crossing = np.ones(len(self._ends), dtype=np.bool_)
+        for pick, start, end in zip(picks, starts, ends, strict=True):
+            # A net inside a round is cut by its ideal alone.
+            inside = whole[:, end] - whole[:, start] == everything
+            crossing &= ~inside
+            chosen = np.flatnonzero(inside)
+            out, back = self._out[chosen], self._back[chosen]
+            by_ideal = send[chosen] @ out + receive[chosen] @ back
+            own += by_ideal[pick]
+            other += (receive[chosen] @ out + send[chosen] @ back)[pick]
+        for net in np.flatnonzero(crossing):
+            made = np.zeros(len(own), dtype=np.bool_)
+            read = np.zeros(len(own), dtype=np.int64)
+            for pick, start in zip(picks, starts, strict=True):
+                made |= self._made[net, pick] & ~self._made[net, start]
+                read += self._read[net, pick] - self._read[net, start]
+            out, back = made & (read < self._readers[net]), ~made & (read > 0)
+            own += send[net] * out + receive[net] * back
+            other += receive[net] * out + send[net] * back
+        return own, other
+
+
+def _masks(tables: StageTables, solution: Solution) -> tuple[tuple[int, int], ...]:
+    """Return kind and blocks of every stage."""
+    result = []
+    for stage in solution.stages:
+        inside = tables.member[:, stage.end] & ~tables.member[:, stage.start]
+        result.append((stage.kind, sum(1 << int(block) for block in inside.nonzero()[0])))
+    return tuple(result)

@@ -1,0 +1,130 @@
+"""Peak memory of many stages at once, of each of which the blocks are known."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solver.dp.ideals import DROPPED, Blocks
+from solver.dp.pair_sums import Bools, Floats
+from solver.model.arrays import Ints
+from solver.presolve.units import UnitGraph
+
+_MOST_ENTRIES = 1 << 17
+"""Holdings (and operators) times stages that are looked at together, in a cache."""
+_Turns = tuple[tuple[Ints, Ints], ...]
+"""Places and rows: every row once, and in each pair every place at most once."""
+
+
+class StagePeaks:
+    """What stages hold of storages at most, as :mod:`solver.evaluation.stage_memory` says.
+
+    A holding is there from its first operator on; it leaves after its last one, or, if it stays or
+    waits for an operator elsewhere, at the end of the stage. What there is changes after certain
+    operators only, so the sums of all changes, cumulated, are what is held while each operator
+    runs; those of other stages do not count.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    blocks : Blocks
+    """
+
+    def __init__(self, units: UnitGraph, blocks: Blocks) -> None:
+        holdings = units.problem.arrays.holdings
+        self._count = blocks.count
+        block_of = np.array([blocks.block_of[u] for u in units.unit_of_operator()], dtype=np.int64)
+        # What was dropped is no part of any stage: it is in the last row, which is empty.
+        block_of[block_of == DROPPED] = blocks.count
+        self._block_of_operator = block_of
+        self._block = block_of[holdings.operator]
+        self._size_bytes = holdings.size_bytes[:, None]
+        self._first, self._end = np.maximum(holdings.first, 0), holdings.last + 1
+        self._by_first = np.argsort(self._first, kind="stable")
+        self._by_end = np.argsort(self._end, kind="stable")
+        self._stays = holdings.stays
+        waiting, read = holdings.waits_for.pairs(np.arange(len(self._block)))
+        pairs = np.unique(np.stack([waiting, block_of[read]]), axis=1)
+        # Whether something waits for what was dropped, no stage says.
+        elsewhere = (self._block[pairs[0]] != pairs[1]) & (pairs[1] != blocks.count)
+        waiting, reader = pairs[:, elsewhere]
+        self._waits = tuple((holding, reader[rows]) for holding, rows in _turns(waiting))
+
+    def passing_bytes(self, member: Bools) -> tuple[Floats, Floats]:
+        """Return the most that passes within each ideal, and the most that does outside it.
+
+        That is what is held while an operator runs, and then leaves. In a stage an operator finds
+        no more than that and what waits for the end of the stage: whatever else a stage holds
+        leaves when it does if all blocks are one stage. So the less of what passes within its end
+        and outside its start is room enough.
+
+        Parameters
+        ----------
+        member : Bools, shape (blocks, ideals)
+
+        Returns
+        -------
+        within, outside : Floats, shape (ideals,)
+        """
+        change = np.zeros(len(self._block_of_operator) + 1, dtype=np.int64)
+        size_bytes = np.where(self._stays, 0, self._size_bytes[:, 0])
+        np.add.at(change, self._first, size_bytes)
+        np.add.at(change, self._end, -size_bytes)
+        most = np.zeros(self._count + 1, dtype=np.int64)
+        np.maximum.at(most, self._block_of_operator, np.cumsum(change[:-1]))
+        within, outside = np.zeros(member.shape[1]), np.zeros(member.shape[1])
+        for passing, row in zip(most[:-1].astype(np.float64), member, strict=True):
+            np.maximum(within, passing * row, out=within)
+            np.maximum(outside, passing * ~row, out=outside)
+        return within, outside
+
+    def peak_bytes(self, inside: Bools) -> Ints:
+        """Return the peak of each stage, given which blocks (rows) each stage (column) has."""
+        count = inside.shape[1]
+        peaks = np.zeros(count, dtype=np.int64)
+        width = max(1, _MOST_ENTRIES // max(len(self._block) + len(self._block_of_operator), 1))
+        for first in range(0, count, width):
+            part = inside[:, first : first + width]
+            padded = np.vstack([part, np.zeros((1, part.shape[1]), dtype=np.bool_)])
+            peaks[first : first + width] = self._peaks(padded)
+        return peaks
+
+    def _peaks(self, inside: Bools) -> Ints:
+        # Most blocks are in none of a few stages; what they hold need not be looked at.
+        some: Bools = np.asarray(inside.any(axis=1))
+        ran = some[self._block_of_operator]
+        operators = inside[self._block_of_operator[ran]]
+        number = np.concatenate([[0], np.cumsum(ran)])
+        held = some[self._block]
+        own = inside[self._block[held]]
+        change = np.zeros((len(operators) + 1, inside.shape[1]), dtype=np.int64)
+        place = np.cumsum(held) - 1
+        order = self._by_first[held[self._by_first]]
+        arrived = own[place[order]] * self._size_bytes[order]
+        _add_sorted(change, number[self._first[order]], arrived, 1)
+        for holding, reader in self._waits:
+            chosen = held[holding]
+            own[place[holding[chosen]]] &= inside[reader[chosen]]
+        own[self._stays[held]] = False
+        order = self._by_end[held[self._by_end]]
+        left = own[place[order]] * self._size_bytes[order]
+        _add_sorted(change, number[self._end[order]], left, -1)
+        np.cumsum(change, axis=0, out=change)
+        peaks: Ints = (change[:-1] * operators).max(axis=0, initial=0)
+        return peaks
+
+
+def _add_sorted(table: Ints, places: Ints, rows: Ints, sign: int) -> None:
+    """Add rows, or take them away, at places in `table` that ascend and may occur repeatedly."""
+    if len(places):
+        first = np.flatnonzero(np.diff(places, prepend=-1))
+        table[places[first]] += sign * np.add.reduceat(rows, first, axis=0)
+
+
+def _turns(places: Ints) -> _Turns:
+    """Divide rows, each with its place, so that no place occurs twice in a part."""
+    rows = np.argsort(places, kind="stable")
+    ordered = places[rows]
+    turn = np.arange(len(rows)) - np.searchsorted(ordered, ordered)
+    return tuple(
+        (ordered[turn == t], rows[turn == t]) for t in range(int(turn.max(initial=-1)) + 1)
+    )

@@ -1,0 +1,95 @@
+"""Objectives one before the other, for the program over ideals."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from solver.dp.bottleneck import BottleneckSearch, Incumbent
+from solver.dp.device_sets import DeviceSets
+from solver.dp.stage_tables import StageTables
+from solver.dp.sweep import Goal, Solution, Sweep, most_memory_bytes
+
+_LARGEST = ("bottleneck", "peak_memory")
+
+
+def _no_incumbent(*, thorough: bool = False) -> None:
+    """Return no plan."""
+
+
+class Minimiser:
+    """Minimises the objectives of a problem, in as few sweeps as exactness allows.
+
+    Parameters
+    ----------
+    tables : StageTables
+    sets : DeviceSets
+    incumbent : Incumbent
+    deadline_s : float or None
+        On the clock of ``time.perf_counter``.
+    most_pairs : int
+        Stages to cost before giving up.
+
+    Attributes
+    ----------
+    search : BottleneckSearch or None
+        The search for the least bottleneck, once it has begun.
+    """
+
+    def __init__(
+        self,
+        tables: StageTables,
+        sets: DeviceSets,
+        incumbent: Incumbent,
+        deadline_s: float | None,
+        most_pairs: int,
+    ) -> None:
+        self.problem, self.tables, self._sets = tables.problem, tables, sets
+        self._incumbent = incumbent
+        self._sweep = Sweep(tables, sets, deadline_s, most_pairs)
+        self.search: BottleneckSearch | None = None
+
+    def minimise(self) -> tuple[Solution, tuple[int, ...]] | None:
+        """Return the best solution with its values, or None if there is none.
+
+        Raises
+        ------
+        GaveUp
+        """
+        objective = self.problem.objective
+        sums: tuple[str, ...] = ()
+        limits: dict[str, float] = {}
+        values: dict[str, int] = {}
+        found: Solution | None = None
+        for position, name in enumerate(objective):
+            largest = name if name in _LARGEST else None
+            if largest is None:
+                sums = (*sums, name)
+                if position + 1 < len(objective):
+                    continue
+            if sums or name != "bottleneck":
+                found = self._sweep.run(Goal(sums, largest, dict(limits)))
+            else:
+                found = self._least_bottleneck(limits)
+            if found is None:
+                return None
+            values.update(found.values)
+            if largest is not None:
+                limits[largest] = float(values[largest])
+        assert found is not None
+        return found, tuple(values[name] for name in objective)
+
+    def _least_bottleneck(self, limits: Mapping[str, float]) -> Solution | None:
+        sweep = self._sweep
+        capacity = [
+            most_memory_bytes(size_bytes, limits.get("peak_memory"))
+            for size_bytes in sweep.capacity
+        ]
+        self.search = BottleneckSearch(
+            self.tables,
+            self._sets,
+            capacity,
+            # A plan that breaks earlier limits says nothing.
+            _no_incumbent if limits else self._incumbent,
+            sweep.spend,
+        )
+        return self.search.minimise()

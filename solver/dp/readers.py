@@ -1,0 +1,126 @@
+"""How many devices must read a value, which sums over single stages do not say.
+
+Under peer-to-peer charging a stage pays one send for each other device that reads its value. The
+units between two ideals and outside them say only whether there is such a device at all, so loads
+count one. Plans below a ceiling have more to tell: each consists of listed stages
+(:mod:`solver.dp.stage_list`). Let ``least[J]`` be the least number of stages with a reader
+over all paths of listed stages from ideal J to the end, devices ignored, by recursion: over all
+stages from J to K, ``least[K]``, plus one if a reader is between. A stage that makes the value and
+ends at J sends it at least ``least[J]`` times in any plan below the ceiling, because all stages of
+the plan are listed. So its load may be raised by the sends that were not counted; stages that are
+above the ceiling then leave the list, and ``least`` can only rise.
+
+This is done for values that the best plan of the list undercounts, then for all, until nothing
+can be raised. (Decremental state space relaxation, Righini and Salani, "New dynamic
+programming algorithms for the resource constrained elementary shortest path problem", Networks
+51, 2008, also refines what the relaxed optimum violates; here bounds take the place of further
+states.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from solver.dp.ideals import consuming_blocks
+from solver.dp.pair_sums import Bools, Floats
+from solver.dp.stage_list import StageList
+from solver.dp.stage_tables import StageTables, net_times_ns
+from solver.dp.sweep import Stage
+
+
+class Readers:
+    """Values that several blocks read, each of which is sent to all devices that do.
+
+    Parameters
+    ----------
+    tables : StageTables
+    """
+
+    def __init__(self, tables: StageTables) -> None:
+        self._member = tables.member
+        self._nets: list[tuple[int, tuple[int, ...]]] = []
+        self._cost_ns: list[int] = []
+        interconnect = tables.problem.interconnect
+        # Where sends overlap compute or receives, loads do not say what one more would add.
+        if interconnect.charging != "peer_to_peer" or interconnect.overlap:
+            return
+        times_ns = net_times_ns(tables.units, tables.kinds[0].device, sends=True)
+        found: dict[tuple[int, tuple[int, ...]], int] = {}
+        for net, time_ns in zip(tables.units.nets, times_ns, strict=True):
+            ends = consuming_blocks(net, tables.blocks)
+            if time_ns and ends is not None and len(ends[1]) > 1:
+                found[ends] = found.get(ends, 0) + time_ns
+        self._nets, self._cost_ns = list(found), list(found.values())
+
+    def __len__(self) -> int:
+        return len(self._nets)
+
+    def missing(
+        self, stages: Sequence[Stage], sends: Mapping[int, Floats]
+    ) -> dict[int, tuple[int, int]]:
+        """Return which values a plan sends more often than is counted.
+
+        Parameters
+        ----------
+        stages : sequence of Stage
+            All of the plan.
+        sends : mapping of int to array of float
+            See :attr:`solver.dp.stage_list.StageList.sends`.
+
+        Returns
+        -------
+        dict of int to (int, int)
+            For such a value the stage that makes it, by place, and the time that is missing.
+        """
+        found: dict[int, tuple[int, int]] = {}
+        for net, (producer, consumers) in enumerate(self._nets):
+            borders = [0, *(stage.end for stage in stages)]
+            at = int(np.argmax(self._member[producer, borders])) - 1
+            read = np.diff(self._member[np.ix_(consumers, borders)].sum(axis=0)) > 0
+            read[at] = False
+            counted = sends[net][stages[at].end] if net in sends else 1
+            if read.sum() > counted:
+                found[net] = at, self._cost_ns[net] * int(read.sum() - counted)
+        return found
+
+    def raised(self, stages: StageList, nets: Sequence[int]) -> StageList | None:
+        """Return a list with more sends of some values counted; None if it is the same.
+
+        Parameters
+        ----------
+        stages : StageList
+            All stages of plans below a ceiling.
+        nets : sequence of int
+            The values.
+        """
+        if not nets:
+            return None
+        starts = np.repeat(stages.start, np.diff(stages.first))
+        load_ns, sends, changed = stages.load_ns.copy(), dict(stages.sends), False
+        for net in nets:
+            producer, consumers = self._nets[net]
+            read = self._member[list(consumers)].sum(axis=0)
+            least = np.maximum(_least(stages, read[stages.end] > read[starts], len(read)), 1)
+            made = self._member[producer][stages.end] & ~self._member[producer][starts]
+            more = least[stages.end] - (sends[net][stages.end] if net in sends else 1)
+            raised = made & (more > 0)
+            if raised.any():
+                load_ns[raised] += self._cost_ns[net] * more[raised]
+                sends[net], changed = least, True
+        return replace(stages, load_ns=load_ns, sends=sends) if changed else None
+
+
+def _least(stages: StageList, marked: Bools, ideals: int) -> Floats:
+    """Return the least number of marked stages from every ideal to the end."""
+    least = np.full(ideals, np.inf)
+    least[-1] = 0.0
+    for groups, first in stages.levels():
+        some = slice(int(first[0]), int(first[-1]))
+        behind = least[stages.end[some]] + marked[some]
+        np.minimum.at(
+            least, stages.start[groups], np.minimum.reduceat(behind, first[:-1] - first[0])
+        )
+    return least

@@ -1,0 +1,364 @@
+"""All stages between ideals below a ceiling on the load, and what can run behind each ideal.
+
+The stages, which are the same for all sets of devices, are listed once, from the last ideals to
+the first. With each comes on which kinds of devices it fits, and on each before how many other
+stages (under 1F1B what a stage holds depends on that). The sets of devices that can run all that
+is outside an ideal I are a *family*, the bits of a few words (:mod:`solver.dp.set_bits`): of
+every stage from I to J the family of J, with one device more of a kind that fits. So a pass over
+the list takes one ``or`` of words for each stage, whatever the number of sets. Ideals of equally
+many blocks are not within one another, and are done together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from solver.dp.pair_sums import Bools, Floats, Indices
+from solver.dp.set_bits import SetBits, Words
+from solver.dp.stage_tables import StageTables
+from solver.model.arrays import Ints
+
+_ROWS = 64
+"""Starts whose stages are costed together."""
+_DENSE = 64
+"""Where fewer than one of so many pairs of ideals is a stage, stages are costed one by one."""
+
+
+class TooManyStages(Exception):  # noqa: N818
+    """A list would not fit into memory."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageList:
+    """Stages in groups of the same start and class, the last starts first.
+
+    Attributes
+    ----------
+    end : array of int
+        By stage.
+    load_ns : array of float
+        By stage; on the kinds of its class.
+    first : array of int
+        The first stage of every group, and the number of stages.
+    start, class_ : array of int
+        By group.
+    level : array of int
+        The first group of every level of starts, and the number of groups.
+    sends : mapping of int to array of float
+        How many sends of some values (:mod:`solver.dp.readers`) the loads count, by the
+        end of the stage that makes them; of others they count one.
+    """
+
+    end: Indices
+    load_ns: Floats
+    first: Ints
+    start: Ints
+    class_: Ints
+    level: Ints
+    sends: Mapping[int, Floats] = field(default_factory=dict)
+
+    @classmethod
+    def join(cls, parts: Sequence[StageList]) -> StageList:
+        """Put lists behind one another."""
+        stages = np.cumsum([0, *(len(part.end) for part in parts)])
+        groups = np.cumsum([0, *(len(part.start) for part in parts)])
+        return cls(
+            end=np.concatenate([part.end for part in parts]),
+            load_ns=np.concatenate([part.load_ns for part in parts]),
+            first=_shifted([part.first for part in parts], stages),
+            start=np.concatenate([part.start for part in parts]),
+            class_=np.concatenate([part.class_ for part in parts]),
+            level=_shifted([part.level for part in parts], groups),
+        )
+
+    def below(self, ceiling: float, alive: Bools | None = None) -> StageList:
+        """Return the stages whose load is at most `ceiling`.
+
+        Parameters
+        ----------
+        alive : array of bool, optional
+            By ideal; no stages from or to others.
+        """
+        kept = self.load_ns <= ceiling
+        if alive is not None:
+            kept &= alive[self.end]
+            kept &= np.repeat(alive[self.start], np.diff(self.first))
+        if kept.all():
+            return self
+        counts = np.add.reduceat(kept, self.first[:-1], dtype=np.int64)
+        some = np.flatnonzero(counts)
+        groups = np.append(0, np.cumsum(counts > 0))
+        return replace(
+            self,
+            end=self.end[kept],
+            load_ns=self.load_ns[kept],
+            first=np.append(0, np.cumsum(counts[some])),
+            start=self.start[some],
+            class_=self.class_[some],
+            level=np.unique(groups[self.level]),
+        )
+
+    def levels(self) -> Iterator[tuple[slice, Ints]]:
+        """Yield for every level its groups, and the first stages of them and behind them."""
+        for low, high in zip(self.level[:-1].tolist(), self.level[1:].tolist(), strict=True):
+            yield slice(low, high), self.first[low : high + 1]
+
+
+def _shifted(parts: Sequence[Ints], offsets: Ints) -> Ints:
+    moved = [part[:-1] + offset for part, offset in zip(parts, offsets[:-1], strict=True)]
+    result: Ints = np.concatenate([*moved, offsets[-1:]])
+    return result
+
+
+class Families:
+    """For every ideal the sets of devices that can run all outside it.
+
+    Parameters
+    ----------
+    bits : SetBits
+    ideals : int
+    may : array of uint64, shape (words, ideals)
+        Sets of devices that are worth regarding behind each ideal.
+
+    Attributes
+    ----------
+    words : array of uint64, shape (words, ideals)
+    """
+
+    def __init__(self, bits: SetBits, ideals: int, may: Words) -> None:
+        self._bits, self._may = bits, may
+        self.words = np.zeros((bits.words, ideals), dtype=np.uint64)
+        # Nothing is outside the last one, and no device runs it.
+        self.words[0, -1] = 1
+        most = int(bits.sizes.max())
+        self._at_most = np.hstack([bits.of_size_at_most(size) for size in range(-1, most + 1)])
+
+    def extend(self, stages: StageList, followers: Ints) -> None:
+        """Find the families of all starts of a list, whose ends are known or among them.
+
+        Parameters
+        ----------
+        followers : array of int, shape (classes, kinds)
+            The most stages behind one of a class on a device of a kind; -1 if it never fits.
+        """
+        for groups, first in stages.levels():
+            ends = stages.end[first[0] : first[-1]]
+            behind = np.empty((self._bits.words, len(first) - 1), dtype=np.uint64)
+            for word, known in enumerate(self.words):
+                np.bitwise_or.reduceat(known[ends], first[:-1] - first[0], out=behind[word])
+            most = followers[stages.class_[groups]]
+            found = np.zeros_like(behind)
+            for kind in range(most.shape[1]):
+                found |= self._bits.grown(behind & self._at_most[:, most[:, kind] + 1], kind)
+            order = np.argsort(stages.start[groups], kind="stable")
+            starts, at = np.unique(stages.start[groups][order], return_index=True)
+            joined = np.bitwise_or.reduceat(found[:, order], at, axis=1)
+            self.words[:, starts] = joined & self._may[:, starts]
+
+    def alive(self) -> Bools:
+        """Return outside which ideals everything can be run by some set of devices."""
+        return np.asarray(self.words.any(axis=0))
+
+    def may(self, ideals: Indices) -> Bools:
+        """Return behind which ideals any set of devices is worth regarding."""
+        return np.asarray(self._may[:, ideals].any(axis=0))
+
+    def has(self, ideals: Indices, number: int) -> Bools:
+        """Return in which families the set of devices with this number is."""
+        word, bit = divmod(number, 64)
+        shifted: Words = self.words[word, ideals] >> np.uint64(bit)
+        return (shifted & np.uint64(1)).astype(np.bool_)
+
+
+class StageLister:
+    """Lists stages and their classes.
+
+    Parameters
+    ----------
+    tables : StageTables
+    capacity : sequence of float
+        The most bytes on a device of each kind.
+    in_flight : sequence of int
+        Microbatches in flight in a stage by the number of stages behind it; never descending.
+    spend : callable
+        Told how many pairs of ideals are looked at; raises to stop.
+    """
+
+    def __init__(
+        self,
+        tables: StageTables,
+        capacity: Sequence[float],
+        in_flight: Sequence[int],
+        spend: Callable[[int], None],
+    ) -> None:
+        self._tables, self._capacity, self._spend = tables, np.array(capacity), spend
+        # The most stages behind one with so many microbatches in flight.
+        self._most_behind = {count: place for place, count in enumerate(in_flight)}
+        sizes = tables.member.sum(axis=0)
+        # Ideals of equally many blocks, the largest first, without the last one.
+        order = np.argsort(-sizes, kind="stable")[1:]
+        self._levels = np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1)
+        self._classes: dict[tuple[int, ...], int] = {}
+
+    @property
+    def followers(self) -> Ints:
+        """See :meth:`Families.extend`."""
+        return np.array(list(self._classes), dtype=np.int64).reshape(-1, len(self._capacity))
+
+    def fill(self, families: Families, ceiling: float, most: int) -> StageList | None:
+        """List the stages of at most `ceiling`, and find all families by them.
+
+        Only of stages whose rest some set of devices can run.
+
+        Parameters
+        ----------
+        families : Families
+            As new.
+        ceiling : float
+        most : int
+            Stages after which to raise `TooManyStages`.
+
+        Returns
+        -------
+        StageList or None
+            None if there are no stages.
+        """
+        listed: list[StageList] = []
+        alive = np.zeros(self._tables.count, dtype=np.bool_)
+        alive[-1] = True
+        count = 0
+        for level in self._levels:
+            starts, ends = level[families.may(level)], np.flatnonzero(alive)
+            parts: list[_Block] = []
+            for first in range(0, len(starts), _ROWS):
+                for block in self._blocks(starts[first : first + _ROWS], ends, ceiling):
+                    parts.append(block)
+                    count += len(block.end)
+                    if count > most:
+                        raise TooManyStages
+            if parts:
+                stages = _level(parts)
+                families.extend(stages, self.followers)
+                alive[stages.start] = families.words[:, stages.start].any(axis=0)
+                listed.append(stages)
+        return StageList.join(listed) if listed else None
+
+    def _blocks(self, starts: Indices, ends: Indices, ceiling: float) -> Iterator[_Block]:
+        """Yield the stages from some starts to some ends by kinds and classes."""
+        tables = self._tables
+        low = int(np.searchsorted(ends, starts[0], side="right"))
+        for kinds in tables.alike:
+            kind = kinds[0]
+            # Floats of ratios are not exact; a few too many ends do no harm.
+            reach_ns = ceiling / tables.slowness[kind] * (1 + 1e-9) + 1
+            reach_ns += tables.work_ns[starts[-1]]
+            high = int(np.searchsorted(tables.work_ns[ends], reach_ns, side="right"))
+            rows, columns = starts, ends[low:high]
+            if not len(columns):
+                continue
+            self._spend(len(rows) * len(columns))
+            fits = tables.nested(rows, columns)
+            fits &= tables.compute_ns(kind, rows, columns) <= ceiling
+            may = tables.allowed(kind, rows, columns)
+            if may is not None:
+                fits &= may
+            rows, columns, fits = _without_empty(rows, columns, fits)
+            if not len(rows):
+                continue
+            load_ns = tables.load_ns(kind, rows, columns)
+            fits &= load_ns <= ceiling
+            row, column = np.nonzero(fits)
+            behind = self._behind(kinds, rows, columns, fits)
+            yield from self._classified(
+                kinds, behind, rows[row], columns[column], load_ns[row, column]
+            )
+
+    def _behind(self, kinds: Sequence[int], starts: Indices, ends: Indices, chosen: Bools) -> Ints:
+        """Return the most stages behind each chosen stage (row) by kind (column); -1 if none."""
+        row, column = np.nonzero(chosen)
+        pairs = starts[row], ends[column]
+        capacity = self._capacity[list(kinds)]
+        most = max(self._most_behind.values())
+        result = np.full((len(row), len(kinds)), most, dtype=np.int64)
+        if np.isinf(capacity).all() or not len(row):
+            return result
+        tables = self._tables
+        if len(row) * _DENSE < chosen.size:
+            memory = tables.memory_parts(*pairs, paired=True)
+        else:
+            memory = tables.memory_parts(starts, ends).of(chosen)
+        held = memory.always + memory.waiting
+        spread = memory.allocated - memory.waiting
+        saved = tables.saved_bytes(*pairs)
+        uncertain = np.zeros(len(row), dtype=np.bool_)
+        for count in self._most_behind:
+            left = capacity - (held + (count - 1) * saved)[:, None]
+            uncertain |= ((left >= 0) & (left < spread[:, None])).any(axis=1)
+        exact = np.flatnonzero(uncertain)
+        peaks = tables.peak_bytes(*(part[exact] for part in pairs))
+        held[exact] = memory.always[exact] + peaks
+        result[:] = -1
+        for count, place in self._most_behind.items():
+            result[(held + (count - 1) * saved)[:, None] <= capacity] = place
+        return result
+
+    def _classified(
+        self,
+        kinds: Sequence[int],
+        behind: Ints,
+        starts: Indices,
+        ends: Indices,
+        load_ns: Floats,
+    ) -> Iterator[_Block]:
+        """Yield stages by class, without those that fit nowhere; starts ascend."""
+        radix = max(self._most_behind.values()) + 2
+        code = np.zeros(len(behind), dtype=np.int64)
+        for column in behind.T:
+            code = code * radix + column + 1
+        # Mostly all fit on all kinds.
+        values = code[:1] if len(code) and (code == code[0]).all() else np.unique(code)
+        for value in values[values > 0].tolist():
+            chosen = slice(None) if len(values) == 1 else np.flatnonzero(code == value)
+            followers = [-1] * len(self._capacity)
+            for kind, count in zip(kinds, behind[chosen][0].tolist(), strict=True):
+                followers[kind] = count
+            class_ = self._classes.setdefault(tuple(followers), len(self._classes))
+            yield _Block(class_, starts[chosen], ends[chosen], load_ns[chosen])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """Stages of one class, whose starts ascend."""
+
+    class_: int
+    start: Indices
+    end: Indices
+    load_ns: Floats
+
+
+def _without_empty(rows: Indices, columns: Indices, fits: Bools) -> tuple[Indices, Indices, Bools]:
+    some_row, some_column = fits.any(axis=1), fits.any(axis=0)
+    return rows[some_row], columns[some_column], fits[np.ix_(some_row, some_column)]
+
+
+def _level(blocks: Sequence[_Block]) -> StageList:
+    """Return the stages of blocks whose starts are of one level."""
+    start = np.concatenate([block.start for block in blocks])
+    lengths = [len(block.start) for block in blocks]
+    class_ = np.repeat([block.class_ for block in blocks], lengths)
+    # Two blocks may have the same start, but no group of one goes on in the next.
+    differs = np.ones(len(start), dtype=np.bool_)
+    differs[1:] = np.diff(start) != 0
+    differs[np.cumsum([0, *lengths[:-1]])] = True
+    first = np.flatnonzero(differs)
+    return StageList(
+        end=np.concatenate([block.end for block in blocks]),
+        load_ns=np.concatenate([block.load_ns for block in blocks]),
+        first=np.append(first, len(start)),
+        start=start[first],
+        class_=class_[first],
+        level=np.array([0, len(first)]),
+    )

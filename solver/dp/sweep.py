@@ -1,0 +1,358 @@
+"""The dynamic program over ideals and sets of devices.
+
+``best[s, I]`` is the least cost of running everything outside ideal I on exactly the devices
+s. One transition puts J - I, for an ideal J above I, on a device of kind k, and the rest on
+s without it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from solver.dp.device_sets import DeviceSets
+from solver.dp.pair_sums import Bools, Floats, Indices
+from solver.dp.stage_tables import StageTables
+from solver.model.training import in_flight
+
+_ROWS = 64
+"""Starts whose stages are costed together."""
+_EXACT = 1 << 53
+"""Floats are exact below."""
+
+
+class GaveUp(Exception):  # noqa: N818
+    """The sweep was stopped; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What one sweep minimises: the sum of `sums`, each before the next, then `largest`.
+
+    Attributes
+    ----------
+    sums : tuple of str
+        Of ``transfer`` and ``devices``.
+    largest : str or None
+        ``bottleneck`` or ``peak_memory``.
+    limits : mapping of str to float
+        Values of ``bottleneck`` and ``peak_memory`` that no stage may exceed.
+    """
+
+    sums: tuple[str, ...]
+    largest: str | None
+    limits: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One step of a solution: what ideal `end` has over ideal `start`, on a device of `kind`."""
+
+    kind: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The optimum of a sweep."""
+
+    values: Mapping[str, int]
+    stages: tuple[Stage, ...]
+
+
+def largest_sum(counts: Sequence[int], amounts: Sequence[float], most: int) -> float:
+    """Return the largest sum of the amounts of at most `most` of the devices."""
+    each = sorted(
+        (a for count, a in zip(counts, amounts, strict=True) for _ in range(count)),
+        reverse=True,
+    )
+    return float(sum(each[:most]))
+
+
+def most_memory_bytes(capacity: float, peak_permille: float | None) -> float:
+    """Return what a stage may hold if at most so many per mille of its memory, rounded up."""
+    if capacity == np.inf or peak_permille is None:
+        return capacity
+    return min(capacity, float(int(peak_permille) * int(capacity) // 1000))
+
+
+class Sweep:
+    """Runs the dynamic program for one goal after the other.
+
+    Parameters
+    ----------
+    tables : StageTables
+    sets : DeviceSets
+    deadline_s : float or None
+        On the clock of ``time.perf_counter``.
+    most_pairs : int
+        Stages to cost before giving up.
+
+    Attributes
+    ----------
+    refuted : float
+        No plan has a bottleneck of at most so many nanoseconds, as far as the caller knows.
+    """
+
+    def __init__(
+        self,
+        tables: StageTables,
+        sets: DeviceSets,
+        deadline_s: float | None,
+        most_pairs: int,
+    ) -> None:
+        self.tables, self.sets, self.problem = tables, sets, tables.problem
+        self.deadline_s, self.most_pairs = deadline_s, most_pairs
+        self.pairs = 0
+        self.refuted = -1.0
+        self.capacity = [
+            np.inf if kind.device.memory_bytes is None else float(kind.device.memory_bytes)
+            for kind in tables.kinds
+        ]
+        ends = np.array([tables.count - 1])
+        everything = np.arange(tables.count)
+        self._weights_before = tables.weights.table(np.array([0]), everything)[0]
+        self._weights_after = tables.weights.table(everything, ends)[:, 0]
+        most = max(map(sum, sets.counts))
+        full = [len(kind.devices) for kind in tables.kinds]
+        speed = [1 / slowness if slowness else np.inf for slowness in tables.slowness]
+        self._speed = [largest_sum(c, speed, sum(c)) for c in sets.counts]
+        self._memory = [largest_sum(c, self.capacity, sum(c)) for c in sets.counts]
+        others = [[f - c for f, c in zip(full, counts, strict=True)] for counts in sets.counts]
+        room = [most - sum(counts) for counts in sets.counts]
+        self._speed_of_others = [
+            largest_sum(c, speed, n) for c, n in zip(others, room, strict=True)
+        ]
+        self._memory_of_others = [
+            largest_sum(c, self.capacity, n) for c, n in zip(others, room, strict=True)
+        ]
+
+    # -- one sweep ------------------------------------------------------------------------
+
+    def run(self, goal: Goal) -> Solution | None:
+        """Return the optimum of `goal` in one sweep, or None if nothing satisfies its limits."""
+        self._goal = goal
+        count, set_count = self.tables.count, len(self.sets.counts)
+        self._sum = np.full((set_count, count), np.inf)
+        self._top = np.full((set_count, count), np.inf)
+        self._sum[0, -1] = self._top[0, -1] = 0.0
+        self._end = np.zeros((set_count, count), dtype=np.int64)
+        self._step = np.zeros((set_count, count), dtype=np.int64)
+        enough = np.zeros((set_count, count), dtype=np.bool_)
+        for target in range(1, set_count):
+            if goal.largest == "bottleneck" and not goal.sums:
+                # All plans have larger loads than the refuted ceiling, so a rest below it is as
+                # good as any, and more devices for it are no use.
+                for _, rest in self.sets.smaller[target]:
+                    enough[target] |= enough[rest] | (self._top[rest] <= self.refuted)
+            rows = self._starts_of(target)
+            rows = rows[~enough[target, rows]]
+            for step, (kind, rest) in enumerate(self.sets.smaller[target]):
+                ends = np.flatnonzero(self._sum[rest] < np.inf)
+                for first in range(0, len(rows), _ROWS):
+                    self._extend(target, step, kind, rest, rows[first : first + _ROWS], ends)
+        return self._solution()
+
+    def _starts_of(self, target: int) -> Indices:
+        """Return the ideals after which all that remains may be on the devices of a set.
+
+        What is before must fit the best of the other devices, and what is after these: its
+        work below the ceiling of the load, and its weights in the memory. Work is measured by
+        each unit's fastest class, of which a device does at most ceiling / slowness.
+        """
+        tables = self.tables
+        possible = np.ones(tables.count, dtype=np.bool_)
+        possible[-1] = False
+        if self._room(target) == 0:
+            possible[1:] = False
+        ceiling = self._goal.limits.get("bottleneck", np.inf)
+        if 0 < ceiling < np.inf:
+            total = tables.work_ns[-1]
+            # Floats of ratios are not exact; a few too many ideals do no harm.
+            possible &= total - tables.work_ns <= ceiling * self._speed[target] * (1 + 1e-9) + 1
+            others = ceiling * self._speed_of_others[target]
+            possible &= tables.work_ns <= others * (1 + 1e-9) + 1
+        possible &= self._weights_after <= self._memory[target]
+        possible &= self._weights_before <= self._memory_of_others[target]
+        return np.flatnonzero(possible)
+
+    def _room(self, target: int) -> int:
+        full = sum(len(kind.devices) for kind in self.tables.kinds)
+        most = max(map(sum, self.sets.counts))
+        return min(most, full) - sum(self.sets.counts[target])
+
+    def spend(self, pairs: int) -> None:
+        """Count stages that are looked at.
+
+        Raises
+        ------
+        GaveUp
+        """
+        self.pairs += pairs
+        if self.pairs > self.most_pairs:
+            raise GaveUp(f"there are more than {self.most_pairs:,} candidate stages")
+        if self.deadline_s is not None and time.perf_counter() > self.deadline_s:
+            raise GaveUp("the time limit ran out")
+
+    def _extend(
+        self, target: int, step: int, kind: int, rest: int, starts: Indices, ends: Indices
+    ) -> None:
+        """Try all stages from `starts` to `ends` on `kind` before the devices `rest`."""
+        tables, limits = self.tables, self._goal.limits
+        work = tables.work_ns[ends]
+        low = int(np.searchsorted(ends, starts[0], side="right"))
+        ceiling = limits.get("bottleneck", np.inf)
+        slowness = tables.slowness[kind]
+        high = len(ends)
+        if ceiling < np.inf and slowness > 0:
+            reach = tables.work_ns[starts[-1]] + ceiling / slowness * (1 + 1e-9) + 1
+            high = int(np.searchsorted(work, reach, side="right"))
+        ends = ends[low:high]
+        if not len(ends):
+            return
+        self.spend(len(starts) * len(ends))
+        allowed = tables.nested(starts, ends)
+        if ceiling < np.inf:
+            allowed &= tables.compute_ns(kind, starts, ends) <= ceiling
+        may = tables.allowed(kind, starts, ends)
+        if may is not None:
+            allowed &= may
+        some_start, some_end = allowed.any(axis=1), allowed.any(axis=0)
+        if not some_end.any():
+            return
+        starts, ends = starts[some_start], ends[some_end]
+        allowed = allowed[np.ix_(some_start, some_end)]
+
+        goal = self._goal
+        load: Floats = np.zeros((1, 1))
+        if goal.largest == "bottleneck" or "bottleneck" in limits:
+            load = tables.load_ns(kind, starts, ends)
+            allowed &= load <= ceiling
+        capacity = self.capacity[kind]
+        lower = upper = np.zeros((1, 1))
+        most_memory = most_memory_bytes(capacity, limits.get("peak_memory"))
+        if capacity < np.inf:
+            lower, upper = tables.memory_bytes(starts, ends, self._in_flight(target))
+            allowed &= lower <= most_memory
+        if not allowed.any():
+            return
+        top = load if goal.largest == "bottleneck" else np.zeros((1, 1))
+        uncertain = upper > most_memory
+        if goal.largest == "peak_memory" and capacity < np.inf:
+            top = self._permille(lower, capacity)
+            uncertain = uncertain | (upper > lower)
+        total = np.where(
+            allowed, self._added(starts, ends) + self._sum[rest, ends][None, :], np.inf
+        )
+        top = np.maximum(top, self._top[rest, ends][None, :])
+        top = np.where(allowed, top, np.inf)
+        choice = self._choose(total, top)
+        every = np.arange(len(starts))
+        if uncertain.any():
+            uncertain = np.broadcast_to(uncertain, total.shape) & allowed
+            for row in np.flatnonzero(uncertain[every, choice]):
+                pick = int(choice[row])
+                while uncertain[row, pick] and self._improves(
+                    target, starts[row], total[row, pick], top[row, pick]
+                ):
+                    exact = float(
+                        tables.exact_memory_bytes(
+                            int(starts[row]), int(ends[pick]), self._in_flight(target)
+                        )
+                    )
+                    uncertain[row, pick] = False
+                    if exact > most_memory:
+                        total[row, pick] = top[row, pick] = np.inf
+                    elif goal.largest == "peak_memory":
+                        least = self._permille(np.array(exact), capacity)
+                        top[row, pick] = np.maximum(least, self._top[rest, ends[pick]])
+                    pick = int(self._choose(total[row : row + 1], top[row : row + 1])[0])
+                choice[row] = pick
+        total, top = total[every, choice], top[every, choice]
+        better = self._improves(target, starts, total, top)
+        chosen = starts[better]
+        self._sum[target, chosen] = total[better]
+        self._top[target, chosen] = top[better]
+        self._end[target, chosen] = ends[choice[better]]
+        self._step[target, chosen] = step
+
+    def _in_flight(self, target: int) -> int:
+        """Return the microbatches in flight in the first of the stages of a set."""
+        following = sum(self.sets.counts[target])
+        # One chunk: its memory model with several is another.
+        return in_flight(
+            self.problem.schedule,
+            self.problem.microbatches,
+            chunks=1,
+            devices=following,
+            followers=following - 1,
+        )
+
+    @staticmethod
+    def _permille(memory_bytes: Floats, capacity: float) -> Floats:
+        # A thousand times the memory does not fit a float.
+        exact = -(-memory_bytes.astype(np.int64) * 1000 // int(capacity))
+        result: Floats = exact.astype(np.float64)
+        return result
+
+    def _added(self, starts: Indices, ends: Indices) -> Floats:
+        """Return what a stage adds to the sums, packed into one number."""
+        packed = np.zeros((1, 1))
+        for name, scale in zip(self._goal.sums, self._scales(), strict=True):
+            if name == "devices":
+                packed = packed + scale
+            else:
+                packed = packed + scale * self.tables.transfer.table(starts, ends)
+        return packed
+
+    def _scales(self) -> list[float]:
+        """Return the factors with which the sums are packed, so that earlier ones count more."""
+        scales: list[float] = []
+        scale = 1
+        for name in reversed(self._goal.sums):
+            scales.insert(0, float(scale))
+            most = max(map(sum, self.sets.counts))
+            scale *= 1 + (most if name == "devices" else self.tables.most_transfer_bytes)
+        if scale >= _EXACT:
+            raise GaveUp("transfers add up to more bytes than can be compared exactly")
+        return scales
+
+    def _choose(self, total: Floats, top: Floats) -> Indices:
+        """Return the best column of every row."""
+        key = total
+        if not self._goal.sums:
+            key = top
+        elif self._goal.largest is not None:
+            key = np.where(total == total.min(axis=1, keepdims=True), top, np.inf)
+        best: Indices = np.argmin(key, axis=1)
+        return best
+
+    def _improves(self, target: int, starts: Indices, total: Floats, top: Floats) -> Bools:
+        """Return where a total and a top are better than the best known, and finite."""
+        old_total, old_top = self._sum[target, starts], self._top[target, starts]
+        better: Bools = (total < old_total) | ((total == old_total) & (top < old_top))
+        return better
+
+    def _solution(self) -> Solution | None:
+        order = np.lexsort((self._top[:, 0], self._sum[:, 0]))
+        state = int(order[0])
+        if self._sum[state, 0] == np.inf:
+            return None
+        values: dict[str, int] = {}
+        packed = int(self._sum[state, 0])
+        for name, scale in zip(self._goal.sums, self._scales(), strict=True):
+            values[name], packed = divmod(packed, int(scale))
+        if self._goal.largest is not None:
+            values[self._goal.largest] = int(self._top[state, 0])
+        stages: list[Stage] = []
+        start = 0
+        while start != self.tables.count - 1:
+            end = int(self._end[state, start])
+            kind, rest = self.sets.smaller[state][int(self._step[state, start])]
+            stages.append(Stage(kind, start, end))
+            state, start = rest, end
+        return Solution(values, tuple(stages))

@@ -1,1 +1,0 @@
-"""What the evaluator asks: where a plan puts operators, what travels, what stages hold."""

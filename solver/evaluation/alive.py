@@ -1,0 +1,177 @@
+"""What a device holds at its peak, by name: the evaluator's number, taken apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from solver.evaluation.layout import Layout
+from solver.evaluation.stage_memory import StageMemory, microbatches_in_flight
+from solver.model.arrays import Ints, unique_pairs
+from solver.model.plan import PartitionPlan, check_assignment
+from solver.model.problem import PartitionProblem
+
+AliveKind = Literal[
+    "weight", "received", "value", "saved", "earlier", "gradient", "sent", "workspace"
+]
+
+
+class Alive(NamedTuple):
+    """Something that a device holds at its peak.
+
+    Attributes
+    ----------
+    name : str
+        Of the weight, operator or graph input.
+    kind : str
+        ``weight``, with its gradient and optimiser state in training; ``received``, from another
+        stage or the caller, of all microbatches; ``value``, a storage that its operators made;
+        ``saved``, kept for the backward pass of the microbatch at hand; ``earlier``, kept for
+        those of earlier microbatches; ``gradient``, of a value, and buffers for those that
+        come back; ``sent``, what other stages read or the graph returns, of earlier microbatches,
+        in training of all; ``workspace``, of the operator that runs.
+    size_bytes : int
+    """
+
+    name: str
+    kind: AliveKind
+    size_bytes: int
+
+
+def alive_at_peak(problem: PartitionProblem, plan: PartitionPlan) -> tuple[tuple[Alive, ...], ...]:
+    """Return what each device holds when it holds most.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    plan : PartitionPlan
+        Need not be feasible.
+
+    Returns
+    -------
+    tuple of tuple of Alive
+        By device, in the problem's order; each largest first, equal ones by kind and name, none
+        empty, and no name twice with one kind. The sizes of a device add up to the
+        `memory_bytes` that :func:`solver.evaluate` gives it.
+
+    Raises
+    ------
+    PartitionError
+        If the plan is not a total map from the operators to the devices.
+
+    Notes
+    -----
+    Every stage of a device is taken at the first of its operators at which it holds most, for the
+    chunks of a device work on different microbatches at the same time
+    (``docs/formulation.md``, section 3).
+    """
+    check_assignment(problem, plan.assignment)
+    numbers = {device.name: number for number, device in enumerate(problem.devices)}
+    layout = Layout(problem, plan, numbers)
+    memory = StageMemory(
+        problem,
+        layout.stage,
+        layout.order,
+        len(plan.stages),
+        values_hop=layout.hops is not None,
+    )
+    found = _Found(problem, layout)
+    found.add_weights()
+    if problem.memory_model != "weights":
+        found.add_received(memory)
+        found.add_held(memory)
+        found.add_earlier(np.array(microbatches_in_flight(problem, plan), dtype=np.int64) - 1)
+    return found.by_device()
+
+
+class _Found:
+    """Sums of bytes by device, name and kind."""
+
+    def __init__(self, problem: PartitionProblem, layout: Layout) -> None:
+        self._problem = problem
+        self._layout = layout
+        self._names = [op.name for op in problem.operators]
+        self._names += [graph_input.name for graph_input in problem.inputs]
+        self._bytes: list[dict[tuple[AliveKind, str], int]] = [{} for _ in problem.devices]
+
+    def by_device(self) -> tuple[tuple[Alive, ...], ...]:
+        """Return what was found."""
+        return tuple(
+            tuple(
+                Alive(name, kind, size_bytes)
+                for (kind, name), size_bytes in sorted(
+                    entries.items(), key=lambda entry: (-entry[1], entry[0])
+                )
+            )
+            for entries in self._bytes
+        )
+
+    def add_weights(self) -> None:
+        """Add the distinct weights that the operators of each device read."""
+        arrays, layout = self._problem.arrays, self._layout
+        reader, key = arrays.weights.pairs(layout.order)
+        device = layout.device_of_stage[layout.stage[reader]]
+        holder, key = unique_pairs(device, key, len(arrays.weight_bytes))
+        keys = list(self._problem.weights)
+        names = [keys[number] for number in key.tolist()]
+        self._add(holder, names, "weight", arrays.weight_bytes[key])
+
+    def add_received(self, memory: StageMemory) -> None:
+        """Add what each place receives and, where values hop, what it holds to send them."""
+        arrays, layout = self._problem.arrays, self._layout
+        device = layout.device_of_place
+        received = memory.received
+        self._add_values(
+            device[memory.received_by], received, "received", arrays.held_bytes[received]
+        )
+        if layout.hops is not None:
+            value, place = layout.hops.value, layout.place
+            target, source = device[place[layout.hops.target]], device[place[layout.hops.source]]
+            self._add_values(target, value, "received", arrays.held_bytes[value])
+            self._add_values(source, value, "gradient", arrays.returned_bytes[value])
+
+    def add_held(self, memory: StageMemory) -> None:
+        """Add the holdings of each stage at the first of its operators with the largest sum."""
+        holdings, layout = self._problem.arrays.holdings, self._layout
+        stage = layout.stage[holdings.operator[memory.held]]
+        peak = _first_peaks(memory, layout)[stage]
+        here = (memory.held_from <= peak) & (peak < memory.held_until)
+        held, device = memory.held[here], layout.device_of_stage[stage[here]]
+        kinds = [self._problem.holdings[number].kind for number in held.tolist()]
+        for kind in dict.fromkeys(kinds):
+            chosen = np.array([other == kind for other in kinds])
+            self._add_values(
+                device[chosen],
+                holdings.operator[held[chosen]],
+                kind,
+                holdings.size_bytes[held[chosen]],
+            )
+
+    def add_earlier(self, earlier: Ints) -> None:
+        """Add what is kept for backward passes of so many earlier microbatches, by stage."""
+        layout = self._layout
+        stage = layout.stage[layout.order]
+        size_bytes = self._problem.arrays.saved_bytes[layout.order] * earlier[stage]
+        self._add_values(layout.device_of_stage[stage], layout.order, "earlier", size_bytes)
+
+    def _add_values(self, device: Ints, value: Ints, kind: AliveKind, size_bytes: Ints) -> None:
+        names = (self._names[number] for number in value.tolist())
+        self._add(device, names, kind, size_bytes)
+
+    def _add(self, device: Ints, names: Iterable[str], kind: AliveKind, size_bytes: Ints) -> None:
+        for number, name, size in zip(device.tolist(), names, size_bytes.tolist(), strict=True):
+            if size:
+                entries = self._bytes[number]
+                entries[kind, name] = entries.get((kind, name), 0) + size
+
+
+def _first_peaks(memory: StageMemory, layout: Layout) -> Ints:
+    """Return for each stage the index in `layout.order` at which it first holds most."""
+    stage = layout.stage[layout.order]
+    at_peak = np.flatnonzero(memory.live_bytes == memory.peak_bytes[stage])
+    stages, first = np.unique(stage[at_peak], return_index=True)
+    peaks = np.zeros(layout.stage_count, dtype=np.int64)
+    peaks[stages] = at_peak[first]
+    return peaks

@@ -1,0 +1,62 @@
+"""Where a plan puts every operator, as arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solver.evaluation.relays import Hops, relay_hops
+from solver.model.arrays import unique_pairs
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+
+
+class Layout:
+    """Where a plan puts every operator, as arrays.
+
+    `stage` and `device` are numbers by operator, and -1 by graph input; `order` lists the
+    operators stage after stage, each in execution order; `arcs` are the pairs of stages that a
+    forward edge crosses.
+
+    *Places* are where something is held and takes time: the stages and, under relayed charging,
+    after them the positions of the chain that have no operators. `device_of_place` is by place,
+    `place` by position of the chain that has a place; `hops` is None under other charging.
+    """
+
+    def __init__(
+        self, problem: PartitionProblem, plan: PartitionPlan, device_number: dict[str, int]
+    ) -> None:
+        index = plan.stage_index
+        count = len(problem.operators)
+        arrays = problem.arrays
+        self.stage = np.full(len(arrays.root), -1, dtype=np.int64)
+        self.stage[:count] = [index[op.name] for op in problem.operators]
+        numbers = [device_number[stage.device] for stage in plan.stages]
+        self.device_of_stage = np.array([*numbers, -1], dtype=np.int64)
+        self.order = np.argsort(self.stage[:count], kind="stable")
+        self.stage_count = len(plan.stages)
+        self.hops: Hops | None = None
+        self.place = np.arange(self.stage_count, dtype=np.int64)
+        self.device_of_place = self.device_of_stage[:-1]
+        if problem.interconnect.charging == "relayed":
+            self.hops = relay_hops(problem, plan)
+            self._add_relays(self.hops, plan, device_number)
+        reader, read = arrays.reads.pairs(np.arange(count, dtype=np.int64))
+        forward = read < count
+        reader, read = reader[forward], read[forward]
+        crossing = self.stage[read] != self.stage[reader]
+        self.reader, self.read = reader[crossing], read[crossing]
+        forward = ~(arrays.is_backward[self.read] | arrays.is_backward[self.reader])
+        sources, targets = unique_pairs(
+            self.stage[self.read[forward]], self.stage[self.reader[forward]], self.stage_count
+        )
+        self.arcs = list(zip(sources.tolist(), targets.tolist(), strict=True))
+
+    def _add_relays(self, hops: Hops, plan: PartitionPlan, device_number: dict[str, int]) -> None:
+        rank = {device: number for number, device in enumerate(plan.device_order)}
+        used = [stage.chunk * len(rank) + rank[stage.device] for stage in plan.stages]
+        empty = np.setdiff1d(np.arange(hops.position_count, dtype=np.int64), used)
+        self.place = np.argsort([*used, *empty.tolist()])
+        devices = np.array([device_number[name] for name in plan.device_order], dtype=np.int64)
+        self.device_of_place = np.concatenate(
+            [self.device_of_place, devices[empty % hops.device_count]]
+        )

@@ -1,0 +1,115 @@
+"""What crosses between the stages of a plan, and what travels between positions because of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from solver.evaluation.layout import Layout
+from solver.evaluation.step import place_positions
+from solver.evaluation.transfers import stage_moves
+from solver.model.arrays import Ints, sums, unique_pairs
+from solver.model.plan import PartitionPlan, check_assignment
+from solver.model.problem import PartitionProblem
+
+
+class QuotientArc(NamedTuple):
+    """What one stage reads from another.
+
+    Attributes
+    ----------
+    source, target : int
+        Stages, by their numbers in ``PartitionPlan.stages``.
+    values : int
+        Distinct values that are read.
+    value_bytes, gradient_bytes : int
+        Of those values and, in training, of their gradients.
+    """
+
+    source: int
+    target: int
+    values: int
+    value_bytes: int
+    gradient_bytes: int
+
+
+class Travel(NamedTuple):
+    """What travels from one position to another for each microbatch.
+
+    Attributes
+    ----------
+    source, target : int or None
+        Positions of the chain; None is the staging memory of the host.
+    value_bytes, gradient_bytes : int
+        Forward and, in training, on the way back from `target` to `source`.
+    """
+
+    source: int | None
+    target: int | None
+    value_bytes: int
+    gradient_bytes: int
+
+
+def stage_arcs(problem: PartitionProblem, plan: PartitionPlan) -> tuple[QuotientArc, ...]:
+    """Return the arcs of the quotient graph with what crosses them, by source and target.
+
+    Whatever the charging, an arc goes from the stage that makes a value to each that reads it;
+    those of backward operators count too.
+
+    Raises
+    ------
+    PartitionError
+        If the plan is not a total map from the operators to the devices.
+    """
+    layout = _layout(problem, plan)
+    arrays, count = problem.arrays, layout.stage_count
+    value, target = unique_pairs(layout.read, layout.stage[layout.reader], count)
+    arc = layout.stage[value] * count + target
+    arcs, number = np.unique(arc, return_inverse=True)
+    columns: tuple[Ints, ...] = (
+        arcs // count,
+        arcs % count,
+        np.bincount(number, minlength=len(arcs)),
+        sums(number, arrays.value_bytes[value], len(arcs)),
+        sums(number, arrays.gradient_bytes[value], len(arcs)),
+    )
+    return tuple(
+        QuotientArc(*row) for row in zip(*(column.tolist() for column in columns), strict=True)
+    )
+
+
+def travels(problem: PartitionProblem, plan: PartitionPlan) -> tuple[Travel, ...]:
+    """Return what somebody pays for to move, by source and target.
+
+    What several stages of a device read is received by the first of them, and what is relayed
+    travels from each position to the next. Unless they are staged through the host, the bytes
+    add up to ``Evaluation.transfer_bytes``.
+
+    Raises
+    ------
+    PartitionError
+        If the plan is not a total map from the operators to the devices.
+    """
+    layout = _layout(problem, plan)
+    moves, arrays = stage_moves(problem, layout), problem.arrays
+    if len(plan.device_order) == 1:
+        return ()
+    # One more position for the host, which is -1.
+    position = np.append(place_positions(plan, layout), -1)
+    count = len(plan.device_order) * (1 + plan.stages[-1].chunk) + 1
+    pair = (position[moves.source] + 1) * count + position[moves.target] + 1
+    pairs, number = np.unique(pair, return_inverse=True)
+    there = sums(number, arrays.value_bytes[moves.value], len(pairs)).tolist()
+    back = sums(number, arrays.gradient_bytes[moves.value], len(pairs)).tolist()
+    ends = (divmod(key, count) for key in pairs.tolist())
+    return tuple(
+        Travel(source - 1 if source else None, target - 1 if target else None, *sizes)
+        for (source, target), *sizes in zip(ends, there, back, strict=True)
+    )
+
+
+def _layout(problem: PartitionProblem, plan: PartitionPlan) -> Layout:
+    check_assignment(problem, plan.assignment)
+    numbers = {device.name: number for number, device in enumerate(problem.devices)}
+    return Layout(problem, plan, numbers)

@@ -1,0 +1,101 @@
+"""Which value travels over which border of a plan's chain of positions, and what that takes.
+
+Under relayed charging a plan runs as a pipeline: with P devices and V chunks its stages are at
+positions chunk * P + rank, and only neighbours talk. ``docs/formulation.md``, "Relayed
+transfers", is what this module implements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.model.arrays import Ints
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """The hops of all values, value after value and each from its producer on.
+
+    Attributes
+    ----------
+    position_count : int
+        Positions of the chain, P * V.
+    device_count : int
+        P; position p is on the device of rank p mod P.
+    value : Ints
+        The operator whose value travels, one entry per hop.
+    source : Ints
+        Position of the sender; the receiver is at the next one.
+    forward_ns : Ints
+        Time of the value over the link between the two devices, which both spend.
+    gradient_ns : Ints
+        Time of its gradient back, which both spend too; 0 without one.
+    """
+
+    position_count: int
+    device_count: int
+    value: Ints
+    source: Ints
+    forward_ns: Ints
+    gradient_ns: Ints
+
+    @property
+    def target(self) -> Ints:
+        """Position of the receiver."""
+        return self.source + 1
+
+
+def relay_hops(problem: PartitionProblem, plan: PartitionPlan) -> Hops:
+    """Return how values travel when every position passes on what later ones need.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+        Its charging is not looked at.
+    plan : PartitionPlan
+        Total. Readers at earlier positions than the producer, which a feasible plan does not
+        have, get nothing.
+
+    Notes
+    -----
+    A value goes from its producer to the position of its last reader, or to the last position
+    if the graph returns it. Hops between positions of one device take no time.
+    """
+    arrays, interconnect = problem.arrays, problem.interconnect
+    count = len(problem.operators)
+    device_count = len(plan.device_order)
+    position_count = device_count * (1 + plan.stages[-1].chunk)
+    position = positions_of(problem, plan)
+    end = position.copy()
+    reader, read = arrays.reads.pairs(np.arange(count, dtype=np.int64))
+    inside = read < count
+    np.maximum.at(end, read[inside], position[reader[inside]])
+    end[arrays.is_output] = position_count - 1
+    length = end - position
+    value = np.repeat(np.arange(count, dtype=np.int64), length)
+    first = np.cumsum(length) - length
+    source = np.arange(len(value), dtype=np.int64) - np.repeat(first - position, length)
+    forward_ns = np.zeros(len(value), dtype=np.int64)
+    gradient_ns = np.zeros(len(value), dtype=np.int64)
+    rank = source % device_count
+    for number, device in enumerate(plan.device_order if device_count > 1 else ()):
+        following = plan.device_order[(number + 1) % device_count]
+        here = np.flatnonzero(rank == number)
+        forward_ns[here], gradient_ns[here] = arrays.transfer_parts_ns(
+            value[here],
+            interconnect.link(device, following),
+            interconnect.link(following, device),
+        )
+    return Hops(position_count, device_count, value, source, forward_ns, gradient_ns)
+
+
+def positions_of(problem: PartitionProblem, plan: PartitionPlan) -> Ints:
+    """Return the position of every operator in the chain, by operator."""
+    rank = {device: number for number, device in enumerate(plan.device_order)}
+    of_stage = [stage.chunk * len(rank) + rank[stage.device] for stage in plan.stages]
+    stage = plan.stage_index
+    return np.array([of_stage[stage[op.name]] for op in problem.operators], dtype=np.int64)

@@ -1,0 +1,138 @@
+"""What a search answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from solver.evaluation.evaluate import Evaluation, evaluate
+from solver.model.limits import SolveLimits
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+
+
+class SolveStatus(Enum):
+    """Outcome of a search; a failed search is a status, never an exception."""
+
+    OPTIMAL = "optimal"
+    """The plan is feasible, and no plan is better."""
+    FEASIBLE = "feasible"
+    """The plan is feasible; whether a better one exists is open."""
+    INFEASIBLE = "infeasible"
+    """It is proven that no plan exists."""
+    UNKNOWN = "unknown"
+    """No feasible plan was found, and none is ruled out."""
+
+
+@dataclass(frozen=True, slots=True)
+class SolveResult:
+    """The answer of one solver; printing it shows one table, and a notebook its stages too.
+
+    Attributes
+    ----------
+    solver : str
+        Name in the registry.
+    status : SolveStatus
+    plan : PartitionPlan or None
+        Feasible when the status is OPTIMAL or FEASIBLE. With UNKNOWN it may be an infeasible
+        answer, kept so that it can be reported; `evaluation.violations` says why.
+    evaluation : Evaluation or None
+        The evaluator's judgement of `plan`.
+    objective_bounds : tuple of int, or None
+        A proven lower bound for each objective that the search reached (the second and later
+        ones under the first ones' values); None if the solver proves nothing.
+    wall_time_s : float
+    reason : str
+        Why there is no feasible plan, or empty.
+    """
+
+    solver: str
+    status: SolveStatus
+    plan: PartitionPlan | None
+    evaluation: Evaluation | None
+    objective_bounds: tuple[int, ...] | None
+    wall_time_s: float
+    reason: str = ""
+
+    def __post_init__(self) -> None:
+        assert (self.plan is None) == (self.evaluation is None)
+        assert self.wall_time_s >= 0
+        if self.status in (SolveStatus.OPTIMAL, SolveStatus.FEASIBLE):
+            assert self.evaluation is not None
+            assert self.evaluation.feasible, self.evaluation.violations
+        else:
+            assert self.evaluation is None or not self.evaluation.feasible
+        if self.status is SolveStatus.INFEASIBLE:
+            assert self.plan is None
+        if self.objective is not None and self.objective_bound is not None:
+            assert self.objective_bound <= self.objective, (self.objective_bound, self.objective)
+        if self.status is SolveStatus.OPTIMAL:
+            assert self.evaluation is not None
+            assert self.objective_bounds == self.evaluation.objective
+
+    def __str__(self) -> str:
+        from solver.evaluation.summary import result_text
+
+        return result_text(self)
+
+    def _repr_html_(self) -> str:
+        from solver.evaluation.summary import result_html
+
+        return result_html(str(self), self.evaluation)
+
+    @property
+    def objective_values(self) -> tuple[int, ...] | None:
+        """The values of all objectives, or None without a feasible plan."""
+        if self.evaluation is None or not self.evaluation.feasible:
+            return None
+        return self.evaluation.objective
+
+    @property
+    def objective(self) -> int | None:
+        """The value of the first objective, or None without a feasible plan."""
+        return None if self.objective_values is None else self.objective_values[0]
+
+    @property
+    def objective_bound(self) -> int | None:
+        """A proven lower bound of the first objective, or None."""
+        return self.objective_bounds[0] if self.objective_bounds else None
+
+    @property
+    def gap(self) -> float | None:
+        """(objective - bound) / objective of the first objective; None if either is missing."""
+        if self.objective is None or self.objective_bound is None:
+            return None
+        if self.objective == self.objective_bound:
+            return 0.0
+        return (self.objective - self.objective_bound) / self.objective
+
+    @property
+    def remedy(self) -> str:
+        """What a person can do where there is no feasible plan; otherwise empty."""
+        if self.status is SolveStatus.INFEASIBLE:
+            return (
+                "ask solver.diagnose(problem) what clashes, and which changes make a plan possible"
+            )
+        if self.objective is None:
+            return "give devices with more memory, more of them, or a longer time limit"
+        return ""
+
+
+Solver = Callable[[PartitionProblem, SolveLimits], SolveResult]
+
+
+def judge(
+    solver: str, problem: PartitionProblem, plan: PartitionPlan, wall_time_s: float
+) -> SolveResult:
+    """Return a heuristic's answer, re-costed: FEASIBLE, or UNKNOWN with what it violates."""
+    evaluation = evaluate(problem, plan)
+    return SolveResult(
+        solver=solver,
+        status=SolveStatus.FEASIBLE if evaluation.feasible else SolveStatus.UNKNOWN,
+        plan=plan,
+        evaluation=evaluation,
+        objective_bounds=None,
+        wall_time_s=wall_time_s,
+        reason="; ".join(evaluation.violations),
+    )

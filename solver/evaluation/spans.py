@@ -1,0 +1,126 @@
+"""What every rank of a pipeline does when: computing, sending and receiving apart.
+
+:mod:`solver.evaluation.timeline` has the times of whole actions. Without overlap an action is what
+its rank receives, then computes, then sends (``docs/formulation.md``, "The step of a pipeline");
+with overlap transfers are jobs of their own.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from solver.evaluation.step import PipelineStep
+from solver.evaluation.timeline import Job, PipelineTimes, timed_jobs
+from solver.model.schedules import Pass
+
+SpanKind = Literal["compute", "send", "receive"]
+
+
+class Span(NamedTuple):
+    """What a rank does for some time.
+
+    Attributes
+    ----------
+    rank : int
+    kind : {"compute", "send", "receive"}
+    step : {"forward", "backward"}
+    position : int
+        Where it happens, chunk * ranks + rank.
+    other : int or None
+        Position at the other end of a transfer; None for the staging memory of the host, and
+        for what computes.
+    microbatch : int
+    start_ns, end_ns : int
+    """
+
+    rank: int
+    kind: SpanKind
+    step: Pass
+    position: int
+    other: int | None
+    microbatch: int
+    start_ns: int
+    end_ns: int
+
+
+def spans(step: PipelineStep) -> tuple[Span, ...]:
+    """Return what the ranks do in one step, in the order in which it starts.
+
+    A transfer that takes no time is left out; one that takes time is there twice, where it is
+    sent and where it is received. Without overlap the two do not coincide: each rank spends the
+    time in its own turn.
+
+    Examples
+    --------
+    >>> from solver.evaluation.timeline import PipelineTimes
+    >>> times = PipelineTimes((10, 10), (0, 0), {(0, 1): (3, 0)})
+    >>> for span in spans(PipelineStep(times, "gpipe", 1, devices=2, backward=False)):
+    ...     print(span.rank, span.kind, span.start_ns, span.end_ns)
+    0 compute 0 10
+    0 send 10 13
+    1 receive 13 16
+    1 compute 16 26
+    """
+    found: list[Span] = []
+    for job, start_ns, end_ns in timed_jobs(step.tables, step.times):
+        if job.task.kind == "action":
+            found += _parts(step.times, job, start_ns, step.devices)
+        elif end_ns > start_ns:
+            found += _transfer(job, start_ns, end_ns, step.devices)
+    return tuple(sorted(found, key=lambda span: (span.start_ns, span.end_ns, span.rank)))
+
+
+def _parts(times: PipelineTimes, job: Job, start_ns: int, ranks: int) -> list[Span]:
+    """Return what an action consists of, in turn."""
+    (_, step, position, _), microbatch, _ = job
+    backward = step == "backward"
+    parts: list[tuple[SpanKind, int | None, int]] = []
+    if not times.overlap:
+        read_ns, write_ns = times.staged_ns.get(position, (0, 0, 0, 0))[2 * backward :][:2]
+        arriving: list[tuple[SpanKind, int | None, int]] = [("receive", None, read_ns)]
+        leaving: list[tuple[SpanKind, int | None, int]] = [("send", None, write_ns)]
+        for arc in sorted(times.arcs):
+            first, second = arc[::-1] if backward else arc
+            if second == position:
+                arriving.append(("receive", first, times.arcs[arc][backward]))
+            elif first == position:
+                leaving.append(("send", second, times.arcs[arc][backward]))
+    compute_ns = (times.backward_ns if backward else times.forward_ns)[position]
+    parts.append(("compute", None, compute_ns))
+    if not times.overlap:
+        parts = [*arriving, *parts, *leaving]
+    found: list[Span] = []
+    for kind, other, duration_ns in parts:
+        if duration_ns or kind == "compute":
+            end_ns = start_ns + duration_ns
+            found.append(
+                Span(position % ranks, kind, step, position, other, microbatch, start_ns, end_ns)
+            )
+            start_ns = end_ns
+    return found
+
+
+def _transfer(job: Job, start_ns: int, end_ns: int, ranks: int) -> list[Span]:
+    """Return both ends of a transfer that is a job of its own."""
+    (kind, step, source, target), microbatch, _ = job
+    at_source = Span(
+        source % ranks,
+        "send",
+        step,
+        source,
+        target if kind == "link" else None,
+        microbatch,
+        start_ns,
+        end_ns,
+    )
+    at_target = Span(
+        target % ranks,
+        "receive",
+        step,
+        target,
+        source if kind == "link" else None,
+        microbatch,
+        start_ns,
+        end_ns,
+    )
+    return {"link": [at_source, at_target], "write": [at_source], "read": [at_target]}[kind]

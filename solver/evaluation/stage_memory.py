@@ -1,0 +1,133 @@
+"""What the stages of a plan hold, and when."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from solver.evaluation.layout import Layout
+from solver.model.arrays import Ints, sums, unique_pairs
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+from solver.model.training import most_in_flight
+
+
+class StageMemory:
+    """What stages hold apart from weights, each as if it were alone on its device.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    stage : Ints
+        Number of the stage of every operator, and -1 for operators elsewhere and graph inputs.
+    order : Ints
+        The operators with a stage, stage after stage (none empty), each in execution order.
+    count : int
+        Number of stages.
+    values_hop : bool
+        What comes from other operators is counted elsewhere.
+
+    Attributes
+    ----------
+    received_bytes, peak_bytes, saved_bytes : Ints
+        By stage; `peak_bytes` is the largest sum of holdings, `saved_bytes` is what is kept of
+        one microbatch.
+    live_bytes : Ints
+        Sum of the holdings while each operator of `order` runs, forward or backward.
+    received, received_by : Ints
+        The operators and graph inputs that are received, and the stages that do: distinct pairs.
+    held, held_from, held_until : Ints
+        Numbers of holdings in ``problem.arrays.holdings``, and from which operator of `order` on,
+        before which one, by index, each is held.
+    """
+
+    def __init__(
+        self,
+        problem: PartitionProblem,
+        stage: Ints,
+        order: Ints,
+        count: int,
+        *,
+        values_hop: bool = False,
+    ) -> None:
+        arrays = problem.arrays
+        self.received_bytes = np.zeros(count, dtype=np.int64)
+        self.peak_bytes = np.zeros(count, dtype=np.int64)
+        self.saved_bytes = np.zeros(count, dtype=np.int64)
+        self.live_bytes = np.zeros(len(order), dtype=np.int64)
+        self.received = self.received_by = np.zeros(0, dtype=np.int64)
+        self.held = self.held_from = self.held_until = np.zeros(0, dtype=np.int64)
+        if problem.memory_model == "weights":
+            return
+        reader, read = arrays.reads.pairs(order)
+        foreign = stage[read] != stage[reader]
+        if values_hop:
+            foreign &= read >= len(problem.operators)
+        self.received, self.received_by = unique_pairs(read[foreign], stage[reader[foreign]], count)
+        np.add.at(self.received_bytes, self.received_by, arrays.held_bytes[self.received])
+        self._set_held(problem, stage, order)
+        change = np.zeros(len(order) + 1, dtype=np.int64)
+        size_bytes = arrays.holdings.size_bytes[self.held]
+        np.add.at(change, self.held_from, size_bytes)
+        np.add.at(change, self.held_until, -size_bytes)
+        self.live_bytes = np.cumsum(change[:-1])
+        starts = np.searchsorted(stage[order], np.arange(count))
+        self.peak_bytes = np.maximum.reduceat(self.live_bytes, starts)
+        self.saved_bytes = sums(stage[order], arrays.saved_bytes[order], count)
+
+    def _set_held(self, problem: PartitionProblem, stage: Ints, order: Ints) -> None:
+        """Find out while which operators of its stage everything is held."""
+        holdings = problem.arrays.holdings
+        own = np.flatnonzero(stage[holdings.operator] >= 0)
+        home = stage[holdings.operator[own]]
+        waits, waited_for = holdings.waits_for.pairs(own)
+        away = stage[waited_for] != stage[holdings.operator[waits]]
+        stays = holdings.stays.copy()
+        stays[waits[away]] = True
+        # The operators of `order` by stage and position, as numbers that ascend.
+        base = len(stage) + 2
+        keys = stage[order] * base + order + 1
+        last = np.searchsorted(keys, home * base + holdings.last[own] + 1, side="right")
+        stage_end = np.searchsorted(keys, (home + 1) * base, side="left")
+        self.held = own
+        self.held_from = np.searchsorted(keys, home * base + holdings.first[own] + 1, side="left")
+        self.held_until = np.where(stays[own], stage_end, last)
+
+
+def received_bytes_of(problem: PartitionProblem, layout: Layout, memory: StageMemory) -> Ints:
+    """Bytes that each place holds because it receives them."""
+    hops = layout.hops
+    if hops is None:
+        return memory.received_bytes
+    received_bytes = np.zeros(len(layout.place), dtype=np.int64)
+    received_bytes[: layout.stage_count] = memory.received_bytes
+    if problem.memory_model != "weights":
+        arrays, place = problem.arrays, layout.place
+        np.add.at(received_bytes, place[hops.target], arrays.held_bytes[hops.value])
+        np.add.at(received_bytes, place[hops.source], arrays.returned_bytes[hops.value])
+    return received_bytes
+
+
+def weights_bytes_of(problem: PartitionProblem, group: Ints, order: Ints) -> Ints:
+    """Bytes of the distinct weights that the operators of each group read."""
+    arrays = problem.arrays
+    reader, key = arrays.weights.pairs(order)
+    holder, key = unique_pairs(group[reader], key, len(arrays.weight_bytes))
+    return sums(holder, arrays.weight_bytes[key], int(group.max()) + 1)
+
+
+def microbatches_in_flight(problem: PartitionProblem, plan: PartitionPlan) -> list[int]:
+    """Return of how many microbatches each stage keeps what their backward passes need."""
+    rank = {device: rank for rank, device in enumerate(plan.device_order)}
+    last_chunk = plan.stages[-1].chunk
+    return [
+        most_in_flight(
+            problem.schedule,
+            problem.microbatches,
+            chunks=problem.chunks_per_device,
+            devices=len(rank),
+            followers=len(rank) - 1 - rank[stage.device],
+            # A plan with too many chunks is told so; the first ones are taken for one.
+            later_chunks=min(last_chunk - stage.chunk, problem.chunks_per_device - 1),
+        )
+        for stage in plan.stages
+    ]

@@ -1,0 +1,68 @@
+"""The stages of a plan as a picture for notebooks."""
+
+from __future__ import annotations
+
+import html
+from typing import Final
+
+from solver.evaluation.evaluate import Evaluation
+from solver.model.quantities import format_bytes, format_ns, printable
+
+_BAR: Final = 200
+"""Pixels of the longest bar."""
+_LABEL: Final = 180
+_ROW: Final = 22
+_COLUMN: Final = _BAR + 130
+_MOST_LETTERS: Final = 24
+
+
+def stage_picture(evaluation: Evaluation) -> str:
+    """Return an SVG with a row for each stage: its time, and the memory of its device.
+
+    Bars of times are parts of the longest stage. Bars of memory are parts of the capacity of the
+    device or, where none is limited, of what the fullest holds; they are red where the plan needs
+    more than there is.
+    """
+    usage = {entry.device: entry for entry in evaluation.usage}
+    most_ns = max(entry.time_ns for entry in evaluation.stages)
+    most_bytes = max(entry.memory_bytes for entry in evaluation.usage)
+    parts = [
+        _text(_LABEL, 0, "time of the stage"),
+        _text(_LABEL + _COLUMN, 0, "memory of its device"),
+    ]
+    for row, stage in enumerate(evaluation.stages, start=1):
+        device = usage[stage.stage.device]
+        capacity_bytes = device.capacity_bytes or most_bytes
+        label = printable(f"{row - 1}: {device.device}")
+        if len(label) > _MOST_LETTERS:
+            label = f"{label[: _MOST_LETTERS - 1]}…"
+        parts += [
+            _text(0, row, label),
+            _bar(_LABEL, row, stage.time_ns, most_ns, "#4878a8"),
+            _text(_LABEL + _BAR + 6, row, format_ns(stage.time_ns)),
+            _bar(
+                _LABEL + _COLUMN,
+                row,
+                device.memory_bytes,
+                capacity_bytes,
+                "#c44" if device.memory_bytes > capacity_bytes else "#6a9a5b",
+            ),
+            _text(_LABEL + _COLUMN + _BAR + 6, row, format_bytes(device.memory_bytes)),
+        ]
+    width, height = _LABEL + 2 * _COLUMN, (len(evaluation.stages) + 1) * _ROW
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'font-family="sans-serif" font-size="13" fill="currentColor">{"".join(parts)}</svg>'
+    )
+
+
+def _text(x: int, row: int, text: str) -> str:
+    return f'<text x="{x}" y="{row * _ROW + 15}">{html.escape(text)}</text>'
+
+
+def _bar(x: int, row: int, value: int, most: int, colour: str) -> str:
+    width = min(value / most, 1) * _BAR if most else 0
+    return (
+        f'<rect x="{x}" y="{row * _ROW + 3}" width="{width:.1f}" height="{_ROW - 6}" '
+        f'fill="{colour}"/>'
+    )

@@ -1,0 +1,154 @@
+"""The step of a plan: what its positions do for a microbatch, under the problem's schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.evaluation.layout import Layout
+from solver.evaluation.step_bounds import step_bound_ns
+from solver.evaluation.step_time import step_time_ns
+from solver.evaluation.timeline import PipelineTimeline, PipelineTimes, Task, timeline
+from solver.evaluation.transfers import Moves, Passes
+from solver.model.arrays import Ints, sums
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+from solver.model.schedules import PASSES, ActionTables, action_tables
+from solver.model.training import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineStep:
+    """One step of a pipeline: who does what in which order, and how long it takes.
+
+    Attributes
+    ----------
+    times : PipelineTimes
+        Of one microbatch, by position.
+    schedule : {"gpipe", "1f1b"}
+    microbatches : int
+    devices : int
+        Ranks; position p is on rank p mod `devices`.
+    backward : bool
+        Whether there are backward passes.
+    """
+
+    times: PipelineTimes
+    schedule: Schedule
+    microbatches: int
+    devices: int
+    backward: bool
+
+    @property
+    def tables(self) -> ActionTables:
+        """The actions of every rank."""
+        return action_tables(
+            self.schedule,
+            self.microbatches,
+            devices=self.devices,
+            chunks=len(self.times.forward_ns) // self.devices,
+            backward=self.backward,
+        )
+
+    def timeline(self) -> PipelineTimeline:
+        """Return when everything runs.
+
+        Raises
+        ------
+        PartitionError
+            If the step has more than :data:`solver.model.schedules.MOST_ACTIONS` actions.
+        """
+        return timeline(self.tables, self.times)
+
+    @property
+    def step_ns(self) -> int:
+        """How long the step takes, found at a cost that hardly grows with the microbatches."""
+        return step_time_ns(
+            self.times,
+            self.schedule,
+            self.microbatches,
+            devices=self.devices,
+            backward=self.backward,
+        )
+
+    @property
+    def busy_ns(self) -> tuple[int, ...]:
+        """The time that each rank spends on its actions."""
+        passes = PASSES if self.backward else PASSES[:1]
+        busy_ns = [0] * self.devices
+        for position in range(len(self.times.forward_ns)):
+            for step in passes:
+                action = Task("action", step, position, position)
+                busy_ns[position % self.devices] += self.times.duration_ns(action)
+        return tuple(self.microbatches * time_ns for time_ns in busy_ns)
+
+    @property
+    def bound_ns(self) -> int:
+        """What the step takes at least; see :func:`solver.evaluation.step_bounds.step_bound_ns`."""
+        return step_bound_ns(
+            self.times, self.microbatches, devices=self.devices, backward=self.backward
+        )
+
+
+def pipeline_step(
+    problem: PartitionProblem, plan: PartitionPlan, layout: Layout, passes: Passes, moves: Moves
+) -> PipelineStep:
+    """Return the step of `plan`; see ``docs/formulation.md``, "The step of a pipeline".
+
+    Where something would travel to an earlier stage, everything runs on one rank, one after
+    another.
+    """
+    devices = len(plan.device_order)
+    at = place_positions(plan, layout)
+    position = at.tolist()
+    arcs = [(position[source], position[target]) for source, target in moves.arcs]
+    # Stages are in the order of their positions.
+    if any(source >= target for source, target in [*arcs, *layout.arcs]):
+        return _in_turn(problem, passes, moves)
+    count = devices * (1 + plan.stages[-1].chunk)
+    source = np.where(moves.source < 0, -1, at[moves.source])
+    target = np.where(moves.target < 0, -1, at[moves.target])
+    staged_ns: dict[int, tuple[int, int, int, int]] = {}
+    times_of = dict.fromkeys(arcs, (0, 0))
+    if problem.interconnect.charging == "host_staged":
+        written, read = target < 0, source < 0
+        columns = (
+            sums(target[read], moves.forward_ns[read], count),
+            sums(source[written], moves.forward_ns[written], count),
+            sums(source[written], moves.gradient_ns[written], count),
+            sums(target[read], moves.gradient_ns[read], count),
+        )
+        staged_ns = dict(enumerate(zip(*(column.tolist() for column in columns), strict=True)))
+    else:
+        pair = source * count + target
+        there_ns, back_ns = (
+            sums(pair, times, count * count).tolist()
+            for times in (moves.forward_ns, moves.gradient_ns)
+        )
+        times_of = {(s, t): (there_ns[s * count + t], back_ns[s * count + t]) for s, t in arcs}
+    forward_ns, backward_ns = (
+        tuple(sums(at, times, count).tolist()) for times in (passes.forward_ns, passes.backward_ns)
+    )
+    times = PipelineTimes(
+        forward_ns, backward_ns, times_of, staged_ns, problem.interconnect.overlap
+    )
+    return PipelineStep(times, problem.schedule, problem.microbatches, devices, problem.is_training)
+
+
+def place_positions(plan: PartitionPlan, layout: Layout) -> Ints:
+    """Return the position in the chain of every place."""
+    if layout.hops is not None:
+        return np.argsort(layout.place)
+    rank = {device: number for number, device in enumerate(plan.device_order)}
+    positions = [stage.chunk * len(rank) + rank[stage.device] for stage in plan.stages]
+    return np.array(positions, dtype=np.int64)
+
+
+def _in_turn(problem: PartitionProblem, passes: Passes, moves: Moves) -> PipelineStep:
+    """Return the step of a single rank that does all there is to do, transfers too."""
+    ends = (moves.source >= 0).astype(np.int64) + (moves.target >= 0)
+    forward_ns = int(passes.forward_ns.sum() + (ends * moves.forward_ns).sum())
+    backward_ns = int(passes.backward_ns.sum() + (ends * moves.gradient_ns).sum())
+    times = PipelineTimes((forward_ns,), (backward_ns,))
+    return PipelineStep(times, problem.schedule, problem.microbatches, 1, problem.is_training)

@@ -1,0 +1,1 @@
+"""Primal heuristics: they find and improve plans, and claim nothing."""

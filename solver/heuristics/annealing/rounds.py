@@ -1,0 +1,159 @@
+"""Rounds of annealing: on clusters of units, then on the units themselves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solver.heuristics.annealing.anneal import PEAK_SCALE, Cooling, anneal
+from solver.heuristics.annealing.fast_anneal import anneal_fast
+from solver.heuristics.annealing.stage_state import StageState
+from solver.model.devices import Device
+from solver.model.problem import ObjectiveName
+from solver.presolve.clusters import cluster, contract
+from solver.presolve.units import UnitGraph
+
+_WORTHWHILE = 0.7
+"""Clusters beyond this share of the units are left out."""
+_ONE_ROUND_ABOVE = 5_000
+"""Units beyond which a single round uses up all iterations."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long to search, and how hot.
+
+    Attributes
+    ----------
+    iterations_per_unit, most_iterations : int
+        Moves tried in all rounds together.
+    shares : tuple of float
+        Largest clusters of the rounds, as shares of an average stage; 0 is units alone.
+    coarse, fine : tuple of float
+        First and last temperatures on clusters and on units, see
+        :class:`solver.heuristics.annealing.anneal.Cooling`.
+    is_fast : bool
+        Whether moves are compiled, for the one objective that these know: ``bottleneck``.
+    """
+
+    iterations_per_unit: int
+    most_iterations: int
+    shares: tuple[float, ...]
+    coarse: tuple[float, float]
+    fine: tuple[float, float]
+    is_fast: bool = False
+
+    def iterations(self, unit_count: int) -> int:
+        """Return a budget of moves that grows with the graph."""
+        return min(unit_count * self.iterations_per_unit, self.most_iterations)
+
+
+@dataclass(slots=True)
+class Rounds:
+    """The rounds of one search; see :func:`solver.heuristics.local_search.improve`.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    devices : list of Device
+        By position.
+    objective : {"bottleneck", "transfer", "latency", "peak_memory"}
+    seed : int
+    pace : Pace
+    target : int
+    deadline_s : float, optional
+    """
+
+    units: UnitGraph
+    devices: list[Device]
+    objective: ObjectiveName
+    seed: int
+    pace: Pace
+    target: int
+    deadline_s: float | None
+
+    def run(self, positions: list[int], budget: int) -> list[int] | None:
+        """Return the best positions found within the capacities, or None."""
+        best: int | None = None
+        shares = self.pace.shares[: 1 if len(self.units) > _ONE_ROUND_ABOVE else None]
+        if any(limit is not None for limit in (d.memory_bytes for d in self.devices)):
+            positions = self._mended(positions, budget // 3)
+        each = budget // (2 * len(shares))
+        for number, share in enumerate(shares):
+            left = 2 * (len(shares) - number)
+            seed = self.seed + number
+            cluster_of, count = self._clusters(positions, share, seed)
+            spared = each
+            if count <= _WORTHWHILE * len(self.units):
+                start = [0] * count
+                for unit, name in enumerate(cluster_of):
+                    start[name] = positions[unit]
+                graph = contract(self.units, cluster_of, count)
+                found = self._anneal(graph, start, Cooling(each, *self.pace.coarse), seed, left)
+                spared = 0
+                if found is not None and (best is None or found[0] < best):
+                    best = found[0]
+                    positions = [found[1][name] for name in cluster_of]
+            cooling = Cooling(each + spared, *self.pace.fine)
+            found = self._anneal(self.units, positions, cooling, seed, left - 1)
+            if found is not None and (best is None or found[0] < best):
+                best, positions = found
+            if best is not None and best <= self.target:
+                break
+            if self.deadline_s is not None and time.perf_counter() > self.deadline_s:
+                break
+        return None if best is None else positions
+
+    def _clusters(self, positions: list[int], share: float, seed: int) -> tuple[list[int], int]:
+        """Return the cluster of every unit and how many there are; for no share, too many."""
+        if not share:
+            return positions, len(self.units)
+        return cluster(self.units, positions, share / len(self.devices), seed)
+
+    def _mended(self, positions: list[int], budget: int) -> list[int]:
+        """Return positions within the capacities, if the least peak of memory leads to some."""
+        state = StageState(self.units, self.devices)
+        state.place(positions)
+        if not state.excess_bytes():
+            return positions
+        cooling = Cooling(budget, *self.pace.fine)
+        # Any plan that fits ends this search: anneal records no other.
+        found = anneal(
+            state,
+            "peak_memory",
+            cooling,
+            self.seed,
+            target=PEAK_SCALE,
+            deadline_s=self.deadline_s,
+        )
+        return positions if found is None else found[1]
+
+    def _anneal(
+        self, graph: UnitGraph, positions: Sequence[int], cooling: Cooling, seed: int, left: int
+    ) -> tuple[int, list[int]] | None:
+        """Anneal for a fair part of the time, if `left` searches are to come with this one."""
+        deadline_s = self.deadline_s
+        if deadline_s is not None:
+            now_s = time.perf_counter()
+            deadline_s = now_s + (deadline_s - now_s) / left
+        if self.pace.is_fast and self.objective == "bottleneck":
+            return anneal_fast(
+                graph,
+                self.devices,
+                positions,
+                cooling,
+                seed,
+                target=self.target,
+                deadline_s=deadline_s,
+            )
+        state = StageState(graph, self.devices, every_value=self.objective == "transfer")
+        state.place(positions)
+        return anneal(
+            state,
+            self.objective,
+            cooling,
+            seed,
+            target=self.target,
+            deadline_s=deadline_s,
+        )

@@ -1,0 +1,327 @@
+"""Local search from a plan: annealing on clusters of units, then on the units themselves.
+
+A value that is large to move makes a wall around its readers that single units do not climb:
+on NASNet one crossing costs 8 % of a stage. Merged with its readers it moves along for
+nothing. So every round merges units that share a position, anneals the clusters, and refines
+the result on the units: the V-cycle of multilevel partitioners (Karypis and Kumar, SIAM J. Sci.
+Comput. 20, 1998; iterated from an incumbent as in Walshaw, Ann. Oper. Res. 131, 2004; for
+acyclic partitions Herrmann et al., SIAM J. Sci. Comput. 41, 2019).
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial, reduce
+from typing import Final
+
+from solver.dp.contiguous.orders import renumbered, topological_orders
+from solver.dp.contiguous.solver import best_cut, transition_count
+from solver.evaluation.evaluate import evaluate
+from solver.heuristics.annealing.fast_anneal import pays_off
+from solver.heuristics.annealing.rounds import Pace, Rounds
+from solver.heuristics.step_search import improve_step
+from solver.model.cuts import NO_BLOCK, positions_of_blocks
+from solver.model.devices import Device
+from solver.model.plan import PartitionPlan
+from solver.model.problem import ObjectiveName, PartitionProblem
+from solver.model.threads import call_all
+from solver.presolve.unit_cuts import unit_blocks
+from solver.presolve.units import UnitGraph
+
+_FEW_UNITS = 16
+"""Up to here an exact solver needs no better start than its baselines."""
+_MOST_ORDERS = 8
+_ORDER_CUTS = 192
+_ORDER_WORK = 60_000_000
+"""Array entries, or the time of as many, that cuts of several orders may take."""
+_STRETCHES = (1000, 1100, 1250, 1500, 2000, 4000)
+"""Capacities for a start that the search mends, per mille of the true ones."""
+_IDLE_SEARCHES = 2
+"""So many slow searches in turn without a gain are the last ones."""
+_SEEDS = 10
+"""From one slow search to the next; the rounds of each have seeds of their own."""
+_GAIN_PERMILLE = 1
+"""What counts as one."""
+_TURN = 0.5
+_SHORTEST_TURN_S = 4.0
+"""Of the time left, so much goes into a fast search, and at least so many seconds."""
+_WITHOUT_CLOCK = 5
+"""What the moves of fast searches are divided by if no clock ends them."""
+_THREAD_SEEDS = 1_000_000
+"""From one thread to the next."""
+
+QUICK: Final = Pace(360, 240_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.002), (0.01, 0.0001))
+"""One to three seconds, or up to ten if memory counts activations; measured on NASNet."""
+SLOW: Final = (
+    Pace(1000, 2_000_000, (0.0,), (0.0, 0.0), (0.002, 0.00003)),
+    Pace(600, 2_000_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.0005), (0.002, 0.00003)),
+    Pace(600, 2_000_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.002), (0.01, 0.0001)),
+)
+"""In turn: units alone, long and cold, which is best on random layered graphs; clusters with a cold
+end, on series-parallel ones; and as at first, where values are large."""
+_MOVE_S: Final = 4e-7
+"""Work of a compiled move."""
+FAST: Final = (
+    Pace(100_000, 10**8, (0.0,), (0.0, 0.0), (0.008, 0.00002), is_fast=True),
+    Pace(100_000, 10**8, (1 / 8, 1 / 16, 1 / 4), (0.1, 0.001), (0.005, 0.00002), is_fast=True),
+    Pace(100_000, 10**8, (0.0,), (0.0, 0.0), (0.03, 0.00003), is_fast=True),
+)
+"""In turn: units alone, clusters, and units alone from so hot that little of the start is left."""
+_MOVES_PER_UNIT = 100
+"""Moves of a search for an exact method, which a better plan saves more than they take."""
+
+
+def searched_objective(problem: PartitionProblem) -> ObjectiveName | None:
+    """Return the objective that local search minimises: the first other than ``devices``."""
+    return next((name for name in problem.objective if name != "devices"), None)
+
+
+def improve(
+    units: UnitGraph,
+    plan: PartitionPlan,
+    *,
+    seed: int = 0,
+    max_iterations: int | None = None,
+    pace: Pace = QUICK,
+    target: int = 0,
+    deadline_s: float | None = None,
+) -> PartitionPlan:
+    """Return a plan that is at least as good as `plan`.
+
+    Minimises the problem's first objective other than ``devices``; if ``devices`` comes before
+    it, no further device is used. Later objectives decide only between start and end.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    plan : PartitionPlan
+        In order, with colocation, pins and cuts kept; memory may exceed the capacities, which the
+        search then tries to mend. Units stay on the stages that are their block's in `plan`. A
+        plan of several chunks is returned as it is, and so is one of relayed values and one with
+        pinned stages, whose numbers change when a stage becomes empty. For the objective ``step``
+        all of them are improved by :mod:`solver.heuristics.step_search`, if they are feasible.
+    seed : int
+    max_iterations : int, optional
+        Moves tried in all; by default those of `pace`.
+    pace : Pace
+    target : int
+        Stop when the objective reaches this, such as a proven bound.
+    deadline_s : float, optional
+        On ``time.perf_counter``. With time enough for all moves the result depends on nothing but
+        the arguments.
+    """
+    problem = units.problem
+    name = searched_objective(problem)
+    if name == "step":
+        return improve_step(units, plan, target=target, deadline_s=deadline_s)
+    fixed = problem.stage_pins or problem.interconnect.charging == "relayed"
+    if plan.chunks or name is None or len(units) < 2 or fixed:
+        return plan
+    devices = _devices(units, plan)
+    if len(devices) < 2:
+        return plan
+    if units.problem.cuts:
+        units = _within_blocks(units, plan, devices)
+    search = Rounds(units, devices, name, seed, pace, target, deadline_s)
+    budget = pace.iterations(len(units)) if max_iterations is None else max_iterations
+    found = search.run([devices.index(d) for d in _devices_of_units(units, plan)], budget)
+    if found is None:
+        return plan
+    return better(units, plan, plan_at(units, devices, found))
+
+
+def most_slow_work_s(units: UnitGraph, searches: int) -> float:
+    """Return the most work of so many slow searches without a clock, in seconds of one core."""
+    moves = max(pace.iterations(len(units)) for pace in FAST) // _WITHOUT_CLOCK
+    return searches * moves * _MOVE_S
+
+
+def improve_slowly(
+    units: UnitGraph,
+    plan: PartitionPlan,
+    *,
+    searches: int | None = None,
+    workers: int = 1,
+    seed: int = 0,
+    target: int = 0,
+    deadline_s: float | None = None,
+) -> Iterator[PartitionPlan]:
+    """Yield better and better plans, for as long as somebody asks and searches find some.
+
+    Each search starts from the best plan so far, with moves and clusters of its own.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    plan : PartitionPlan
+        Feasible.
+    searches : int, optional
+        The most searches.
+    workers : int
+        Where moves are compiled and there is a deadline, so many searches run at the same time,
+        but no more than there are cores.
+    seed, target, deadline_s
+        As for :func:`improve`.
+    """
+    name = searched_objective(units.problem)
+    if name is None:
+        return
+    is_fast = name == "bottleneck" and pays_off(deadline_s)
+    paces = FAST if is_fast else SLOW
+    value = evaluate(units.problem, plan).value(name)
+    idle = 0
+    for number in itertools.count() if searches is None else range(searches):
+        if value <= target or idle == _IDLE_SEARCHES:
+            return
+        if deadline_s is not None and time.perf_counter() >= deadline_s:
+            return
+        pace = paces[number % len(paces)]
+        own_seed = seed + _SEEDS * number
+        search = partial(improve, units, plan, pace=pace, target=target)
+        if is_fast and deadline_s is not None:
+            found = _at_the_same_time(search, units, own_seed, workers, deadline_s)
+        else:
+            moves = pace.iterations(len(units)) // (_WITHOUT_CLOCK if is_fast else 1)
+            found = search(seed=own_seed, max_iterations=moves, deadline_s=deadline_s)
+        before, value = value, evaluate(units.problem, found).value(name)
+        idle = 0 if value < before * (1000 - _GAIN_PERMILLE) // 1000 else idle + 1
+        if found is not plan:
+            plan = found
+            yield plan
+
+
+def _at_the_same_time(
+    search: Callable[..., PartitionPlan],
+    units: UnitGraph,
+    seed: int,
+    workers: int,
+    deadline_s: float,
+) -> PartitionPlan:
+    """Return the best of the plans that so many fast searches find in their turn.
+
+    Threads will do: compiled moves run without Python's lock.
+    """
+    now_s = time.perf_counter()
+    end_s = deadline_s
+    if deadline_s - now_s > 2 * _SHORTEST_TURN_S:
+        end_s = now_s + max(_TURN * (deadline_s - now_s), _SHORTEST_TURN_S)
+    seeds = [seed + _THREAD_SEEDS * thread for thread in range(min(workers, os.cpu_count() or 1))]
+    plans = call_all([partial(search, seed=own, deadline_s=end_s) for own in seeds])
+    return reduce(partial(better, units), plans)
+
+
+def better_plan(
+    units: UnitGraph, starts: Sequence[PartitionPlan], seed: int
+) -> PartitionPlan | None:
+    """Return what :func:`first_incumbents` makes of plans in a number of moves that is enough."""
+    return first_incumbents(units, starts, seed=seed, max_iterations=_MOVES_PER_UNIT * len(units))
+
+
+def first_incumbents(
+    units: UnitGraph,
+    starts: Sequence[PartitionPlan] = (),
+    *,
+    seed: int = 0,
+    max_iterations: int | None = None,
+    target: int = 0,
+    deadline_s: float | None = None,
+) -> PartitionPlan | None:
+    """Return a good feasible plan in a time that grows with the graph, or None.
+
+    Cuts several topological orders and improves the best of these cuts and of `starts`.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    starts : sequence of PartitionPlan
+        Known plans, such as those of the baselines.
+    seed, max_iterations, target, deadline_s
+        As for :func:`improve`. With few units only `starts` are looked at, if there are any.
+    """
+    best: PartitionPlan | None = None
+    for plan in starts:
+        best = plan if best is None else better(units, best, plan)
+    if best is not None and len(units) <= _FEW_UNITS:
+        return best if evaluate(units.problem, best).feasible else None
+    if any(allowed is not None and not allowed for allowed in units.allowed_devices):
+        return None
+    work = transition_count(units) * _ORDER_CUTS**2 // 2 + 2000 * len(units)
+    for order in topological_orders(units, max(1, min(_MOST_ORDERS, _ORDER_WORK // work)), seed):
+        if best is not None:
+            if deadline_s is not None and time.perf_counter() > deadline_s:
+                break
+            found = evaluate(units.problem, best)
+            if found.feasible and found.objective[0] <= target:
+                return best
+        cut = best_cut(renumbered(units, order), most_cuts=_ORDER_CUTS, deadline_s=deadline_s)
+        if cut is not None:
+            best = cut if best is None else better(units, best, cut)
+    for stretch in _STRETCHES:
+        if best is None:
+            best = best_cut(units, most_cuts=_ORDER_CUTS, stretch_permille=stretch)
+    if best is None:
+        return None
+    best = improve(
+        units,
+        best,
+        seed=seed,
+        max_iterations=max_iterations,
+        target=target,
+        deadline_s=deadline_s,
+    )
+    return best if evaluate(units.problem, best).feasible else None
+
+
+def better(units: UnitGraph, plan: PartitionPlan, other: PartitionPlan) -> PartitionPlan:
+    """Return the better one of two plans in the evaluator's eyes; the first one of equals."""
+    before, after = (evaluate(units.problem, each) for each in (plan, other))
+    if after.feasible and (not before.feasible or after.objective < before.objective):
+        return other
+    return plan
+
+
+def plan_at(units: UnitGraph, devices: Sequence[Device], positions: Sequence[int]) -> PartitionPlan:
+    """Return the plan that puts every unit on the device at its position."""
+    used = set(positions)
+    return PartitionPlan(
+        units.lift([devices[position].name for position in positions]),
+        tuple(device.name for position, device in enumerate(devices) if position in used),
+    )
+
+
+def _devices(units: UnitGraph, plan: PartitionPlan) -> list[Device]:
+    """Return the devices that the search may use, by position: those of the plan first."""
+    problem = units.problem
+    devices = [problem.device_of[name] for name in plan.device_order]
+    if problem.objective[0] == "devices":
+        return devices
+    most = len(problem.devices) if problem.max_devices is None else problem.max_devices
+    unused = [device for device in problem.devices if device not in devices]
+    return devices + unused[: max(0, most - len(devices))]
+
+
+def _within_blocks(units: UnitGraph, plan: PartitionPlan, devices: Sequence[Device]) -> UnitGraph:
+    """Return `units` with each allowed only the stages of its block, so that cuts stay kept."""
+    names = [device.name for device in devices]
+    ranges = positions_of_blocks(units.problem, plan)
+    # Devices that the plan leaves unused come last, for the last block.
+    stops = [*(entry.stop for entry in ranges[:-1]), len(names)]
+    own = [frozenset(names[r.start : stop]) for r, stop in zip(ranges, stops, strict=True)]
+    allowed = list(units.allowed_devices)
+    for unit, block in enumerate(unit_blocks(units)):
+        if block != NO_BLOCK:
+            before = allowed[unit]
+            allowed[unit] = own[block] if before is None else own[block] & before
+    return replace(units, allowed_devices=tuple(allowed))
+
+
+def _devices_of_units(units: UnitGraph, plan: PartitionPlan) -> list[Device]:
+    problem = units.problem
+    return [
+        problem.device_of[plan.assignment[problem.operators[members[0]].name]]
+        for members in units.members
+    ]

@@ -1,0 +1,1 @@
+"""Large neighbourhood search: exact sub-solves around stage boundaries."""

@@ -1,0 +1,134 @@
+"""Large neighbourhood search over the borders of all stages at once.
+
+Shaw, "Using constraint programming and local search methods to solve vehicle routing problems",
+CP 1998. A neighbourhood is a small model of a whole plan
+(:mod:`solver.heuristics.neighbourhoods.border_clusters`), in which CP-SAT searches neighbourhoods
+of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+
+from solver.bounds.spine import long_paths
+from solver.evaluation.evaluate import evaluate
+from solver.heuristics.neighbourhoods.border_clusters import BorderClusters
+from solver.heuristics.neighbourhoods.sub_solve import SubSolver
+from solver.heuristics.side_groups import SideGroups, movable_groups
+from solver.model.cuts import is_hand_made
+from solver.model.plan import PartitionPlan
+from solver.presolve.units import UnitGraph
+
+_PIECES = (8, 12)
+"""Into so many pieces the path of a stage is cut from either border, in turn and on either path."""
+_MOST_IDLE = 4
+"""So many searches without a gain, each with cuts of its own, are enough."""
+_MOST_WORK_S = 2.0
+"""Of one model, in CP-SAT's units: the next one has other cuts, and finds what this one lacks."""
+_MOST_PLACES = 750
+"""Stages that all clusters together may have: larger models find next to nothing."""
+
+
+def improve_borders(
+    units: UnitGraph,
+    plan: PartitionPlan,
+    *,
+    deadline_s: float = float("inf"),
+    workers: int = 1,
+    seed: int = 0,
+    target: int = 0,
+) -> PartitionPlan:
+    """Return a plan that is at least as good as `plan`, for problems whose goal is the bottleneck.
+
+    Searches neighbourhoods along either path, each with cuts of its own, until none of them helps.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    plan : PartitionPlan
+        Feasible, of one chunk, without hand-made cuts; others are returned as they are, and so
+        are those of graphs that make nothing for many stages (:func:`movable_groups`).
+    deadline_s : float
+        On ``time.perf_counter``. If it is not reached and `workers` is 1, the result depends on
+        nothing but the arguments.
+    workers : int
+        Search threads.
+    seed : int
+    target : int
+        Stop when the bottleneck reaches this, such as a proven bound.
+    """
+    problem = units.problem
+    count = len(plan.device_order)
+    if problem.objective[0] != "bottleneck" or plan.chunks or count < 2 or is_hand_made(problem):
+        return plan
+    value = evaluate(problem, plan).objective
+    rng = random.Random(seed)
+    sides = [SideGroups.of(units, path) for path in long_paths(units)]
+    clusters = [BorderClusters(units, own, rng) for own in sides if movable_groups(units, own)]
+    solver = SubSolver(units, workers, seed, deadline_s, _MOST_WORK_S)
+    tries = list(itertools.product(_PIECES, clusters))
+    idle = 0
+    for pieces, near in itertools.cycle(tries):
+        if idle == _MOST_IDLE or value[0] <= target or time.perf_counter() >= deadline_s:
+            break
+        idle += 1
+        neighbourhood = near.around(_stages(units, plan), count, pieces)
+        if neighbourhood.windows.places > _MOST_PLACES:
+            continue
+        found = solver.lower(plan, value[0], neighbourhood, range(count))
+        if found is None:
+            continue
+        evaluation = evaluate(problem, found)
+        if evaluation.feasible and evaluation.objective < value:
+            plan, value, idle = found, evaluation.objective, 0
+    return plan
+
+
+def plan_near(
+    units: UnitGraph,
+    start: PartitionPlan,
+    *,
+    below_ns: int | None = None,
+    deadline_s: float = float("inf"),
+    workers: int = 1,
+    seed: int = 0,
+) -> PartitionPlan | None:
+    """Return a plan with borders near those of `start`, which need not be feasible itself.
+
+    Parameters
+    ----------
+    units : UnitGraph
+        Of a problem whose goal is the bottleneck, without hand-made cuts.
+    start : PartitionPlan
+        Of one chunk.
+    below_ns : int, optional
+        Only plans with a smaller bottleneck are of interest; without it, those that are no worse
+        than `start`.
+    deadline_s, workers, seed
+        As for :func:`improve_borders`.
+
+    Returns
+    -------
+    PartitionPlan or None
+        A feasible one; None if none was found.
+    """
+    count = len(start.device_order)
+    limit_ns = evaluate(units.problem, start).objective[0] if below_ns is None else below_ns - 1
+    rng = random.Random(seed)
+    solver = SubSolver(units, workers, seed, deadline_s, _MOST_WORK_S)
+    for path in long_paths(units):
+        near = BorderClusters(units, SideGroups.of(units, path), rng)
+        neighbourhood = near.around(_stages(units, start), count, _PIECES[0])
+        if neighbourhood.windows.places > _MOST_PLACES or time.perf_counter() >= deadline_s:
+            continue
+        found = solver.lower(start, limit_ns, neighbourhood, range(count))
+        if found is not None and evaluate(units.problem, found).feasible:
+            return found
+    return None
+
+
+def _stages(units: UnitGraph, plan: PartitionPlan) -> list[int]:
+    operators = units.problem.operators
+    return [plan.stage_index[operators[own[0]].name] for own in units.members]

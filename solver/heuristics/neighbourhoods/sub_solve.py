@@ -1,0 +1,126 @@
+"""Exact search of what is near a plan: a model in which most units keep their stages."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ortools.sat.python import cp_model
+
+from solver.bounds.windows import StageWindows
+from solver.cp.crossings import Crossings
+from solver.cp.load_rows import LoadRows
+from solver.cp.memory_rows import MemoryRows
+from solver.cp.run import settled_solver
+from solver.cp.stage_model import StageModel
+from solver.model.plan import PartitionPlan
+from solver.presolve.clusters import contract
+from solver.presolve.units import UnitGraph, interchangeable_kinds
+
+MOST_WORK_S = 3.0
+"""Deterministic time of one search, in CP-SAT's units: about seconds on one core."""
+_MOST_STORAGES = 20_000
+"""Beyond that many, memory is left to the evaluator, which rejects plans that do not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhood:
+    """Plans near a plan.
+
+    Attributes
+    ----------
+    cluster_of : sequence of int
+        For each unit the cluster that it moves with; in a topological order of the clusters.
+    windows : StageWindows
+        Of the clusters. The stages of the plan are within them.
+    """
+
+    cluster_of: Sequence[int]
+    windows: StageWindows
+
+
+@dataclass(frozen=True, slots=True)
+class SubSolver:
+    """Searches neighbourhoods for lower loads.
+
+    Attributes
+    ----------
+    units : UnitGraph
+    workers : int
+        Search threads. With one, the result of a search that `deadline_s` does not end depends on
+        nothing but the arguments: it is limited in deterministic time.
+    seed : int
+    deadline_s : float
+        On ``time.perf_counter``.
+    most_work_s : float
+        Deterministic time of one search on each worker, in CP-SAT's units.
+    """
+
+    units: UnitGraph
+    workers: int
+    seed: int
+    deadline_s: float
+    most_work_s: float = MOST_WORK_S
+
+    def lower(
+        self,
+        plan: PartitionPlan,
+        largest_load_ns: int,
+        neighbourhood: Neighbourhood,
+        stages: range,
+    ) -> PartitionPlan | None:
+        """Return the plan in a neighbourhood with the least largest load that was found.
+
+        Parameters
+        ----------
+        plan : PartitionPlan
+            Feasible, of one chunk.
+        largest_load_ns : int
+            Of `plan`; no load may exceed it.
+        neighbourhood : Neighbourhood
+        stages : range
+            Whose loads count.
+
+        Returns
+        -------
+        PartitionPlan or None
+            To be judged by the evaluator. None if nothing was found.
+        """
+        windows = neighbourhood.windows
+        graph = contract(self.units, neighbourhood.cluster_of, len(windows.first))
+        kinds = interchangeable_kinds(graph)
+        kind_of = {device.name: k for k, entry in enumerate(kinds) for device in entry.devices}
+        model = StageModel(
+            graph,
+            windows,
+            len(plan.device_order),
+            order=[kind_of[device] for device in plan.device_order],
+            use_all=True,
+        )
+        crossings = Crossings(model)
+        if len(graph.storages) <= _MOST_STORAGES:
+            MemoryRows(crossings)
+        loads = LoadRows(crossings, largest_load_ns)
+        if len(stages) == len(loads.loads):
+            goal = loads.bottleneck
+        else:
+            goal = model.largest_of(loads.loads[stages.start : stages.stop])
+        model.model.minimize(goal.expression)
+        choice = model.choice_of(plan)
+        if choice is not None:
+            model.set_hint(choice)
+        solver = self._solver()
+        status = solver.solve(model.model)
+        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+            return None
+        return model.plan_of(solver.value)
+
+    def _solver(self) -> cp_model.CpSolver:
+        solver = settled_solver(self.workers, self.seed)
+        parameters = solver.parameters
+        parameters.max_deterministic_time = self.most_work_s * self.workers
+        remaining_s = self.deadline_s - time.perf_counter()
+        if remaining_s < float("inf"):
+            parameters.max_time_in_seconds = max(remaining_s, 0.01)
+        return solver

@@ -1,0 +1,193 @@
+"""Search for the topological order whose best cut is best.
+
+Every plan is a cut of some order, and the best cut of an order is quickly found
+(:func:`solver.dp.contiguous.solver.best_cut`). Where a graph is one long path but for a few groups
+of units that much of it reads, orders that differ in the places of these groups are worth
+comparing: a local search over places that takes a worse plan within a threshold, drawn at random
+below one that falls to nothing (threshold accepting: Dueck and Scheuer, J. Comput. Physics 90,
+1990).
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solver.bounds.spine import long_paths
+from solver.dp.contiguous.orders import renumbered
+from solver.dp.contiguous.solver import best_cut, transition_count
+from solver.evaluation.evaluate import evaluate
+from solver.heuristics.local_search import better
+from solver.heuristics.side_groups import SideGroups, movable_groups
+from solver.model.plan import PartitionPlan
+from solver.presolve.units import UnitGraph
+
+_WORK = 3_000_000_000
+"""Array entries that all cuts of a search may touch."""
+_CUT_WORK = 100_000_000
+"""Array entries that one cut may touch; beyond that, it looks at some places only."""
+_LEAST_CUTS, _MOST_CUTS = 4, 60
+"""Orders to cut."""
+_MOST_GROUPS = 24
+"""Groups to move; with more, single ones say little."""
+_WORSE = 0.05
+"""A new plan may be worse than the last one by this part of it at first, by nothing at the end."""
+_MOVES = (1, 1, 2, 3)
+"""Groups that move at once, each number as often as it is listed."""
+
+
+def search_orders(
+    units: UnitGraph, *, seed: int = 0, target: int = 0, deadline_s: float | None = None
+) -> PartitionPlan | None:
+    """Return the best plan among cuts of orders that make shared values at different places.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    seed : int
+    target : int
+        Stop when the first objective, in its own unit, reaches this.
+    deadline_s : float, optional
+        On ``time.perf_counter``. Until then the result depends on nothing but the arguments.
+
+    Returns
+    -------
+    PartitionPlan or None
+        Feasible. None if there is nothing to move, or no cut fits.
+    """
+    begun_s = time.perf_counter()
+    searches: list[_Search] = []
+    for path in long_paths(units):
+        sides = SideGroups.of(units, path)
+        movable = movable_groups(units, sides)
+        is_late = deadline_s is not None and time.perf_counter() > deadline_s
+        if 0 < len(movable) <= _MOST_GROUPS and not (searches and is_late):
+            search = _Search(units, sides, movable, random.Random(seed), deadline_s)
+            if search.start():
+                searches.append(search)
+    if not searches:
+        return None
+    first_s = (time.perf_counter() - begun_s) / len(searches)
+    return min(searches, key=lambda search: search.value).run(target, first_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A feasible plan with its value of the first objective."""
+
+    value: int
+    plan: PartitionPlan
+
+
+class _Search:
+    def __init__(
+        self,
+        units: UnitGraph,
+        sides: SideGroups,
+        movable: Sequence[int],
+        rng: random.Random,
+        deadline_s: float | None,
+    ) -> None:
+        self._units, self._sides, self._movable, self._rng = units, sides, movable, rng
+        self._deadline_s = deadline_s
+        transitions = transition_count(units)
+        self._places = min(len(units) + 1, int((2 * _CUT_WORK / transitions) ** 0.5))
+        self._cut_work = transitions * self._places**2 // 2
+        self._names = [units.problem.operators[members[0]].name for members in units.members]
+        self._known: dict[tuple[int, ...], _Cut | None] = {}
+        self._starts: list[tuple[_Cut, Sequence[int]]] = []
+
+    def start(self) -> bool:
+        """Cut the order with shared groups early, and that with them late; False if none fits."""
+        for places in (self._sides.shared_early(), self._sides.late()):
+            is_late = self._deadline_s is not None and time.perf_counter() > self._deadline_s
+            if self._starts and is_late:
+                break
+            found = self._cut(places)
+            if found is not None:
+                self._starts.append((found, places))
+        return bool(self._starts)
+
+    @property
+    def value(self) -> int:
+        """The best value of the first cuts."""
+        return min(found.value for found, _ in self._starts)
+
+    def run(self, target: int, first_s: float) -> PartitionPlan:
+        """Return the best plan that moves of groups lead to.
+
+        Parameters
+        ----------
+        target : int
+        first_s : float
+            What the first cuts took.
+        """
+        deadline_s = self._deadline_s
+        best = last = min(self._starts, key=lambda entry: entry[0].value)
+        # Where cuts look at some places only, the last one looks at all, if there is time.
+        cuts_whole = self._places <= len(self._units)
+        if cuts_whole and deadline_s is not None:
+            now_s = time.perf_counter()
+            whole_s = first_s / 2 * (len(self._units) / self._places) ** 2
+            cuts_whole = now_s + whole_s <= deadline_s
+            deadline_s -= whole_s if cuts_whole else 0.0
+        count = max(_LEAST_CUTS, min(_MOST_CUTS, _WORK // max(self._cut_work, 1)))
+        for number in range(count):
+            late = deadline_s is not None and time.perf_counter() > deadline_s
+            if late or best[0].value <= target:
+                break
+            trial = self._neighbour(last[1], last[0].plan)
+            found = self._cut(trial)
+            worse = _WORSE * (1 - number / count) * self._rng.random() ** 2
+            if found is not None and found.value <= last[0].value * (1 + worse):
+                last = found, trial
+                best = min(best, last, key=lambda entry: entry[0].value)
+        if not cuts_whole:
+            return best[0].plan
+        whole = best_cut(
+            renumbered(self._units, self._sides.order(best[1])), deadline_s=self._deadline_s
+        )
+        return best[0].plan if whole is None else better(self._units, best[0].plan, whole)
+
+    def _cut(self, places: Sequence[int]) -> _Cut | None:
+        """Return the best cut of an order, if it is feasible."""
+        key = tuple(places)
+        if key not in self._known:
+            order = self._sides.order(places)
+            plan = best_cut(
+                renumbered(self._units, order),
+                most_cuts=self._places,
+                deadline_s=self._deadline_s,
+            )
+            self._known[key] = None
+            if plan is not None:
+                evaluation = evaluate(self._units.problem, plan)
+                if evaluation.feasible:
+                    self._known[key] = _Cut(evaluation.objective[0], plan)
+        return self._known[key]
+
+    def _neighbour(self, places: Sequence[int], plan: PartitionPlan) -> list[int]:
+        """Return places with some groups at the start of a stage, or as early or late as can be."""
+        starts = self._stage_places(plan)
+        result = list(places)
+        for _ in range(self._rng.choice(_MOVES)):
+            number = self._rng.choice(self._movable)
+            group = self._sides.groups[number]
+            choices = {group.earliest, group.latest}
+            choices.update(p for p in starts if group.earliest <= p <= group.latest)
+            place = self._rng.choice(sorted(choices))
+            result = self._sides.moved(result, number, place)
+        return result
+
+    def _stage_places(self, plan: PartitionPlan) -> list[int]:
+        """Return the places at which stages of a plan begin."""
+        starts: list[int] = []
+        seen: set[str] = set()
+        for place, unit in enumerate(self._sides.path):
+            device = plan.assignment[self._names[unit]]
+            if device not in seen:
+                seen.add(device)
+                starts.append(place)
+        return starts

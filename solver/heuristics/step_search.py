@@ -1,0 +1,97 @@
+"""Local search on the step of a pipeline: shift units over borders between stages.
+
+Every plan is judged by the evaluator, which simulates its step. That is too slow for single moves
+by the thousand, so blocks of one, two, four, ... units move at once, large blocks first.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from solver.evaluation.evaluate import Evaluation, evaluate
+from solver.model.plan import PartitionPlan
+from solver.presolve.units import UnitGraph
+
+_MOST_EVALUATIONS: Final = 600
+
+
+def improve_step(
+    units: UnitGraph,
+    plan: PartitionPlan,
+    *,
+    most_evaluations: int = _MOST_EVALUATIONS,
+    target: int = 0,
+    deadline_s: float | None = None,
+) -> PartitionPlan:
+    """Return a plan that is at least as good as `plan` in the evaluator's eyes.
+
+    Parameters
+    ----------
+    units : UnitGraph
+        Numbered in a topological order, in which blocks are taken from stages.
+    plan : PartitionPlan
+        In order, with colocation and pins kept; it may be of several chunks.
+    most_evaluations : int
+    target : int
+        Stop when the first objective reaches this, such as a proven bound.
+    deadline_s : float, optional
+        On ``time.perf_counter``. Until then the result depends on nothing but the arguments.
+    """
+    best = evaluate(units.problem, plan)
+    rank = _rank(best)
+    left = most_evaluations
+    improved = best.feasible
+    while improved:
+        improved = False
+        for candidate in _neighbours(units, plan):
+            late = deadline_s is not None and time.perf_counter() >= deadline_s
+            if not left or late or best.objective[0] <= target:
+                return plan
+            left -= 1
+            found = evaluate(units.problem, candidate)
+            if found.feasible and _rank(found) < rank:
+                plan, best, rank, improved = candidate, found, _rank(found), True
+                break
+    return plan
+
+
+def _rank(evaluation: Evaluation) -> tuple[tuple[int, ...], int]:
+    """Return what a plan is compared by: of equal ones that whose loads are more even."""
+    return evaluation.objective, sum(usage.load_ns**2 for usage in evaluation.usage)
+
+
+def _neighbours(units: UnitGraph, plan: PartitionPlan) -> list[PartitionPlan]:
+    """Return the plans with a block of units shifted to the next or previous stage.
+
+    The last units of a stage have no successors left in it, and the first no predecessors, so
+    that no edge turns round. A stage keeps at least one unit.
+    """
+    operators = units.problem.operators
+    stage = [plan.stage_index[operators[members[0]].name] for members in units.members]
+    members_of: list[list[int]] = [[] for _ in plan.stages]
+    for unit, number in enumerate(stage):
+        members_of[number].append(unit)
+    found: list[PartitionPlan] = []
+    size = 1 << max(len(row) for row in members_of).bit_length()
+    while size:
+        for number, row in enumerate(members_of):
+            if size < len(row):
+                if number + 1 < len(members_of):
+                    found.append(_moved(units, plan, row[-size:], number + 1))
+                if number:
+                    found.append(_moved(units, plan, row[:size], number - 1))
+        size //= 2
+    return found
+
+
+def _moved(
+    units: UnitGraph, plan: PartitionPlan, block: list[int], stage_number: int
+) -> PartitionPlan:
+    target = plan.stages[stage_number]
+    names = [units.problem.operators[i].name for unit in block for i in units.members[unit]]
+    return PartitionPlan(
+        {**plan.assignment, **dict.fromkeys(names, target.device)},
+        plan.device_order,
+        {**plan.chunks, **dict.fromkeys(names, target.chunk)},
+    )

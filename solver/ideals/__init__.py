@@ -1,1 +1,0 @@
-"""The dynamic program over ideals: costs of stages between ideals, searches for chains."""

@@ -1,1 +1,0 @@
-"""Searches that improve plans: annealing, orders, exact sub-solves, steps."""

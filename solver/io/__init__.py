@@ -1,0 +1,1 @@
+"""Problems and plans as networkx graphs and JSON; files written whole or not at all."""

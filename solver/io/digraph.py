@@ -1,0 +1,333 @@
+"""The operator graph as a networkx.DiGraph, and back.
+
+This is the seam between ``fx_bridge``, which builds such graphs, and ``solver``, which reads
+them. Nodes are named by strings; an edge runs from a producer to each of its readers.
+
+Node attributes, all optional: ``kind`` (``"operator"`` or ``"input"``), ``order`` (position in
+the execution order), the fields of :class:`~solver.model.problem.Operator` other than ``name`` and
+``reads`` (for an input only ``value_bytes``), and ``info``, a mapping that the solver ignores.
+``backward`` is a mapping with the fields of :class:`~solver.model.training.Backward`.
+``by_device_class`` maps device classes to what is otherwise there: ``storage_bytes``, ``alias_of``,
+``workspace_bytes``, and a mapping ``backward`` of such fields. A problem has the most bytes that a
+class of its devices needs, since a plan may put the operator on any of them.
+Graph attributes: ``weights`` (key to ``{"size_bytes": ..., "training_bytes": ...}``),
+``colocation`` (list of ``{"operators": [...], "reason": ...}``), and ``info``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import itertools
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any, Final
+
+import networkx as nx
+
+from solver.model.devices import Device
+from solver.model.errors import PartitionError
+from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
+from solver.model.training import NO_BACKWARD, Backward
+
+_OPERATOR_FIELDS: Final = (
+    "latency_ns",
+    "storage_bytes",
+    "workspace_bytes",
+    "value_bytes",
+    "alias_of",
+    "weights",
+    "backward",
+    "is_output",
+    "allowed_devices",
+    "transfer_ns",
+    "is_backward",
+    "stage",
+)
+_BY_CLASS: Final = ("storage_bytes", "alias_of", "workspace_bytes", "backward")
+_NODE_ATTRIBUTES: Final = ("kind", "order", "info", "by_device_class", *_OPERATOR_FIELDS)
+_GRAPH_ATTRIBUTES: Final = ("weights", "colocation", "info")
+_SETTINGS: Final = (
+    "interconnect",
+    "objective",
+    "memory_model",
+    "schedule",
+    "microbatches",
+    "chunks_per_device",
+    "max_devices",
+    "cuts",
+)
+_DEFAULTS: Final = Operator(name="defaults")
+
+
+def problem_from_digraph(
+    graph: nx.DiGraph, devices: Sequence[Device], **settings: Any
+) -> PartitionProblem:
+    """Build a problem from an operator graph.
+
+    Parameters
+    ----------
+    graph : networkx.DiGraph
+        With the attributes listed in the module's docstring. Without ``order`` on its nodes,
+        the execution order is a topological order that follows the order of insertion.
+    devices : sequence of Device
+    **settings
+        The remaining fields of :class:`~solver.model.problem.PartitionProblem`, such as
+        ``objective``.
+
+    Raises
+    ------
+    PartitionError
+        If the graph has a cycle (named), an unknown attribute, or anything invalid.
+
+    Examples
+    --------
+    >>> import networkx as nx
+    >>> graph = nx.DiGraph([("matmul", "relu")])
+    >>> graph.nodes["matmul"]["latency_ns"] = 500
+    >>> problem = problem_from_digraph(graph, [Device("a"), Device("b")])
+    >>> [op.name for op in problem.operators]
+    ['matmul', 'relu']
+    """
+    if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
+        raise PartitionError(f"the graph is a {type(graph).__name__}; give a networkx.DiGraph")
+    if isinstance(devices, str) or not isinstance(devices, Iterable):
+        raise PartitionError(f"devices is {devices!r}; write a list, such as [Device('cuda:0')]")
+    _reject_unknown(settings, _SETTINGS, "setting")
+    _reject_unknown(graph.graph, _GRAPH_ATTRIBUTES, "graph attribute")
+    for node, attributes in graph.nodes(data=True):
+        if not isinstance(node, str):
+            raise PartitionError(f"node {node!r} is not named by a string")
+        _reject_unknown(attributes, _NODE_ATTRIBUTES, f"node {node!r}: attribute")
+    devices = tuple(devices)
+    classes = {device.device_class for device in devices if isinstance(device, Device)}
+    operators: list[Operator] = []
+    inputs: list[GraphInput] = []
+    for node in _execution_order(graph):
+        attributes = graph.nodes[node]
+        kind = attributes.get("kind", "operator")
+        if kind == "input":
+            inputs.append(_graph_input(graph, node, attributes))
+        elif kind == "operator":
+            own = _of_classes(attributes, classes, f"node {node!r}: by_device_class")
+            operators.append(_operator(graph, node, own))
+        else:
+            raise PartitionError(f"node {node!r}: kind is {kind!r}; write operator or input")
+    return PartitionProblem(
+        operators=tuple(operators),
+        devices=devices,
+        inputs=tuple(inputs),
+        weights=_weights(graph.graph.get("weights", {})),
+        colocation=_colocation(graph.graph.get("colocation", [])),
+        **settings,
+    )
+
+
+def problem_to_digraph(problem: PartitionProblem) -> nx.DiGraph:
+    """Return the operator graph of `problem`; devices and settings are not part of it.
+
+    :func:`problem_from_digraph` inverts it. Attributes with their default values are left out.
+    All attributes are plain data that JSON can hold.
+    """
+    graph = nx.DiGraph()
+    for graph_input in problem.inputs:
+        graph.add_node(graph_input.name, kind="input", value_bytes=graph_input.value_bytes)
+    for order, op in enumerate(problem.operators):
+        attributes = {
+            name: _plain(getattr(op, name))
+            for name in _OPERATOR_FIELDS
+            if getattr(op, name) != getattr(_DEFAULTS, name)
+        }
+        graph.add_node(op.name, kind="operator", order=order, **attributes)
+    # Edges by reader keep the order of every reader's reads.
+    graph.add_edges_from((read, op.name) for op in problem.operators for read in op.reads)
+    graph.graph["weights"] = {
+        key: {"size_bytes": weight.size_bytes, "training_bytes": weight.training_bytes}
+        for key, weight in problem.weights.items()
+    }
+    graph.graph["colocation"] = [
+        {"operators": list(group.operators), "reason": group.reason} for group in problem.colocation
+    ]
+    return graph
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Backward):
+        return {
+            entry.name: _plain(getattr(value, entry.name))
+            for entry in dataclasses.fields(value)
+            if getattr(value, entry.name) != getattr(NO_BACKWARD, entry.name)
+        }
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, frozenset):
+        return sorted(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return value
+
+
+def _reject_unknown(attributes: Mapping[Any, Any], known: Sequence[str], what: str) -> None:
+    for name in attributes:
+        if name in known:
+            continue
+        close = difflib.get_close_matches(str(name), known, n=1)
+        if close:
+            hint = f"did you mean {close[0]!r}?"
+        elif "info" in known:
+            hint = "put your own data under 'info'"
+        else:
+            hint = f"write one of {', '.join(known)}"
+        raise PartitionError(f"{what} {name!r} is unknown; {hint}")
+
+
+def _execution_order(graph: nx.DiGraph) -> list[str]:
+    if not nx.is_directed_acyclic_graph(graph):
+        cycle = [source for source, _ in nx.find_cycle(graph)]
+        raise PartitionError(
+            f"the operator graph has a cycle: {' -> '.join([*cycle, cycle[0]])}; remove an edge"
+        )
+    # A graph input precedes everything, so its order is immaterial.
+    orders = {
+        node: order
+        for node, order in graph.nodes(data="order")
+        if order is not None and graph.nodes[node].get("kind") != "input"
+    }
+    compute = [node for node, kind in graph.nodes(data="kind") if kind != "input"]
+    inputs = [node for node, kind in graph.nodes(data="kind") if kind == "input"]
+    if not orders:
+        insertion = {node: position for position, node in enumerate(graph)}
+        ordered = list(nx.lexicographical_topological_sort(graph, key=insertion.__getitem__))
+        return inputs + [node for node in ordered if graph.nodes[node].get("kind") != "input"]
+    for node in compute:
+        order = orders.get(node)
+        if isinstance(order, bool) or not isinstance(order, int):
+            raise PartitionError(
+                f"node {node!r}: order is {order!r}; give every operator a whole number, or none"
+            )
+    ordered = sorted(compute, key=orders.__getitem__)
+    for earlier, later in itertools.pairwise(ordered):
+        if orders[earlier] == orders[later]:
+            raise PartitionError(
+                f"nodes {earlier!r} and {later!r} have the same order {orders[later]}"
+            )
+    return inputs + ordered
+
+
+def _graph_input(graph: nx.DiGraph, node: str, attributes: Mapping[str, Any]) -> GraphInput:
+    if graph.in_degree(node):
+        source = next(iter(graph.predecessors(node)))
+        raise PartitionError(f"graph input {node!r} reads {source!r}; an input reads nothing")
+    for name in attributes:
+        if name not in ("kind", "order", "info", "value_bytes"):
+            raise PartitionError(f"graph input {node!r}: {name} is only for operators")
+    return GraphInput(node, attributes.get("value_bytes", 0))
+
+
+def _of_classes(attributes: Mapping[str, Any], classes: Set[str], what: str) -> Mapping[str, Any]:
+    """Return the attributes of an operator that may run on any of `classes`."""
+    if "by_device_class" not in attributes:
+        return attributes
+    others = _mapping(attributes["by_device_class"], what)
+    for name, other in others.items():
+        _reject_unknown(_mapping(other, f"{what}: {name}"), _BY_CLASS, f"{what}: attribute")
+    variants = [{**others[name]} for name in sorted(classes & set(others))]
+    if classes - set(others) or not variants:
+        variants.insert(0, {})
+    return _most(attributes, variants)
+
+
+def _most(own: Mapping[str, Any], variants: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return attributes with the most bytes of several variants of them."""
+    result = dict(own)
+    for name in {name for variant in variants for name in variant}:
+        default = None if name in ("alias_of", "passes_to") else 0
+        found = [variant.get(name, own.get(name, default)) for variant in variants]
+        if all(isinstance(value, Mapping) for value in found):
+            inner = own.get(name)
+            changes = [variant.get(name, {}) for variant in variants]
+            result[name] = _most(inner if isinstance(inner, Mapping) else {}, changes)
+        elif all(isinstance(value, int) for value in found):
+            result[name] = max(found)
+        else:
+            # Who has memory of its own on one class has it; what is no number is refused later.
+            result[name] = found[0] if len(set(map(repr, found))) == 1 else None
+    return result
+
+
+def _operator(graph: nx.DiGraph, node: str, attributes: Mapping[str, Any]) -> Operator:
+    given = {name: attributes[name] for name in _OPERATOR_FIELDS if name in attributes}
+    where = f"operator {node!r}: "
+    for name in ("weights", "allowed_devices"):
+        value = given.get(name)
+        if value is None:
+            given.pop(name, None)
+        elif not isinstance(value, (list, tuple, set, frozenset)) or not all(
+            isinstance(entry, str) for entry in value
+        ):
+            raise PartitionError(f"{where}{name} is {value!r}; write a list of names")
+        else:
+            given[name] = frozenset(value) if name == "allowed_devices" else tuple(value)
+    for name in ("is_output", "is_backward"):
+        if not isinstance(given.get(name, False), bool):
+            raise PartitionError(f"{where}{name} is {given[name]!r}; write true or false")
+    if "backward" in given:
+        given["backward"] = _backward(given["backward"], f"{where}backward")
+    alias_of = given.get("alias_of")
+    if alias_of is not None and not isinstance(alias_of, str):
+        raise PartitionError(f"{where}alias_of is {alias_of!r}; write the name of a node")
+    return Operator(name=node, reads=tuple(graph.predecessors(node)), **given)
+
+
+def _backward(value: object, what: str) -> Backward:
+    if isinstance(value, Backward):
+        return value
+    fields = dict(_mapping(value, what))
+    _reject_unknown(
+        fields, [entry.name for entry in dataclasses.fields(Backward)], f"{what}: field"
+    )
+    try:
+        return Backward(**fields)
+    except PartitionError as error:
+        raise PartitionError(f"{what}: {error}") from None
+
+
+def _weights(table: object) -> dict[str, Weight]:
+    weights: dict[str, Weight] = {}
+    for key, entry in _mapping(table, "graph attribute weights").items():
+        where = f"weight {key!r}"
+        sizes = _mapping(entry, where)
+        _reject_unknown(sizes, ("size_bytes", "training_bytes"), f"{where}: field")
+        if "size_bytes" not in sizes:
+            raise PartitionError(f"{where} has no size_bytes")
+        try:
+            weights[key] = Weight(**sizes)
+        except PartitionError as error:
+            raise PartitionError(f"{where}: {error}") from None
+    return weights
+
+
+def _colocation(groups: object) -> tuple[ColocationGroup, ...]:
+    if not isinstance(groups, (list, tuple)):
+        raise PartitionError("graph attribute colocation is not a list of groups")
+    result: list[ColocationGroup] = []
+    for index, group in enumerate(groups):
+        where = f"colocation[{index}]"
+        fields = _mapping(group, where)
+        _reject_unknown(fields, ("operators", "reason"), f"{where}: field")
+        names = fields.get("operators")
+        if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
+            raise PartitionError(f"{where}: operators is {names!r}; write a list of names")
+        reason = fields.get("reason", "given by the caller")
+        if not isinstance(reason, str):
+            raise PartitionError(f"{where}: reason is {reason!r}; write a string")
+        result.append(ColocationGroup(tuple(names), reason))
+    return tuple(result)
+
+
+def _mapping(value: object, what: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise PartitionError(f"{what} is {value!r}; write a mapping")
+    for key in value:
+        if not isinstance(key, str):
+            raise PartitionError(f"{what}: key {key!r} is not a string")
+    return value

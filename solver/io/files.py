@@ -1,0 +1,222 @@
+"""Files read whole, and written whole or not at all."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import os
+import select
+import tempfile
+import time
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, Final
+
+from solver.io.json_fields import parse_json
+from solver.model.errors import PartitionError
+
+_MOST_UNPACKED_BYTES: Final = 1 << 30
+_PIPE_S: Final = 5.0
+"""How long the other end of a pipe may take to come."""
+_POLL_S: Final = 0.05
+_READ_BYTES: Final = 1 << 16
+
+
+def _check_path(path: object) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise PartitionError(f"path is {path!r}; write the name of a file, such as 'plan.json'")
+
+
+def write_text_atomically(path: str | os.PathLike[str], text: str) -> None:
+    """Write `text` to `path`: :func:`write_texts_atomically` with one file."""
+    _check_path(path)
+    write_texts_atomically({path: text})
+
+
+def write_texts_atomically(texts: Mapping[str | os.PathLike[str], str]) -> None:
+    """Write texts to files, by way of temporary files beside them.
+
+    All are complete before the first takes its place.
+
+    A symbolic link stays one: the file that it names is replaced. What is neither a file nor a
+    folder, such as ``/dev/null`` or a pipe, is written to as it is, never replaced.
+
+    Parameters
+    ----------
+    texts : mapping of path to str
+        In the order in which they take their places.
+
+    Raises
+    ------
+    PartitionError
+        If a folder is missing or not writable; all files are then as they were.
+    """
+    made: list[tuple[str, Path]] = []
+    try:
+        for path, text in texts.items():
+            try:
+                _write_beside(Path(path), text, made)
+            except (OSError, ValueError) as error:
+                raise PartitionError(f"cannot write {path}: {_why(error)}") from None
+        try:
+            _put_in_place(made)
+        except KeyboardInterrupt:
+            # Not half of them: what is left takes moments.
+            _put_in_place(made)
+            raise
+        except OSError as error:
+            raise PartitionError(f"cannot write {error.filename2}: {_why(error)}") from None
+    finally:
+        for temporary, _ in made:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _write_beside(path: Path, text: str, made: list[tuple[str, Path]]) -> None:
+    """Write a temporary file; `made` gets its name before it exists, and its place."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    data = text.encode("utf-8")
+    # Not by its real path: that of a pipe of /dev/stdout is none.
+    if path.exists() and not path.is_file():
+        with _opened_special(path) as stream:
+            stream.write(data)
+        return
+    target = real_path(path)
+    # The name is left out: with it, a name of the greatest length would not fit.
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".fxpartition.")
+    made.append((temporary, target))
+    with os.fdopen(handle, "wb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    # mkstemp makes private files; a report is as readable as any new file.
+    umask = os.umask(0)
+    os.umask(umask)
+    Path(temporary).chmod(0o666 & ~umask)
+
+
+def _put_in_place(made: list[tuple[str, Path]]) -> None:
+    for temporary, target in made:
+        if os.path.lexists(temporary):
+            Path(temporary).replace(target)
+
+
+def _opened_special(target: Path) -> IO[bytes]:
+    """Open what is no file for writing; nobody may ever read a named pipe."""
+    deadline_s = time.monotonic() + _PIPE_S
+    while True:
+        try:
+            handle = os.open(target, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO or not target.is_fifo():
+                raise
+            if time.monotonic() > deadline_s:
+                raise OSError(error.errno, "it is a pipe that nobody reads") from None
+            time.sleep(_POLL_S)
+            continue
+        os.set_blocking(handle, True)
+        return os.fdopen(handle, "wb")
+
+
+def real_path(path: str | os.PathLike[str]) -> Path:
+    """Return the file or folder that a path names, through symbolic links.
+
+    Raises
+    ------
+    OSError
+        If they lead in a circle.
+    """
+    real = Path(os.path.realpath(path))
+    if real.is_symlink():
+        raise OSError(errno.ELOOP, "it is a symbolic link that leads to itself")
+    return real
+
+
+def check_folder_writable(folder: str | os.PathLike[str]) -> None:
+    """Raise PartitionError unless a file can be created in `folder`, leaving nothing there."""
+    try:
+        # Permission bits do not tell: a file system may be read-only, and root may do anything.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except (OSError, ValueError) as error:
+        raise PartitionError(
+            f"cannot write to the folder {folder}: {_why(error)}; write another path"
+        ) from None
+
+
+def _why(error: OSError | ValueError) -> str:
+    """Return what the system says of a path; a ValueError is about characters in it."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
+def read_json(path: str | os.PathLike[str]) -> object:
+    """Read a JSON file; PartitionError says in one line why it cannot be read."""
+    return parse_json(read_text(path, "a JSON file"), str(path))
+
+
+def read_text(path: str | os.PathLike[str], wanted: str) -> str:
+    """Read a text file; PartitionError says in one line why it is not `wanted`.
+
+    A file whose name ends in ``.gz`` is unpacked.
+    """
+    _check_path(path)
+    source = Path(path)
+    try:
+        # Some devices, such as /dev/zero, never end.
+        if source.is_char_device() or source.is_block_device():
+            raise PartitionError(f"{path} is a device, not a file; give {wanted}")
+        if source.is_fifo():
+            return _from_pipe(source, wanted).decode("utf-8")
+        if source.suffix == ".gz":
+            return _unpacked(source).decode("utf-8")
+        return source.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise PartitionError(f"{path} is not UTF-8 text; give {wanted}") from None
+    except PartitionError:
+        raise
+    except (OSError, ValueError) as error:
+        raise PartitionError(f"cannot read {path}: {_why(error)}; give {wanted}") from None
+
+
+def _from_pipe(source: Path, wanted: str) -> bytes:
+    """Return what comes through a pipe, such as standard input, if anybody writes to it."""
+    handle = os.open(source, os.O_RDONLY | os.O_NONBLOCK)
+    blocks: list[bytes] = []
+    deadline_s = time.monotonic() + _PIPE_S
+    try:
+        while True:
+            try:
+                block = os.read(handle, _READ_BYTES)
+            except BlockingIOError:
+                select.select([handle], [], [])  # someone has it open, and takes its time
+                continue
+            if block:
+                blocks.append(block)
+            elif blocks:
+                return b"".join(blocks)
+            elif time.monotonic() > deadline_s:
+                raise PartitionError(
+                    f"{source} is a pipe to which nobody has written for {_PIPE_S:g} s; give "
+                    f"{wanted}"
+                )
+            else:
+                time.sleep(_POLL_S)
+    finally:
+        os.close(handle)
+
+
+def _unpacked(source: Path) -> bytes:
+    """Return what a gzip file holds, unless that is more than any problem is."""
+    try:
+        with gzip.open(source) as stream:
+            data = stream.read(_MOST_UNPACKED_BYTES + 1)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise PartitionError(
+            f"{source} is not a whole gzip file ({error}); pack it again"
+        ) from None
+    if len(data) > _MOST_UNPACKED_BYTES:
+        raise PartitionError(
+            f"{source} unpacks to more than {_MOST_UNPACKED_BYTES} bytes; unpack it, and give that"
+        )
+    return data

@@ -1,0 +1,229 @@
+"""The numbers of a problem as arrays, for what has to be fast on 100,000 operators.
+
+Operators are numbered by their position in the execution order, graph inputs after them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from solver.model.devices import Link
+
+if TYPE_CHECKING:
+    from solver.model.problem import PartitionProblem
+
+Ints = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_LARGEST_FAST_BANDWIDTH: Final = 2**53
+"""Up to here the steps of the long division stay below 2**63."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """A list of numbers for each item, all in one array: those of i are from start[i] on."""
+
+    start: Ints
+    values: Ints
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> Lists:
+        """Put lists of numbers into one array."""
+        counts: list[int] = [0]
+        values: list[int] = []
+        for row in rows:
+            values.extend(row)
+            counts.append(len(values))
+        return cls(np.array(counts, dtype=np.int64), np.array(values, dtype=np.int64))
+
+    def pairs(self, items: Ints) -> tuple[Ints, Ints]:
+        """Return the pairs of one of `items` and one of its values, as two arrays."""
+        lengths = self.start[items + 1] - self.start[items]
+        total = int(lengths.sum())
+        before = np.cumsum(lengths) - lengths
+        places = np.arange(total, dtype=np.int64) + np.repeat(self.start[items] - before, lengths)
+        return np.repeat(items, lengths), self.values[places]
+
+
+@dataclass(frozen=True, slots=True)
+class HoldingArrays:
+    """The holdings of a problem (:mod:`solver.model.holdings`), an array entry for each."""
+
+    operator: Ints
+    first: Ints
+    last: Ints
+    waits_for: Lists
+    stays: Flags
+    size_bytes: Ints
+
+
+class ProblemArrays:
+    """Arrays that depend on the problem alone.
+
+    Attributes
+    ----------
+    reads : Lists
+        The operators and graph inputs that each operator reads.
+    readers : Lists
+        The operators that read each operator or graph input.
+    root : Ints
+        The operator or graph input that owns the storage of each operator's value.
+    value_bytes, gradient_bytes : Ints
+        What travels and, in training, what travels back, by operator.
+    held_bytes : Ints
+        What a stage elsewhere holds that reads it, by operator and graph input: the values of all
+        microbatches and, in training, one gradient.
+    returned_bytes : Ints
+        What whoever sends it holds for gradients to come back, those of all microbatches, by
+        operator.
+    saved_bytes : Ints
+        What is kept of a microbatch for the backward pass, by operator.
+    weights : Lists
+        Numbers of the weights of each operator.
+    """
+
+    def __init__(self, problem: PartitionProblem) -> None:
+        self._problem = problem
+        operators = problem.operators
+        number = dict(problem.index_of)
+        number.update((g.name, len(operators) + i) for i, g in enumerate(problem.inputs))
+        self.reads = Lists.of([number[name] for name in op.reads] for op in operators)
+        readers: list[list[int]] = [[] for _ in number]
+        for index, op in enumerate(operators):
+            for name in op.reads:
+                readers[number[name]].append(index)
+        self.readers = Lists.of(readers)
+        roots = list(range(len(number)))
+        for index, op in enumerate(operators):
+            if op.alias_of is not None:
+                roots[index] = roots[number[op.alias_of]]
+        self.root = _array(roots)
+        self.value_bytes = _array([op.value_bytes for op in operators])
+        self.gradient_bytes = np.zeros(len(operators), dtype=np.int64)
+        self.saved_bytes = np.zeros(len(operators), dtype=np.int64)
+        self.held_bytes = _array([*self.value_bytes, *(g.value_bytes for g in problem.inputs)])
+        if problem.memory_model != "weights":
+            self.held_bytes *= problem.microbatches
+        if problem.is_training:
+            self.gradient_bytes = _array([op.backward.gradient_bytes for op in operators])
+            self.saved_bytes = _array([op.backward.saved_bytes for op in operators])
+            self.held_bytes[: len(operators)] += self.gradient_bytes
+        self.returned_bytes = problem.microbatches * self.gradient_bytes
+        self.is_output = np.array([op.is_output for op in operators], dtype=np.bool_)
+        self.is_backward = np.array([op.is_backward for op in operators], dtype=np.bool_)
+        weight_number = {key: i for i, key in enumerate(problem.weights)}
+        self.weights = Lists.of([weight_number[key] for key in op.weights] for op in operators)
+        self.weight_bytes = _array(
+            [weight.held_bytes(problem.memory_model) for weight in problem.weights.values()]
+        )
+        # -1 stands for the time of the link, which may not fit 64 bits where nothing travels.
+        self._transfer_ns = _array(
+            [-1 if op.transfer_ns is None else op.transfer_ns for op in operators]
+        )
+        self._latency_ns: dict[str, Ints] = {}
+        self._pass_latency_ns: dict[str, tuple[Ints, Ints]] = {}
+
+    @cached_property
+    def holdings(self) -> HoldingArrays:
+        """What stages hold because of their operators."""
+        holdings = self._problem.holdings
+        return HoldingArrays(
+            operator=_array([holding.operator for holding in holdings]),
+            first=_array([holding.first for holding in holdings]),
+            last=_array([holding.last for holding in holdings]),
+            waits_for=Lists.of(holding.waits_for for holding in holdings),
+            stays=np.array([holding.stays for holding in holdings], dtype=np.bool_),
+            size_bytes=_array([holding.size_bytes for holding in holdings]),
+        )
+
+    def latency_ns(self, device_class: str) -> Ints:
+        """Return the execution time of every operator on a device of `device_class`.
+
+        In training with that of its backward pass.
+        """
+        if device_class not in self._latency_ns:
+            forward_ns, backward_ns = self.pass_latency_ns(device_class)
+            self._latency_ns[device_class] = forward_ns + backward_ns
+        return self._latency_ns[device_class]
+
+    def pass_latency_ns(self, device_class: str) -> tuple[Ints, Ints]:
+        """Return the times of forward and backward passes; without training the latter are 0."""
+        if device_class not in self._pass_latency_ns:
+            operators = self._problem.operators
+            backward_ns = np.zeros(len(operators), dtype=np.int64)
+            if self._problem.is_training:
+                backward_ns = _array([op.backward.latency_on(device_class) for op in operators])
+            self._pass_latency_ns[device_class] = (
+                _array([op.latency_on(device_class) for op in operators]),
+                backward_ns,
+            )
+        return self._pass_latency_ns[device_class]
+
+    def transfer_ns(self, operators: Ints, link: Link, back: Link) -> Ints:
+        """Return the time of one transfer over `link` of the value of each of `operators`.
+
+        In training with that of its gradient, if it has one, which returns over `back`.
+        """
+        forward_ns, gradient_ns = self.transfer_parts_ns(operators, link, back)
+        return forward_ns + gradient_ns
+
+    def transfer_parts_ns(self, operators: Ints, link: Link, back: Link) -> tuple[Ints, Ints]:
+        """Return the time of each value over `link`, and of its gradient over `back`.
+
+        An operator's own transfer time, which counts both ways, is halved between the two.
+        """
+        own_ns = self._transfer_ns[operators]
+        has_own = own_ns >= 0
+        gradient_bytes = self.gradient_bytes[operators]
+        returns = gradient_bytes > 0
+        forward_ns = link_ns(link, self.value_bytes[operators])
+        gradient_ns = np.zeros(len(operators), dtype=np.int64)
+        if returns.any():
+            half_ns = own_ns // 2
+            gradient_ns = np.where(has_own, half_ns, link_ns(back, gradient_bytes))
+            gradient_ns = np.where(returns, gradient_ns, 0)
+        forward_ns = np.where(has_own, own_ns - gradient_ns, forward_ns)
+        return forward_ns, gradient_ns
+
+
+def link_ns(link: Link, value_bytes: Ints) -> Ints:
+    """Return :meth:`solver.model.devices.Link.transfer_ns` of many values.
+
+    bytes * 10**9 / bandwidth by long division in digits of 10**3, for the product alone would
+    not fit 64 bits.
+    """
+    bandwidth = link.bandwidth_bytes_per_s
+    if bandwidth is None:
+        return np.full(len(value_bytes), link.latency_ns, dtype=np.int64)
+    if bandwidth > _LARGEST_FAST_BANDWIDTH:
+        return _array([link.transfer_ns(size_bytes) for size_bytes in value_bytes.tolist()])
+    quotient, rest = np.divmod(value_bytes, bandwidth)
+    for _ in range(3):
+        digit, rest = np.divmod(rest * 1000, bandwidth)
+        quotient = quotient * 1000 + digit
+    result: Ints = link.latency_ns + quotient + (rest > 0)
+    return result
+
+
+def unique_pairs(first: Ints, second: Ints, second_count: int) -> tuple[Ints, Ints]:
+    """Return the distinct pairs, in lexicographic order."""
+    keys = np.unique(first * second_count + second)
+    quotient, remainder = np.divmod(keys, max(second_count, 1))
+    return quotient, remainder
+
+
+def sums(groups: Ints, values: Ints, count: int) -> Ints:
+    """Return the sum of the values of each group."""
+    result = np.zeros(count, dtype=np.int64)
+    np.add.at(result, groups, values)
+    return result
+
+
+def _array(values: Sequence[int]) -> Ints:
+    return np.array(values, dtype=np.int64)

@@ -1,0 +1,75 @@
+"""Checks that several kinds of input share; each names what is wrong and what to write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any
+
+from solver.model.errors import PartitionError
+
+
+def remake(item: Any) -> tuple[Any, ...]:
+    """Return what pickle and copy make a dataclass of; for `__reduce__`.
+
+    Read-only views of mappings can be neither pickled nor copied; mappings can.
+    """
+    values = [getattr(item, entry.name) for entry in fields(item)]
+    plain = [dict(value) if isinstance(value, MappingProxyType) else value for value in values]
+    return type(item), tuple(plain)
+
+
+def check_natural(value: object, what: str) -> None:
+    """Raise unless `value` is an integer >= 0 (bool is not one)."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise PartitionError(
+            f"{what} is {value!r}; write a whole number (bytes and nanoseconds are integers)"
+        )
+    if value < 0:
+        raise PartitionError(f"{what} is {value}; write a number that is not negative")
+
+
+def check_positive(value: object, what: str) -> None:
+    """Raise unless `value` is an integer >= 1."""
+    check_natural(value, what)
+    if value == 0:
+        raise PartitionError(f"{what} is 0; write at least 1")
+
+
+def check_positive_or_none(value: object, what: str, none_means: str) -> None:
+    """Raise unless `value` is a positive integer or None."""
+    if value is None:
+        return
+    check_natural(value, what)
+    if value == 0:
+        raise PartitionError(f"{what} is 0; write a positive number, or None for {none_means}")
+
+
+def check_name(value: object, what: str) -> None:
+    """Raise unless `value` is a non-empty string."""
+    if not isinstance(value, str) or not value:
+        raise PartitionError(f"{what} is {value!r}; write a non-empty string")
+
+
+def several(value: Iterable[str], what: str) -> tuple[str, ...]:
+    """Return names as a tuple; a bare string is refused."""
+    # A string would pass as a sequence of names of one letter each.
+    if isinstance(value, str):
+        raise PartitionError(f"{what} is {value!r}; write a list of names, such as [{value!r}]")
+    return tuple(value)
+
+
+def check_choice(value: object, allowed: tuple[str, ...], what: str) -> None:
+    """Raise unless `value` is one of `allowed`."""
+    if value not in allowed:
+        raise PartitionError(f"{what} is {value!r}; write one of {', '.join(allowed)}")
+
+
+def check_unique(names: Iterable[str], what: str) -> None:
+    """Raise if a name occurs twice."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise PartitionError(f"two entries are called {name!r}; {what} names must be unique")
+        seen.add(name)

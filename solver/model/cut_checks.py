@@ -1,0 +1,199 @@
+"""Checks of hand-made cuts and pinned stages: what is no cut, and what no plan can keep.
+
+Each refusal names the cut, operators or group at fault, and what to write instead.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from solver.model.checks import check_name, several
+from solver.model.cuts import NO_BLOCK, is_hand_made
+from solver.model.errors import PartitionError
+from solver.model.quantities import counted
+
+if TYPE_CHECKING:
+    from solver.model.problem import Operator, PartitionProblem
+
+
+def ordered_cuts(operators: Sequence[Operator], cuts: Iterable[str]) -> tuple[str, ...]:
+    """Return names of cuts in execution order, each once.
+
+    Raises
+    ------
+    PartitionError
+        If one is no operator, belongs to a backward pass, or has nothing behind it.
+    """
+    names = several(cuts, "cuts")
+    if not names:
+        return ()
+    for name in names:
+        check_name(name, "an entry of cuts")
+    index_of = {op.name: index for index, op in enumerate(operators)}
+    last = max((i for i, op in enumerate(operators) if not op.is_backward), default=-1)
+    for name in names:
+        if name not in index_of:
+            close = difflib.get_close_matches(name, index_of, n=3)
+            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "name an operator"
+            raise PartitionError(f"cut after {name!r}: there is no such operator; {hint}")
+        if operators[index_of[name]].is_backward:
+            raise PartitionError(
+                f"cut after {name!r}: it belongs to the backward pass, which does not order "
+                "stages; cut after an operator of the forward pass"
+            )
+        if index_of[name] == last:
+            raise PartitionError(
+                f"cut after {name!r}: no operator runs behind it; leave this cut out"
+            )
+    return tuple(sorted(dict.fromkeys(names), key=index_of.__getitem__))
+
+
+def check_hand_made(problem: PartitionProblem) -> None:
+    """Raise PartitionError if cuts and pinned stages contradict each other or the problem.
+
+    Not everything that no plan can keep is found here; solvers answer the rest.
+    """
+    if not is_hand_made(problem):
+        return
+    most = _most_stages(problem)
+    if len(problem.cuts) >= most:
+        raise PartitionError(
+            f"{counted(len(problem.cuts), 'cut')} ({_listed(problem.cuts)}) need at least "
+            f"{len(problem.cuts) + 1} stages, but {_stages_in_words(problem)}; leave a cut out, "
+            "or give more devices or chunks_per_device"
+        )
+    for op in problem.operators:
+        if op.stage is not None and op.stage >= most:
+            raise PartitionError(
+                f"operator {op.name!r} is pinned to stage {op.stage}, but "
+                f"{_stages_in_words(problem)}, numbered from 0; write a smaller stage, or give "
+                "more devices or chunks_per_device"
+            )
+    _check_units(problem)
+    _check_order(problem, most)
+    _check_devices(problem)
+
+
+def _most_stages(problem: PartitionProblem) -> int:
+    devices = len(problem.devices)
+    if problem.max_devices is not None:
+        devices = min(devices, problem.max_devices)
+    return devices * problem.chunks_per_device
+
+
+def _stages_in_words(problem: PartitionProblem) -> str:
+    most = _most_stages(problem)
+    devices = counted(most // problem.chunks_per_device, "device")
+    chunks = counted(problem.chunks_per_device, "chunk")
+    return f"{devices} with {chunks} each allow {most}"
+
+
+def _listed(names: Sequence[str], most: int = 4) -> str:
+    return ", ".join(map(repr, names[:most])) + (", …" if len(names) > most else "")
+
+
+def _check_units(problem: PartitionProblem) -> None:
+    """Refuse operators that must share a stage on both sides of a cut, or on two pinned stages."""
+    index_of, blocks = problem.index_of, problem.blocks
+    joined = "colocation groups that share operators"
+    groups = [(group.operators, group.reason) for group in problem.colocation]
+    for stage in sorted(set(problem.stage_pins.values())):
+        names = tuple(name for name, own in problem.stage_pins.items() if own == stage)
+        groups.append((names, f"both are pinned to stage {stage}"))
+    for names, reason in (*groups, *((unit, joined) for unit in problem.units)):
+        placed = [name for name in names if blocks[index_of[name]] != NO_BLOCK]
+        if placed:
+            first = min(placed, key=index_of.__getitem__)
+            last = max(placed, key=index_of.__getitem__)
+            if blocks[index_of[first]] != blocks[index_of[last]]:
+                cut = problem.cuts[blocks[index_of[first]]]
+                raise PartitionError(
+                    f"cut after {cut!r} divides {first!r} and {last!r}, which must share a "
+                    f"stage ({reason}); cut where nothing is divided"
+                )
+        stages = {problem.operators[index_of[name]].stage: name for name in names}
+        stages.pop(None, None)
+        if len(stages) > 1:
+            (one, a), (other, b) = sorted(stages.items(), key=lambda item: item[0] or 0)[:2]
+            raise PartitionError(
+                f"operator {a!r} is pinned to stage {one} and {b!r} to stage {other}, but they "
+                f"must share one ({reason}); pin both to the same"
+            )
+
+
+def _check_order(problem: PartitionProblem, most: int) -> None:
+    """Refuse pins that an earlier pin or cut leaves no room for."""
+    operators, index_of = problem.operators, problem.index_of
+    # The least stage of each operator, and in words what forces it there.
+    least: list[int] = []
+    because: list[str] = []
+    block, floor, floor_because = 0, 0, ""
+    next_floor, next_because = 0, ""
+    for index, op in enumerate(operators):
+        own, why = 0, ""
+        if not op.is_backward:
+            if problem.blocks[index] != block:
+                block = problem.blocks[index]
+                cut = problem.cuts[block - 1]
+                floor = next_floor + 1
+                floor_because = f"it runs behind the cut after {cut!r}"
+                if next_because:
+                    floor_because += f", before which {next_because}"
+            own, why = floor, floor_because
+            for read in op.reads:
+                source = index_of.get(read)
+                if source is None or operators[source].is_backward:
+                    continue
+                if least[source] > own:
+                    own, why = least[source], because[source]
+        if op.stage is not None:
+            if op.stage < own:
+                raise PartitionError(
+                    f"operator {op.name!r} is pinned to stage {op.stage}, but can be on stage "
+                    f"{own} at the earliest: {why}; pin it to a later stage"
+                )
+            if op.stage > own:
+                own, why = op.stage, f"{op.name!r} is pinned to stage {op.stage}"
+        if own >= most:
+            raise PartitionError(
+                f"operator {op.name!r} can be on stage {own} at the earliest, because {why}, but "
+                f"{_stages_in_words(problem)}, numbered from 0; pin to an earlier stage, or give "
+                "more devices or chunks_per_device"
+            )
+        least.append(own)
+        because.append(why)
+        if not op.is_backward and own >= next_floor:
+            next_floor, next_because = own, why if own > floor else ""
+
+
+def _check_devices(problem: PartitionProblem) -> None:
+    """Refuse pins to devices that clash with pins to stages, or with cuts."""
+    if problem.chunks_per_device > 1:
+        return
+    seen: dict[str, Operator] = {}
+    stage_on: dict[str, Operator] = {}
+    for op in problem.operators:
+        if op.allowed_devices is None or len(op.allowed_devices) > 1:
+            continue
+        (device,) = op.allowed_devices
+        remedy = "pin them to different devices, or give chunks_per_device"
+        block = problem.blocks[problem.index_of[op.name]]
+        if block != NO_BLOCK:
+            earlier = seen.setdefault(device, op)
+            before = problem.blocks[problem.index_of[earlier.name]]
+            if before != block:
+                raise PartitionError(
+                    f"operators {earlier.name!r} and {op.name!r} are pinned to device "
+                    f"{device!r}, which has one stage, but the cut after "
+                    f"{problem.cuts[before]!r} divides them; {remedy}"
+                )
+        if op.stage is not None:
+            other_op = stage_on.setdefault(device, op)
+            if other_op.stage != op.stage:
+                raise PartitionError(
+                    f"operators {other_op.name!r} and {op.name!r} are pinned to device "
+                    f"{device!r}, which has one stage, but to stages {other_op.stage} and "
+                    f"{op.stage}; {remedy}"
+                )

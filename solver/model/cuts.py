@@ -1,0 +1,113 @@
+"""Hand-made cuts and pinned stages: what they mean, and which plans break them.
+
+A *cut* is the name of an operator after which, in the execution order, a stage ends: every
+operator up to it is on an earlier stage than every operator behind it. Cuts divide the operators
+into *blocks*, numbered from 0. This is what ``SplitPoint.END`` means to
+``torch.distributed.pipelining``, and it goes by the execution order alone: an operator that runs
+early for a reader that runs late (a mask, a view of a weight) belongs to the block where it
+runs, and its value travels. Operators of a backward pass, whose edges do not order stages, are in
+no block.
+
+A *pinned stage* is an index in ``PartitionPlan.stages``, which lists the stages that have
+operators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from solver.model.plan import PartitionPlan
+    from solver.model.problem import PartitionProblem
+
+NO_BLOCK: Final = -1
+"""The block of an operator of a backward pass."""
+
+
+def blocks_of(problem: PartitionProblem) -> tuple[int, ...]:
+    """Return the block of every operator, by position in the execution order."""
+    cuts = set(problem.cuts)
+    block = 0
+    blocks: list[int] = []
+    for op in problem.operators:
+        blocks.append(NO_BLOCK if op.is_backward else block)
+        block += op.name in cuts
+    return tuple(blocks)
+
+
+def is_hand_made(problem: PartitionProblem) -> bool:
+    """Whether cuts or pinned stages tell more than devices apart."""
+    return bool(problem.cuts or problem.stage_pins)
+
+
+def without_hand_made(problem: PartitionProblem) -> PartitionProblem:
+    """Return `problem` with every plan that it has, and those that its cuts and pins exclude."""
+    if not is_hand_made(problem):
+        return problem
+    operators = tuple(
+        op if op.stage is None else replace(op, stage=None) for op in problem.operators
+    )
+    return problem.replace(operators=operators, cuts=())
+
+
+def positions_of_blocks(problem: PartitionProblem, plan: PartitionPlan) -> list[range]:
+    """Return for each block the stages that are its own in a plan that keeps the cuts.
+
+    The ranges are disjoint and cover all stages, so whatever leaves every operator in the range
+    of its block keeps the cuts too.
+    """
+    if not problem.cuts:
+        return [range(len(plan.stages))]
+    first = [len(plan.stages)] * (len(problem.cuts) + 1)
+    index = plan.stage_index
+    for op, block in zip(problem.operators, problem.blocks, strict=True):
+        if block != NO_BLOCK:
+            first[block] = min(first[block], index[op.name])
+    first[0] = 0
+    return [range(a, b) for a, b in zip(first, [*first[1:], len(plan.stages)], strict=True)]
+
+
+# -- what a plan breaks -----------------------------------------------------------------------
+
+
+def broken_by(problem: PartitionProblem, plan: PartitionPlan) -> list[str]:
+    """Say which cuts and pinned stages `plan` breaks, one sentence for each pair of stages."""
+    found: list[str] = []
+    index = plan.stage_index
+    if problem.cuts:
+        # On both sides of each cut the operator nearest to it of those on the worst stage.
+        latest: list[str] = []
+        earliest: list[str] = [""] * (len(problem.cuts) + 1)
+        for op, block in zip(problem.operators, problem.blocks, strict=True):
+            if block == NO_BLOCK:
+                continue
+            if block == len(latest):
+                latest.append(latest[-1] if latest else op.name)
+            if index[op.name] >= index[latest[block]]:
+                latest[block] = op.name
+        follower = ""
+        for op, block in zip(reversed(problem.operators), reversed(problem.blocks), strict=True):
+            if block != NO_BLOCK:
+                if not follower or index[op.name] <= index[follower]:
+                    follower = op.name
+                earliest[block] = follower
+        for number, cut in enumerate(problem.cuts):
+            before, behind = latest[number], earliest[number + 1]
+            if index[before] >= index[behind]:
+                found.append(
+                    f"cut after {cut!r}: {before!r} runs up to it and is on "
+                    f"{plan.stage_of(before)}, {behind!r} runs behind it and is on "
+                    f"{plan.stage_of(behind)}, which is no later stage"
+                )
+    elsewhere: dict[tuple[int, int], list[str]] = {}
+    for name, stage in problem.stage_pins.items():
+        if index[name] != stage:
+            elsewhere.setdefault((stage, index[name]), []).append(name)
+    for (stage, at), names in elsewhere.items():
+        others = f" (and {len(names) - 1} more)" if len(names) > 1 else ""
+        found.append(
+            f"operator {names[0]!r}{others} is pinned to stage {stage} but is on stage {at} "
+            f"({plan.stages[at]})"
+        )
+    return found

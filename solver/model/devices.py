@@ -1,0 +1,144 @@
+"""What plans run on: devices, the links between them, and who pays for transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from solver.model.checks import (
+    check_choice,
+    check_name,
+    check_natural,
+    check_positive_or_none,
+    remake,
+)
+from solver.model.errors import PartitionError
+from solver.model.quantities import parse_memory
+
+KiB: Final = 1024
+MiB: Final = 1024**2
+GiB: Final = 1024**3
+
+STAGING_HOST: Final = "host"
+"""Name of the staging memory in the links of a host-staged interconnect."""
+
+DEFAULT_DEVICE_CLASS: Final = "default"
+
+Charging = Literal["peer_to_peer", "host_staged", "relayed"]
+CHARGINGS: Final[tuple[str, ...]] = ("peer_to_peer", "host_staged", "relayed")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Device:
+    """A device that runs one stage.
+
+    Parameters
+    ----------
+    name : str
+        Unique, such as ``"cuda:0"``.
+    memory_bytes : int, float or str, optional
+        Memory capacity: a whole number of bytes, such as ``8e9``, or a text with a unit, such as
+        ``"8GiB"``; None, or ``"unlimited"``, is unlimited. The attribute is an int or None.
+    device_class : str
+        Key into ``Operator.latency_ns`` when that is a mapping.
+    is_host : bool
+        Under host-staged charging it pays no transfers.
+    """
+
+    name: str
+    memory_bytes: int | None = None
+    device_class: str = DEFAULT_DEVICE_CLASS
+    is_host: bool = False
+
+    def __init__(
+        self,
+        name: str,
+        memory_bytes: float | str | None = None,
+        device_class: str = DEFAULT_DEVICE_CLASS,
+        is_host: bool = False,
+    ) -> None:
+        check_name(name, "device name")
+        if name == STAGING_HOST:
+            raise PartitionError(
+                f"device name {STAGING_HOST!r} is taken by the staging memory of host-staged "
+                "links; choose another, such as 'cpu'"
+            )
+        where = f"device {name!r}"
+        if isinstance(memory_bytes, str):
+            memory_bytes = parse_memory(memory_bytes, where, 'write for example "24GiB"')
+        elif isinstance(memory_bytes, float) and memory_bytes.is_integer():
+            memory_bytes = int(memory_bytes)
+        check_positive_or_none(memory_bytes, f"{where}: memory_bytes", "unlimited memory")
+        check_name(device_class, f"{where}: device_class")
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "memory_bytes", memory_bytes)
+        object.__setattr__(self, "device_class", device_class)
+        object.__setattr__(self, "is_host", is_host)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed connection: transfer time = `latency_ns` + bytes / bandwidth, rounded up.
+
+    `bandwidth_bytes_per_s` None is unlimited.
+    """
+
+    bandwidth_bytes_per_s: int | None = None
+    latency_ns: int = 0
+
+    def __post_init__(self) -> None:
+        check_positive_or_none(
+            self.bandwidth_bytes_per_s, "link bandwidth_bytes_per_s", "unlimited"
+        )
+        check_natural(self.latency_ns, "link latency_ns")
+
+    def transfer_ns(self, value_bytes: int) -> int:
+        """Return the time to move `value_bytes` bytes, in integer nanoseconds."""
+        if self.bandwidth_bytes_per_s is None:
+            return self.latency_ns
+        return self.latency_ns - (-value_bytes * 1_000_000_000 // self.bandwidth_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Interconnect:
+    """How values travel between devices, and who pays.
+
+    Parameters
+    ----------
+    default : Link
+        Used for every ordered pair that `links` does not name.
+    links : mapping of (str, str) to Link
+        By ordered pair of device names. Under host-staged charging only pairs with
+        `STAGING_HOST` count: ``(device, "host")`` to write, ``("host", device)`` to read.
+    charging : {"peer_to_peer", "host_staged", "relayed"}
+        Peer-to-peer: the producer pays one send per consuming device, each of those one
+        receive. Host-staged: the producer pays one write, each consuming device one read,
+        and devices with ``is_host`` nothing. Relayed: stages pass on to the next one what it or
+        a later one reads, as pipelines do; each hop costs a send and a receive.
+    overlap : bool
+        Compute, send and receive of a device overlap: its load is the largest of the three
+        instead of their sum.
+    """
+
+    default: Link = field(default_factory=Link)
+    links: Mapping[tuple[str, str], Link] = field(default_factory=dict)
+    charging: Charging = "peer_to_peer"
+    overlap: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice(self.charging, CHARGINGS, "interconnect charging")
+        object.__setattr__(self, "links", MappingProxyType(dict(self.links)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return remake(self)
+
+    def link(self, source: str, target: str) -> Link:
+        """Return the link from device `source` to device `target`."""
+        return self.links.get((source, target), self.default)
+
+
+PCIE: Final = Interconnect(Link(25_000_000_000, 10_000))
+"""PCIe 4.0 x16, peer to peer: of 31.5 GB/s in theory about 25 GB/s reach a copy, which takes
+some 10 us to start."""

@@ -1,0 +1,145 @@
+"""What a stage holds because it runs an operator, and when: storages, gradients, what is saved.
+
+The rows of ``docs/formulation.md``, section 3, are sums of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
+
+if TYPE_CHECKING:
+    from solver.model.problem import PartitionProblem
+
+ALWAYS: Final = -1
+"""A position before all operators: what starts there is held from the beginning of the stage."""
+
+
+HoldingKind = Literal["value", "workspace", "saved", "gradient", "sent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """Bytes that the stage of an operator holds.
+
+    While an operator at position t runs, they are held if `first` <= t <= `last`, and if t >
+    `last` and they wait: some of `waits_for` are in other stages, or they never leave.
+
+    Attributes
+    ----------
+    operator : int
+        Its position in the execution order.
+    first, last : int
+        Positions in the execution order; `last` is before `first` for what only waits.
+    waits_for : tuple of int
+        Operators.
+    stays : bool
+        Held from `first` until the stage ends, wherever others are.
+    size_bytes : int
+    kind : {"value", "workspace", "saved", "gradient", "sent"}
+        The storage of a value; what is released before the operator is done; what is kept for the
+        backward pass; a gradient, or buffers for those that come back; storages of values that
+        others read or the graph returns, of earlier microbatches, in training of all. Of a value
+        and a gradient that are never there together, the larger one.
+    """
+
+    operator: int
+    first: int
+    last: int
+    waits_for: tuple[int, ...]
+    stays: bool
+    size_bytes: int
+    kind: HoldingKind
+
+
+def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
+    """Return all holdings of a problem, none of them empty; those of weights are apart."""
+    if problem.memory_model == "weights":
+        return ()
+    operators = problem.operators
+    families = _families(problem)
+    gradients = _gradient_families(problem) if problem.is_training else []
+    relayed = problem.interconnect.charging == "relayed"
+    found: list[Holding] = []
+    for index, op in enumerate(operators):
+        # Whoever reads the value or an alias of it.
+        readers = _readers(problem, families[index])
+        last = readers[-1] if readers else index
+        returned = any(operators[member].is_output for member in families[index])
+        if not problem.is_training:
+            found.append(Holding(index, index, last, readers, returned, op.storage_bytes, "value"))
+            found.append(Holding(index, index, index, (), False, op.workspace_bytes, "workspace"))
+            # What was sent of the microbatches before, and is returned of them.
+            earlier_bytes = (problem.microbatches - 1) * op.storage_bytes
+            found.append(Holding(index, ALWAYS, ALWAYS, readers, returned, earlier_bytes, "sent"))
+            continue
+        backward, batches = op.backward, problem.microbatches
+        gradient_bytes = backward.gradient_bytes
+        released_bytes = op.storage_bytes - backward.kept_bytes
+        passed = gradients[index]
+        if passed:
+            takers = _readers(problem, passed)
+            end = takers[-1] if takers else index
+            stays = any(operators[member].is_output for member in passed)
+            size_bytes = gradient_bytes
+            kind: HoldingKind = "gradient"
+            if end >= last:
+                # What nobody keeps is gone before there are gradients.
+                if released_bytes > gradient_bytes:
+                    size_bytes, kind = released_bytes, "value"
+                released_bytes = 0
+            found.append(Holding(index, index, end, (), stays, size_bytes, kind))
+        found.append(Holding(index, index, last, (), False, released_bytes, "value"))
+        found.append(Holding(index, index, index, (), True, backward.saved_bytes, "saved"))
+        workspace_bytes = backward.workspace_bytes
+        if batches > 1:
+            workspace_bytes += backward.weight_gradient_bytes
+        # Forward and backward run at different times.
+        workspace_bytes = max(workspace_bytes, op.workspace_bytes)
+        found.append(Holding(index, index, index, (), False, workspace_bytes, "workspace"))
+        # Values that were sent, and buffers for the gradients to come, of all microbatches.
+        sent_bytes = batches * (op.storage_bytes - backward.kept_bytes) + backward.kept_bytes
+        if returned:
+            sent_bytes = batches * op.storage_bytes
+        found.append(Holding(index, ALWAYS, ALWAYS, readers, returned, sent_bytes, "sent"))
+        if not relayed:
+            # A pipeline's stages hold them for whatever they pass on, made there or not.
+            own = _readers(problem, (index,))
+            buffers_bytes = batches * gradient_bytes
+            found.append(Holding(index, ALWAYS, ALWAYS, own, False, buffers_bytes, "gradient"))
+    return tuple(holding for holding in found if holding.size_bytes)
+
+
+def _readers(problem: PartitionProblem, members: Sequence[int]) -> tuple[int, ...]:
+    names = {name for m in members for name in problem.readers_of[problem.operators[m].name]}
+    return tuple(sorted(problem.index_of[name] for name in names))
+
+
+def _families(problem: PartitionProblem) -> list[list[int]]:
+    """Return for every operator itself and, if it owns a storage, all that live there."""
+    families = [[index] for index in range(len(problem.operators))]
+    for index, op in enumerate(problem.operators):
+        root = problem.index_of.get(problem.root_of[op.name], index)
+        if root != index:
+            families[root].append(index)
+    return families
+
+
+def _gradient_families(problem: PartitionProblem) -> list[list[int]]:
+    """Return for every operator whose gradients are in the same place as its own.
+
+    The list is empty for one that passes its gradient on.
+    """
+    families: list[list[int]] = []
+    roots: list[int] = []
+    for index, op in enumerate(problem.operators):
+        root, size_bytes = index, op.backward.gradient_bytes
+        taker = problem.index_of.get(op.backward.passes_to or "", index)
+        if taker != index and problem.operators[taker].backward.gradient_bytes >= size_bytes:
+            root = roots[taker]
+        roots.append(root)
+        families.append([index] if root == index else [])
+        if root != index:
+            families[root].append(index)
+    return families

@@ -1,0 +1,88 @@
+"""How long and how a solver may search, and what it says meanwhile."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from solver.model.errors import PartitionError
+
+_MAX_WORKERS: Final = 1024
+_MAX_SEED: Final = 2**31 - 1
+
+
+def _check_whole(value: object, what: str, least: int, most: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise PartitionError(
+            f"{what} is {value!r}; write a whole number of at least {least} and at most {most}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A moment of a search: objective under way, best value and bound so far."""
+
+    solver: str
+    objective_name: str
+    incumbent: int | None
+    bound: int | None
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SolveLimits:
+    """How long and how a solver may search.
+
+    Parameters
+    ----------
+    time_limit_s : float or None
+        Wall-clock limit of the whole search, in seconds; None is no limit.
+    workers : int or None
+        Search threads; None takes one per core, but at least three: the searches of CP-SAT
+        complement each other even when they share a core (docs/formulation.md, section 5).
+    seed : int
+        Of every random choice.
+    deterministic : bool
+        Give the same plan in every run, on any number of workers. The limit then counts
+        CP-SAT's deterministic seconds of work instead of seconds of the wall, so that a
+        slow machine answers later and not otherwise; other searches stop at limits of
+        work of their own.
+    on_progress : callable, optional
+        Called with a :class:`Progress` at every improvement of incumbent or bound.
+    """
+
+    time_limit_s: float | None = 60.0
+    workers: int | None = None
+    seed: int = 0
+    deterministic: bool = False
+    on_progress: Callable[[Progress], None] | None = field(default=None, compare=False)
+
+    def __post_init__(self) -> None:
+        limit = self.time_limit_s
+        if limit is not None and (
+            isinstance(limit, bool)
+            or not isinstance(limit, (int, float))
+            or not limit > 0
+            or math.isinf(limit)
+        ):
+            raise PartitionError(
+                f"time_limit_s is {limit!r}; write a positive number of seconds, "
+                "or None for no limit"
+            )
+        if self.workers is not None:
+            _check_whole(self.workers, "workers", 1, _MAX_WORKERS)
+        _check_whole(self.seed, "seed", 0, _MAX_SEED)
+        if not isinstance(self.deterministic, bool):
+            raise PartitionError(f"deterministic is {self.deterministic!r}; write True or False")
+        if self.on_progress is not None and not callable(self.on_progress):
+            raise PartitionError(
+                f"on_progress is {self.on_progress!r}; write a function of one Progress"
+            )
+
+    @property
+    def worker_count(self) -> int:
+        """Search threads to start."""
+        return self.workers if self.workers is not None else max(os.cpu_count() or 1, 3)

@@ -1,0 +1,201 @@
+"""What an answer is: every operator on a device and in a chunk, devices in order."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from solver.model.checks import check_natural, remake
+from solver.model.errors import PartitionError
+from solver.model.problem import PartitionProblem
+
+Group = TypeVar("Group", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """The operators of one device in one chunk, named by the two."""
+
+    device: str
+    chunk: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.device} (chunk {self.chunk})" if self.chunk else self.device
+
+
+@dataclass(frozen=True)
+class PartitionPlan:
+    """A total map from operators to devices, with the used devices in order.
+
+    With several chunks per device (interleaved, "virtual" pipeline stages; Narayanan et al.,
+    "Efficient Large-Scale Language Model Training on GPU Clusters", 2021, section 2.2) data
+    flows through the devices in one order, once for every chunk.
+
+    Parameters
+    ----------
+    assignment : mapping of str to str
+        Operator name to device name.
+    device_order : tuple of str
+        The used devices, each once, in the order in which data flows through them.
+        A plan whose quotient graph has a cycle has no such order; these are
+        then only the used devices, and :func:`solver.evaluation.evaluate.evaluate` names the cycle.
+    chunks : mapping of str to int
+        Operator name to chunk; operators that it leaves out are in chunk 0. Chunks are
+        renumbered so that the smallest one used is 0, and operators of chunk 0 are left
+        out, so that plans that mean the same are equal.
+
+    Raises
+    ------
+    PartitionError
+        If the devices are not the used ones, or a chunk is not a number or its operator unknown.
+    """
+
+    assignment: Mapping[str, str]
+    device_order: tuple[str, ...]
+    chunks: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "assignment", MappingProxyType(dict(self.assignment)))
+        object.__setattr__(self, "device_order", tuple(self.device_order))
+        used = set(self.assignment.values())
+        if len(set(self.device_order)) != len(self.device_order) or set(self.device_order) != used:
+            raise PartitionError(
+                f"device_order is {list(self.device_order)} but the operators use "
+                f"{sorted(used)}; list every used device exactly once"
+            )
+        for name, chunk in self.chunks.items():
+            if name not in self.assignment:
+                raise PartitionError(f"chunks names {name!r}, which has no device; assign it one")
+            check_natural(chunk, f"chunks[{name!r}]")
+        least = 0
+        if self.chunks and len(self.chunks) == len(self.assignment):
+            least = min(self.chunks.values())
+        chunks = {name: chunk - least for name, chunk in self.chunks.items() if chunk > least}
+        object.__setattr__(self, "chunks", MappingProxyType(chunks))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return remake(self)
+
+    @classmethod
+    def from_assignment(
+        cls,
+        problem: PartitionProblem,
+        assignment: Mapping[str, str],
+        chunks: Mapping[str, int] | None = None,
+    ) -> PartitionPlan:
+        """Build a plan from an assignment alone, finding the order of the devices.
+
+        Among the orders in which data flows forward within every chunk it takes the one that
+        prefers the device whose first operator comes first. If there is none, devices stand in
+        the order of their first operator.
+
+        Raises
+        ------
+        PartitionError
+            If an operator is missing, unknown, or on an unknown device, or a chunk is wrong.
+        """
+        check_assignment(problem, assignment)
+        first_seen = tuple(dict.fromkeys(assignment[op.name] for op in problem.operators))
+        unordered = cls(assignment, first_seen, chunks or {})
+        successors: dict[str, set[str]] = {device: set() for device in first_seen}
+        for arc in quotient_arcs(problem, unordered.stage_index):
+            source, target = (unordered.stages[index] for index in arc)
+            # Between chunks the order of the devices does not matter.
+            if source.chunk == target.chunk:
+                successors[source.device].add(target.device)
+        indegree = dict.fromkeys(first_seen, 0)
+        for targets in successors.values():
+            for device in targets:
+                indegree[device] += 1
+        order: list[str] = []
+        remaining = list(first_seen)
+        while remaining:
+            ready = next((device for device in remaining if indegree[device] == 0), None)
+            if ready is None:
+                return unordered
+            remaining.remove(ready)
+            order.append(ready)
+            for device in successors[ready]:
+                indegree[device] -= 1
+        return cls(assignment, tuple(order), unordered.chunks)
+
+    @cached_property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages with operators: every chunk in turn, its devices in their order."""
+        if not self.chunks:
+            return tuple(Stage(device) for device in self.device_order)
+        rank = {device: rank for rank, device in enumerate(self.device_order)}
+        used = {(self.chunks.get(name, 0), rank[dev]) for name, dev in self.assignment.items()}
+        return tuple(Stage(self.device_order[rank], chunk) for chunk, rank in sorted(used))
+
+    @cached_property
+    def stage_index(self) -> Mapping[str, int]:
+        """The position in `stages` of every operator's stage, by name."""
+        position = {(stage.device, stage.chunk): at for at, stage in enumerate(self.stages)}
+        if not self.chunks:
+            rank = {device: at for (device, _), at in position.items()}
+            return MappingProxyType({name: rank[dev] for name, dev in self.assignment.items()})
+        return MappingProxyType(
+            {
+                name: position[device, self.chunks.get(name, 0)]
+                for name, device in self.assignment.items()
+            }
+        )
+
+    def stage_of(self, operator: str) -> Stage:
+        """Return the stage of `operator`."""
+        return self.stages[self.stage_index[operator]]
+
+    def operators_of(self, device: str) -> tuple[str, ...]:
+        """Return the operators on `device`, of all its chunks, in the order of `assignment`."""
+        return tuple(op for op, where in self.assignment.items() if where == device)
+
+
+def check_assignment(problem: PartitionProblem, assignment: Mapping[str, str]) -> None:
+    """Raise PartitionError unless `assignment` maps exactly the operators to known devices."""
+    if (
+        assignment.keys() == problem.index_of.keys()
+        and set(assignment.values()) <= problem.device_of.keys()
+    ):
+        return
+    for op in problem.operators:
+        if op.name not in assignment:
+            raise PartitionError(f"the plan has no device for operator {op.name!r}")
+        if assignment[op.name] not in problem.device_of:
+            raise PartitionError(
+                f"the plan puts operator {op.name!r} on {assignment[op.name]!r}; the devices "
+                f"are {', '.join(device.name for device in problem.devices)}"
+            )
+    for name in assignment:
+        if name not in problem.index_of:
+            raise PartitionError(f"the plan places {name!r}, which is not an operator")
+
+
+def quotient_arcs(
+    problem: PartitionProblem, group_of: Mapping[str, Group]
+) -> tuple[tuple[Group, Group], ...]:
+    """Return the arcs of the quotient graph: pairs of groups crossed by a forward edge.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    group_of : mapping
+        The stage, device or other group of every operator, by name.
+    """
+    arcs: dict[tuple[Group, Group], None] = {}
+    for op in problem.operators:
+        if op.is_backward:
+            continue
+        target = group_of[op.name]
+        for read in op.reads:
+            if (
+                read in problem.index_of
+                and not problem.operators[problem.index_of[read]].is_backward
+            ):
+                source = group_of[read]
+                if source != target:
+                    arcs[source, target] = None
+    return tuple(arcs)

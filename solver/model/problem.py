@@ -1,0 +1,413 @@
+"""What an instance of the partitioning problem is: operators, weights, limits and goals.
+
+The semantics of every field are those of ``docs/formulation.md``; costs and
+feasibility are defined in :mod:`solver.evaluation.evaluate` and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from solver.model.arrays import ProblemArrays
+from solver.model.checks import (
+    check_choice,
+    check_name,
+    check_natural,
+    check_positive,
+    check_positive_or_none,
+    remake,
+    several,
+)
+from solver.model.cut_checks import check_hand_made, ordered_cuts
+from solver.model.cuts import blocks_of
+from solver.model.devices import Device, Interconnect
+from solver.model.errors import PartitionError
+from solver.model.holdings import Holding, holdings_of
+from solver.model.problem_checks import check_colocation, check_devices, check_graph, check_totals
+from solver.model.training import NO_BACKWARD, SCHEDULES, Backward, Schedule
+
+MemoryModel = Literal["weights", "inference", "training"]
+ObjectiveName = Literal["devices", "transfer", "bottleneck", "latency", "peak_memory", "step"]
+
+MEMORY_MODELS: Final[tuple[str, ...]] = ("weights", "inference", "training")
+OBJECTIVES: Final[tuple[str, ...]] = (
+    "devices",
+    "transfer",
+    "bottleneck",
+    "latency",
+    "peak_memory",
+    "step",
+)
+MOST_CHUNKS: Final = 1000
+"""Stages of one device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """One schedulable node of the operator graph.
+
+    Parameters
+    ----------
+    name : str
+        Unique among operators and graph inputs.
+    latency_ns : int or mapping of str to int
+        Time of one execution, in nanoseconds: one number for all devices, or
+        one per device class.
+    reads : tuple of str
+        Operators and graph inputs whose values it reads.
+    storage_bytes : int
+        Bytes that it allocates; 0 for a view.
+    workspace_bytes : int
+        Bytes that it allocates besides, and releases before it is done.
+    value_bytes : int
+        Bytes that travel when its value is needed on another device.
+    alias_of : str, optional
+        The operator or graph input, one of `reads`, in whose storage its value lives.
+    weights : tuple of str
+        Keys of the weights that it reads.
+    backward : Backward
+        Its backward pass (memory model ``training``).
+    is_output : bool
+        Its value is returned by the graph.
+    allowed_devices : frozenset of str, optional
+        Names of the devices that may run it; None allows all.
+    transfer_ns : int, optional
+        Time of one send or receive of its value on any link, instead of the link's
+        own latency and bandwidth; in training with the way back of its gradient.
+    is_backward : bool
+        It belongs to the backward pass: its edges cost transfers, but do not order stages.
+    stage : int, optional
+        The stage that must run it, as an index in ``PartitionPlan.stages``; None allows all.
+    """
+
+    name: str
+    latency_ns: int | Mapping[str, int] = 0
+    reads: tuple[str, ...] = ()
+    storage_bytes: int = 0
+    workspace_bytes: int = 0
+    value_bytes: int = 0
+    alias_of: str | None = None
+    weights: tuple[str, ...] = ()
+    backward: Backward = NO_BACKWARD
+    is_output: bool = False
+    allowed_devices: frozenset[str] | None = None
+    transfer_ns: int | None = None
+    is_backward: bool = False
+    stage: int | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "operator name")
+        where = f"operator {self.name!r}: "
+        if isinstance(self.latency_ns, Mapping):
+            for device_class, latency_ns in self.latency_ns.items():
+                check_natural(latency_ns, f"{where}latency_ns[{device_class!r}]")
+            object.__setattr__(self, "latency_ns", MappingProxyType(dict(self.latency_ns)))
+        else:
+            check_natural(self.latency_ns, f"{where}latency_ns")
+        check_natural(self.storage_bytes, f"{where}storage_bytes")
+        check_natural(self.workspace_bytes, f"{where}workspace_bytes")
+        check_natural(self.value_bytes, f"{where}value_bytes")
+        if self.transfer_ns is not None:
+            check_natural(self.transfer_ns, f"{where}transfer_ns")
+        if self.stage is not None:
+            check_natural(self.stage, f"{where}stage")
+        for attribute in ("reads", "weights"):
+            names = several(getattr(self, attribute), f"{where}{attribute}")
+            for item in names:
+                check_name(item, f"{where}an entry of {attribute}")
+            object.__setattr__(self, attribute, tuple(dict.fromkeys(names)))
+        if self.alias_of is not None:
+            if self.alias_of not in self.reads:
+                raise PartitionError(
+                    f"{where}alias_of is {self.alias_of!r}, which it does not read; "
+                    "add it to reads, or leave alias_of out"
+                )
+            if self.storage_bytes:
+                raise PartitionError(
+                    f"{where}storage_bytes is {self.storage_bytes} though it is an alias of "
+                    f"{self.alias_of!r}; an alias allocates 0 bytes"
+                )
+        if not isinstance(self.backward, Backward):
+            raise PartitionError(
+                f"{where}backward is {self.backward!r}; write Backward(...), or leave it out"
+            )
+        if self.backward.passes_to is not None and self.backward.passes_to not in self.reads:
+            raise PartitionError(
+                f"{where}backward passes its gradient to {self.backward.passes_to!r}, which the "
+                "operator does not read; name one of reads, or leave passes_to out"
+            )
+        if self.backward.kept_bytes > self.storage_bytes:
+            raise PartitionError(
+                f"{where}backward passes keep {self.backward.kept_bytes} bytes of a storage of "
+                f"{self.storage_bytes}; write residual_bytes for what is no part of it"
+            )
+        if self.allowed_devices is not None:
+            devices = several(self.allowed_devices, f"{where}allowed_devices")
+            for item in devices:
+                check_name(item, f"{where}an entry of allowed_devices")
+            object.__setattr__(self, "allowed_devices", frozenset(devices))
+            if not self.allowed_devices:
+                raise PartitionError(
+                    f"{where}allowed_devices is empty; name a device, or leave it out to allow all"
+                )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return remake(self)
+
+    def latency_on(self, device_class: str) -> int:
+        """Return the execution time in nanoseconds on a device of `device_class`."""
+        if isinstance(self.latency_ns, Mapping):
+            return self.latency_ns[device_class]
+        return self.latency_ns
+
+
+@dataclass(frozen=True, slots=True)
+class GraphInput:
+    """A value that the caller passes in; it is not assigned to a device.
+
+    Every device with a reader holds its `value_bytes` until its stage ends.
+    """
+
+    name: str
+    value_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "graph input name")
+        check_natural(self.value_bytes, f"graph input {self.name!r}: value_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """The storage of a parameter or buffer, held once by every device with a reader.
+
+    Parameters
+    ----------
+    size_bytes : int
+        Bytes of the storage; charged under the memory models ``weights`` and ``inference``.
+    training_bytes : int, optional
+        Bytes of weight, gradient, optimiser state and master copy together; charged under
+        ``training``. None means `size_bytes` (a buffer).
+    """
+
+    size_bytes: int
+    training_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        check_natural(self.size_bytes, "weight size_bytes")
+        if self.training_bytes is not None:
+            check_natural(self.training_bytes, "weight training_bytes")
+
+    def held_bytes(self, memory_model: MemoryModel) -> int:
+        """Return the bytes that a device holds for it under `memory_model`."""
+        if memory_model == "training" and self.training_bytes is not None:
+            return self.training_bytes
+        return self.size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ColocationGroup:
+    """Operators that must share a device, and the reason in words."""
+
+    operators: tuple[str, ...]
+    reason: str = "given by the caller"
+
+    def __post_init__(self) -> None:
+        names = several(self.operators, f"colocation group ({self.reason}): operators")
+        for item in names:
+            check_name(item, f"colocation group ({self.reason}): an operator name")
+        object.__setattr__(self, "operators", tuple(dict.fromkeys(names)))
+
+
+@dataclass(frozen=True)
+class PartitionProblem:
+    """An immutable, validated instance. Change it with :meth:`replace`.
+
+    Parameters
+    ----------
+    operators : sequence of Operator
+        In execution order, which must be a topological order of `Operator.reads`.
+    devices : sequence of Device
+    inputs : sequence of GraphInput
+    weights : mapping of str to Weight
+        One key per storage, so that tied parameters are one key.
+    colocation : sequence of ColocationGroup
+    interconnect : Interconnect
+    objective : str or sequence of str
+        One of `OBJECTIVES`, or several to be minimised lexicographically.
+    memory_model : {"weights", "inference", "training"}
+    schedule : {"gpipe", "1f1b"}
+        In which order the devices work (:func:`solver.model.schedules.action_tables`), which the
+        objective ``step`` depends on; and so how many microbatches a stage has in flight, which
+        memory depends on in training. With several chunks ``1f1b`` is interleaved. Other memory
+        models have forward passes alone, in the same order.
+    microbatches : int
+        Microbatches per step, which the objective ``step`` depends on; pipelines hold what stages
+        receive and send of all of them.
+    chunks_per_device : int
+        Most stages of a device: data may pass through the order of devices so many times
+        (interleaved, "virtual" stages).
+    max_devices : int, optional
+        Most devices that a plan may use; None allows all.
+    cuts : sequence of str
+        Operators after which, in execution order, a stage ends; see :mod:`solver.model.cuts`.
+
+    Raises
+    ------
+    PartitionError
+        When anything is inconsistent; the message names the item and the remedy.
+    """
+
+    operators: tuple[Operator, ...]
+    devices: tuple[Device, ...]
+    inputs: tuple[GraphInput, ...] = ()
+    weights: Mapping[str, Weight] = field(default_factory=dict)
+    colocation: tuple[ColocationGroup, ...] = ()
+    interconnect: Interconnect = field(default_factory=Interconnect)
+    objective: tuple[ObjectiveName, ...] = ("bottleneck",)
+    memory_model: MemoryModel = "inference"
+    schedule: Schedule = "1f1b"
+    microbatches: int = 1
+    chunks_per_device: int = 1
+    max_devices: int | None = None
+    cuts: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for attribute in ("operators", "devices", "inputs", "colocation"):
+            object.__setattr__(self, attribute, tuple(getattr(self, attribute)))
+        object.__setattr__(self, "weights", MappingProxyType(dict(self.weights)))
+        objective: Any = self.objective
+        if isinstance(objective, str) or not isinstance(objective, Iterable):
+            objective = (objective,)
+        object.__setattr__(self, "objective", tuple(objective))
+        self._check_settings()
+        check_devices(self)
+        check_graph(self)
+        check_colocation(self)
+        object.__setattr__(self, "cuts", ordered_cuts(self.operators, self.cuts))
+        check_hand_made(self)
+        check_totals(self)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Without the derived tables, which are made again when needed.
+        return remake(self)
+
+    def replace(self, **changes: Any) -> PartitionProblem:
+        """Return a copy with `changes` applied, validated again."""
+        return replace(self, **changes)
+
+    @property
+    def memory_depends_on_followers(self) -> bool:
+        """Whether a stage's memory depends on how many stages follow it."""
+        return self.memory_model == "training" and self.schedule == "1f1b"
+
+    # -- derived tables -------------------------------------------------------------------
+
+    @cached_property
+    def index_of(self) -> Mapping[str, int]:
+        """Position of every operator in the execution order, by name."""
+        return {op.name: index for index, op in enumerate(self.operators)}
+
+    @cached_property
+    def input_of(self) -> Mapping[str, GraphInput]:
+        """Graph inputs by name."""
+        return {graph_input.name: graph_input for graph_input in self.inputs}
+
+    @cached_property
+    def device_of(self) -> Mapping[str, Device]:
+        """Devices by name."""
+        return {device.name: device for device in self.devices}
+
+    @cached_property
+    def readers_of(self) -> Mapping[str, tuple[str, ...]]:
+        """Readers of every operator and graph input, in execution order, by name."""
+        readers: dict[str, list[str]] = {g.name: [] for g in self.inputs}
+        readers.update((op.name, []) for op in self.operators)
+        for op in self.operators:
+            for source in op.reads:
+                readers[source].append(op.name)
+        return {name: tuple(names) for name, names in readers.items()}
+
+    @cached_property
+    def root_of(self) -> Mapping[str, str]:
+        """The operator or graph input that owns the storage of each value, by name."""
+        roots = {graph_input.name: graph_input.name for graph_input in self.inputs}
+        for op in self.operators:
+            roots[op.name] = op.name if op.alias_of is None else roots[op.alias_of]
+        return roots
+
+    @cached_property
+    def arrays(self) -> ProblemArrays:
+        """The numbers of the problem as arrays; see :mod:`solver.model.arrays`."""
+        return ProblemArrays(self)
+
+    @cached_property
+    def holdings(self) -> tuple[Holding, ...]:
+        """What stages hold because of their operators; see :mod:`solver.model.holdings`."""
+        return holdings_of(self)
+
+    @property
+    def is_training(self) -> bool:
+        """Whether the backward passes of operators count."""
+        return self.memory_model == "training"
+
+    @cached_property
+    def units(self) -> tuple[tuple[str, ...], ...]:
+        """The operators merged by overlapping colocation groups, in execution order.
+
+        A partition of all operators: each unit shares a stage; most are single operators. Those
+        pinned to one stage are a group too.
+        """
+        leader = list(range(len(self.operators)))
+
+        def find(index: int) -> int:
+            while leader[index] != index:
+                leader[index] = leader[leader[index]]
+                index = leader[index]
+            return index
+
+        pinned: dict[int, list[str]] = {}
+        for name, stage in self.stage_pins.items():
+            pinned.setdefault(stage, []).append(name)
+        for names in (*(group.operators for group in self.colocation), *pinned.values()):
+            indices = [find(self.index_of[name]) for name in names]
+            for index in indices:
+                # The earliest operator leads, so that units come in execution order.
+                first, other = sorted((find(indices[0]), find(index)))
+                leader[other] = first
+        members: dict[int, list[str]] = {}
+        for index, op in enumerate(self.operators):
+            members.setdefault(find(index), []).append(op.name)
+        return tuple(tuple(names) for names in members.values())
+
+    @cached_property
+    def stage_pins(self) -> Mapping[str, int]:
+        """The stage of every operator that is pinned to one, by name."""
+        return {op.name: op.stage for op in self.operators if op.stage is not None}
+
+    @cached_property
+    def blocks(self) -> tuple[int, ...]:
+        """The block between two cuts of every operator; see :mod:`solver.model.cuts`."""
+        return blocks_of(self)
+
+    # -- validation -----------------------------------------------------------------------
+
+    def _check_settings(self) -> None:
+        if not self.objective:
+            raise PartitionError(f"objective is empty; write one of {', '.join(OBJECTIVES)}")
+        for name in self.objective:
+            check_choice(name, OBJECTIVES, "objective")
+        if len(set(self.objective)) != len(self.objective):
+            raise PartitionError(f"objective {self.objective} names one twice; name each once")
+        check_choice(self.memory_model, MEMORY_MODELS, "memory_model")
+        check_choice(self.schedule, SCHEDULES, "schedule")
+        check_positive(self.microbatches, "microbatches")
+        check_positive(self.chunks_per_device, "chunks_per_device")
+        if self.chunks_per_device > MOST_CHUNKS:
+            raise PartitionError(
+                f"chunks_per_device is {self.chunks_per_device}; write at most {MOST_CHUNKS}"
+            )
+        check_positive_or_none(self.max_devices, "max_devices", "no limit")

@@ -1,0 +1,191 @@
+"""Checks of a whole problem: what its parts say of one another, and what they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from solver.model.checks import check_unique
+from solver.model.devices import STAGING_HOST, Device, Interconnect, Link
+from solver.model.errors import PartitionError
+from solver.model.training import NO_BACKWARD
+
+if TYPE_CHECKING:
+    from solver.model.problem import PartitionProblem
+
+MAX_TOTAL: Final = 10**15
+"""The most bytes (1 PB) or nanoseconds (11 days) that the parts of a problem may add up to.
+
+Up to here the solvers' integers of 64 bits hold per mille of a capacity, and their floats are
+exact.
+"""
+
+
+def check_devices(problem: PartitionProblem) -> None:
+    """Refuse what are no devices, and links of others."""
+    if not problem.devices:
+        raise PartitionError("there are no devices; give at least one")
+    for device in problem.devices:
+        if not isinstance(device, Device):
+            raise PartitionError(
+                f"{device!r} is not a Device; write Device('cuda:0', memory_bytes=24 * GiB)"
+            )
+    check_unique((device.name for device in problem.devices), "device")
+    if not isinstance(problem.interconnect, Interconnect):
+        raise PartitionError(
+            f"interconnect is {problem.interconnect!r}; write Interconnect(...), or a preset "
+            "such as solver.PCIE"
+        )
+    known = {device.name for device in problem.devices} | {STAGING_HOST}
+    for pair in problem.interconnect.links:
+        for end in pair:
+            if end not in known:
+                raise PartitionError(
+                    f"interconnect link {pair[0]!r} -> {pair[1]!r}: no device is called "
+                    f"{end!r}; the devices are {', '.join(sorted(known))}"
+                )
+
+
+def check_graph(problem: PartitionProblem) -> None:
+    """Refuse reads, weights, devices and times that are not there, and backward operators."""
+    if not problem.operators:
+        raise PartitionError("the graph has no operators; there is nothing to place")
+    check_unique(
+        [g.name for g in problem.inputs] + [op.name for op in problem.operators],
+        "operator or graph input",
+    )
+    device_names = {device.name for device in problem.devices}
+    device_classes = {device.device_class for device in problem.devices}
+    all_names = {op.name for op in problem.operators}
+    seen = {graph_input.name for graph_input in problem.inputs}
+    for op in problem.operators:
+        where = f"operator {op.name!r}: "
+        for source in op.reads:
+            if source in seen:
+                continue
+            if source in all_names:
+                raise PartitionError(
+                    f"{where}reads {source!r}, which comes later in the execution order; "
+                    "list operators in a topological order"
+                )
+            raise PartitionError(
+                f"{where}reads {source!r}, which is neither an operator nor a graph input"
+            )
+        for key in op.weights:
+            if key not in problem.weights:
+                raise PartitionError(f"{where}weight {key!r} is not in the table of weights")
+        if op.allowed_devices is not None and not op.allowed_devices <= device_names:
+            unknown = min(op.allowed_devices - device_names)
+            raise PartitionError(
+                f"{where}allowed_devices names {unknown!r}; the devices are "
+                f"{', '.join(sorted(device_names))}"
+            )
+        for what, latency in (("", op.latency_ns), ("backward ", op.backward.latency_ns)):
+            if isinstance(latency, Mapping) and not device_classes <= set(latency):
+                missing = min(device_classes - set(latency))
+                raise PartitionError(
+                    f"{where}{what}latency_ns has no entry for device class {missing!r}"
+                )
+        if op.is_backward and "step" in problem.objective:
+            raise PartitionError(
+                f"{where}is_backward, but the objective 'step' schedules whole passes; give "
+                "the forward graph with `backward` and memory_model 'training'"
+            )
+        if op.is_backward and problem.memory_model != "weights":
+            raise PartitionError(
+                f"{where}is_backward needs memory_model 'weights'; for activations of "
+                "training give the forward graph with `backward` and memory_model 'training'"
+            )
+        if op.is_backward and problem.interconnect.charging == "relayed":
+            raise PartitionError(
+                f"{where}is_backward is set, but a pipeline relays values forward only; give "
+                "the forward graph with `backward`, or write another charging than 'relayed'"
+            )
+        seen.add(op.name)
+
+
+def check_colocation(problem: PartitionProblem) -> None:
+    """Refuse groups of what is no operator, and members that no device may run together."""
+    for group in problem.colocation:
+        for name in group.operators:
+            if name not in problem.index_of:
+                raise PartitionError(
+                    f"colocation group ({group.reason}): {name!r} is not an operator"
+                )
+    for unit in problem.units:
+        allowed: frozenset[str] | None = None
+        pinned_by = ""
+        for name in unit:
+            own = problem.operators[problem.index_of[name]].allowed_devices
+            if own is None:
+                continue
+            if allowed is not None and not allowed & own:
+                raise PartitionError(
+                    f"operators {pinned_by!r} and {name!r} must share a device by "
+                    f"colocation or a pinned stage, but may run on "
+                    f"{', '.join(sorted(allowed))} and on {', '.join(sorted(own))}; let them "
+                    "share one"
+                )
+            allowed = own if allowed is None else allowed & own
+            pinned_by = name
+
+
+def check_totals(problem: PartitionProblem) -> None:
+    """Refuse numbers beyond `MAX_TOTAL`, counting every cost as if no plan avoided it."""
+    for device in problem.devices:
+        if device.memory_bytes is not None and device.memory_bytes > MAX_TOTAL:
+            raise PartitionError(
+                f"device {device.name!r}: memory_bytes is above {MAX_TOTAL} (1 PB); "
+                "write less, or None (null in a file) for unlimited memory"
+            )
+    sizes = [weight.held_bytes("training") for weight in problem.weights.values()]
+    sizes += [weight.size_bytes for weight in problem.weights.values()]
+    # A stage without operators holds nothing.
+    chunks = min(problem.chunks_per_device, len(problem.operators))
+    batches = problem.microbatches if problem.memory_model != "weights" else 1
+    sizes += [chunks * batches * graph_input.value_bytes for graph_input in problem.inputs]
+    # A pipeline passes every value on at most once to each of its other positions.
+    relayed = problem.interconnect.charging == "relayed"
+    borders = problem.chunks_per_device * len(problem.devices) - 1
+    links = (problem.interconnect.default, *problem.interconnect.links.values())
+    rates = [link.bandwidth_bytes_per_s for link in links if link.bandwidth_bytes_per_s]
+    slowest = Link(min(rates, default=None), max(link.latency_ns for link in links))
+    times: list[int] = []
+    for op in problem.operators:
+        backward = op.backward if problem.is_training else NO_BACKWARD
+        for latency in (op.latency_ns, backward.latency_ns):
+            times.append(max(latency.values()) if isinstance(latency, Mapping) else latency)
+        readers = len(problem.readers_of[op.name])
+        moves = min(readers, len(problem.devices) - 1)
+        # Every other stage that reads it may hold it.
+        held_bytes = batches * op.value_bytes + backward.gradient_bytes
+        holders = max(1, min(readers, chunks * len(problem.devices) - 1))
+        if relayed:
+            moves = borders if readers or op.is_output else 0
+            holders = max(1, moves)
+            held_bytes += batches * backward.gradient_bytes
+        sizes.append(held_bytes * holders)
+        sizes.append(batches * op.storage_bytes)
+        if problem.is_training:
+            sizes.append((1 + batches) * (op.storage_bytes + backward.gradient_bytes))
+            sizes.append(batches * backward.residual_bytes + backward.workspace_bytes)
+            sizes.append(backward.weight_gradient_bytes)
+        own_ns = slowest.transfer_ns(op.value_bytes)
+        if backward.gradient_bytes:
+            own_ns += slowest.transfer_ns(backward.gradient_bytes)
+        # One send or write for each device that reads, and one receive there.
+        times.append(2 * moves * (own_ns if op.transfer_ns is None else op.transfer_ns))
+    if sum(sizes) > MAX_TOTAL:
+        raise PartitionError(
+            f"sizes add up to more than {MAX_TOTAL} bytes (1 PB); write smaller ones"
+        )
+    if sum(times) > MAX_TOTAL:
+        raise PartitionError(
+            f"times of operators and transfers add up to more than {MAX_TOTAL} ns (11 days); "
+            "write smaller ones, or a faster link"
+        )
+    if "step" in problem.objective and problem.microbatches * sum(times) > MAX_TOTAL:
+        raise PartitionError(
+            f"microbatches is {problem.microbatches}, and a step of all of them may take more than "
+            f"{MAX_TOTAL} ns (11 days); write at most {MAX_TOTAL // sum(times)}"
+        )

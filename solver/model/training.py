@@ -1,0 +1,199 @@
+"""What training adds to an operator, and how many microbatches a schedule has in flight."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, Literal
+
+from solver.model.checks import check_name, check_natural, remake
+
+Schedule = Literal["gpipe", "1f1b"]
+SCHEDULES: Final[tuple[str, ...]] = ("gpipe", "1f1b")
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """The backward pass of one operator; only the memory model ``training`` looks at it.
+
+    Parameters
+    ----------
+    latency_ns : int or mapping of str to int
+        Its time in nanoseconds, in addition to that of the operator: one number, or one per
+        device class.
+    gradient_bytes : int
+        Of the gradient of the operator's value, which travels back wherever the value is sent;
+        0 where none is needed.
+    passes_to : str, optional
+        An operator, one of those read, whose gradient that one becomes as it is: of a view what
+        it views, of a sum one of its terms.
+    kept_bytes : int
+        What backward passes, its own or those of its readers, keep of its storage.
+    residual_bytes : int
+        What is made and kept for its own backward pass alone.
+    workspace_bytes : int
+        What its backward pass allocates besides gradients of values and weights, at most.
+    weight_gradient_bytes : int
+        Of the gradients of its weights that are added to those of earlier microbatches.
+
+    Examples
+    --------
+    >>> Backward(latency_ns=20, gradient_bytes=64, kept_bytes=64).saved_bytes
+    64
+    """
+
+    latency_ns: int | Mapping[str, int] = 0
+    gradient_bytes: int = 0
+    passes_to: str | None = None
+    kept_bytes: int = 0
+    residual_bytes: int = 0
+    workspace_bytes: int = 0
+    weight_gradient_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        if isinstance(self.latency_ns, Mapping):
+            for device_class, latency_ns in self.latency_ns.items():
+                check_natural(latency_ns, f"latency_ns[{device_class!r}]")
+            object.__setattr__(self, "latency_ns", MappingProxyType(dict(self.latency_ns)))
+        else:
+            check_natural(self.latency_ns, "latency_ns")
+        for name in (
+            "gradient_bytes",
+            "kept_bytes",
+            "residual_bytes",
+            "workspace_bytes",
+            "weight_gradient_bytes",
+        ):
+            check_natural(getattr(self, name), name)
+        if self.passes_to is not None:
+            check_name(self.passes_to, "passes_to")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return remake(self)
+
+    @property
+    def saved_bytes(self) -> int:
+        """What is kept of one microbatch until its backward pass."""
+        return self.kept_bytes + self.residual_bytes
+
+    def latency_on(self, device_class: str) -> int:
+        """Return the time of the backward pass on a device of `device_class`."""
+        if isinstance(self.latency_ns, Mapping):
+            return self.latency_ns[device_class]
+        return self.latency_ns
+
+
+NO_BACKWARD: Final = Backward()
+"""Of an operator that no gradient reaches."""
+
+
+def in_flight(
+    schedule: Schedule,
+    microbatches: int,
+    *,
+    chunks: int,
+    devices: int,
+    followers: int,
+    later_chunks: int = 0,
+) -> int:
+    """Return for how many microbatches a stage keeps what its backward passes need, at most.
+
+    Parameters
+    ----------
+    schedule : {"gpipe", "1f1b"}
+    microbatches : int
+    chunks : int
+        Rounds of the schedule.
+    devices : int
+        Devices that are used; of no concern where `chunks` is 1.
+    followers : int
+        Devices after that of the stage.
+    later_chunks : int
+        Rounds after that of the stage.
+
+    Notes
+    -----
+    GPipe keeps all microbatches (Huang et al., "GPipe", NeurIPS 2019, section 2.3), 1F1B one per
+    device from here to the last (Narayanan et al., "PipeDream", SOSP 2019, section 3.2). With
+    several chunks 1F1B is interleaved (Narayanan et al., "Efficient large-scale language model
+    training on GPU clusters using Megatron-LM", SC 2021, section 2.2), as
+    ``torch.distributed.pipelining.ScheduleInterleaved1F1B`` does it: rounds of R microbatches,
+    w = (V - 1) R + 2 `followers` forward steps to warm up, then forward and backward steps in
+    turn. Chunk c has most in flight when its first backward step is due, after w + (V - 1 - c) R
+    + 1 forward steps. A number of microbatches that torch refuses, because its rounds would be
+    unequal, counts as the next one that it takes.
+
+    Examples
+    --------
+    >>> in_flight("1f1b", 8, chunks=1, devices=4, followers=3)
+    4
+    >>> [in_flight("1f1b", 8, chunks=2, devices=4, followers=3, later_chunks=k) for k in (1, 0)]
+    [8, 4]
+    """
+    if schedule == "gpipe":
+        return microbatches
+    if chunks == 1:
+        return min(microbatches, followers + 1)
+    rounds, size = interleaved_rounds(microbatches, devices)
+    chunk = chunks - 1 - later_chunks
+    steps = (chunks - 1 + later_chunks) * size + 2 * followers + 1
+    turns, rest = divmod(min(steps, chunks * size * rounds), chunks * size)
+    return min(microbatches, turns * size + min(max(rest - chunk * size, 0), size))
+
+
+def most_in_flight(
+    schedule: Schedule,
+    microbatches: int,
+    *,
+    chunks: int,
+    devices: int,
+    followers: int,
+    later_chunks: int = 0,
+) -> int:
+    """Return the most that :func:`in_flight` is for any number of rounds up to `chunks`.
+
+    A plan may use fewer rounds than it is allowed, and runs without the others. With three or
+    more allowed, a stage of a plan of fewer can have more microbatches in flight than the stage
+    of a plan of all rounds that is as far from the end. This number covers both, and depends on
+    the distance from the end alone, so that memory is linear in where operators are.
+
+    Parameters
+    ----------
+    schedule, microbatches, devices, followers, later_chunks
+        As of :func:`in_flight`.
+    chunks : int
+        Rounds that a plan may use.
+
+    Examples
+    --------
+    >>> [in_flight("1f1b", 20, chunks=v, devices=5, followers=0, later_chunks=1) for v in (2, 3)]
+    [6, 5]
+    >>> most_in_flight("1f1b", 20, chunks=3, devices=5, followers=0, later_chunks=1)
+    6
+    """
+    return max(
+        in_flight(
+            schedule,
+            microbatches,
+            chunks=rounds,
+            devices=devices,
+            followers=followers,
+            later_chunks=later_chunks,
+        )
+        for rounds in range(later_chunks + 1, chunks + 1)
+    )
+
+
+def interleaved_rounds(microbatches: int, devices: int) -> tuple[int, int]:
+    """Return the number of rounds of interleaved 1F1B, and the microbatches of each.
+
+    Their product is `microbatches` where torch takes that many, and more elsewhere.
+
+    Examples
+    --------
+    >>> interleaved_rounds(10, devices=4), interleaved_rounds(3, devices=4)
+    ((2, 5), (1, 3))
+    """
+    rounds = max(1, microbatches // devices)
+    return rounds, -(-microbatches // rounds)

@@ -1,0 +1,400 @@
+"""Units while they are being merged, and the test of :mod:`solver.presolve.dominance`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import islice
+from typing import Final
+
+from solver.model.cuts import NO_BLOCK
+from solver.presolve.net_times import is_uniform, time_kinds
+from solver.presolve.unit_cuts import unit_blocks
+from solver.presolve.units import UnitGraph
+
+MOST_NEIGHBOURS: Final = 64
+"""Units with more arcs or nets than this do not move."""
+
+_MOST_BESIDE: Final = 4
+
+
+class Blocks:
+    """The merged units, called by the numbers of their anchors.
+
+    Parameters
+    ----------
+    units : UnitGraph
+
+    Attributes
+    ----------
+    predecessors, successors : list of set of int
+        By forward arcs.
+    """
+
+    def __init__(self, units: UnitGraph) -> None:
+        problem = units.problem
+        self.count = len(units)
+        self._anchor = list(range(self.count))
+        self._allowed = units.allowed_devices
+        self._block = unit_blocks(units)
+        self.predecessors: list[set[int]] = [set() for _ in range(self.count)]
+        self.successors: list[set[int]] = [set() for _ in range(self.count)]
+        for source, target in units.edges:
+            self.successors[source].add(target)
+            self.predecessors[target].add(source)
+        self._producer = [net.producer for net in units.nets]
+        self._bytes = [net.value_bytes for net in units.nets]
+        self._held_bytes = [net.held_bytes for net in units.nets]
+        self._readers = [set(net.consumers) for net in units.nets]
+        self._makes: list[set[int]] = [set() for _ in range(self.count)]
+        self._reads: list[set[int]] = [set() for _ in range(self.count)]
+        for index, net in enumerate(units.nets):
+            self._makes[net.producer].add(index)
+            for reader in net.consumers:
+                self._reads[reader].add(index)
+
+        self._is_timed = bool({"bottleneck", "latency"} & set(problem.objective))
+        self._counts_bytes = "transfer" in problem.objective
+        self._peer_to_peer = problem.interconnect.charging == "peer_to_peer"
+        self._overlap = problem.interconnect.overlap
+        self._others = min(problem.max_devices or len(problem.devices), len(problem.devices)) - 1
+        self._kinds = time_kinds(units)
+        self._is_uniform = is_uniform(units) if self._peer_to_peer and self._is_timed else None
+
+        self._limited = limited_devices(units)
+        holds_activations = problem.memory_model != "weights" and bool(self._limited)
+        shared = (*units.weights, *units.saved) if self._limited else ()
+        self._shared, self._shared_of = self._index(entry.units for entry in shared)
+        # The most that a device may hold because of each, and the least.
+        self._shared_most = [entry.size_bytes for entry in units.weights]
+        # One microbatch is among the storages.
+        self._shared_most += [(problem.microbatches - 1) * e.size_bytes for e in units.saved]
+        self._shared_least = [0] * len(shared)
+        if problem.chunks_per_device == 1 and shared:
+            self._shared_least[: len(units.weights)] = self._shared_most[: len(units.weights)]
+        inputs = units.input_nets if holds_activations else ()
+        self._inputs, self._inputs_of = self._index(net.consumers for net in inputs)
+        self._input_bytes = [net.held_bytes for net in units.input_nets]
+        self._holds_activations = holds_activations
+        self._own_bytes = [0] * self.count
+        self._home: list[int] = []
+        self._storage_readers: list[set[int]] = []
+        self._read_storages: list[set[int]] = [set() for _ in range(self.count)]
+        if holds_activations:
+            for storage in units.storages:
+                self._own_bytes[storage.unit] += storage.size_bytes
+                for reader in storage.readers:
+                    self._read_storages[reader].add(len(self._home))
+                self._home.append(storage.unit)
+                self._storage_readers.append(set(storage.readers))
+
+    def _index(self, entries: Iterable[tuple[int, ...]]) -> tuple[list[set[int]], list[set[int]]]:
+        """Return the units of every entry, and the entries of every unit."""
+        units_of = [set(entry) for entry in entries]
+        entries_of: list[set[int]] = [set() for _ in range(self.count)]
+        for index, own in enumerate(units_of):
+            for unit in own:
+                entries_of[unit].add(index)
+        return units_of, entries_of
+
+    # -- what is there --------------------------------------------------------------------
+
+    def is_merged(self, unit: int) -> bool:
+        """Whether `unit` has been merged into another."""
+        return self._anchor[unit] != unit
+
+    def is_free(self, unit: int) -> bool:
+        """Whether `unit` takes no time on any device."""
+        return not any(kind.time_ns[unit] for kind in self._kinds)
+
+    def neighbours(self, unit: int) -> set[int]:
+        """Return the units with an arc or a net to or from `unit`."""
+        near = self.predecessors[unit] | self.successors[unit]
+        near.update(self._producer[net] for net in self._reads[unit])
+        for net in self._makes[unit]:
+            near.update(islice(self._readers[net], MOST_NEIGHBOURS))
+        return near - {unit}
+
+    def anchors(self, unit: int) -> list[int]:
+        """Return the units to whose stage the order of stages may let `unit` move."""
+        before, after = self.predecessors[unit], self.successors[unit]
+        if (
+            max(len(before), len(after), len(self._reads[unit]), len(self._makes[unit]))
+            > MOST_NEIGHBOURS
+        ):
+            return []
+        found = []
+        if before:
+            # All others must come before the anchor.
+            found.append(max(before))
+        if after:
+            found.append(min(after))
+        if not found:
+            found = sorted(self.neighbours(unit))[:_MOST_BESIDE]
+        return found
+
+    def fans(self, unit: int, largest: int) -> list[tuple[int, ...]]:
+        """Return the sets of two to `largest` units that read the same net of `unit`."""
+        if len(self._makes[unit]) > MOST_NEIGHBOURS:
+            return []
+        sets = {
+            tuple(sorted(self._readers[net]))
+            for net in self._makes[unit]
+            if 1 < len(self._readers[net]) <= largest
+        }
+        return sorted(sets)
+
+    def _find(self, unit: int) -> int:
+        while self._anchor[unit] != unit:
+            self._anchor[unit] = self._anchor[self._anchor[unit]]
+            unit = self._anchor[unit]
+        return unit
+
+    # -- the test -------------------------------------------------------------------------
+
+    def may_move(self, unit: int, anchor: int) -> bool:
+        """Whether moving `unit` to the stage of `anchor` makes no plan worse."""
+        excess = self._excess(unit, anchor)
+        return excess is not None and all(amount <= 0 for amount in excess)
+
+    def may_gather(self, fan: tuple[int, ...], anchor: int) -> bool:
+        """Whether moving all readers of a net to the stage of its producer makes no plan worse."""
+        readers = set(fan)
+        shared = [net for net in self._makes[anchor] if self._readers[net] == readers]
+        total: list[int] | None = None
+        for unit in fan:
+            if self._allowed[unit] != self._allowed[fan[0]] or not self.anchors(unit):
+                return False
+            excess = self._excess(unit, anchor)
+            if excess is None:
+                return False
+            positive = [max(amount, 0) for amount in excess]
+            total = (
+                positive if total is None else [a + b for a, b in zip(total, positive, strict=True)]
+            )
+        savings = self._amounts(fan[0], anchor, saved=shared)
+        assert total is not None
+        return all(a + b <= 0 for a, b in zip(total, savings, strict=True))
+
+    def _keeps_order(self, unit: int, anchor: int) -> bool:
+        before, after = self.predecessors[unit], self.successors[unit]
+        if anchor in before:
+            return len(before) == 1 or before - {anchor} <= self.predecessors[anchor]
+        if anchor in after:
+            return len(after) == 1 or after - {anchor} <= self.successors[anchor]
+        return before <= self.predecessors[anchor] and after <= self.successors[anchor]
+
+    def _excess(self, unit: int, anchor: int) -> list[int] | None:
+        """Return costs minus savings in each inequality; None if the move is out of question."""
+        if not self._keeps_order(unit, anchor):
+            return None
+        own, other = self._allowed[unit], self._allowed[anchor]
+        if own is not None and (other is None or not other <= own):
+            return None
+        if self._block[unit] not in (NO_BLOCK, self._block[anchor]):
+            return None
+        if self._holds_activations and self._may_be_limited(own):
+            for storage in self._read_storages[unit]:
+                home = self._find(self._home[storage])
+                if home not in (unit, anchor) and anchor not in self._storage_readers[storage]:
+                    return None
+        saved: list[int] = []
+        foreign: list[int] = []
+        for net in self._reads[unit]:
+            readers = self._readers[net]
+            if self._producer[net] == anchor:
+                if len(readers) == 1:
+                    saved.append(net)
+            elif anchor not in readers:
+                if self._is_uniform is not None and not (
+                    self._is_uniform[net] and (len(readers) == 1 or self._is_instant(net))
+                ):
+                    return None
+                foreign.append(net)
+        if self._is_uniform is not None:
+            for net in self._makes[unit]:
+                if not self._is_uniform[net] and self._readers[net] != {anchor}:
+                    return None
+        return self._amounts(unit, anchor, saved, foreign, self._makes[unit], moves=True)
+
+    def _is_instant(self, net: int) -> bool:
+        return not any(kind.send_most[net] or kind.receive_most[net] for kind in self._kinds)
+
+    def _may_be_limited(self, allowed: frozenset[str] | None) -> bool:
+        if allowed is None:
+            return bool(self._limited)
+        return not self._limited.isdisjoint(allowed)
+
+    def _amounts(
+        self,
+        unit: int,
+        anchor: int,
+        saved: Sequence[int] = (),
+        foreign: Sequence[int] = (),
+        made: Collection[int] = (),
+        *,
+        moves: bool = False,
+    ) -> list[int]:
+        """Return costs minus savings in each inequality that counts.
+
+        Parameters
+        ----------
+        unit, anchor : int
+        saved : sequence of int
+            Nets of the anchor that leave it for nobody else than what moves.
+        foreign : sequence of int
+            Nets that `unit` reads and its anchor does not.
+        made : collection of int
+            Nets of `unit`.
+        moves : bool
+            Count what `unit` itself takes and holds; otherwise only the nets.
+        """
+        # Nets of the unit that others read, those that the anchor reads, both with the number
+        # of other readers.
+        leaving = [
+            (net, others)
+            for net in made
+            if (others := len(self._readers[net]) - (anchor in self._readers[net])) > 0
+        ]
+        arriving = [net for net in made if anchor in self._readers[net]]
+        amounts: list[int] = []
+        if self._is_timed:
+            own, other = self._allowed[unit], self._allowed[anchor]
+            for kind in self._kinds:
+                time_ns = kind.time_ns[unit] if moves else 0
+                if other is None or not kind.names.isdisjoint(other):
+                    send = receive = 0
+                    for net, others in leaving:
+                        count = min(others, self._others) if self._peer_to_peer else 1
+                        send += count * kind.send_most[net]
+                    for net in saved:
+                        send -= kind.send_least[net]
+                    for net in foreign:
+                        receive += kind.receive_most[net]
+                    for net in arriving:
+                        receive -= kind.receive_least[net]
+                    self._add_load(amounts, time_ns, send, receive)
+                if own is None or not kind.names.isdisjoint(own):
+                    send = receive = 0
+                    for net in foreign:
+                        send += kind.send_most[net]
+                    for net in arriving:
+                        send -= kind.send_least[net]
+                    for net, _ in leaving:
+                        receive += kind.receive_most[net]
+                    for net in saved:
+                        receive -= kind.receive_least[net]
+                    self._add_load(amounts, -time_ns, send, receive)
+        size, held = self._bytes, self._held_bytes
+        if self._counts_bytes:
+            total = sum(size[net] for net in foreign) - sum(size[net] for net in saved)
+            for net in made:
+                if anchor not in self._readers[net]:
+                    total += size[net]
+                elif len(self._readers[net]) == 1:
+                    total -= size[net]
+            amounts.append(total)
+        if self._may_be_limited(self._allowed[anchor]):
+            total = self._new_bytes(unit, anchor) if moves else 0
+            if self._holds_activations:
+                total += sum(held[net] for net in foreign) - sum(held[net] for net in arriving)
+            amounts.append(total)
+        if self._may_be_limited(self._allowed[unit]):
+            total = -self._dropped_bytes(unit) if moves else 0
+            if self._holds_activations:
+                total += sum(held[net] for net, _ in leaving) - sum(held[net] for net in saved)
+            amounts.append(total)
+        return amounts
+
+    def _new_bytes(self, unit: int, anchor: int) -> int:
+        """Return the most that the device of `anchor` holds for `unit` itself."""
+        total = self._own_bytes[unit]
+        for entry in self._shared_of[unit]:
+            if anchor not in self._shared[entry]:
+                total += self._shared_most[entry]
+        for net in self._inputs_of[unit]:
+            if anchor not in self._inputs[net]:
+                total += self._input_bytes[net]
+        return total
+
+    def _dropped_bytes(self, unit: int) -> int:
+        """Return the least that a device holds all the time for `unit` alone."""
+        total = 0
+        for entry in self._shared_of[unit]:
+            if len(self._shared[entry]) == 1:
+                total += self._shared_least[entry]
+        for net in self._inputs_of[unit]:
+            if len(self._inputs[net]) == 1:
+                total += self._input_bytes[net]
+        return total
+
+    def _add_load(self, amounts: list[int], time_ns: int, send_ns: int, receive_ns: int) -> None:
+        if self._overlap:
+            amounts += (time_ns, send_ns, receive_ns)
+        else:
+            amounts.append(time_ns + send_ns + receive_ns)
+
+    # -- the merge ------------------------------------------------------------------------
+
+    def merge(self, unit: int, anchor: int) -> None:
+        """Merge `unit` into `anchor`."""
+        self._anchor[unit] = anchor
+        for mine, theirs in (
+            (self.predecessors, self.successors),
+            (self.successors, self.predecessors),
+        ):
+            for other in mine[unit]:
+                theirs[other].discard(unit)
+                if other != anchor:
+                    theirs[other].add(anchor)
+                    mine[anchor].add(other)
+            mine[unit] = set()
+        for net in self._reads[unit]:
+            readers = self._readers[net]
+            readers.discard(unit)
+            if self._producer[net] != anchor:
+                readers.add(anchor)
+                self._reads[anchor].add(net)
+            elif not readers:
+                self._makes[anchor].discard(net)
+        for net in self._makes[unit]:
+            self._producer[net] = anchor
+            self._readers[net].discard(anchor)
+            self._reads[anchor].discard(net)
+            if self._readers[net]:
+                self._makes[anchor].add(net)
+        for storage in self._read_storages[unit]:
+            self._storage_readers[storage].discard(unit)
+            self._storage_readers[storage].add(anchor)
+            self._read_storages[anchor].add(storage)
+        for of_unit, units_of in (
+            (self._shared_of, self._shared),
+            (self._inputs_of, self._inputs),
+        ):
+            for entry in of_unit[unit]:
+                units_of[entry].discard(unit)
+                units_of[entry].add(anchor)
+                of_unit[anchor].add(entry)
+        self._own_bytes[anchor] += self._own_bytes[unit]
+        for kind in self._kinds:
+            kind.time_ns[anchor] += kind.time_ns[unit]
+
+
+def limited_devices(units: UnitGraph) -> set[str]:
+    """Return the devices whose memory matters: not those that could hold everything.
+
+    A stage holds no value, storage or buffer twice, and of a microbatch in flight what is saved.
+    """
+    problem = units.problem
+    most = sum(entry.size_bytes for entry in units.weights)
+    if problem.memory_model != "weights":
+        stage = sum(net.held_bytes for net in (*units.nets, *units.input_nets))
+        stage += sum(relay.net.held_bytes + relay.returned_bytes for relay in units.relays)
+        stage += sum(storage.size_bytes for storage in units.storages)
+        stage += (problem.microbatches - 1) * sum(entry.size_bytes for entry in units.saved)
+        most += problem.chunks_per_device * stage
+    return {
+        device.name
+        for device in problem.devices
+        if device.memory_bytes is not None
+        and (device.memory_bytes < most or "peak_memory" in problem.objective)
+    }

@@ -1,0 +1,87 @@
+"""A problem as the exact solver searches it: on fewer units, with alike devices as one kind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from solver.model.devices import Device
+from solver.model.problem import PartitionProblem
+from solver.presolve.dominance import Simplified
+from solver.presolve.symmetry import IdenticalBlocks, identical_blocks
+from solver.presolve.units import DeviceKind, UnitGraph, device_orders, interchangeable_kinds
+
+_MOST_ORDERS = 120
+"""Device orders to search one by one; beyond that, the order is part of one model."""
+_LARGE_FROM = 300
+"""Units from which exact sub-solves are worth more than the whole model at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class RestatedProblem:
+    """What every part of the exact solver knows of a problem.
+
+    Attributes
+    ----------
+    simplified : Simplified
+    identical : IdenticalBlocks
+        Of the simplified units.
+    kinds : tuple of DeviceKind
+    chunks : int
+        The most rounds that can be of use.
+    """
+
+    simplified: Simplified
+    identical: IdenticalBlocks
+    kinds: tuple[DeviceKind, ...]
+    chunks: int
+
+    @classmethod
+    def of(cls, simplified: Simplified) -> RestatedProblem:
+        """Return the restated problem of units without dominated choices."""
+        units = simplified.units
+        chunks = units.problem.chunks_per_device
+        if "step" not in units.problem.objective:
+            # Empty rounds cost and hold nothing.
+            chunks = min(chunks, len(units))
+        return cls(simplified, identical_blocks(units), interchangeable_kinds(units), chunks)
+
+    @property
+    def units(self) -> UnitGraph:
+        """The units that are searched."""
+        return self.simplified.units
+
+    @property
+    def problem(self) -> PartitionProblem:
+        """The problem itself."""
+        return self.units.problem
+
+    @property
+    def slots(self) -> int:
+        """How many devices can be of use."""
+        slots = min(len(self.problem.devices), len(self.units))
+        most = self.problem.max_devices
+        return slots if most is None else min(slots, most)
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the whole model is too large to be asked at once."""
+        return len(self.units) >= _LARGE_FROM
+
+    @property
+    def has_steps(self) -> bool:
+        """Whether plans run under a schedule, which all slots and rounds are part of."""
+        return "step" in self.problem.objective
+
+    @property
+    def depends_on_count(self) -> bool:
+        """Whether what a stage holds or passes on depends on how many devices are used."""
+        relayed = self.problem.interconnect.charging == "relayed"
+        return relayed or self.has_steps or self.problem.memory_depends_on_followers
+
+    def orders(self, *, every_length: bool) -> list[tuple[int, ...]] | None:
+        """Return the orders of kinds in all slots or, on demand, in fewer; None if too many."""
+        return device_orders(self.kinds, self.slots, every_length=every_length, most=_MOST_ORDERS)
+
+    def devices(self, order: tuple[int, ...] | None) -> list[Device] | None:
+        """Return a device for each slot of an order of kinds, if there is one."""
+        return None if order is None else [self.kinds[kind].device for kind in order]

@@ -1,0 +1,342 @@
+"""Identical parallel blocks: sets of units that any plan may exchange without changing a cost.
+
+Heads of an attention, experts that all take as many tokens, queries beside keys: blocks that are
+equal in size and time and joined to the rest of the graph in the same way.
+
+Exchanges
+---------
+A permutation f of the units is *harmless* if it maps to themselves: the forward arcs, the times of
+forward and backward passes on every class, pins, cuts and pinned stages; and, each with its bytes,
+times and multiplicity, the nets and the relays (with what the graph returns) and, where some
+device could be full or ``peak_memory`` is minimised, graph inputs, weights, what is saved, and
+storages with the rows in which they count.
+
+Let a feasible plan put u on position s(u). Then s(f(u)) is feasible and has the same value in
+every objective. *Proof.* By ``docs/formulation.md``, sections 2 to 4 and 8, order, pins, cuts,
+work, transfers, hops, and arcs between stages are sums over units, nets and arcs, or ask whether
+there is one with some property, where each enters by nothing but the above and the positions of
+its ends. Renaming the units by f permutes the terms. So it does in the rows of memory, if each
+storage counts in the same ones as its image: live in the same and waiting in the same
+(`_storages`). No chunk, order of devices, charging, schedule or link enters but through positions.
+What depends on the execution order is cuts, which are asked for, and those rows. QED.
+
+Where storages bind, blocks of several operators that run one after the other are not
+exchangeable: while the second runs, what the first left is there, and not the reverse.
+
+Groups
+------
+Blocks B_1, ..., B_m of units B_i[1..l] are a *group* if for every i the exchange of B_1[k] and
+B_i[k], for all k at once, is harmless. Those generate every permutation of the blocks, and groups
+have no unit in common, so in some best plan the rows (s(B_i[1]), ..., s(B_i[l])) of each group
+are in lexicographic order (:meth:`IdenticalBlocks.canonical` sorts them). In particular
+s(B_i[1]) <= s(B_{i+1}[1]), which is what an arc of the graph says
+(:meth:`IdenticalBlocks.ordered`). Rows may not be sorted in two columns at once, since only whole
+blocks are exchanged.
+
+Layers in series are no such blocks: a permutation of a finite set that keeps arcs maps no
+unit to a predecessor of its own.
+
+Finding them
+------------
+Units are coloured by what they are, and then, in sweeps along the arcs and against them, by the
+colours of what they are joined to (colour refinement, after Weisfeiler and Leman, 1968; sweeps
+in topological order see whole paths at once). Units of unique colour stay where they are. Without
+them, and without what joins a unit to all of a colour, the graph falls apart into blocks; those of
+equal colours are compared exactly, in time proportional to their arcs. Colours are hashes, and
+what they miss costs a group but no proof. All this takes O(e log e) for a bounded number of sweeps.
+
+Symmetry in constraint models: Margot, "Symmetry in integer linear programming", 50 Years of
+Integer Programming, 2010, section 5 (orbits, lexicographic order).
+"""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from solver.model.plan import PartitionPlan
+from solver.presolve.dominance_blocks import limited_devices
+from solver.presolve.unit_cuts import unit_blocks, unit_stages
+from solver.presolve.units import Net, UnitGraph, held_from, maximal_live_sets
+
+_MOST_SWEEPS = 6
+_MOST_TRIES = 4
+"""References to compare the blocks of equal colours with, before the rest is left alone."""
+
+
+class _Fact(NamedTuple):
+    """Something that units have together, as far as any cost can tell."""
+
+    label: int
+    head: int
+    tail: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IdenticalBlocks:
+    """All groups of exchangeable blocks that were found.
+
+    Attributes
+    ----------
+    units : UnitGraph
+    groups : tuple of tuple of tuple of int
+        For each group its blocks, for each block its units; the k-th units of two
+        blocks correspond, and the first ones of a group's blocks ascend.
+    """
+
+    units: UnitGraph
+    groups: tuple[tuple[tuple[int, ...], ...], ...]
+
+    def ordered(self) -> UnitGraph:
+        """Return the graph with arcs between the first units of consecutive blocks.
+
+        Its plans are those of `units` with first units in order, at the same costs but for
+        ``latency`` and ``step``, which follow arcs.
+        """
+        arcs = (
+            (before[0], after[0])
+            for blocks in self.groups
+            for before, after in itertools.pairwise(blocks)
+        )
+        return replace(self.units, edges=tuple(sorted({*self.units.edges, *arcs})))
+
+    def canonical(self, plan: PartitionPlan) -> PartitionPlan:
+        """Return a plan of the same costs with the blocks of every group in order.
+
+        Parameters
+        ----------
+        plan : PartitionPlan
+            Keeps the units together.
+        """
+        if not self.groups:
+            return plan
+        names = [op.name for op in self.units.problem.operators]
+        members = self.units.members
+        place = {device: rank for rank, device in enumerate(plan.device_order)}
+        assignment, chunks = dict(plan.assignment), dict(plan.chunks)
+
+        def position(unit: int) -> tuple[int, int]:
+            name = names[members[unit][0]]
+            return plan.chunks.get(name, 0), place[plan.assignment[name]]
+
+        for blocks in self.groups:
+            rows = sorted([position(unit) for unit in block] for block in blocks)
+            for block, row in zip(blocks, rows, strict=True):
+                for unit, (chunk, rank) in zip(block, row, strict=True):
+                    for index in members[unit]:
+                        assignment[names[index]] = plan.device_order[rank]
+                        chunks[names[index]] = chunk
+        return PartitionPlan(assignment, plan.device_order, chunks)
+
+
+def identical_blocks(units: UnitGraph) -> IdenticalBlocks:
+    """Find blocks that any plan may exchange; see the module for what they are, and the proof."""
+    return IdenticalBlocks(units, tuple(_Finder(units).groups()))
+
+
+class _Finder:
+    """Units as a coloured hypergraph."""
+
+    def __init__(self, units: UnitGraph) -> None:
+        self.units = units
+        self.count = len(units)
+        self._labels: dict[object, int] = {}
+        self.limited = bool(limited_devices(units))
+        self.own = self._own_labels()
+        self.facts = list(self._facts())
+        self.arcs = set(units.edges)
+        self.neighbours: list[list[int]] = [[] for _ in range(self.count)]
+        for source, target in units.edges:
+            self.neighbours[source].append(target)
+            self.neighbours[target].append(source)
+        self.facts_of: list[list[int]] = [[] for _ in range(self.count)]
+        for number, fact in enumerate(self.facts):
+            for unit in fact.tail if fact.head < 0 else (fact.head, *fact.tail):
+                self.facts_of[unit].append(number)
+        self._tails = [frozenset(fact.tail) for fact in self.facts]
+        self._multiplicity = Counter(self._key(fact, {}) for fact in self.facts)
+
+    @staticmethod
+    def _key(fact: _Fact, image: Mapping[int, int]) -> tuple[int, int, frozenset[int]]:
+        """Return what a fact becomes when units are renamed, whatever the order of its tail."""
+        tail = frozenset(image.get(unit, unit) for unit in fact.tail)
+        return fact.label, image.get(fact.head, fact.head), tail
+
+    def _label(self, value: object) -> int:
+        return self._labels.setdefault(value, len(self._labels))
+
+    def _own_labels(self) -> list[int]:
+        units = self.units
+        classes = sorted({device.device_class for device in units.problem.devices})
+        times = [part for name in classes for part in units.pass_latency_ns(name)]
+        rows = zip(
+            *times, units.allowed_devices, unit_blocks(units), unit_stages(units), strict=True
+        )
+        return [self._label(row) for row in rows]
+
+    def _facts(self) -> Iterator[_Fact]:
+        units = self.units
+        for net in units.nets:
+            yield _Fact(self._label(("net", *self._moved(net))), net.producer, net.consumers)
+        for relay in units.relays:
+            label = ("relay", relay.is_output, *self._moved(relay.net))
+            if self.limited:
+                label = (*label, relay.returned_bytes)
+            yield _Fact(self._label(label), relay.net.producer, relay.net.consumers)
+        if not self.limited:
+            return
+        for entry in units.weights:
+            yield _Fact(self._label(("weight", entry.size_bytes)), -1, entry.units)
+        if units.problem.memory_model == "weights":
+            return
+        for entry in units.saved:
+            yield _Fact(self._label(("saved", entry.size_bytes)), -1, entry.units)
+        for net in units.input_nets:
+            yield _Fact(self._label(("input", net.held_bytes)), -1, net.consumers)
+        yield from self._storages()
+
+    def _moved(self, net: Net) -> tuple[object, ...]:
+        """Return what decides times and bytes of a net wherever it goes."""
+        operators, arrays = self.units.problem.operators, self.units.problem.arrays
+        values = sorted(
+            (
+                int(arrays.value_bytes[index]),
+                int(arrays.gradient_bytes[index]),
+                -1 if operators[index].transfer_ns is None else operators[index].transfer_ns,
+            )
+            for index in net.operators
+        )
+        return (*values, net.held_bytes if self.limited else 0)
+
+    def _storages(self) -> Iterator[_Fact]:
+        """Yield storages with the rows in which they are live, and those in which they wait.
+
+        Rows are the maximal live sets, which are enough (``docs/formulation.md``, section 3).
+        """
+        storages = self.units.storages
+        steps = [step for step, _ in maximal_live_sets(storages)]
+        for storage in storages:
+            first, last = bisect_left(steps, storage.first), bisect_right(steps, storage.last)
+            rows = (first, max(first, last), bisect_left(steps, held_from(storage)))
+            label = ("storage", storage.size_bytes, storage.is_output, *rows)
+            yield _Fact(self._label(label), storage.unit, storage.readers)
+
+    # -- colours --------------------------------------------------------------------------
+
+    def colours(self) -> list[int]:
+        """Return a colour for every unit; those of exchangeable units are equal."""
+        colour, classes = list(self.own), 0
+        for _ in range(_MOST_SWEEPS):
+            colour = self._swept(self._swept(colour, forward=True), forward=False)
+            found = len(set(colour))
+            if found == classes:
+                break
+            classes = found
+        return colour
+
+    def _swept(self, old: list[int], *, forward: bool) -> list[int]:
+        """Return colours that tell apart what arrives at a unit, or what leaves it.
+
+        The units on the other end of an arc have been swept before, others have not.
+        """
+        new = list(old)
+        shared = {
+            number: hash(tuple(sorted(old[unit] for unit in fact.tail)))
+            for number, fact in enumerate(self.facts)
+            if fact.head < 0
+        }
+        for unit in range(self.count) if forward else range(self.count - 1, -1, -1):
+            seen: list[int] = []
+            for number in self.facts_of[unit]:
+                label, head, tail = self.facts[number]
+                if head < 0:
+                    seen.append(hash((label, shared[number])))
+                elif head != unit and forward:
+                    other = new[head] if (head, unit) in self.arcs else old[head]
+                    seen.append(hash((label, other)))
+                elif head == unit and not forward:
+                    ends = sorted(new[u] if (unit, u) in self.arcs else old[u] for u in tail)
+                    seen.append(hash((label, *ends)))
+            new[unit] = hash((old[unit], *sorted(seen)))
+        return new
+
+    # -- blocks ---------------------------------------------------------------------------
+
+    def groups(self) -> Iterator[tuple[tuple[int, ...], ...]]:
+        """Yield groups of blocks."""
+        colour = self.colours()
+        size = Counter(colour)
+        same: dict[tuple[int, ...], list[list[int]]] = {}
+        for block in self._components(colour, size):
+            block.sort(key=lambda unit: (colour[unit], unit))
+            same.setdefault(tuple(colour[unit] for unit in block), []).append(block)
+        for blocks in same.values():
+            left = blocks
+            for _ in range(_MOST_TRIES):
+                if len(left) < 2:
+                    break
+                reference, *others = left
+                fits = [self._may_exchange(reference, block) for block in others]
+                group = [reference, *itertools.compress(others, fits)]
+                if len(group) > 1:
+                    yield _arranged(group)
+                left = [block for block, fit in zip(others, fits, strict=True) if not fit]
+
+    def _components(self, colour: list[int], size: Counter[int]) -> list[list[int]]:
+        """Return the parts into which units of unique colour divide the others."""
+        leader = list(range(self.count))
+
+        def find(unit: int) -> int:
+            while leader[unit] != unit:
+                leader[unit] = leader[leader[unit]]
+                unit = leader[unit]
+            return unit
+
+        for _, head, tail in self.facts:
+            present = Counter(colour[unit] for unit in tail)
+            # What all units of a colour have is no reason to keep any of them together.
+            joined = [unit for unit in tail if present[colour[unit]] < size[colour[unit]]]
+            if head >= 0 and size[colour[head]] > 1:
+                joined.append(head)
+            for unit in joined[1:]:
+                leader[find(unit)] = find(joined[0])
+        parts: dict[int, list[int]] = {}
+        for unit in range(self.count):
+            if size[colour[unit]] > 1:
+                parts.setdefault(find(unit), []).append(unit)
+        return list(parts.values())
+
+    def _may_exchange(self, block: Sequence[int], other: Sequence[int]) -> bool:
+        """Whether to exchange the units of two blocks, in this order, is harmless."""
+        image = dict(zip((*block, *other), (*other, *block), strict=True))
+        for unit, partner in image.items():
+            if self.own[unit] != self.own[partner]:
+                return False
+            for near in self.neighbours[unit]:
+                forward = (unit, near) in self.arcs
+                pair = (partner, image.get(near, near))
+                if (pair if forward else pair[::-1]) not in self.arcs:
+                    return False
+            for number in self.facts_of[unit]:
+                fact = self.facts[number]
+                if fact.head not in image and partner in self._tails[number]:
+                    # Mapped to itself, unless another unit says otherwise.
+                    continue
+                renamed = self._key(fact, image)
+                if self._multiplicity[renamed] != self._multiplicity[self._key(fact, {})]:
+                    return False
+        return True
+
+
+def _arranged(blocks: list[list[int]]) -> tuple[tuple[int, ...], ...]:
+    """Return the blocks with the unit in their middle first, and in the order of that."""
+    length = len(blocks[0])
+    order = sorted(range(length), key=lambda k: blocks[0][k])
+    middle = (length - 1) // 2
+    columns = sorted(range(length), key=lambda place: (abs(place - middle), place))
+    rows = [tuple(block[order[place]] for place in columns) for block in blocks]
+    return tuple(sorted(rows))

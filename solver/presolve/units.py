@@ -1,0 +1,475 @@
+"""Lossless reductions: a problem restated on units that must share a device.
+
+Nothing here changes the set of feasible plans or any cost; each function's docstring
+proves it. :meth:`UnitGraph.lift` turns an assignment of units back into a plan's assignment.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+
+from solver.model.devices import Device
+from solver.model.problem import PartitionProblem
+from solver.model.sharing import shared_while_held
+
+Order = tuple[int, ...]
+"""Kinds of devices by slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """Values with one producing unit and the same consuming units.
+
+    Attributes
+    ----------
+    producer : int
+        Unit; -1 for graph inputs.
+    consumers : tuple of int
+        Other units with a reader, ascending.
+    operators : tuple of int
+        Indices of the operators whose values these are; empty for graph inputs.
+    value_bytes : int
+        What travels: sum over the values and, in training, their gradients.
+    held_bytes : int
+        What a stage that reads them holds for them.
+    """
+
+    producer: int
+    consumers: tuple[int, ...]
+    operators: tuple[int, ...]
+    value_bytes: int
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Relay:
+    """Values that hop over the same borders in every plan, under relayed charging.
+
+    They cross the border before position b if `net.producer` is before it and one of
+    `net.consumers` is not, or if the graph returns them.
+
+    Attributes
+    ----------
+    net : Net
+        `consumers` may be empty for values that are returned.
+    is_output : bool
+        They travel to the last position.
+    returned_bytes : int
+        What whoever sends them holds for gradients to come back.
+    """
+
+    net: Net
+    is_output: bool
+    returned_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedBytes:
+    """Bytes that every device running at least one of `units` holds once."""
+
+    units: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Storage:
+    """A :class:`solver.model.holdings.Holding` in terms of units.
+
+    Attributes
+    ----------
+    unit : int
+        The unit of its operator.
+    first, last : int
+        Positions in the execution order.
+    readers : tuple of int
+        Other units for which it waits, ascending.
+    is_output : bool
+        It stays until the stage ends, wherever others are.
+    """
+
+    unit: int
+    first: int
+    last: int
+    readers: tuple[int, ...]
+    is_output: bool
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class UnitGraph:
+    """The problem on units; units are numbered in a topological order.
+
+    Attributes
+    ----------
+    members : tuple of tuple of int
+        Operator indices of each unit, in execution order.
+    edges : tuple of (int, int)
+        Forward arcs between different units.
+    allowed_devices : tuple
+        For each unit the devices that all its members allow; None allows all. An empty set
+        makes the problem infeasible.
+    nets, input_nets : tuple of Net
+    relays : tuple of Relay
+        Empty but under relayed charging, which they then describe instead of `nets`.
+    weights, saved : tuple of SharedBytes
+        `saved` is what one microbatch keeps, in training.
+    storages : tuple of Storage
+    """
+
+    problem: PartitionProblem
+    members: tuple[tuple[int, ...], ...]
+    edges: tuple[tuple[int, int], ...]
+    allowed_devices: tuple[frozenset[str] | None, ...]
+    nets: tuple[Net, ...]
+    input_nets: tuple[Net, ...]
+    relays: tuple[Relay, ...]
+    weights: tuple[SharedBytes, ...]
+    saved: tuple[SharedBytes, ...]
+    storages: tuple[Storage, ...]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+    def latency_ns(self, device_class: str) -> list[int]:
+        """Return the execution time of every unit on a device class."""
+        times: list[int] = self.problem.arrays.latency_ns(device_class).tolist()
+        return [sum(times[index] for index in members) for members in self.members]
+
+    def pass_latency_ns(self, device_class: str) -> tuple[list[int], list[int]]:
+        """Return the time of every unit's forward and backward pass on a device class."""
+        forward, backward = (
+            times.tolist() for times in self.problem.arrays.pass_latency_ns(device_class)
+        )
+        return (
+            [sum(forward[index] for index in members) for members in self.members],
+            [sum(backward[index] for index in members) for members in self.members],
+        )
+
+    def lift(self, device_of_unit: Sequence[str]) -> dict[str, str]:
+        """Return the assignment of operators that puts each unit on its device."""
+        unit_of = self.unit_of_operator()
+        return {
+            op.name: device_of_unit[unit_of[index]]
+            for index, op in enumerate(self.problem.operators)
+        }
+
+    def unit_of_operator(self) -> list[int]:
+        """Return the unit of every operator, by operator index."""
+        unit_of = [0] * len(self.problem.operators)
+        for unit, members in enumerate(self.members):
+            for index in members:
+                unit_of[index] = unit
+        return unit_of
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """Devices that any plan may exchange without changing cost or feasibility."""
+
+    devices: tuple[Device, ...]
+
+    @property
+    def device(self) -> Device:
+        """One of them."""
+        return self.devices[0]
+
+
+def interchangeable_kinds(
+    units: UnitGraph, linked: Mapping[str, int | str] | None = None
+) -> tuple[DeviceKind, ...]:
+    """Group the devices of a problem into kinds that no constraint and no cost tells apart.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    linked : mapping of str to int or str, optional
+        What tells devices apart by their links; the names of all that the interconnect names if
+        it is not given.
+
+    Returns
+    -------
+    tuple of DeviceKind
+    """
+    problem = units.problem
+    pins = {allowed for allowed in units.allowed_devices if allowed is not None}
+    if linked is None:
+        linked = {end: end for pair in problem.interconnect.links for end in pair}
+    kinds: dict[tuple[object, ...], list[Device]] = {}
+    for device in problem.devices:
+        key = (
+            device.memory_bytes,
+            device.device_class,
+            device.is_host,
+            frozenset(pin for pin in pins if device.name in pin),
+            linked.get(device.name, ""),
+        )
+        kinds.setdefault(key, []).append(device)
+    return tuple(DeviceKind(tuple(devices)) for devices in kinds.values())
+
+
+def device_orders(
+    kinds: Sequence[DeviceKind], positions: int, *, every_length: bool, most: int
+) -> list[tuple[int, ...]] | None:
+    """List the ways to put kinds of devices on positions, up to exchanges within a kind.
+
+    Parameters
+    ----------
+    kinds : sequence of DeviceKind
+    positions : int
+        Length of the orders.
+    every_length : bool
+        Also list all shorter ones.
+    most : int
+        Give up beyond this many.
+
+    Returns
+    -------
+    list of tuple of int, or None
+        Kinds by position; None if there are more than `most`.
+    """
+    counts = [len(kind.devices) for kind in kinds]
+    orders: list[tuple[int, ...]] = []
+    pending: list[tuple[int, ...]] = [()]
+    while pending:
+        prefix = pending.pop()
+        if len(prefix) == positions or (every_length and prefix):
+            orders.append(prefix)
+        if len(prefix) < positions:
+            pending.extend(
+                (*prefix, kind) for kind, count in enumerate(counts) if prefix.count(kind) < count
+            )
+        if len(orders) + len(pending) > most:
+            return None
+    return orders
+
+
+@shared_while_held
+def condense(problem: PartitionProblem) -> UnitGraph:
+    """Merge what must share a device, and what always costs together.
+
+    Proof that no plan is lost and no cost changes:
+
+    * *Colocation groups* that overlap share a device by definition.
+    * *Strongly connected units*: if forward edges lead from unit a to b and back, then in a
+      feasible plan stage(a) <= stage(b) <= stage(a), so both are on one device.
+    * *Nets*: two values with the same producing unit and the same consuming units cross
+      exactly the same pairs of devices in every plan, so their bytes and times add up. Relayed,
+      they cross the same borders, if neither or both of them are returned by the graph.
+    * *Shared bytes*: two weights with the same reading units are held by exactly the same
+      devices in every plan, and what the operators of a unit save is kept by the unit's.
+    """
+    unit_of, count, edges = _units(problem)
+    members: list[list[int]] = [[] for _ in range(count)]
+    allowed: list[frozenset[str] | None] = [None] * count
+    for index, op in enumerate(problem.operators):
+        unit = unit_of[index]
+        members[unit].append(index)
+        if op.allowed_devices is not None:
+            own = allowed[unit]
+            allowed[unit] = op.allowed_devices if own is None else own & op.allowed_devices
+    held = {key: weight.held_bytes(problem.memory_model) for key, weight in problem.weights.items()}
+    return UnitGraph(
+        problem=problem,
+        members=tuple(map(tuple, members)),
+        edges=edges,
+        allowed_devices=tuple(allowed),
+        nets=_nets(problem, unit_of),
+        input_nets=_input_nets(problem, unit_of),
+        relays=_relays(problem, unit_of),
+        weights=_shared(held, unit_of, [op.weights for op in problem.operators]),
+        saved=_saved(problem, members),
+        storages=_storages(problem, unit_of),
+    )
+
+
+def _units(problem: PartitionProblem) -> tuple[list[int], int, tuple[tuple[int, int], ...]]:
+    """Return the unit of each operator, the number of units, and the arcs between units."""
+    group_of = [0] * len(problem.operators)
+    for group, names in enumerate(problem.units):
+        for name in names:
+            group_of[problem.index_of[name]] = group
+    contracted = nx.DiGraph()
+    contracted.add_nodes_from(range(len(problem.units)))
+    for index, op in enumerate(problem.operators):
+        if op.is_backward:
+            continue
+        for read in op.reads:
+            source = problem.index_of.get(read)
+            if source is None or problem.operators[source].is_backward:
+                continue
+            if group_of[source] != group_of[index]:
+                contracted.add_edge(group_of[source], group_of[index])
+    component_of: dict[int, int] = {}
+    for component, groups in enumerate(nx.strongly_connected_components(contracted)):
+        for group in groups:
+            component_of[group] = component
+    count = len(set(component_of.values()))
+    arcs = {
+        (component_of[source], component_of[target])
+        for source, target in contracted.edges
+        if component_of[source] != component_of[target]
+    }
+    # Number components in the topological order closest to the execution order.
+    first = [len(problem.operators)] * count
+    for index in range(len(problem.operators)):
+        component = component_of[group_of[index]]
+        first[component] = min(first[component], index)
+    successors: list[list[int]] = [[] for _ in range(count)]
+    waiting = [0] * count
+    for source, target in arcs:
+        successors[source].append(target)
+        waiting[target] += 1
+    ready = [(first[c], c) for c in range(count) if not waiting[c]]
+    heapq.heapify(ready)
+    number = [0] * count
+    for position in range(count):
+        _, component = heapq.heappop(ready)
+        number[component] = position
+        for target in successors[component]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                heapq.heappush(ready, (first[target], target))
+    unit_of = [number[component_of[group]] for group in group_of]
+    edges = sorted((number[source], number[target]) for source, target in arcs)
+    return unit_of, count, tuple(edges)
+
+
+def _reading_units(
+    problem: PartitionProblem, unit_of: list[int], name: str, own: int
+) -> tuple[int, ...]:
+    readers = {unit_of[problem.index_of[reader]] for reader in problem.readers_of[name]}
+    return tuple(sorted(readers - {own}))
+
+
+def _nets(problem: PartitionProblem, unit_of: list[int]) -> tuple[Net, ...]:
+    merged: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+    for index, op in enumerate(problem.operators):
+        consumers = _reading_units(problem, unit_of, op.name, unit_of[index])
+        if consumers:
+            merged.setdefault((unit_of[index], consumers), []).append(index)
+    sent_bytes = problem.arrays.value_bytes + problem.arrays.gradient_bytes
+    held_bytes = problem.arrays.held_bytes
+    return tuple(
+        Net(
+            producer=producer,
+            consumers=consumers,
+            operators=tuple(indices),
+            value_bytes=int(sent_bytes[list(indices)].sum()),
+            held_bytes=int(held_bytes[list(indices)].sum()),
+        )
+        for (producer, consumers), indices in merged.items()
+    )
+
+
+def _relays(problem: PartitionProblem, unit_of: list[int]) -> tuple[Relay, ...]:
+    if problem.interconnect.charging != "relayed":
+        return ()
+    merged: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
+    for index, op in enumerate(problem.operators):
+        consumers = _reading_units(problem, unit_of, op.name, unit_of[index])
+        if op.is_output:
+            # It goes to the end, whoever reads it on the way.
+            consumers = ()
+        if consumers or op.is_output:
+            merged.setdefault((unit_of[index], consumers, op.is_output), []).append(index)
+    arrays = problem.arrays
+    sent_bytes = arrays.value_bytes + arrays.gradient_bytes
+    return tuple(
+        Relay(
+            Net(
+                producer=producer,
+                consumers=consumers,
+                operators=tuple(indices),
+                value_bytes=int(sent_bytes[list(indices)].sum()),
+                held_bytes=int(arrays.held_bytes[list(indices)].sum()),
+            ),
+            is_output=is_output,
+            returned_bytes=int(arrays.returned_bytes[list(indices)].sum()),
+        )
+        for (producer, consumers, is_output), indices in merged.items()
+    )
+
+
+def _input_nets(problem: PartitionProblem, unit_of: list[int]) -> tuple[Net, ...]:
+    merged: dict[tuple[int, ...], int] = {}
+    sizes = problem.arrays.held_bytes[len(problem.operators) :].tolist()
+    for graph_input, held_bytes in zip(problem.inputs, sizes, strict=True):
+        consumers = _reading_units(problem, unit_of, graph_input.name, -1)
+        if consumers:
+            merged[consumers] = merged.get(consumers, 0) + held_bytes
+    return tuple(
+        Net(producer=-1, consumers=consumers, operators=(), value_bytes=0, held_bytes=held_bytes)
+        for consumers, held_bytes in merged.items()
+        if held_bytes
+    )
+
+
+def _shared(
+    size_bytes: Mapping[str, int], unit_of: list[int], keys_of: list[tuple[str, ...]]
+) -> tuple[SharedBytes, ...]:
+    units: dict[str, set[int]] = {}
+    for index, keys in enumerate(keys_of):
+        for key in keys:
+            units.setdefault(key, set()).add(unit_of[index])
+    merged: dict[tuple[int, ...], int] = {}
+    for key, readers in units.items():
+        reading = tuple(sorted(readers))
+        merged[reading] = merged.get(reading, 0) + size_bytes[key]
+    return tuple(SharedBytes(reading, total) for reading, total in merged.items() if total)
+
+
+def _saved(problem: PartitionProblem, members: list[list[int]]) -> tuple[SharedBytes, ...]:
+    sizes = problem.arrays.saved_bytes
+    totals = [int(sizes[indices].sum()) for indices in members]
+    return tuple(SharedBytes((unit,), total) for unit, total in enumerate(totals) if total)
+
+
+def _storages(problem: PartitionProblem, unit_of: list[int]) -> tuple[Storage, ...]:
+    return tuple(
+        Storage(
+            unit=(unit := unit_of[holding.operator]),
+            first=holding.first,
+            last=holding.last,
+            readers=tuple(sorted({unit_of[index] for index in holding.waits_for} - {unit})),
+            is_output=holding.stays,
+            size_bytes=holding.size_bytes,
+        )
+        for holding in problem.holdings
+    )
+
+
+def held_from(storage: Storage) -> int:
+    """Return the step from which a storage is no longer live, but stays or may wait."""
+    return storage.first if storage.is_output else storage.last + 1
+
+
+def maximal_live_sets(storages: Sequence[Storage]) -> list[tuple[int, list[Storage]]]:
+    """Return the steps at which the set of live storages is maximal, with those sets.
+
+    A storage is live from `first` to `last`. These are the maximal cliques of an interval
+    graph: at the first end after a start. Every other live set is a subset of one of them.
+    Storages that stay once they are there are no part of the sets, but their starts count.
+    """
+    passing = sorted(
+        (s for s in storages if not s.is_output and s.last >= 0), key=lambda s: s.first
+    )
+    starts = sorted(s.first for s in storages if s.is_output or s.last >= 0)
+    result: list[tuple[int, list[Storage]]] = []
+    live: list[Storage] = []
+    next_live = next_start = 0
+    ends = {storage.last for storage in passing}
+    for step in sorted(ends | {max([0, *starts, *ends])}):
+        while next_live < len(passing) and passing[next_live].first <= step:
+            live.append(passing[next_live])
+            next_live += 1
+        started = next_start
+        while next_start < len(starts) and starts[next_start] <= step:
+            next_start += 1
+        if next_start > started or not result:
+            result.append((step, list(live)))
+        live = [storage for storage in live if storage.last > step]
+    return result

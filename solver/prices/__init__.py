@@ -1,1 +1,0 @@
-"""A bound from prices on the time and the memory of every kind of device."""

@@ -1,1 +1,0 @@
-"""Units that some best plan keeps together, blocks that plans may exchange, coarse graphs."""

@@ -1,0 +1,1 @@
+"""The search: presolve, a schedule of heuristics and bounds, branch and bound."""

@@ -1,0 +1,202 @@
+"""Refutes limits on the bottleneck by models of one order of devices after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from enum import Enum, auto
+from itertools import chain
+
+from solver.bounds.positions import least_times_ns
+from solver.bounds.windows import BorderIdeals, StageBounds, StageWindows
+from solver.cp.border_rows import add_border_ideals
+from solver.cp.budget import Budget
+from solver.cp.cut_rows import narrowed
+from solver.cp.formulation import CpSatFormulation
+from solver.cp.pull_rows import PullRows
+from solver.cp.queue import ModelQueue, Verdict
+from solver.cp.stage_model import StageModel
+from solver.evaluation.evaluate import evaluate
+from solver.model.cuts import is_hand_made
+from solver.model.limits import SolveLimits
+from solver.presolve.presolved import RestatedProblem
+from solver.presolve.symmetry import IdenticalBlocks
+from solver.presolve.units import Order
+from solver.search.branches import Branch, Branches
+
+
+class Finding(Enum):
+    """What models say of a limit."""
+
+    REFUTED = auto()
+    """No plan is within it."""
+    SOLVED = auto()
+    """A model has a solution: it is the incumbent now, or it does not fit, and from now on models
+    know all memory."""
+    OPEN = auto()
+    """The time is over, or orders or what is before borders are too many."""
+
+
+class LimitRefutation:
+    """Asks models whether there are plans within a limit.
+
+    The ideals of a skeleton at all borders are known
+    (:meth:`solver.bounds.windows.StageBounds.border_ideals`). At first devices hold weights alone:
+    then most operators that are not of the skeleton have one best place
+    (:class:`solver.cp.pull_rows.PullRows`), and the model is refuted several times sooner
+    than that of all plans. What activations say against a plan is lost, but for what the ideals
+    know of it; as soon as a plan is found that does not fit, models know them.
+
+    If devices differ, each order of them that is still possible within the limit has a model: all
+    of them together take less time than the one that decides the order.
+
+    Parameters
+    ----------
+    restated : RestatedProblem
+    stage_bounds : StageBounds
+    branches : Branches
+        Of the objective ``bottleneck``.
+    limits : SolveLimits
+    budget : Budget
+    """
+
+    def __init__(
+        self,
+        restated: RestatedProblem,
+        stage_bounds: StageBounds,
+        branches: Branches,
+        limits: SolveLimits,
+        budget: Budget,
+    ) -> None:
+        self._restated = restated
+        self._stage_bounds = stage_bounds
+        self._branches = branches
+        self._limits = limits
+        self._budget = budget
+        self._knows_weights_alone = True
+        # Of each order, or of all at once.
+        self._refuted_ns: dict[Order | None, int] = {}
+        self._listed: tuple[int, list[Order]] | None = None
+
+    @property
+    def applies(self) -> bool:
+        """Whether ideals are known, and plans stay plans if operators are pulled to readers."""
+        branches, restated = self._branches, self._restated
+        return (
+            self._stage_bounds.is_narrowed
+            and branches.objective == "bottleneck"
+            and not branches.earlier
+            and not restated.depends_on_count
+            and not is_hand_made(restated.problem)
+        )
+
+    def ask(self, branch: Branch, limit_ns: int, slice_s: float | None) -> Finding:
+        """Ask whether a branch has plans within a limit; if it has none, its bound grows.
+
+        Parameters
+        ----------
+        branch : Branch
+        limit_ns : int
+        slice_s : float or None
+            The most time for it.
+        """
+        end_s = None if slice_s is None else self._budget.spent_s + slice_s
+        orders = self._orders(branch, limit_ns)
+        if orders is None:
+            return Finding.OPEN
+        with ModelQueue(self._limits, self._budget) as queue:
+            for order in orders:
+                if self._refuted_ns.get(order, -1) >= limit_ns:
+                    continue
+                left_s = None if end_s is None else end_s - self._budget.spent_s
+                if left_s is not None and left_s <= 0:
+                    return Finding.OPEN
+                windows = self._windows(branch.slots, limit_ns, order)
+                if windows.empty:
+                    self._refuted_ns[order] = limit_ns
+                    continue
+                devices = self._restated.devices(order)
+                ideals = self._stage_bounds.border_ideals(branch.slots, limit_ns, devices)
+                if ideals is None:
+                    return Finding.OPEN
+                queue.add(order, self._model(order, windows, ideals, limit_ns), left_s)
+                if queue.is_full:
+                    finding = self._learn(queue.next(), limit_ns)
+                    if finding is not Finding.REFUTED:
+                        return finding
+            while len(queue):
+                finding = self._learn(queue.next(), limit_ns)
+                if finding is not Finding.REFUTED:
+                    return finding
+        branch.bound = max(branch.bound, limit_ns + 1)
+        return Finding.REFUTED
+
+    def _orders(self, branch: Branch, limit_ns: int) -> Sequence[Order | None] | None:
+        """Return the orders to ask for one by one, if they are known."""
+        if branch.order is not None or len(self._restated.kinds) == 1:
+            return [branch.order]
+        if self._listed is not None and limit_ns <= self._listed[0]:
+            # Lower limits have no other orders.
+            return self._listed[1]
+        kinds = [kind.device for kind in self._restated.kinds]
+        orders = self._stage_bounds.orders(branch.slots, limit_ns, kinds)
+        if orders is not None:
+            self._listed = limit_ns, orders
+        return orders
+
+    def _windows(self, slots: int, limit_ns: int, order: Order | None) -> StageWindows:
+        devices = self._restated.devices(order)
+        windows = self._stage_bounds.windows(slots, limit_ns, devices)
+        return narrowed(self._restated.units, windows, slots)
+
+    def _model(
+        self, order: Order | None, windows: StageWindows, ideals: BorderIdeals, limit_ns: int
+    ) -> StageModel:
+        units, identical = self._restated.units, self._restated.identical
+        pulls = None
+        if self._knows_weights_alone:
+            kept = _unmoved(ideals, identical, windows)
+            pulls = PullRows(units, kept, least_times_ns(units))
+        formulation = CpSatFormulation(
+            units,
+            windows,
+            len(ideals.inside) - 1,
+            largest_load_ns=limit_ns,
+            order=order,
+            identical=identical,
+            pulls=pulls,
+        )
+        stages = formulation.stages
+        add_border_ideals(stages, ideals)
+        stages.model.add(formulation.objective("bottleneck").expression <= limit_ns)
+        return stages
+
+    def _learn(self, verdict: Verdict, limit_ns: int) -> Finding:
+        """Note what a model says of its order, and offer its plan if that fits."""
+        if verdict.is_refuted:
+            self._refuted_ns[verdict.order] = limit_ns
+            return Finding.REFUTED
+        if verdict.plan is None:
+            return Finding.OPEN
+        if evaluate(self._restated.problem, verdict.plan).feasible:
+            self._branches.incumbent.offer(verdict.plan)
+        else:
+            self._knows_weights_alone = False
+        return Finding.SOLVED
+
+
+def _unmoved(
+    ideals: BorderIdeals, identical: IdenticalBlocks, windows: StageWindows
+) -> Collection[int]:
+    """Return the units that rows elsewhere place.
+
+    Blocks in order are no obstacle to moves if all may be moved to the same stages: after the last
+    move they can be exchanged until they are in order again.
+    """
+    kept = set(ideals.units)
+    for blocks in identical.groups:
+        for units in zip(*blocks, strict=True):
+            ranges = {(windows.first[unit], windows.last[unit]) for unit in units}
+            if len(ranges) > 1 or not kept.isdisjoint(units):
+                kept.update(chain.from_iterable(blocks))
+                break
+    return kept

@@ -1,0 +1,93 @@
+"""Refutes device orders by short models and linear programs before any of them is searched."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from solver.bounds.objectives import ObjectiveBounds
+from solver.cp.budget import Budget
+from solver.search.branch_search import BranchSearch
+from solver.search.branches import Branch
+
+_SHARE = 0.4
+"""Of the time left, at most this much goes into all orders together."""
+_PROBE_S = 0.5
+_PROBE_S_PER_UNIT = 0.0005
+"""Time of a short model: presolve grows with it."""
+_MOST_IN_VAIN = 3
+"""After so many short models in a row without an answer, none is asked any more."""
+_MOST_PROGRAMS_IN_VAIN = 2
+"""After so many programs in a row without an answer, short models are asked first."""
+
+
+def refute_orders(search: BranchSearch, bounds: ObjectiveBounds, budget: Budget) -> None:
+    """Refute orders of unequal devices; put the best bounds of the others first.
+
+    What is proven of all plans is the least bound of any order, so that one order without a bound
+    leaves nothing proven, however long the others have been searched. Most orders cannot have a
+    better plan. Where the memory of activations says so, presolve of the whole model sees it at
+    once and a linear program, which knows weights alone, never does; where transfers say so, the
+    program is quicker, or the only one. So each of the two comes first as long as it answers. What
+    parts of the graph cost on these devices, and windows, take some hundredths of a second.
+
+    Parameters
+    ----------
+    search : BranchSearch
+    bounds : ObjectiveBounds
+    budget : Budget
+    """
+    branches = search.branches
+    pending = [branch for branch in branches.pending if search.can_relax(branch)]
+    if len(pending) < 2:
+        return
+    end_s = budget.deadline_s(_SHARE)
+    asking = _Asking(search)
+    for place, branch in enumerate(pending):
+        time_s = None
+        if end_s is not None:
+            time_s = (end_s - time.perf_counter()) / (len(pending) - place)
+            if time_s <= 0:
+                break
+        branch.closed |= search.is_refuted_by(bounds, branch) or not search.has_windows(branch)
+        if asking.programs_lead:
+            asking.program(branch, time_s)
+            asking.probe(branch)
+        else:
+            asking.probe(branch)
+            asking.program(branch, time_s)
+        branches.close_covered()
+    # The incumbent's own order stays first: its neighbourhood is where better plans are.
+    single = [branch for branch in branches.all if branch.order is not None]
+    rest = iter(sorted(single[1:], key=lambda branch: branch.bound))
+    branches.all = [
+        branch if branch.order is None or branch is single[0] else next(rest)
+        for branch in branches.all
+    ]
+
+
+@dataclass(slots=True)
+class _Asking:
+    """Asks of open orders, and counts how often in a row each of two ways gave no answer."""
+
+    search: BranchSearch
+    programs_in_vain: int = 0
+    probes_in_vain: int = 0
+
+    @property
+    def programs_lead(self) -> bool:
+        """Whether one of the last programs has answered."""
+        return self.programs_in_vain < _MOST_PROGRAMS_IN_VAIN
+
+    def program(self, branch: Branch, time_s: float | None) -> None:
+        """Solve one linear program, whose bound is of use in any case."""
+        if not branch.closed:
+            self.search.relax(branch, time_s, programs=1)
+            self.programs_in_vain = 0 if branch.closed else self.programs_in_vain + 1
+
+    def probe(self, branch: Branch) -> None:
+        """Search the model for a moment, as long as that answers."""
+        if not branch.closed and self.probes_in_vain < _MOST_IN_VAIN:
+            slice_s = _PROBE_S + _PROBE_S_PER_UNIT * self.search.unit_count
+            self.search.search(branch, slice_s, is_probe=True)
+            self.probes_in_vain = 0 if branch.closed else self.probes_in_vain + 1
