@@ -21,8 +21,8 @@ from cuda_memory import CUDA_MODELS, cuda_rows
 from memory_models import INFERENCE_ONLY, MODELS, build
 from storage_tracker import track_forward, track_training
 
-from fx_bridge.capture import capture, placeholder_values
-from fx_bridge.memory import peak_memory
+from fx_bridge.capture.graph import capture, placeholder_values
+from fx_bridge.memory.profile import peak_memory
 
 
 def adamw(parameters):

@@ -57,7 +57,7 @@ from solver import (
 if TYPE_CHECKING:
     import networkx as nx
 
-    from fx_bridge.capture import CapturedGraph
+    from fx_bridge.capture.graph import CapturedGraph
 
 WEIGHTS_CASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {"llama3-70b": ("2x80GB,2x24GB", "80GB,60GB,40GB,20GB")}
@@ -271,8 +271,8 @@ def _check_splits(
 
 
 def _check_split(loaded: LoadedModel, captured: CapturedGraph, row: PlannerRow) -> EquivalenceRow:
-    from fx_bridge.equivalence import check_equivalence
-    from fx_bridge.splitting import split_by_plan
+    from fx_bridge.equivalence.check import check_equivalence
+    from fx_bridge.split.by_plan import split_by_plan
 
     assert row.plan is not None
     clock = _Clock()

@@ -17,7 +17,7 @@ from solver.model.quantities import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fx_bridge.capture import CapturedGraph
+    from fx_bridge.capture.graph import CapturedGraph
 
 _PIPE_WIDTH: Final = 160
 

@@ -13,7 +13,7 @@ from solver.io.json_files import plan_from_json
 from solver.model.quantities import counted
 
 if TYPE_CHECKING:
-    from fx_bridge.capture import CapturedGraph
+    from fx_bridge.capture.graph import CapturedGraph
 
 PlanFormat = Literal["plan", "device-map", "split-spec", "tags"]
 FORMATS: Final[tuple[PlanFormat, ...]] = get_args(PlanFormat)
@@ -105,8 +105,8 @@ def _recognised(path: str, data: object, captured: CapturedGraph | None) -> Plan
     if any(isinstance(value, int) for value in data.values()):
         return "device-map"
 
-    from fx_bridge.modules.accelerate_run import tensor_names
-    from fx_bridge.modules.module_paths import module_paths
+    from fx_bridge.capture.modules import module_paths
+    from fx_bridge.interop.accelerate_dispatch import tensor_names
 
     nodes = {node.name for node in captured.graph.nodes}
     modules = {"", *module_paths(captured), *tensor_names(captured)}
@@ -123,7 +123,7 @@ def _recognised(path: str, data: object, captured: CapturedGraph | None) -> Plan
 def _from_device_map(
     captured: CapturedGraph, problem: PartitionProblem, data: Mapping[str, Any]
 ) -> ForeignPlan:
-    from fx_bridge.modules.foreign_plans import device_map_run, plan_in_rounds
+    from fx_bridge.interop.read_plans import device_map_run, plan_in_rounds
 
     run = device_map_run(captured, problem.devices, data)
     notes: list[str] = []
@@ -141,7 +141,7 @@ def _from_device_map(
 def _from_split_spec(
     captured: CapturedGraph, problem: PartitionProblem, data: Mapping[str, Any]
 ) -> ForeignPlan:
-    from fx_bridge.modules.foreign_plans import plan_from_split_spec
+    from fx_bridge.interop.read_plans import plan_from_split_spec
 
     return ForeignPlan("split-spec", plan_from_split_spec(captured, problem.devices, data))
 
@@ -149,7 +149,7 @@ def _from_split_spec(
 def _from_tags(
     captured: CapturedGraph, problem: PartitionProblem, data: Mapping[str, Any]
 ) -> ForeignPlan:
-    from fx_bridge.splits.tags import plan_from_tags
+    from fx_bridge.split.tags.plans import plan_from_tags
 
     plan = plan_from_tags(captured, data)
     devices = [device.name for device in problem.devices]

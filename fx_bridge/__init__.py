@@ -1,33 +1,13 @@
 """From a PyTorch model to an operator graph, and from a plan back to submodules that run."""
 
-from fx_bridge.batch import BatchDim, BatchTable, batch_dimensions, check_microbatchable
-from fx_bridge.batching.microbatches import ChunkSpecs, chunk_specs
-from fx_bridge.batching.rescale import rescale
-from fx_bridge.capture import CapturedGraph, capture
-from fx_bridge.capturing.graph_digest import graph_digest
-from fx_bridge.colocation import colocation_groups
-from fx_bridge.costing.backward import (
-    BackwardCost,
-    backward_costs,
-    backward_flops,
-    backward_moved_bytes,
-)
-from fx_bridge.costing.counting import Kernel
-from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec
-from fx_bridge.costing.timing import OperatorTimes, measure_operators
-from fx_bridge.costing.workspaces import OperatorWorkspaces, measure_workspaces
-from fx_bridge.costs import (
-    measured_latency_ns,
-    node_flops,
-    roofline_latency_ns,
-)
-from fx_bridge.digraph import to_digraph
-from fx_bridge.dynamo import CompileBackend, compile_backend
-from fx_bridge.equivalence import EquivalenceReport, check_equivalence
-from fx_bridge.files.manifest import Manifest, check_manifest, load_manifest
-from fx_bridge.files.rank_weights import load_model_weights, load_rank_weights
-from fx_bridge.files.stage_files import load_inputs, load_stage_weights, save_stages
-from fx_bridge.files.stage_programs import (
+from fx_bridge.batch.microbatches import ChunkSpecs, chunk_specs
+from fx_bridge.batch.resize import rescale
+from fx_bridge.batch.table import BatchDim, BatchTable, batch_dimensions, check_microbatchable
+from fx_bridge.capture.digest import graph_digest
+from fx_bridge.capture.graph import CapturedGraph, capture
+from fx_bridge.capture.modules import module_paths, operators_of
+from fx_bridge.checkpoint.manifest import Manifest, check_manifest, load_manifest
+from fx_bridge.checkpoint.programs import (
     StageProgram,
     StagePrograms,
     load_stage_program,
@@ -35,7 +15,25 @@ from fx_bridge.files.stage_programs import (
     run_stage_programs,
     save_stage_programs,
 )
-from fx_bridge.memory import (
+from fx_bridge.checkpoint.ranks import load_model_weights, load_rank_weights
+from fx_bridge.checkpoint.stages import load_inputs, load_stage_weights, save_stages
+from fx_bridge.costs.backward import (
+    BackwardCost,
+    backward_costs,
+    backward_flops,
+    backward_moved_bytes,
+)
+from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
+from fx_bridge.costs.kernels import Kernel
+from fx_bridge.costs.operators import measured_latency_ns, node_flops, roofline_latency_ns
+from fx_bridge.costs.timing import OperatorTimes, measure_operators
+from fx_bridge.costs.workspaces import OperatorWorkspaces, measure_workspaces
+from fx_bridge.digraph import to_digraph
+from fx_bridge.dynamo import CompileBackend, compile_backend
+from fx_bridge.equivalence.check import EquivalenceReport, check_equivalence
+from fx_bridge.interop.read_plans import device_map_run, plan_from_device_map, plan_from_split_spec
+from fx_bridge.interop.write_plans import device_map, split_spec
+from fx_bridge.memory.profile import (
     LiveStorage,
     MemoryPoint,
     MemoryProfile,
@@ -44,25 +42,24 @@ from fx_bridge.memory import (
     peak_memory,
     stage_profiles,
 )
-from fx_bridge.modules.foreign_plans import (
-    device_map_run,
-    plan_from_device_map,
-    plan_from_split_spec,
-)
-from fx_bridge.modules.hand_made import with_hand_made
-from fx_bridge.modules.hand_over import device_map, split_spec
-from fx_bridge.modules.module_paths import module_paths, operators_of
 from fx_bridge.partition import PartitionResult, partition_module
-from fx_bridge.pipeline import build_pipeline_stage, check_pipeline
-from fx_bridge.pipelining.pipeline_rank import PipelineRank
-from fx_bridge.placement import PlacedModel, place
-from fx_bridge.splits.name_map import NameMap
-from fx_bridge.splits.non_tensors import NonTensorMoves, move_non_tensors
-from fx_bridge.splits.split_reader import stage_graph
-from fx_bridge.splits.stage_graph import StageGraph, StageNode, StageValue, StageWeight
-from fx_bridge.splits.tags import plan_from_tags, split_by_tags
-from fx_bridge.splitting import split_by_plan
-from fx_bridge.stages import PipelinePosition, SharedWeight, StageInterfaces, stage_interfaces
+from fx_bridge.pipeline.build import build_pipeline_stage, check_pipeline
+from fx_bridge.pipeline.interfaces import (
+    PipelinePosition,
+    SharedWeight,
+    StageInterfaces,
+    stage_interfaces,
+)
+from fx_bridge.pipeline.rank import PipelineRank
+from fx_bridge.placement.model import PlacedModel, place
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
+from fx_bridge.split.graph import StageGraph, StageNode, StageValue, StageWeight
+from fx_bridge.split.name_map import NameMap
+from fx_bridge.split.pins import with_hand_made
+from fx_bridge.split.reader import stage_graph
+from fx_bridge.split.tags.non_tensors import NonTensorMoves, move_non_tensors
+from fx_bridge.split.tags.plans import plan_from_tags, split_by_tags
 
 __all__ = [
     "DEVICE_SPECS",

@@ -15,27 +15,22 @@ import networkx as nx
 import torch
 from torch import fx
 
-from fx_bridge.capture import CapturedGraph, check_captured
-from fx_bridge.colocation import TiedReaders, colocation_groups
-from fx_bridge.costing.backward import backward_passes
-from fx_bridge.costing.class_kernels import (
+from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.costs.backward import backward_passes
+from fx_bridge.costs.class_kernels import (
     ClassCosts,
     attention_by_class,
     attention_of,
     classes_by_kernels,
     merged,
 )
-from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec
-from fx_bridge.costs import (
-    dtype_name,
-    node_flops,
-    operation_name,
-    roofline_latency_ns,
-)
-from fx_bridge.memory import forward_workspaces
-from fx_bridge.profiling.optimizer_state import Optimizer, check_optimizer
-from fx_bridge.replaying.replay import hint
-from fx_bridge.replaying.storage import StorageTable, WeightStorage
+from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
+from fx_bridge.costs.operators import dtype_name, node_flops, operation_name, roofline_latency_ns
+from fx_bridge.memory.optimizer import Optimizer, check_optimizer
+from fx_bridge.memory.profile import forward_workspaces
+from fx_bridge.split.colocation import TiedReaders, colocation_groups
+from fx_bridge.storages.replay import hint
+from fx_bridge.storages.table import StorageTable, WeightStorage
 from solver import ColocationGroup, PartitionError
 from solver.model.training import Backward
 
@@ -72,22 +67,22 @@ def to_digraph(
         ``measured_latency_ns(training=True)`` gives it.
     backward_latency_ns : mapping of str to int, or to mapping of str to int, optional
         That of the backward pass of every operator apart, as
-        :func:`fx_bridge.costing.timing.measure_operators` gives it; without training of no account.
+        :func:`fx_bridge.costs.timing.measure_operators` gives it; without training of no account.
     workspace_bytes, backward_workspace_bytes : mapping of str to int, optional
-        Measured workspaces by operator (:func:`fx_bridge.costing.workspaces.measure_workspaces`),
+        Measured workspaces by operator (:func:`fx_bridge.costs.workspaces.measure_workspaces`),
         which count where they are larger than those that fake tensors show.
     training : bool
         Add what the memory model ``training`` needs: gradients, optimiser state, and the backward
-        pass of every operator (:mod:`fx_bridge.costing.backward`).
+        pass of every operator (:mod:`fx_bridge.costs.backward`).
     optimizer : {"sgd", "momentum", "adam", "adamw"}
         Moments per parameter: none, one, two, two.
     master_weights : bool
         Parameters in 16 bits have a float32 master copy and float32 moments.
     colocation : bool
-        Add the groups of :func:`fx_bridge.colocation.colocation_groups`.
+        Add the groups of :func:`fx_bridge.split.colocation.colocation_groups`.
     keep_whole : sequence of str
         Modules, each of which stays on one device: names, or patterns such as ``"layers.*"``
-        (:mod:`fx_bridge.modules.keep_whole`).
+        (:mod:`fx_bridge.split.keep_whole`).
     tied_weights : {"colocate", "sum"}
         In training, whether all readers of a parameter share a device, or each of their devices
         holds a copy with a gradient and optimiser state of its own.
@@ -113,7 +108,7 @@ def to_digraph(
 
     Examples
     --------
-    >>> from fx_bridge.capture import capture
+    >>> from fx_bridge.capture.graph import capture
     >>> graph = to_digraph(capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),)))
     >>> graph.nodes["linear"]["value_bytes"], list(graph.graph["weights"])
     (32, ['weight', 'bias'])

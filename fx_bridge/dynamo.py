@@ -16,10 +16,10 @@ from torch._dynamo.exc import TorchDynamoException
 from torch._dynamo.source import is_from_unspecialized_param_buffer_source
 from torch._dynamo.utils import graph_break_reasons
 
-from fx_bridge.capture import COMPUTE_OPS, CapturedGraph
-from fx_bridge.capturing.tracing import complete
-from fx_bridge.capturing.weight_inputs import inputs_to_weights, is_weight
-from fx_bridge.costing.backward import needs_gradients
+from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
+from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights, is_weight
+from fx_bridge.capture.tracers.values import complete
+from fx_bridge.costs.backward import needs_gradients
 from fx_bridge.partition import PartitionResult, check_options, partition_module
 from solver import Device, PartitionError
 

@@ -15,21 +15,17 @@ import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
-from fx_bridge.capture import CapturedGraph, capture
-from fx_bridge.capturing.precision import captured_precision, described
-from fx_bridge.colocation import TiedReaders
-from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec, check_specs
+from fx_bridge.capture.graph import CapturedGraph, capture
+from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec, check_specs
 from fx_bridge.digraph import to_digraph
-from fx_bridge.modules.hand_made import Pin, check_hand_made, with_hand_made
-from fx_bridge.modules.keep_whole import check_keep_whole
-from fx_bridge.placement import PlacedModel, TiedWeights, place
-from fx_bridge.profiling.optimizer_state import (
-    Optimizer,
-    check_optimizer,
-    check_sparse_gradients,
-)
-from fx_bridge.replaying.attention import checked_kernels
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.memory.optimizer import Optimizer, check_optimizer, check_sparse_gradients
+from fx_bridge.placement.model import PlacedModel, TiedWeights, place
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import TiedReaders
+from fx_bridge.split.keep_whole import check_keep_whole
+from fx_bridge.split.pins import Pin, check_hand_made, with_hand_made
+from fx_bridge.storages.attention import checked_kernels
+from fx_bridge.storages.autocast import captured_precision, described
 from solver import (
     PCIE,
     Device,
@@ -142,8 +138,8 @@ class PartitionResult:
 
         It is called like the model, for inference or training: values travel between stages
         without blocking, and results are returned where the model would return them. See
-        :func:`fx_bridge.placement.place`, which takes the same options. By default `tied_weights`
-        is what the plan was made for: ``"sum"`` for training, else ``"copy"``.
+        :func:`fx_bridge.placement.model.place`, which takes the same options. By default
+        `tied_weights` is what the plan was made for: ``"sum"`` for training, else ``"copy"``.
 
         Raises
         ------
@@ -237,13 +233,13 @@ def partition_module(
         Most devices to use.
     keep_whole : sequence of str
         Modules, each of which stays on one device: names, patterns such as ``"layers.*"``, or
-        several modules together, such as ``"wte+lm_head"`` (:mod:`fx_bridge.modules.keep_whole`).
+        several modules together, such as ``"wte+lm_head"`` (:mod:`fx_bridge.split.keep_whole`).
     pins : mapping of str to str, sequence of str, or int, optional
         Module, at any depth, or operator to the device that runs it, the devices that may, or the
         number of its stage.
     cut_after : sequence of str
         Modules or operators after which a stage ends; the solver completes the rest
-        (:mod:`fx_bridge.modules.hand_made`).
+        (:mod:`fx_bridge.split.pins`).
     schedule : {"gpipe", "1f1b"}, optional
         Plan a pipeline that runs by this schedule, as :func:`fx_bridge.build_pipeline_stage`
         does: values are relayed from stage to stage, and every hop counts

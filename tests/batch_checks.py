@@ -6,9 +6,9 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from fx_bridge.batching.batch_inputs import batch_inputs
-from fx_bridge.batching.rescale import rescale
-from fx_bridge.capture import placeholder_values
+from fx_bridge.batch.inputs import batch_inputs
+from fx_bridge.batch.resize import rescale
+from fx_bridge.capture.graph import placeholder_values
 
 
 class Recorder(fx.Interpreter):

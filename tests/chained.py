@@ -6,12 +6,12 @@ import torch
 from separated import copied
 from torch import fx, nn
 
-from fx_bridge.capture import placeholder_values
-from fx_bridge.pipelining.passing import passed_values
-from fx_bridge.pipelining.stage_module import StageModule, StepData
-from fx_bridge.pipelining.unsplit import captured_of
-from fx_bridge.splits.split_reader import stage_graph
-from fx_bridge.stages import stage_interfaces
+from fx_bridge.capture.graph import placeholder_values
+from fx_bridge.pipeline.interfaces import stage_interfaces
+from fx_bridge.pipeline.p2p import passed_values
+from fx_bridge.pipeline.stage_module import StageModule, StepData
+from fx_bridge.pipeline.unsplit import captured_of
+from fx_bridge.split.reader import stage_graph
 
 
 def returned_weights(split: fx.GraphModule) -> dict[str, str]:

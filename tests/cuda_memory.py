@@ -8,10 +8,10 @@ from torch.utils import _pytree as pytree
 
 from experiments.zoo.building import build_model
 from experiments.zoo.models import resolve_model
-from fx_bridge.capture import capture
+from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
-from fx_bridge.memory import stage_profiles
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.memory.profile import stage_profiles
+from fx_bridge.split.by_plan import split_by_plan
 from solver import Device, problem_from_digraph, solve
 
 CUDA_MODELS = ("gpt2", "bert-base", "resnet-50", "vit-b16")

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fx_bridge.capture import CapturedGraph, capture
+from fx_bridge.capture.graph import CapturedGraph, capture
 from solver import PartitionPlan
 
 BATCH = 2

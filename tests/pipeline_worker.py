@@ -16,9 +16,9 @@ from pipeline_cases import BATCH, CASES, Case
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from fx_bridge.pipeline import build_pipeline_stage
-from fx_bridge.pipelining.pipeline_rank import PipelineRank
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.pipeline.build import build_pipeline_stage
+from fx_bridge.pipeline.rank import PipelineRank
+from fx_bridge.split.by_plan import split_by_plan
 
 STEPS = 2
 

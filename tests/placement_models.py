@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from fx_bridge.capture import capture
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.capture.graph import capture
+from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionPlan
 
 

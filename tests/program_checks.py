@@ -14,13 +14,13 @@ import torch
 from random_plans import random_plan
 from separated import separated
 
-from fx_bridge.capture import capture
-from fx_bridge.capturing.tracing import trace
-from fx_bridge.colocation import colocation_groups
-from fx_bridge.comparing.observation import original_name
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.tracers.values import trace
 from fx_bridge.digraph import to_digraph
-from fx_bridge.equivalence import check_equivalence
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.equivalence.observation import original_name
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
 from solver import Device, PartitionError, SolveLimits, evaluate, problem_from_digraph, solve
 
 BACKENDS = ("split_module", "tags")

@@ -4,7 +4,7 @@ import random
 
 import networkx as nx
 
-from fx_bridge.capture import CapturedGraph
+from fx_bridge.capture.graph import CapturedGraph
 from solver import ColocationGroup, PartitionPlan
 
 DEVICES = ("cuda:0", "cpu", "cuda:1", "xpu:0")

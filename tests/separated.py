@@ -7,7 +7,7 @@ import torch
 from torch import fx, nn
 from torch.utils import _pytree as pytree
 
-from fx_bridge.replaying.writes import memory_of
+from fx_bridge.storages.mutations import memory_of
 
 
 def separated(split: fx.GraphModule, *, keep_strides: bool = False) -> fx.GraphModule:

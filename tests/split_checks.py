@@ -7,10 +7,10 @@ from random_plans import random_plan
 from separated import separated
 from torch import fx
 
-from fx_bridge.capture import capture
-from fx_bridge.colocation import colocation_groups
-from fx_bridge.equivalence import check_equivalence
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.capture.graph import capture
+from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
 from solver import PartitionPlan
 
 BACKENDS = ("split_module", "tags")

@@ -11,9 +11,9 @@ import torch
 from dispatch_models import KINDS, TOKENS, Net, Record, kind_of
 from torch import nn
 
-from fx_bridge.capture import capture
-from fx_bridge.modules.accelerate_run import run_by_device_map, tensor_names
-from fx_bridge.modules.module_paths import operators_of
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.modules import operators_of
+from fx_bridge.interop.accelerate_dispatch import run_by_device_map, tensor_names
 
 
 def dispatched(accelerate, model, mapping):

@@ -14,8 +14,8 @@ from torch.fx.experimental.partitioner_utils import (
 )
 from torch.fx.passes.shape_prop import ShapeProp
 
-from fx_bridge.capture import capture
-from fx_bridge.modules.accelerator_partitioner import TORCH_MODES, TorchPartition, torch_partition
+from fx_bridge.capture.graph import capture
+from fx_bridge.interop.accelerator_partitioner import TORCH_MODES, TorchPartition, torch_partition
 from solver import PartitionError
 
 MODEL = nn.Sequential(

@@ -3,8 +3,8 @@ import torch
 from storage_tracker import track_forward
 from torch import nn
 
-from fx_bridge.capture import capture, placeholder_values
-from fx_bridge.costing.allocations import record_allocations
+from fx_bridge.capture.graph import capture, placeholder_values
+from fx_bridge.costs.allocations import record_allocations
 
 
 def test_spans_count_what_is_held_and_what_is_only_passing():

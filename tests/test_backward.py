@@ -10,15 +10,15 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from fx_bridge.capture import capture
-from fx_bridge.costing.backward import backward_costs, backward_flops, backward_moved_bytes
-from fx_bridge.costing.specs import DEVICE_SPECS, DeviceSpec
-from fx_bridge.costing.timing import measure_operators
-from fx_bridge.costs import node_flops, roofline_latency_ns
+from fx_bridge.capture.graph import capture
+from fx_bridge.costs.backward import backward_costs, backward_flops, backward_moved_bytes
+from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
+from fx_bridge.costs.operators import node_flops, roofline_latency_ns
+from fx_bridge.costs.timing import measure_operators
 from fx_bridge.digraph import to_digraph
 from fx_bridge.partition import partition_module
-from fx_bridge.replaying.replay import tensors_in
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.storages.replay import tensors_in
 from solver import (
     Device,
     Interconnect,

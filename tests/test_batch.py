@@ -6,9 +6,9 @@ from batch_checks import compare
 from batch_models import NAMES, build
 from torch import fx, nn
 
-from fx_bridge.batch import batch_dimensions, check_microbatchable
-from fx_bridge.batching.batch_state import BatchDim, batch, reshaped
-from fx_bridge.capture import capture
+from fx_bridge.batch.rules.dims import BatchDim, batch, reshaped
+from fx_bridge.batch.table import batch_dimensions, check_microbatchable
+from fx_bridge.capture.graph import capture
 from solver import PartitionError
 
 

@@ -12,7 +12,7 @@ from torch import fx, nn
 from torch.utils import _pytree as pytree
 
 import fx_bridge
-from fx_bridge.capture import capture, placeholder_values
+from fx_bridge.capture.graph import capture, placeholder_values
 from solver import PartitionError
 
 

@@ -10,9 +10,9 @@ from torch import nn
 from torch.distributions import Distribution, Normal, kl_divergence
 
 from fx_bridge import check_equivalence, partition_module
-from fx_bridge.capture import capture
-from fx_bridge.capturing.operator_trace import trace_operators
-from fx_bridge.capturing.packed_sequences import _padded
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.python.packed_sequences import _padded
+from fx_bridge.capture.tracers.make_fx import trace_operators
 from solver import Device, MiB, PartitionError
 
 PAIR = [Device("cpu:0", memory_bytes=MiB), Device("cpu:1", memory_bytes=MiB)]

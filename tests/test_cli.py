@@ -231,7 +231,7 @@ def test_a_split_that_differs_exits_with_4(
 ) -> None:
     import torch
 
-    from fx_bridge import equivalence
+    from fx_bridge.equivalence import check as equivalence
 
     out = tmp_path / "plan.json"
     assert main(["solve", str(saved), "--out", str(out)]) == 0

@@ -8,8 +8,8 @@ import torch
 from random_plans import random_plan, units_of
 from torch import fx, nn
 
-from fx_bridge.capture import capture
-from fx_bridge.colocation import colocation_groups, inseparable_groups, random_operators
+from fx_bridge.capture.graph import capture
+from fx_bridge.split.colocation import colocation_groups, inseparable_groups, random_operators
 
 X = torch.randn(2, 4)
 

@@ -219,7 +219,7 @@ def test_weights_alone_are_compared_where_that_is_asked(monkeypatch: pytest.Monk
 
 
 def test_a_split_that_raises_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fx_bridge import splitting
+    from fx_bridge.split import by_plan as splitting
 
     def fail(*_: Any) -> None:
         raise PartitionError("cannot split")

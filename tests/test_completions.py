@@ -20,7 +20,7 @@ from experiments.commands.problem_commands import KINDS
 from experiments.problems.published_workloads import published_names
 from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.models import ZOO
-from fx_bridge.costing.specs import DEVICE_SPECS
+from fx_bridge.costs.device_specs import DEVICE_SPECS
 from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
 
 
@@ -88,7 +88,7 @@ def test_what_is_offered_is_what_is_known():
     from typing import get_args
 
     from experiments.problems.generators import GENERATORS
-    from fx_bridge.profiling.optimizer_state import Optimizer
+    from fx_bridge.memory.optimizer import Optimizer
 
     assert tuple(SOLVER_DESCRIPTIONS) == tuple(SOLVERS)
     assert get_args(Optimizer) == OPTIMIZERS

@@ -4,8 +4,8 @@ from torch import fx, nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from fx_bridge.capture import capture
-from fx_bridge.costs import (
+from fx_bridge.capture.graph import capture
+from fx_bridge.costs.operators import (
     DEVICE_SPECS,
     DeviceSpec,
     measured_latency_ns,
@@ -13,7 +13,7 @@ from fx_bridge.costs import (
     node_moved_bytes,
     roofline_latency_ns,
 )
-from fx_bridge.replaying.storage import storage_table
+from fx_bridge.storages.table import storage_table
 from solver import PartitionError
 
 

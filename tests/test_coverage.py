@@ -92,7 +92,7 @@ def test_a_small_model_is_run_and_its_outputs_and_gradients_are_compared():
 
 
 def test_stages_that_compute_something_else_are_a_row_with_the_reason(monkeypatch):
-    from fx_bridge import splitting
+    from fx_bridge.split import by_plan as splitting
 
     def spoilt(captured, plan):
         split = split_by_plan(captured, plan)

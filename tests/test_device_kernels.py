@@ -23,9 +23,9 @@ from fx_bridge import (
     roofline_latency_ns,
     to_digraph,
 )
-from fx_bridge.costing.backward import backward_passes
-from fx_bridge.memory import forward_workspaces
-from fx_bridge.replaying.attention import AttentionCall
+from fx_bridge.costs.backward import backward_passes
+from fx_bridge.memory.profile import forward_workspaces
+from fx_bridge.storages.attention import AttentionCall
 from solver import Device, PartitionError, problem_from_digraph
 
 BATCH, HEADS, ROWS, WIDTH = 2, 4, 256, 32

@@ -47,7 +47,7 @@ from solver.presolve.shortfalls import find_shortfalls, least_bytes_together
 LIMITS = SolveLimits(workers=1, time_limit_s=None)
 RANDOM = 250
 # The package has the function under the name of its file.
-MODULE = sys.modules["solver.diagnose"]
+MODULE = sys.modules["solver.diagnosis.diagnose"]
 
 
 def chain(sizes, capacities, **settings):

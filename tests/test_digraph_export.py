@@ -5,10 +5,10 @@ import pytest
 import torch
 from torch import fx, nn
 
-from fx_bridge.capture import capture, placeholder_values
-from fx_bridge.costing.specs import DeviceSpec
+from fx_bridge.capture.graph import capture, placeholder_values
+from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.digraph import to_digraph
-from fx_bridge.replaying.replay import tensors_in
+from fx_bridge.storages.replay import tensors_in
 from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
 
 

@@ -9,10 +9,10 @@ from split_checks import check_values
 from torch import nn
 from torch.export import Dim
 
-from fx_bridge.capture import capture
-from fx_bridge.colocation import colocation_groups
-from fx_bridge.equivalence import check_equivalence
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.capture.graph import capture
+from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
 from solver import PartitionError
 
 

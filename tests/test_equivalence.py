@@ -9,10 +9,10 @@ from tensor_wrappers import Coded, Int8, int8_model
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture import capture
-from fx_bridge.comparing.differences import Comparison
-from fx_bridge.equivalence import check_equivalence
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.capture.graph import capture
+from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.equivalence.differences import Comparison
+from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan
 
 X = (torch.randn(3, 4),)

@@ -11,7 +11,7 @@ import torch
 from split_checks import check_values
 from torch import nn
 
-from fx_bridge.capture import capture
+from fx_bridge.capture.graph import capture
 from solver import PartitionError
 
 

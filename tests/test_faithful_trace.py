@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import fx, nn
 
-from fx_bridge.capture import capture
-from fx_bridge.capturing.tracing import trace
-from fx_bridge.equivalence import check_equivalence
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.tracers.values import trace
+from fx_bridge.equivalence.check import check_equivalence
 from solver import PartitionError
 
 X = (torch.arange(8.0).view(2, 4) / 8,)

@@ -10,15 +10,15 @@ from dispatch_models import TOKENS, Net
 from torch import nn
 from torch.distributed.pipelining import SplitPoint, pipeline
 
-from fx_bridge.capture import capture
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.modules import operators_of
 from fx_bridge.digraph import to_digraph
-from fx_bridge.modules.foreign_plans import (
+from fx_bridge.interop.read_plans import (
     device_map_run,
     plan_from_device_map,
     plan_from_split_spec,
     plan_in_rounds,
 )
-from fx_bridge.modules.module_paths import operators_of
 from solver import Device, PartitionError, evaluate, problem_from_digraph
 
 CPU_AND_GPUS = [Device("cpu"), Device("cuda:0"), Device("cuda:1")]

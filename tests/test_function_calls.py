@@ -15,16 +15,16 @@ from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.utils.checkpoint import checkpoint
 
 from fx_bridge import build_pipeline_stage, capture, partition_module, place, split_by_plan
-from fx_bridge.batch import batch_dimensions
-from fx_bridge.batching.rescale import rescale
-from fx_bridge.capturing.exporting import export
-from fx_bridge.capturing.function_calls import FunctionCall
-from fx_bridge.capturing.graph_digest import graph_digest
-from fx_bridge.capturing.own_backward import own_backward
-from fx_bridge.capturing.tracing import trace
+from fx_bridge.batch.resize import rescale
+from fx_bridge.batch.table import batch_dimensions
+from fx_bridge.capture.digest import graph_digest
+from fx_bridge.capture.python.autograd_functions import FunctionCall
+from fx_bridge.capture.python.custom_backward import own_backward
+from fx_bridge.capture.tracers.export import export
+from fx_bridge.capture.tracers.values import trace
 from fx_bridge.digraph import to_digraph
-from fx_bridge.equivalence import check_equivalence
-from fx_bridge.memory import memory_profile
+from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.memory.profile import memory_profile
 from solver import Device, KiB, PartitionError, PartitionPlan, evaluate, problem_from_digraph
 
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge.capture import capture
-from fx_bridge.capturing.graph_digest import first_difference, graph_digest, graph_lines
+from fx_bridge.capture.digest import first_difference, graph_digest, graph_lines
+from fx_bridge.capture.graph import capture
 
 CODE = """
 import torch

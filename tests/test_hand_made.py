@@ -6,12 +6,12 @@ from torch import nn
 
 from experiments.zoo.building import build_model
 from experiments.zoo.models import resolve_model
-from fx_bridge.capture import capture
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.modules import operators_of
 from fx_bridge.digraph import to_digraph
-from fx_bridge.equivalence import check_equivalence
-from fx_bridge.modules.hand_made import with_hand_made
-from fx_bridge.modules.module_paths import operators_of
+from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.partition import partition_module
+from fx_bridge.split.pins import with_hand_made
 from solver import Device, PartitionError, SolveLimits, SolveStatus, problem_from_digraph
 
 LIMITS = SolveLimits(workers=1, time_limit_s=30)

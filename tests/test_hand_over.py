@@ -11,10 +11,10 @@ from torch import nn
 from torch.distributed.pipelining import SplitPoint, pipeline
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture import capture
-from fx_bridge.modules.foreign_plans import plan_from_device_map, plan_from_split_spec
-from fx_bridge.modules.hand_over import device_map, split_spec
-from fx_bridge.modules.module_paths import operators_of
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.modules import operators_of
+from fx_bridge.interop.read_plans import plan_from_device_map, plan_from_split_spec
+from fx_bridge.interop.write_plans import device_map, split_spec
 from fx_bridge.partition import partition_module
 from solver import Device, Interconnect, PartitionError, PartitionPlan
 

@@ -7,7 +7,7 @@ import torch
 
 from experiments.cli import main
 from experiments.exit_codes import EXIT_BAD_INPUT
-from fx_bridge.files.stage_programs import load_stage_programs, run_stage_programs
+from fx_bridge.checkpoint.programs import load_stage_programs, run_stage_programs
 from solver import PartitionPlan, load_plan, save_plan
 
 

@@ -10,9 +10,9 @@ from experiments.problems.workloads import load_instance, load_workload
 from experiments.reports.study_json import read_study
 from experiments.sweep.packing import unpack
 from experiments.sweep.settings import read_sweep
-from fx_bridge.files.manifest import load_manifest
-from fx_bridge.files.stage_programs import load_stage_programs
-from fx_bridge.splits.stage_graph import StageGraph
+from fx_bridge.checkpoint.manifest import load_manifest
+from fx_bridge.checkpoint.programs import load_stage_programs
+from fx_bridge.split.graph import StageGraph
 from solver import PartitionError, load_plan, load_problem
 from solver.io.json_fields import check_schema, parse_json
 

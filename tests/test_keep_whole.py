@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from experiments.cli import main
-from fx_bridge.capture import capture
-from fx_bridge.colocation import colocation_groups
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.modules import operators_of
 from fx_bridge.digraph import to_digraph
-from fx_bridge.modules.keep_whole import whole_modules
-from fx_bridge.modules.module_paths import operators_of
 from fx_bridge.partition import partition_module
+from fx_bridge.split.colocation import colocation_groups
+from fx_bridge.split.keep_whole import whole_modules
 from solver import Device, PartitionError, load_plan, problem_from_digraph, solve
 
 ROW = (torch.randn(2, 8),)

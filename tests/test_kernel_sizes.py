@@ -5,9 +5,9 @@ from torch.nn import functional
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fx_bridge.capture import capture
-from fx_bridge.replaying.kernel_sizes import SizedFakeTensorMode
-from fx_bridge.replaying.storage import saved_storages
+from fx_bridge.capture.graph import capture
+from fx_bridge.storages.fake_kernels import SizedFakeTensorMode
+from fx_bridge.storages.table import saved_storages
 
 
 class Sizes(TorchDispatchMode):

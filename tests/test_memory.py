@@ -11,11 +11,11 @@ from storage_tracker import track_forward, track_training
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fx_bridge.capture import capture, placeholder_values
-from fx_bridge.colocation import colocation_groups
+from fx_bridge.capture.graph import capture, placeholder_values
 from fx_bridge.digraph import to_digraph
-from fx_bridge.memory import memory_profile, peak_memory, stage_profiles
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.memory.profile import memory_profile, peak_memory, stage_profiles
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
 from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
 
 TRAINED = (

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge.capturing.messages import describe, failure, first_line, quiet, remedy
+from fx_bridge.capture.model.messages import describe, failure, first_line, quiet, remedy
 
 
 def test_the_first_line_of_a_message():

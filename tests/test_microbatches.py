@@ -5,9 +5,9 @@ from torch import fx, nn
 from torch.distributed.pipelining.microbatch import merge_chunks, split_args_kwargs_into_chunks
 from torch.utils import _pytree as pytree
 
-from fx_bridge.batching.microbatches import chunk_specs, pipeline_specs
-from fx_bridge.batching.rescale import rescale
-from fx_bridge.capture import capture
+from fx_bridge.batch.microbatches import chunk_specs, pipeline_specs
+from fx_bridge.batch.resize import rescale
+from fx_bridge.capture.graph import capture
 from solver import PartitionError
 
 

@@ -5,13 +5,8 @@ import torch
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fx_bridge.capture import capture
-from fx_bridge.modules.module_paths import (
-    module_calls,
-    module_operators,
-    module_paths,
-    operators_of,
-)
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.modules import module_calls, module_operators, module_paths, operators_of
 from solver import PartitionError
 
 ROW = (torch.randn(2, 4),)

@@ -9,13 +9,13 @@ from random_plans import random_plan
 from split_checks import BACKENDS, cut_at, plan_of
 from torch import fx, nn
 
-from fx_bridge.capture import capture
-from fx_bridge.colocation import inseparable_groups
+from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
-from fx_bridge.equivalence import check_equivalence
-from fx_bridge.splits.non_tensors import move_non_tensors
-from fx_bridge.splits.split_reader import stage_graph
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import inseparable_groups
+from fx_bridge.split.reader import stage_graph
+from fx_bridge.split.tags.non_tensors import move_non_tensors
 from solver import Device, PartitionError, evaluate, problem_from_digraph
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from fx_bridge import capture, check_equivalence, compile_backend, partition_module, split_by_plan
-from fx_bridge.capturing.graph_digest import operator_lines
-from fx_bridge.placement import place
+from fx_bridge.capture.digest import operator_lines
+from fx_bridge.placement.model import place
 from solver import Device, MiB, PartitionError, PartitionPlan
 
 X = torch.randn(4, 8)

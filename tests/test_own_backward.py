@@ -6,7 +6,7 @@ from torch import nn
 from torch.autograd.function import _SingleLevelFunction
 
 from fx_bridge import capture
-from fx_bridge.equivalence import check_equivalence
+from fx_bridge.equivalence.check import check_equivalence
 
 
 class Doubled(torch.autograd.Function):

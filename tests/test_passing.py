@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge.capture import capture
-from fx_bridge.pipelining.passing import passed_values
+from fx_bridge.capture.graph import capture
+from fx_bridge.pipeline.p2p import passed_values
 from solver import PartitionError
 
 

@@ -17,13 +17,13 @@ from pipeline_cases import CASES
 from pipeline_worker import STEPS
 from torch import nn
 
-from fx_bridge.capture import capture
-from fx_bridge.colocation import colocation_groups
+from fx_bridge.capture.graph import capture
+from fx_bridge.checkpoint.stages import save_stages
 from fx_bridge.digraph import to_digraph
-from fx_bridge.files.stage_files import save_stages
 from fx_bridge.partition import partition_module
-from fx_bridge.pipeline import build_pipeline_stage, check_pipeline, local_device
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.pipeline.build import build_pipeline_stage, check_pipeline, local_device
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
 from solver import (
     Device,
     Interconnect,

@@ -9,8 +9,8 @@ from experiments.pipelines.launch import JobOptions, Launch
 from experiments.pipelines.pipeline_job import prepare
 from experiments.zoo.building import build_model
 from experiments.zoo.models import ZOO
-from fx_bridge.capture import capture
-from fx_bridge.files.stage_tensors import slots_of
+from fx_bridge.capture.graph import capture
+from fx_bridge.checkpoint.tensors import slots_of
 from solver import PartitionError, PartitionPlan, save_plan
 
 
@@ -184,7 +184,7 @@ def test_numbers_that_are_no_batch_are_the_same_for_all(tmp_path):
             return x * scale
 
     from experiments.pipelines.pipeline_job import _batch
-    from fx_bridge.batching.microbatches import pipeline_specs
+    from fx_bridge.batch.microbatches import pipeline_specs
 
     captured = capture(Scaled(), (torch.arange(6.0).reshape(2, 3), torch.tensor(2.0)))
     inputs, (args, _) = _batch(captured, pipeline_specs(captured, 2), 2)

@@ -15,12 +15,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.passes.fake_tensor_prop import FakeTensorProp
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture import capture
-from fx_bridge.colocation import colocation_groups
-from fx_bridge.placement import place
-from fx_bridge.placing.transfers import call_with_weights, move, receive, send_to_host
-from fx_bridge.splits.split_reader import stage_graph
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.capture.graph import capture
+from fx_bridge.placement.model import place
+from fx_bridge.placement.transfers import call_with_weights, move, receive, send_to_host
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
+from fx_bridge.split.reader import stage_graph
 
 DEVICES = ("cuda:0", "cuda:1", "cpu", "cuda:2")
 # FakeTensorMode takes another kernel where autograd would need the device.

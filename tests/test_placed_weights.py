@@ -3,8 +3,8 @@
 import torch
 from torch import nn
 
-from fx_bridge.placing.placed_weights import PlacedWeights
-from fx_bridge.replaying.writes import memory_of
+from fx_bridge.placement.weights import PlacedWeights
+from fx_bridge.storages.mutations import memory_of
 
 HOST, OTHER = torch.device("cpu"), torch.device("cpu:1")
 

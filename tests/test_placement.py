@@ -14,11 +14,11 @@ from random_modules import random_program
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from fx_bridge.equivalence import check_equivalence
-from fx_bridge.files.stage_files import save_stages
+from fx_bridge.checkpoint.stages import save_stages
+from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.partition import partition_module
-from fx_bridge.placement import PlacedModel, place
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.placement.model import PlacedModel, place
+from fx_bridge.split.by_plan import split_by_plan
 from solver import Device, PartitionError
 
 CUTS = {

@@ -13,7 +13,7 @@ from experiments.pipelines.plan_runs import (
 )
 from experiments.pipelines.profiling import Profile, ProfileSettings, measure_profile
 from experiments.zoo.models import captured_model
-from fx_bridge.capturing.graph_digest import graph_digest
+from fx_bridge.capture.digest import graph_digest
 from solver import Device, Link, PartitionError, PartitionPlan
 
 MODEL = "run_models:chain"

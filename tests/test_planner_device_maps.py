@@ -13,9 +13,9 @@ from torch import nn
 from experiments.planners.device_maps import DEVICE_MAP_PLANNERS, map_in_words, weights_by_place
 from experiments.planners.task import PlanningTask
 from experiments.zoo.building import LoadedModel
-from fx_bridge.capture import capture
+from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
-from fx_bridge.modules.foreign_plans import plan_from_device_map
+from fx_bridge.interop.read_plans import plan_from_device_map
 from solver import Device, SolveLimits, problem_from_digraph
 
 MEMORY = (20_000, 20_000, 24_000)

@@ -10,9 +10,9 @@ from experiments.planners.task import PlanningTask
 from experiments.planners.torch_partitioner import TORCH_PLANNERS
 from experiments.records import CaseKey
 from experiments.zoo.building import LoadedModel
-from fx_bridge.capture import capture
+from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
-from fx_bridge.modules.accelerator_partitioner import TORCH_MODES, TorchPartition, torch_partition
+from fx_bridge.interop.accelerator_partitioner import TORCH_MODES, TorchPartition, torch_partition
 from solver import Device, PartitionError, SolveLimits, problem_from_digraph
 
 BYTES = [2600, 2700, 2900]

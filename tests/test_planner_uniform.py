@@ -7,9 +7,9 @@ from torch import nn
 from experiments.planners.task import PlanningTask
 from experiments.planners.uniform import UNIFORM_PLANNERS, repeated_layers
 from experiments.zoo.building import LoadedModel
-from fx_bridge.capture import capture
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.modules import operators_of
 from fx_bridge.digraph import to_digraph
-from fx_bridge.modules.module_paths import operators_of
 from solver import Device, PartitionError, SolveLimits, problem_from_digraph
 
 PLAN = UNIFORM_PLANNERS[0].plan

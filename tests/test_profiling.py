@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from experiments.pipelines.profiling import Profile, ProfileSettings
-from fx_bridge.capture import capture
-from fx_bridge.capturing.graph_digest import graph_digest
+from fx_bridge.capture.digest import graph_digest
+from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
 from solver import Link, PartitionError
 

@@ -14,9 +14,9 @@ from program_checks import REFUSALS, check_seeds
 from random_modules import ClassSource, Program, random_module, random_program, shrink
 from torch import nn
 
-from fx_bridge.capture import capture
-from fx_bridge.capturing.tracing import trace
-from fx_bridge.equivalence import check_equivalence
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.tracers.values import trace
+from fx_bridge.equivalence.check import check_equivalence
 from solver import PartitionError
 
 

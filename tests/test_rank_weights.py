@@ -2,11 +2,11 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fx_bridge.capture import capture
-from fx_bridge.files.rank_weights import load_model_weights, load_rank_weights
-from fx_bridge.files.stage_files import save_stages
-from fx_bridge.files.stage_tensors import slots_of
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.capture.graph import capture
+from fx_bridge.checkpoint.ranks import load_model_weights, load_rank_weights
+from fx_bridge.checkpoint.stages import save_stages
+from fx_bridge.checkpoint.tensors import slots_of
+from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionPlan
 
 

@@ -7,12 +7,12 @@ from torch.utils import _pytree as pytree
 
 from experiments.zoo.building import build_model
 from experiments.zoo.models import ZOO
-from fx_bridge.batching.batch_inputs import batch_inputs
-from fx_bridge.batching.rescale import rescale
-from fx_bridge.capture import capture
+from fx_bridge.batch.inputs import batch_inputs
+from fx_bridge.batch.resize import rescale
+from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
 from fx_bridge.partition import partition_module
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.split.by_plan import split_by_plan
 from solver import Device, PartitionError, evaluate, problem_from_digraph, solve
 
 

@@ -15,9 +15,9 @@ from experiments.cli import main
 from experiments.run_pipeline import main as run_pipeline
 from experiments.zoo.building import build_model
 from experiments.zoo.models import ZOO
-from fx_bridge.capture import capture
-from fx_bridge.colocation import colocation_groups
-from fx_bridge.files.stage_files import load_inputs
+from fx_bridge.capture.graph import capture
+from fx_bridge.checkpoint.stages import load_inputs
+from fx_bridge.split.colocation import colocation_groups
 from solver import PartitionPlan, save_plan
 
 pytestmark = pytest.mark.skipif(

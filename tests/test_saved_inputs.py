@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from fx_bridge.files.saved_inputs import flat_tensors, with_tensors
+from fx_bridge.checkpoint.inputs import flat_tensors, with_tensors
 from solver import PartitionError
 
 

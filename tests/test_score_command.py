@@ -8,10 +8,10 @@ from dispatch_models import TOKENS, Net
 from experiments.cli import main
 from experiments.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
 from experiments.plan_files import FORMATS
-from fx_bridge.capture import capture
-from fx_bridge.costing.specs import DEVICE_SPECS
+from fx_bridge.capture.graph import capture
+from fx_bridge.costs.device_specs import DEVICE_SPECS
 from fx_bridge.digraph import to_digraph
-from fx_bridge.modules.foreign_plans import plan_from_device_map
+from fx_bridge.interop.read_plans import plan_from_device_map
 from solver import (
     PCIE,
     Device,

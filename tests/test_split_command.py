@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from experiments.cli import main
-from fx_bridge.files.manifest import load_manifest
-from fx_bridge.files.stage_files import load_inputs, load_stage_weights
+from fx_bridge.checkpoint.manifest import load_manifest
+from fx_bridge.checkpoint.stages import load_inputs, load_stage_weights
 from solver import load_plan
 
 PAIR = """
@@ -83,8 +83,8 @@ def test_split_writes_stages_that_load(in_folder, capsys):
 
     from experiments.zoo.building import build_model
     from experiments.zoo.models import ZOO
-    from fx_bridge.capture import capture
-    from fx_bridge.splitting import split_by_plan
+    from fx_bridge.capture.graph import capture
+    from fx_bridge.split.by_plan import split_by_plan
 
     loaded = build_model(ZOO["mlp"])
     expected = loaded.module(*loaded.args)

@@ -10,10 +10,10 @@ from separated import separated
 from split_checks import BACKENDS, check, check_random_plans, cut_at, plan_of
 from torch import fx, nn
 
-from fx_bridge.capture import CapturedGraph, capture
-from fx_bridge.colocation import colocation_groups
-from fx_bridge.equivalence import check_equivalence
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.capture.graph import CapturedGraph, capture
+from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ from separated import separated
 from split_checks import BACKENDS, check_random_plans
 from torch import nn
 
-from fx_bridge.capture import capture
-from fx_bridge.capturing.faithful_trace import faithful_trace
-from fx_bridge.colocation import colocation_groups
-from fx_bridge.equivalence import check_equivalence
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.tracers.symbolic_trace import faithful_trace
+from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
 from solver import PartitionPlan
 
 X = torch.arange(24.0).view(2, 3, 4) / 24

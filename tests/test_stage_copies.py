@@ -6,8 +6,8 @@ import torch
 from placement_models import build, split_at
 from torch import fx, nn
 
-from fx_bridge.placing.placed_weights import PlacedWeights, tensors_within
-from fx_bridge.placing.stage_copies import copied_stage
+from fx_bridge.placement.stage_copies import copied_stage
+from fx_bridge.placement.weights import PlacedWeights, tensors_within
 
 HOST = torch.device("cpu")
 

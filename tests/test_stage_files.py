@@ -13,13 +13,13 @@ from random_plans import random_plan
 from torch import fx, nn
 from torch.nn import functional
 
-from fx_bridge.capture import capture
-from fx_bridge.capturing.graph_digest import first_difference, graph_lines
-from fx_bridge.colocation import colocation_groups
-from fx_bridge.files.manifest import check_manifest, check_plan, load_manifest
-from fx_bridge.files.stage_files import load_inputs, load_stage_weights, save_stages
-from fx_bridge.files.stage_tensors import restored, slots_of, stored
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.capture.digest import first_difference, graph_lines
+from fx_bridge.capture.graph import capture
+from fx_bridge.checkpoint.manifest import check_manifest, check_plan, load_manifest
+from fx_bridge.checkpoint.stages import load_inputs, load_stage_weights, save_stages
+from fx_bridge.checkpoint.tensors import restored, slots_of, stored
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
 from solver import PartitionError, PartitionPlan
 
 ROOT = Path(__file__).parents[1]
@@ -250,7 +250,7 @@ import os, signal, sys
 from pathlib import Path
 import torch
 from fx_bridge import capture, split_by_plan
-from fx_bridge.files import stage_files
+from fx_bridge.checkpoint import stages as stage_files
 from solver import PartitionError, PartitionPlan
 
 def saved(value, folder):
@@ -602,7 +602,7 @@ def test_a_full_disk_leaves_what_was_there(chain, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fx_bridge.files.stage_files.save_file", full)
+    monkeypatch.setattr("fx_bridge.checkpoint.stages.save_file", full)
     with pytest.raises(PartitionError, match="No space left") as error:
         save_stages(split, captured, folder)
     one_line(error)

@@ -13,12 +13,12 @@ from separated import separated
 from split_checks import BACKENDS, cut_at, plan_of
 from torch import fx, nn
 
-from fx_bridge.capture import capture
-from fx_bridge.colocation import colocation_groups
+from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
-from fx_bridge.splits.split_reader import stage_graph
-from fx_bridge.splits.stage_graph import StageGraph
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
+from fx_bridge.split.graph import StageGraph
+from fx_bridge.split.reader import stage_graph
 from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
 
 

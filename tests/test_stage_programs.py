@@ -13,15 +13,15 @@ from random_plans import random_plan
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture import capture
-from fx_bridge.colocation import colocation_groups
-from fx_bridge.files.stage_programs import (
+from fx_bridge.capture.graph import capture
+from fx_bridge.checkpoint.programs import (
     load_stage_program,
     load_stage_programs,
     run_stage_programs,
     save_stage_programs,
 )
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
 from solver import PartitionError, PartitionPlan
 
 pytestmark = pytest.mark.filterwarnings("ignore")

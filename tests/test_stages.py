@@ -16,12 +16,12 @@ from random_plans import random_plan
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from fx_bridge.capture import capture, placeholder_values
-from fx_bridge.colocation import colocation_groups
-from fx_bridge.equivalence import check_equivalence
-from fx_bridge.splits.split_reader import stage_graph
-from fx_bridge.splitting import split_by_plan
-from fx_bridge.stages import stage_interfaces
+from fx_bridge.capture.graph import capture, placeholder_values
+from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.pipeline.interfaces import stage_interfaces
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
+from fx_bridge.split.reader import stage_graph
 from solver import PartitionError, PartitionPlan
 
 

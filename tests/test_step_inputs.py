@@ -2,9 +2,9 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge.batching.microbatches import pipeline_specs
-from fx_bridge.capture import capture
-from fx_bridge.pipelining.step_inputs import BatchSplitter
+from fx_bridge.batch.microbatches import pipeline_specs
+from fx_bridge.capture.graph import capture
+from fx_bridge.pipeline.step_inputs import BatchSplitter
 from solver import PartitionError
 
 CPU = torch.device("cpu")

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import fx, nn
 
-from fx_bridge.capture import capture, placeholder_values
-from fx_bridge.replaying.replay import tensors_in
-from fx_bridge.replaying.storage import saved_storages, storage_table, weight_storages
+from fx_bridge.capture.graph import capture, placeholder_values
+from fx_bridge.storages.replay import tensors_in
+from fx_bridge.storages.table import saved_storages, storage_table, weight_storages
 
 
 class Views(nn.Module):

@@ -11,11 +11,11 @@ from split_checks import BACKENDS, check, cut_at
 from torch import fx, nn
 from torch.fx.passes.split_utils import split_by_tags as torch_split_by_tags
 
-from fx_bridge.capture import CapturedGraph, capture
-from fx_bridge.colocation import colocation_groups
-from fx_bridge.equivalence import check_equivalence
-from fx_bridge.splits.tags import plan_from_tags, split_by_tags
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.capture.graph import CapturedGraph, capture
+from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
+from fx_bridge.split.tags.plans import plan_from_tags, split_by_tags
 from solver import PartitionError, PartitionPlan
 
 

@@ -17,16 +17,16 @@ from fx_bridge import (
     stage_graph,
     to_digraph,
 )
-from fx_bridge.capturing.graph_digest import graph_digest
-from fx_bridge.colocation import colocation_groups
-from fx_bridge.costs import node_moved_bytes
-from fx_bridge.files.rank_weights import load_model_weights
-from fx_bridge.files.saved_inputs import flat_tensors
-from fx_bridge.files.stage_files import save_stages
-from fx_bridge.memory import memory_profile
-from fx_bridge.placing.placed_weights import PlacedWeights
-from fx_bridge.replaying.tensor_parts import cloned, mapped_parts, parts_of, with_parts
-from fx_bridge.replaying.writes import memory_of
+from fx_bridge.capture.digest import graph_digest
+from fx_bridge.checkpoint.inputs import flat_tensors
+from fx_bridge.checkpoint.ranks import load_model_weights
+from fx_bridge.checkpoint.stages import save_stages
+from fx_bridge.costs.operators import node_moved_bytes
+from fx_bridge.memory.profile import memory_profile
+from fx_bridge.placement.weights import PlacedWeights
+from fx_bridge.split.colocation import colocation_groups
+from fx_bridge.storages.mutations import memory_of
+from fx_bridge.storages.tensor_subclasses import cloned, mapped_parts, parts_of, with_parts
 from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
 
 X = torch.randn(2, 16)

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge.capture import capture
-from fx_bridge.costing import timing
-from fx_bridge.costing.timing import OperatorTimes, measure_operators
-from fx_bridge.costs import measured_latency_ns
+from fx_bridge.capture.graph import capture
+from fx_bridge.costs import timing
+from fx_bridge.costs.operators import measured_latency_ns
+from fx_bridge.costs.timing import OperatorTimes, measure_operators
 from solver import PartitionError
 
 

@@ -9,9 +9,9 @@ from split_checks import check_random_plans, check_values, cut_at
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fx_bridge.capture import capture
+from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.split.by_plan import split_by_plan
 
 
 def convnet():

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge.capture import capture
-from fx_bridge.placement import place
-from fx_bridge.placing.transfers import (
+from fx_bridge.capture.graph import capture
+from fx_bridge.placement.model import place
+from fx_bridge.placement.transfers import (
     Sent,
     call_with_weights,
     check_untrained,
@@ -15,7 +15,7 @@ from fx_bridge.placing.transfers import (
     receive,
     send_to_host,
 )
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan
 
 HOST = torch.device("cpu")

@@ -3,8 +3,8 @@ import torch
 from split_checks import check_random_plans, check_values
 from torch import nn
 
-from fx_bridge.capture import capture
-from fx_bridge.replaying.storage import saved_storages
+from fx_bridge.capture.graph import capture
+from fx_bridge.storages.table import saved_storages
 from solver import PartitionError
 
 

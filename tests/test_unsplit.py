@@ -7,13 +7,13 @@ from random_modules import random_program
 from random_plans import random_plan
 from torch import fx, nn
 
-from fx_bridge.batch import batch_dimensions
-from fx_bridge.capture import capture
-from fx_bridge.colocation import colocation_groups
-from fx_bridge.equivalence import check_equivalence
-from fx_bridge.pipelining.unsplit import captured_of
-from fx_bridge.splits.split_reader import stage_graph
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.batch.table import batch_dimensions
+from fx_bridge.capture.graph import capture
+from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.pipeline.unsplit import captured_of
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
+from fx_bridge.split.reader import stage_graph
 from solver import PartitionError
 
 

@@ -3,8 +3,8 @@ import torch
 from torch import fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fx_bridge.capture import capture
-from fx_bridge.capturing.weight_inputs import inputs_to_weights, is_weight
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights, is_weight
 from solver import PartitionError
 
 

@@ -7,8 +7,8 @@ from torch import nn
 from experiments.pipelines.weightless import build_weightless, give_memory
 from experiments.zoo.building import ModelSpec, build_model
 from experiments.zoo.models import ZOO
-from fx_bridge.capture import capture
-from fx_bridge.capturing.graph_digest import first_difference, graph_lines
+from fx_bridge.capture.digest import first_difference, graph_lines
+from fx_bridge.capture.graph import capture
 from solver import PartitionError
 
 

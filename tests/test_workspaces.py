@@ -2,11 +2,11 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge.capture import capture
-from fx_bridge.costing.backward import backward_costs
-from fx_bridge.costing.workspaces import measure_workspaces
+from fx_bridge.capture.graph import capture
+from fx_bridge.costs.backward import backward_costs
+from fx_bridge.costs.workspaces import measure_workspaces
 from fx_bridge.digraph import to_digraph
-from fx_bridge.memory import forward_workspaces
+from fx_bridge.memory.profile import forward_workspaces
 from solver import PartitionError
 
 

@@ -25,8 +25,8 @@ DEVICE_CLASSES: Final = (
     "rtx-4090",
     "rtx-3090",
 )
-"""The keys of ``fx_bridge.costing.specs.DEVICE_SPECS``: to import that loads torch, which takes
-seconds."""
+"""The keys of ``fx_bridge.costs.device_specs.DEVICE_SPECS``: to import that loads torch, which
+takes seconds."""
 
 _MOST_FILES: Final = 200
 

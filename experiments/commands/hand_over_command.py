@@ -87,9 +87,9 @@ def hand_over(
     if to != "programs":
         check_writable(out, plan_file, model)
 
-    from fx_bridge.files.stage_programs import save_stage_programs
-    from fx_bridge.modules.hand_over import device_map, split_spec
-    from fx_bridge.splitting import split_by_plan
+    from fx_bridge.checkpoint.programs import save_stage_programs
+    from fx_bridge.interop.write_plans import device_map, split_spec
+    from fx_bridge.split.by_plan import split_by_plan
 
     loaded = build_model(spec)
     captured = capture_model(loaded, constant or ())

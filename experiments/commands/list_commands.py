@@ -50,7 +50,7 @@ def list_models(as_json: JsonOption = False) -> None:
 
 def list_devices(as_json: JsonOption = False) -> None:
     """List the device classes whose speeds are known."""
-    from fx_bridge.costing.specs import DEVICE_SPECS
+    from fx_bridge.costs.device_specs import DEVICE_SPECS
 
     if as_json:
         print_json(

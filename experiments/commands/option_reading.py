@@ -21,7 +21,7 @@ from solver.model.training import SCHEDULES
 
 if TYPE_CHECKING:
     from experiments.problems.devices import DeviceSet
-    from fx_bridge.modules.hand_made import Pin
+    from fx_bridge.split.pins import Pin
 
 
 def read_request(options: ProblemOptions) -> ProblemRequest:

@@ -24,8 +24,8 @@ from solver.model.quantities import counted, format_bytes, printable
 if TYPE_CHECKING:
     from torch import fx
 
-    from fx_bridge.capture import CapturedGraph
-    from fx_bridge.equivalence import EquivalenceReport
+    from fx_bridge.capture.graph import CapturedGraph
+    from fx_bridge.equivalence.check import EquivalenceReport
 
 
 def split(
@@ -72,9 +72,9 @@ def split(
         raise PartitionError(f"{model} is a saved problem; split needs a model that can be built")
     chosen = load_plan(plan_file)
 
-    from fx_bridge.equivalence import check_equivalence
-    from fx_bridge.files.stage_files import check_folder
-    from fx_bridge.splitting import split_by_plan
+    from fx_bridge.checkpoint.stages import check_folder
+    from fx_bridge.equivalence.check import check_equivalence
+    from fx_bridge.split.by_plan import split_by_plan
 
     loaded = build_model(spec)
     if out is not None and not loaded.has_weights:
@@ -160,9 +160,9 @@ def _show(
 
 
 def _save(parts: fx.GraphModule, captured: CapturedGraph, out: str, model: str) -> dict[str, Any]:
-    from fx_bridge.files.manifest import MANIFEST
-    from fx_bridge.files.saved_inputs import flat_tensors
-    from fx_bridge.files.stage_files import save_stages
+    from fx_bridge.checkpoint.inputs import flat_tensors
+    from fx_bridge.checkpoint.manifest import MANIFEST
+    from fx_bridge.checkpoint.stages import save_stages
 
     try:
         flat_tensors((captured.args, dict(captured.kwargs)))

@@ -15,12 +15,18 @@ from experiments.pipelines.launch import JobOptions, Launch
 from experiments.pipelines.weightless import build_weightless
 from experiments.zoo.building import ModelSpec, build_model, capture_model
 from experiments.zoo.models import resolve_model
-from fx_bridge.batching.microbatches import ChunkSpecs, pipeline_specs
-from fx_bridge.capture import CapturedGraph
-from fx_bridge.files.manifest import Manifest, check_file, check_manifest, check_plan, load_manifest
-from fx_bridge.files.stage_files import load_inputs
-from fx_bridge.pipeline import check_pipeline, local_device
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.batch.microbatches import ChunkSpecs, pipeline_specs
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.checkpoint.manifest import (
+    Manifest,
+    check_file,
+    check_manifest,
+    check_plan,
+    load_manifest,
+)
+from fx_bridge.checkpoint.stages import load_inputs
+from fx_bridge.pipeline.build import check_pipeline, local_device
+from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan, load_plan
 from solver.model.checks import check_choice
 from solver.model.quantities import counted

@@ -17,9 +17,9 @@ from torch.utils import _pytree as pytree
 from experiments.pipelines.launch import JobOptions
 from experiments.pipelines.pipeline_job import Job
 from experiments.pipelines.rank_watch import RankWatch
-from fx_bridge.files.rank_weights import load_model_weights
-from fx_bridge.pipeline import build_pipeline_stage
-from fx_bridge.pipelining.pipeline_rank import PipelineRank
+from fx_bridge.checkpoint.ranks import load_model_weights
+from fx_bridge.pipeline.build import build_pipeline_stage
+from fx_bridge.pipeline.rank import PipelineRank
 from solver import PartitionError
 from solver.model.quantities import counted
 

@@ -18,10 +18,10 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from experiments.pipelines.link_timing import ping_pong
 from experiments.pipelines.workers import serve
 from experiments.zoo.models import captured_model
-from fx_bridge.capture import CapturedGraph
-from fx_bridge.capturing.graph_digest import graph_digest
-from fx_bridge.costing.timing import measure_operators
-from fx_bridge.costing.workspaces import measure_workspaces
+from fx_bridge.capture.digest import graph_digest
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.costs.timing import measure_operators
+from fx_bridge.costs.workspaces import measure_workspaces
 from solver.io.json_files import plan_from_json
 
 _HOST: Final = "127.0.0.1"

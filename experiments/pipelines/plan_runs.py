@@ -26,8 +26,8 @@ from solver.model.checks import check_positive
 from solver.model.training import Schedule
 
 if TYPE_CHECKING:
-    from fx_bridge.capture import CapturedGraph
-    from fx_bridge.modules.hand_made import Pin
+    from fx_bridge.capture.graph import CapturedGraph
+    from fx_bridge.split.pins import Pin
 
 
 class NoPlanError(PartitionError):
@@ -64,7 +64,7 @@ class RunSettings:
     keep_whole : tuple of str
     pins : mapping of str to str, sequence of str, or int
     cut_after : tuple of str
-        See :func:`fx_bridge.to_digraph` and :func:`fx_bridge.modules.hand_made.with_hand_made`.
+        See :func:`fx_bridge.to_digraph` and :func:`fx_bridge.split.pins.with_hand_made`.
     """
 
     devices: tuple[Device, ...] | None = None
@@ -104,7 +104,7 @@ def check_hand_made(captured: CapturedGraph, settings: RunSettings) -> None:
     if not (settings.keep_whole or settings.pins or settings.cut_after):
         return
     from fx_bridge.digraph import to_digraph
-    from fx_bridge.modules.hand_made import with_hand_made
+    from fx_bridge.split.pins import with_hand_made
 
     devices = settings.devices or tuple(Device(f"cpu:{i}") for i in range(len(settings.shares)))
     problem = problem_from_digraph(
@@ -127,7 +127,7 @@ def measured_problem(
         If the profile is one of another graph, or has no backward passes and is to train.
     """
     from fx_bridge.digraph import to_digraph
-    from fx_bridge.modules.hand_made import with_hand_made
+    from fx_bridge.split.pins import with_hand_made
 
     profile.check(captured)
     graph = to_digraph(

@@ -11,13 +11,13 @@ import torch
 from torch import distributed
 from torch.utils import _pytree as pytree
 
-from fx_bridge.batching.microbatches import pipeline_specs
-from fx_bridge.capture import CapturedGraph
-from fx_bridge.costing.allocations import record_allocations
-from fx_bridge.pipeline import build_pipeline_stage
-from fx_bridge.pipelining.pipeline_rank import PipelineRank
-from fx_bridge.replaying.replay import tensors_in
-from fx_bridge.splitting import split_by_plan
+from fx_bridge.batch.microbatches import pipeline_specs
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.costs.allocations import record_allocations
+from fx_bridge.pipeline.build import build_pipeline_stage
+from fx_bridge.pipeline.rank import PipelineRank
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.storages.replay import tensors_in
 from solver import PartitionPlan
 from solver.model.training import Schedule
 

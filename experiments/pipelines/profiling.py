@@ -16,7 +16,7 @@ from solver.io.files import read_json, write_text_atomically
 from solver.io.json_fields import check_schema
 
 if TYPE_CHECKING:
-    from fx_bridge.capture import CapturedGraph
+    from fx_bridge.capture.graph import CapturedGraph
 
 SCHEMA: Final = "fxpartition.profile"
 SCHEMA_VERSION: Final = 1
@@ -59,7 +59,7 @@ class Profile:
     model : str
         As it was named.
     graph_digest : str
-        Of the captured graph; see :func:`fx_bridge.capturing.graph_digest.graph_digest`.
+        Of the captured graph; see :func:`fx_bridge.capture.digest.graph_digest`.
     training : bool
         Whether backward passes were measured.
     threads : int
@@ -123,7 +123,7 @@ class Profile:
 
     def check(self, captured: CapturedGraph) -> None:
         """Raise PartitionError unless it is the profile of this graph."""
-        from fx_bridge.capturing.graph_digest import graph_digest
+        from fx_bridge.capture.digest import graph_digest
 
         if graph_digest(captured) != self.graph_digest:
             raise PartitionError(

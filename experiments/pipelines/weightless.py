@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from experiments.zoo.building import LoadedModel, ModelSpec, build_model
-from fx_bridge.files.stage_tensors import slots_of
-from fx_bridge.replaying.tensor_parts import mapped_parts
-from fx_bridge.replaying.writes import memory_of
+from fx_bridge.checkpoint.tensors import slots_of
+from fx_bridge.storages.mutations import memory_of
+from fx_bridge.storages.tensor_subclasses import mapped_parts
 
 
 def build_weightless(spec: ModelSpec) -> LoadedModel:

@@ -2,8 +2,8 @@
 
 They are asked in their own terms: the model, the memory of each device, and the classes of modules
 that must not be split. What they map runs as accelerate runs it
-(:mod:`fx_bridge.modules.accelerate_run`): where data comes back to a device, the plan has another
-chunk for it, and the evaluator says so. What they send to disk is no part of a plan.
+(:mod:`fx_bridge.interop.accelerate_dispatch`): where data comes back to a device, the plan has
+another chunk for it, and the evaluator says so. What they send to disk is no part of a plan.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from solver.model.quantities import counted, format_bytes
 if TYPE_CHECKING:
     import torch
 
-    from fx_bridge.modules.accelerate_run import DeviceMapRun
+    from fx_bridge.interop.accelerate_dispatch import DeviceMapRun
 
 _UNLIMITED_BYTES: Final = 2**50
 """What stands for unlimited memory: they take numbers alone."""
@@ -78,7 +78,7 @@ def map_in_words(device_map: Mapping[str, Any]) -> str:
 
 
 def _plan(name: str, mapper: Mapper, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
-    from fx_bridge.modules.foreign_plans import device_map_run, plan_in_rounds
+    from fx_bridge.interop.read_plans import device_map_run, plan_in_rounds
 
     problem = task.problem
     loaded, captured = task.model(name)

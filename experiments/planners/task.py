@@ -10,7 +10,7 @@ from experiments.zoo.building import LoadedModel
 from solver import PartitionError, PartitionProblem, SolveLimits, SolveResult
 
 if TYPE_CHECKING:
-    from fx_bridge.capture import CapturedGraph
+    from fx_bridge.capture.graph import CapturedGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,14 @@ from solver import PartitionError, PartitionProblem, SolveLimits
 from solver.model.quantities import counted
 
 if TYPE_CHECKING:
-    from fx_bridge.capture import CapturedGraph
-    from fx_bridge.modules.accelerator_partitioner import TorchMode, TorchPartition
+    from fx_bridge.capture.graph import CapturedGraph
+    from fx_bridge.interop.accelerator_partitioner import TorchMode, TorchPartition
 
 _SOURCE: Final = "torch.fx.experimental.accelerator_partitioner of the torch that is installed"
 
 
 def _plan(name: str, mode: TorchMode, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
-    from fx_bridge.modules.foreign_plans import plan_in_rounds
+    from fx_bridge.interop.read_plans import plan_in_rounds
 
     problem = task.problem
     _, captured = task.model(name)
@@ -44,7 +44,7 @@ def _plan(name: str, mode: TorchMode, task: PlanningTask, limits: SolveLimits) -
 
 
 def _ask(captured: CapturedGraph, problem: PartitionProblem, mode: TorchMode) -> TorchPartition:
-    from fx_bridge.modules.accelerator_partitioner import torch_partition
+    from fx_bridge.interop.accelerator_partitioner import torch_partition
 
     # All devices are of the first one's speed to torch, and all links as the default one.
     device_class = problem.devices[0].device_class

@@ -15,7 +15,7 @@ from solver.model.quantities import counted, printable
 if TYPE_CHECKING:
     import torch
 
-    from fx_bridge.capture import CapturedGraph
+    from fx_bridge.capture.graph import CapturedGraph
 
 _NAME: Final = "uniform-layers"
 
@@ -38,7 +38,7 @@ def repeated_layers(module: torch.nn.Module, captured: CapturedGraph) -> list[tu
     """
     from torch import nn
 
-    from fx_bridge.modules.module_paths import module_operators
+    from fx_bridge.capture.modules import module_operators
 
     operators = module_operators(captured)
     found: list[tuple[str, ...]] = []

@@ -21,7 +21,7 @@ from solver.io.files import read_json
 from solver.model.quantities import check_digits, parse_memory, quantity
 
 if TYPE_CHECKING:
-    from fx_bridge.costing.specs import DeviceSpec
+    from fx_bridge.costs.device_specs import DeviceSpec
 
 EXAMPLE: Final = "write for example 4x24GiB, or 80GB,24GB, or 2x80GiB@a100-80gb"
 _MAX_DEVICES: Final = 1024
@@ -153,7 +153,7 @@ def _count(count: int, where: str) -> int:
 
 
 def _presets() -> Mapping[str, DeviceSpec]:
-    from fx_bridge.costing.specs import DEVICE_SPECS
+    from fx_bridge.costs.device_specs import DEVICE_SPECS
 
     return DEVICE_SPECS
 
@@ -262,7 +262,7 @@ def _file_class(fields: dict[str, Any], where: str, specs: dict[str, DeviceSpec]
     for name in _SPEED_FIELDS[:2]:
         if name not in given:
             raise PartitionError(f"{where}: {name} is missing; give both speeds, or a preset class")
-    from fx_bridge.costing.specs import DeviceSpec
+    from fx_bridge.costs.device_specs import DeviceSpec
 
     # Devices of equal speed share a class, so that a solver may exchange them.
     if device_class is None:
@@ -284,7 +284,7 @@ def _file_class(fields: dict[str, Any], where: str, specs: dict[str, DeviceSpec]
 
 
 def _attention(kernels: Any, where: str) -> tuple[str, ...] | None:
-    from fx_bridge.replaying.attention import checked_kernels
+    from fx_bridge.storages.attention import checked_kernels
 
     try:
         return checked_kernels(kernels)

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from experiments.problems.devices import DeviceSet
     from experiments.problems.instances import NamedDevices
     from experiments.zoo.building import ModelSpec
-    from fx_bridge.capture import CapturedGraph
-    from fx_bridge.modules.hand_made import Pin
+    from fx_bridge.capture.graph import CapturedGraph
+    from fx_bridge.split.pins import Pin
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,7 @@ def check_model_request(model: str, request: ProblemRequest) -> None:
             "--memory-model training"
         )
     if request.attention is not None:
-        from fx_bridge.replaying.attention import checked_kernels
+        from fx_bridge.storages.attention import checked_kernels
 
         try:
             checked_kernels(request.attention)
@@ -217,7 +217,7 @@ def requested_graph(
 
     It is timed for every class of the devices, and for the one of devices that name none.
     """
-    from fx_bridge.costing.specs import DEVICE_SPECS
+    from fx_bridge.costs.device_specs import DEVICE_SPECS
     from fx_bridge.digraph import to_digraph
 
     specs = {name: spec for devices in device_sets for name, spec in devices.spec_of.items()}
@@ -310,7 +310,7 @@ def _with_hand_made(
     if not request.pins and not request.cut_after:
         return problem
 
-    from fx_bridge.modules.hand_made import with_hand_made
+    from fx_bridge.split.pins import with_hand_made
 
     return with_hand_made(problem, captured, pins=request.pins, cut_after=request.cut_after)
 

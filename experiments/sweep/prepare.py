@@ -35,7 +35,7 @@ _SLACK_PERMILLE: Final = 1150
 if TYPE_CHECKING:
     import networkx as nx
 
-    from fx_bridge.capture import CapturedGraph
+    from fx_bridge.capture.graph import CapturedGraph
 
 
 class PreparedModel:

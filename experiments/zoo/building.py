@@ -16,7 +16,7 @@ from solver import PartitionError
 if TYPE_CHECKING:
     import torch
 
-    from fx_bridge.capture import CapturedGraph
+    from fx_bridge.capture.graph import CapturedGraph
 
 _HF_HINT: Final = 'pip install "fxpartition[hf]"'
 _SEED: Final = 0
@@ -132,7 +132,7 @@ def capture_model(loaded: LoadedModel, constants: Sequence[str] = ()) -> Capture
     PartitionError
         If it cannot be captured.
     """
-    from fx_bridge.capture import capture
+    from fx_bridge.capture.graph import capture
 
     with others_code(f"model {loaded.name!r}"):
         return capture(loaded.module, loaded.args, loaded.kwargs, constants=constants)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-    from fx_bridge.capture import CapturedGraph
+    from fx_bridge.capture.graph import CapturedGraph
 
 STAGES: Final = 4
 _INSTALL: Final = {"transformers": 'pip install "fxpartition[hf]"'}
@@ -46,7 +46,7 @@ class CoverageRow:
         Of the FX graph.
     made_up : tuple of str
         Operators that cannot run without values of tensors, so that their storages are what
-        the captured sizes say; see :class:`fx_bridge.replaying.storage.StorageTable`.
+        the captured sizes say; see :class:`fx_bridge.storages.table.StorageTable`.
     weights_bytes : int
         Of the weights that the graph reads, tied ones once.
     build_s, capture_s, export_s, split_s : float or None
@@ -314,7 +314,7 @@ def split_in_stages(
     PartitionError
         If there is no plan, or the model cannot be split by it.
     """
-    from fx_bridge.splitting import split_by_plan
+    from fx_bridge.split.by_plan import split_by_plan
 
     # Even loads, not even memory: one large embedding leaves little for a fourth stage.
     problem = problem.replace(

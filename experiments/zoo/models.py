@@ -25,7 +25,7 @@ from solver import PartitionError
 if TYPE_CHECKING:
     import torch
 
-    from fx_bridge.capture import CapturedGraph
+    from fx_bridge.capture.graph import CapturedGraph
 
 
 CONFIGURATION_PREFIX: Final = "configuration:"
@@ -144,7 +144,7 @@ def _import_spec(text: str) -> ModelSpec:
 
 
 def _saved(path: str) -> Any:
-    from fx_bridge.capture import capture
+    from fx_bridge.capture.graph import capture
 
     captured = capture(path)
     # A program's own module refuses to be set to evaluation, a copy of its graph does not.

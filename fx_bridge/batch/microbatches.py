@@ -1,0 +1,269 @@
+"""How inputs are split into microbatches, and outputs merged, by torch.distributed.pipelining."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from fx_bridge.batch.resize import rescale
+from fx_bridge.batch.rules.dims import BatchDim
+from fx_bridge.batch.table import BatchTable, batch_dimensions, check_microbatchable
+from fx_bridge.capture.graph import CapturedGraph, placeholder_values
+from solver import PartitionError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChunkSpecs:
+    """What torch's functions for microbatches take.
+
+    Attributes
+    ----------
+    args, kwargs : tuple, dict
+        For ``split_args_kwargs_into_chunks(args, kwargs, microbatches, specs.args,
+        specs.kwargs)``: the structure of the inputs with ``TensorChunkSpec(dim)`` for those that
+        hold the batch and ``_Replicate()`` for the others.
+    outputs : Any
+        For ``merge_chunks(results, specs.outputs)``: the structure of the outputs with
+        ``TensorChunkSpec(dim)``, or a ``_CustomReducer`` for sums and means over the batch, for
+        what is the same in all microbatches (the first is taken), and for samples that are not
+        outermost in their dimension.
+    microbatches : int
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    outputs: Any
+    microbatches: int
+
+
+def chunk_specs(
+    captured: CapturedGraph, microbatches: int, *, table: BatchTable | None = None
+) -> ChunkSpecs:
+    """Say how to split the inputs of a model into microbatches and to merge its outputs.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+        At the size of the whole batch. ``rescale(captured, batch_size // microbatches)`` runs on
+        each microbatch.
+    microbatches : int
+        Of equal size; the mean of their means is the mean then.
+    table : BatchTable, optional
+        Of the same graph, when it is there already.
+
+    Returns
+    -------
+    ChunkSpecs
+
+    Raises
+    ------
+    PartitionError
+        If the batch has no so many equal parts, or the model mixes samples: which operator.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture.graph import capture
+    >>> captured = capture(torch.nn.Linear(8, 4), (torch.ones(6, 8),))
+    >>> specs = chunk_specs(captured, 3)
+    >>> str(specs.args[0]), str(specs.outputs)
+    ('TensorChunkSpec(0)', 'TensorChunkSpec(0)')
+    """
+    if isinstance(microbatches, bool) or not isinstance(microbatches, int) or microbatches < 1:
+        raise PartitionError(f"microbatches is {microbatches!r}; write a number from 1 on")
+    table = check_microbatchable(captured, table)
+    if table.batch_size % microbatches:
+        raise PartitionError(
+            f"a batch of {table.batch_size} has no {microbatches} equal microbatches; write a "
+            f"divisor of {table.batch_size}, or capture another batch"
+        )
+    if microbatches > 1:
+        _check_numbers(captured, table.batch_size // microbatches)
+    args, kwargs = _inputs(captured, table)
+
+    def merged(state: BatchDim) -> Any:
+        return _merged(state, microbatches) or _first()
+
+    return ChunkSpecs(args, kwargs, _outputs(captured, table, merged), microbatches)
+
+
+def pipeline_specs(captured: CapturedGraph, microbatches: int) -> ChunkSpecs:
+    """Say how to split a batch for a pipeline, of a model captured at one microbatch.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+        At the size of one microbatch. It may mix the samples of a microbatch, as BatchNorm does
+        in training, and write to buffers: each microbatch by itself is what is to be computed.
+    microbatches : int
+        Of that size, in a batch.
+
+    Returns
+    -------
+    ChunkSpecs
+        As of :func:`chunk_specs`. What does not depend on the samples is that of the last
+        microbatch. An output of which it is not known how it is merged becomes a list with one
+        value for each microbatch.
+
+    Raises
+    ------
+    PartitionError
+        If no input holds a batch.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture.graph import capture
+    >>> specs = pipeline_specs(capture(torch.nn.BatchNorm1d(4), (torch.ones(2, 4),)), 3)
+    >>> str(specs.args[0]), str(specs.outputs)
+    ('TensorChunkSpec(0)', 'TensorChunkSpec(0)')
+    """
+    table = batch_dimensions(captured)
+    _check_numbers(captured, table.batch_size * microbatches)
+
+    def merged(state: BatchDim) -> Any:
+        if state.kind == "unknown" and state.dim is not None and state.factor == 1:
+            return _chunks(state.dim)
+        if state.kind in ("unknown", "index", "routed"):
+            return _reducer(_collect)
+        return _merged(state, microbatches) or _reducer(_latest)
+
+    args, kwargs = _inputs(captured, table)
+    return ChunkSpecs(args, kwargs, _outputs(captured, table, merged), microbatches)
+
+
+def _inputs(captured: CapturedGraph, table: BatchTable) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    from torch.distributed.pipelining.microbatch import _Replicate
+
+    placeholders = list(captured.graph.find_nodes(op="placeholder"))
+
+    def spec(dim: int | None) -> Any:
+        return _chunks(dim) if dim is not None else _Replicate()
+
+    if not captured.args and not captured.kwargs:
+        specs = [
+            pytree.tree_unflatten(
+                [spec(dim) for dim in table.inputs[node.name]],
+                pytree.tree_structure(node.meta.get("val")),
+            )
+            for node in placeholders
+        ]
+        info = getattr(captured.graph._codegen, "pytree_info", None)
+        given = pytree.tree_unflatten(specs, info.in_spec) if info is not None else (specs, {})
+        both = len(given) == 2 and isinstance(given[1], dict)
+        return (tuple(given[0]), given[1]) if both else (tuple(given), {})
+    values = placeholder_values(captured, captured.args, captured.kwargs)
+    dims: dict[int, int | None] = {}
+    # What *args collects is the value of the last placeholder.
+    for node, value in zip(placeholders, values, strict=False):
+        found = zip(pytree.tree_leaves(value), table.inputs[node.name], strict=False)
+        dims.update((id(leaf), dim) for leaf, dim in found)
+    args, kwargs = pytree.tree_map(
+        lambda leaf: spec(dims.get(id(leaf)) if isinstance(leaf, torch.Tensor) else None),
+        (captured.args, dict(captured.kwargs)),
+    )
+    return args, kwargs
+
+
+def _check_numbers(captured: CapturedGraph, size: int) -> None:
+    """Refuse a graph that returns a number, such as the batch size, that a microbatch changes."""
+    found = pytree.tree_leaves(captured.graph.output_node().args[0])
+    if not any(isinstance(leaf, (int, float)) for leaf in found):
+        return
+    parts = pytree.tree_leaves(rescale(captured, size).graph.output_node().args[0])
+    for whole, part in zip(found, parts, strict=True):
+        if isinstance(whole, (int, float)) and whole != part:
+            raise PartitionError(
+                f"the graph returns the number {whole}, which is {part} for a microbatch; leave "
+                "it out of the outputs"
+            )
+
+
+def _outputs(captured: CapturedGraph, table: BatchTable, merged: Callable[[BatchDim], Any]) -> Any:
+    def specs(read: Any) -> Any:
+        if not isinstance(read, fx.Node):
+            return _first()
+        return pytree.tree_map(merged, table[read.name])
+
+    found = pytree.tree_map_only(fx.Node, specs, captured.graph.output_node().args[0])
+    found = pytree.tree_map(
+        lambda leaf: leaf if type(leaf).__module__.endswith("microbatch") else _first(), found
+    )
+    info = getattr(captured.graph._codegen, "pytree_info", None)
+    if info is None or info.out_spec is None:
+        return found
+    return pytree.tree_unflatten(list(found), info.out_spec)
+
+
+def _merged(state: BatchDim, microbatches: int) -> Any:
+    """Return how a value is merged; None for one that is the same in all microbatches."""
+    if state.kind == "batch":
+        if state.outer == 1:
+            return _chunks(state.dim)
+        return _reducer(_Interleaved(state))
+    if state.kind == "partial":
+        return _reducer(_Reduced(str(state.reduction), microbatches))
+    return None
+
+
+def _first() -> Any:
+    return _reducer(_keep)
+
+
+def _reducer(function: Any) -> Any:
+    from torch.distributed.pipelining.microbatch import _CustomReducer
+
+    return _CustomReducer(None, function)  # type: ignore[no-untyped-call]
+
+
+def _chunks(dim: int | None) -> Any:
+    from torch.distributed.pipelining.microbatch import TensorChunkSpec
+
+    return TensorChunkSpec(dim)  # type: ignore[no-untyped-call]
+
+
+def _keep(total: Any, part: Any) -> Any:
+    return part if total is None else total
+
+
+def _latest(total: Any, part: Any) -> Any:
+    return part
+
+
+def _collect(total: Any, part: Any) -> Any:
+    return [*(total or ()), part]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reduced:
+    """Adds a microbatch's reduction to those before it."""
+
+    reduction: str
+    microbatches: int
+
+    def __call__(self, total: Any, part: Any) -> Any:
+        if self.reduction == "mean":
+            part = part / self.microbatches
+        if total is None:
+            return part
+        if self.reduction in ("sum", "mean"):
+            return total + part
+        return (torch.maximum if self.reduction == "max" else torch.minimum)(total, part)
+
+
+@dataclass(frozen=True, slots=True)
+class _Interleaved:
+    """Puts the samples of a microbatch behind those before it, in each of `outer` groups."""
+
+    state: BatchDim
+
+    def __call__(self, total: Any, part: Any) -> Any:
+        if total is None:
+            return part
+        dim, shape = self.state.dim, (self.state.outer, -1, self.state.inner)
+        assert dim is not None
+        joined = torch.cat([t.unflatten(dim, shape) for t in (total, part)], dim + 1)
+        return joined.flatten(dim, dim + 2)

@@ -1,0 +1,257 @@
+"""Batch propagation through views, copies and joins: what moves entries and computes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from fx_bridge.batch.rules.call import Call, Outcome, broadcast, rule
+from fx_bridge.batch.rules.dims import REPLICATED, BatchDim, batch, reshaped
+
+
+def grown(call: Call, before: torch.Tensor | None = None) -> BatchDim:
+    """Return the state of what is made from sizes alone: the batch is where they say so.
+
+    A size is the batch's when it is a multiple of a batch size that divides nothing else, which
+    :func:`fx_bridge.batch.table.batch_dimensions` chooses so; where no such size can be had, when
+    it is that of dimension 0, and more than one.
+    """
+    size = call.batch_size
+    if call.told_apart:
+        found = [dim for dim, extent in enumerate(call.out.shape) if extent and extent % size == 0]
+    else:
+        # An expansion to one row says that there could be more.
+        likely = call.out.dim() > 0 and call.out.size(0) == size
+        found = [0] if likely and (size > 1 or before is not None) else []
+    if not found:
+        return REPLICATED
+    if len(found) > 1:
+        return call.mixed("makes an entry for every pair of samples")
+    factor = call.out.size(found[0]) // call.batch_size
+    # Repeating tiles: the old entries are innermost.
+    inner = factor
+    if before is not None and before.dim() == call.out.dim():
+        inner = before.size(found[0])
+    return batch(found[0], factor // inner, inner)
+
+
+@rule(
+    "clone alias detach _to_copy to lift_fresh lift_fresh_copy contiguous native_dropout "
+    "bernoulli view_as_real view_as_complex _conj conj resolve_conj resolve_neg _neg_view "
+    "real imag dropout multinomial isfinite"
+)
+def _same(call: Call) -> Outcome:
+    state, _ = call.only()
+    if call.name == "multinomial" and state.dim != 0:
+        return call.no_rule("draws along the batch")
+    return state
+
+
+@rule("view _unsafe_view reshape _reshape_alias view_copy")
+def _view(call: Call) -> Outcome:
+    state, tensor = call.only()
+    if call["dtype"] is not None:
+        return state
+    found = reshaped(state, tensor.shape, call.out.shape, call.batch_size)
+    if found is None:
+        shapes = f"{list(tensor.shape)} as {list(call.out.shape)}"
+        return call.no_rule(f"splits the batch over dimensions: {shapes}")
+    if state.kind == "index" and found != state.moved(found.dim or 0):
+        return call.no_rule("merges the numbers of the samples")
+    return found
+
+
+@rule("permute transpose t numpy_T movedim swapaxes")
+def _permute(call: Call) -> Outcome:
+    state, tensor = call.only()
+    assert state.dim is not None
+    rank = tensor.dim()
+    order = list(range(rank))
+    if call.name == "permute":
+        order = list(call.dims(call["dims"], tensor))
+    elif call.name == "transpose":
+        one, two = call.dims([call["dim0"], call["dim1"]], tensor)
+        order[one], order[two] = order[two], order[one]
+    else:
+        order.reverse()
+    return state.moved(order.index(state.dim))
+
+
+@rule("unsqueeze")
+def _unsqueeze(call: Call) -> Outcome:
+    state, tensor = call.only()
+    assert state.dim is not None
+    dim = call["dim"] % (tensor.dim() + 1)
+    return state.moved(state.dim + (dim <= state.dim))
+
+
+@rule("squeeze")
+def _squeeze(call: Call) -> Outcome:
+    state, tensor = call.only()
+    assert state.dim is not None
+    gone = [dim for dim in call.dims(call["dim"], tensor) if tensor.size(dim) == 1]
+    if state.dim in gone:
+        return call.no_rule("removes the batch, which has one sample here")
+    return state.moved(state.dim - sum(dim < state.dim for dim in gone))
+
+
+@rule("expand")
+def _expand(call: Call) -> Outcome:
+    state, tensor = call.only()
+    assert state.dim is not None
+    return state.moved(state.dim + call.out.dim() - tensor.dim())
+
+
+@rule("repeat tile")
+def _repeat(call: Call) -> Outcome:
+    state, tensor = call.only()
+    assert state.dim is not None
+    added = call.out.dim() - tensor.dim()
+    times = call.out.size(state.dim + added) // tensor.size(state.dim)
+    if state.kind == "index" and times > 1:
+        return call.no_rule("repeats the numbers of the samples")
+    return replace(state, dim=state.dim + added, outer=state.outer * times)
+
+
+@rule(
+    "slice narrow split split_with_sizes chunk tensor_split unsafe_split unsafe_chunk "
+    "unsafe_split_with_sizes split_copy split_with_sizes_copy slice_copy"
+)
+def _part(call: Call) -> Outcome:
+    state, tensor = call.only()
+    assert state.dim is not None
+    dim = call.dims(call["dim"] or 0, tensor)[0]
+    if dim != state.dim:
+        return state
+    parts = call.out if isinstance(call.out, (tuple, list)) else [call.out]
+    if len(parts) == 1 and parts[0].size(dim) == tensor.size(dim):
+        return state
+    each = state.inner * call.batch_size
+    if all(part.size(dim) % each == 0 for part in parts) and call["step"] in (None, 1):
+        # Whole batches out of several that were concatenated.
+        start = (call["start"] or 0) % max(tensor.size(dim), 1)
+        if start % each == 0:
+            return [replace(state, outer=part.size(dim) // each) for part in parts]
+    return call.mixed("takes some of the samples and leaves others")
+
+
+@rule("select unbind select_copy unbind_copy")
+def _one(call: Call) -> Outcome:
+    state, tensor = call.only()
+    assert state.dim is not None
+    dim = call.dims(call["dim"] or 0, tensor)[0]
+    if dim == state.dim:
+        return call.mixed("takes single samples out of the batch")
+    return state.moved(state.dim - (dim < state.dim))
+
+
+@rule("cat concat")
+def _cat(call: Call) -> Outcome:
+    pairs = [
+        (state, tensor)
+        for state, tensor in zip(call.states, call.tensors, strict=True)
+        # An empty vector is left out, whatever the shapes of the others.
+        if tensor.shape != (0,)
+    ]
+    state = next(state for state, _ in pairs if state.kind != "replicated")
+    dim = call.dims(call["dim"] or 0, pairs[0][1])[0]
+    if dim != state.dim:
+        return broadcast(call, [(state, tensor.shape) for state, tensor in pairs])
+    if state.kind != "batch" or any(
+        other.kind != "batch" or other.dim != dim or other.inner != state.inner
+        for other, _ in pairs
+    ):
+        return call.no_rule("puts other rows beside those of the samples")
+    return replace(state, outer=sum(other.outer for other, _ in pairs))
+
+
+@rule("stack")
+def _stack(call: Call) -> Outcome:
+    state = broadcast(call, [(s, t.shape) for s, t in zip(call.states, call.tensors, strict=True)])
+    if state.dim is None or state.kind == "unknown":
+        return state
+    dim = (call["dim"] or 0) % call.out.dim()
+    return state.moved(state.dim + (dim <= state.dim))
+
+
+@rule("flip roll")
+def _reorder(call: Call) -> Outcome:
+    state, tensor = call.only()
+    if state.dim in call.dims(call["dims"], tensor):
+        return call.mixed("reorders the samples")
+    return state
+
+
+@rule("constant_pad_nd pad")
+def _pad(call: Call) -> Outcome:
+    state, tensor = call.only()
+    assert state.dim is not None
+    if call.out.size(state.dim) != tensor.size(state.dim):
+        return call.no_rule("pads the batch")
+    return state
+
+
+@rule("unfold")
+def _unfold(call: Call) -> Outcome:
+    state, tensor = call.only()
+    if call.dims(call["dimension"], tensor)[0] == state.dim:
+        return call.mixed("takes windows over the samples")
+    return state
+
+
+@rule("diagonal linalg_diagonal")
+def _diagonal(call: Call) -> Outcome:
+    state, tensor = call.only()
+    assert state.dim is not None
+    one, two = call.dims([call["dim1"] or 0, 1 if call["dim2"] is None else call["dim2"]], tensor)
+    if state.dim in (one, two):
+        return call.mixed("pairs samples with each other")
+    return state.moved(state.dim - (one < state.dim) - (two < state.dim))
+
+
+@rule("tril triu")
+def _triangle(call: Call) -> Outcome:
+    state, tensor = call.only()
+    assert state.dim is not None
+    if state.dim >= tensor.dim() - 2:
+        return call.mixed("cuts a triangle out of the batch")
+    return state
+
+
+@rule("as_strided")
+def _as_strided(call: Call) -> Outcome:
+    state, tensor = call.only()
+    same = tensor.shape == call.out.shape and tensor.stride() == call.out.stride()
+    return state if same else call.no_rule()
+
+
+@rule("repeat_interleave")
+def _repeat_interleave(call: Call) -> Outcome:
+    state, tensor = call.only()
+    if not isinstance(call["repeats"], int) or state.kind != "batch" or call["dim"] is None:
+        return call.no_rule()
+    times = call["repeats"]
+    dim = call.dims(call["dim"], tensor)[0]
+    return replace(state, inner=state.inner * times) if dim == state.dim else state
+
+
+@rule("copy fill zero slice_scatter select_scatter set")
+def _write(call: Call) -> Outcome:
+    target = call.first
+    if call.name == "slice_scatter" or call.name == "select_scatter":
+        source = call["src"]
+        dim = call.dims(call["dim"] or 0, target)[0]
+        state = call.state_of(source)
+        if call.name == "select_scatter" and state.dim is not None:
+            state = state.moved(state.dim + (dim <= state.dim))
+        own = call.states[0]
+        if own.dim == dim or (state.dim is not None and state != own):
+            return call.mixed("writes into the rows of some samples")
+        return own
+    if call.name == "copy":
+        # All of the target is written over.
+        source = call.state("src")
+        if source.dim is not None:
+            return source.moved(source.dim + target.dim() - call["src"].dim())
+    return call.states[0]

@@ -1,0 +1,225 @@
+"""Which dimension of every value is the batch, what is the same for all samples, what mixes them.
+
+Found by running the graph on fake tensors at a batch size that divides no other size in it:
+rules follow the samples through every operator (:mod:`fx_bridge.batch.propagation`), and the
+sizes that come out must be those that the rules expect. The graph at that size comes from
+:func:`fx_bridge.batch.resize.rescale`: from symbolic sizes, or from a second trace of the
+model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from fx_bridge.batch.inputs import BatchInputs, batch_inputs
+from fx_bridge.batch.propagation import BatchRun
+from fx_bridge.batch.resize import sized
+from fx_bridge.batch.rules.dims import BatchDim
+from fx_bridge.batch.values import place
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.model.messages import quiet
+from fx_bridge.storages.replay import hint
+from solver import PartitionError
+
+__all__ = ["BatchDim", "BatchTable", "batch_dimensions", "check_microbatchable"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchTable:
+    """What every value of a graph has to do with the batch.
+
+    Attributes
+    ----------
+    values : mapping of str to BatchDim, or a structure of these
+        By node name: of a tensor one, of a tuple one for each element. Of what the graph returns
+        when it returns it, of all else when it is made: in-place operators come later.
+    writes : mapping of str to BatchDim
+        For each operator that writes to a parameter or buffer, the state of what it wrote to.
+    batch_size : int
+        Of the graph.
+    inputs : mapping of str to tuple of int or None
+        For each placeholder the dimension of the batch in each of its leaves.
+    checked : bool
+        Whether the rules were compared with the sizes at another batch size.
+    note : str
+        Why they were not.
+    """
+
+    values: Mapping[str, Any]
+    writes: Mapping[str, BatchDim]
+    batch_size: int
+    inputs: Mapping[str, tuple[int | None, ...]]
+    checked: bool
+    note: str = ""
+
+    def __getitem__(self, name: str) -> Any:
+        return self.values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+def batch_dimensions(captured: CapturedGraph, *, batch_size: int | None = None) -> BatchTable:
+    """Find the batch in every value of a graph.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    batch_size : int, optional
+        Inputs with so many rows in dimension 0 hold the batch there; the most common number of
+        rows when left out.
+
+    Returns
+    -------
+    BatchTable
+        A placeholder, ``get_attr`` or operator that is not certain is ``"unknown"``, and says why.
+
+    Raises
+    ------
+    PartitionError
+        If no input holds a batch.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture.graph import capture
+    >>> captured = capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),))
+    >>> print(batch_dimensions(captured)["linear"])
+    batch in dimension 0
+    """
+    inputs = batch_inputs(captured, batch_size)
+    note = ""
+    for size in _telling_sizes(captured, inputs):
+        try:
+            with quiet():
+                module = sized(captured, inputs, size)
+        except PartitionError as error:
+            note = note or str(error)
+            continue
+        names = [node.name for node in module.graph.nodes]
+        if names != [node.name for node in captured.graph.nodes]:
+            note = "a batch of one takes another path through the model than larger ones"
+            break
+        run = BatchRun(module, size, inputs.dims, told_apart=True)
+        with quiet():
+            run.follow()
+        return _table(captured, inputs, run, "")
+    run = BatchRun(captured.module, inputs.size, inputs.dims, told_apart=False)
+    with quiet():
+        run.follow()
+    return _table(captured, inputs, run, note)
+
+
+def _table(captured: CapturedGraph, inputs: BatchInputs, run: BatchRun, note: str) -> BatchTable:
+    names = [node.name for node in captured.graph.nodes if node.op != "output"]
+    return BatchTable(
+        MappingProxyType({name: run.states[name] for name in names}),
+        MappingProxyType(dict(run.writes)),
+        inputs.size,
+        inputs.dims,
+        run.told_apart,
+        note,
+    )
+
+
+def _telling_sizes(captured: CapturedGraph, inputs: BatchInputs) -> list[int]:
+    """Return batch sizes that divide nothing else: a prime, and that times the graph's own."""
+    others = {1}
+    for node in captured.graph.nodes:
+        for leaf in pytree.tree_leaves(node.meta.get("val")):
+            if isinstance(leaf, torch.Tensor):
+                others.update(int(hint(size)) for size in leaf.shape)
+    prime = next(p for p in _primes(97) if not any(size % p == 0 for size in others if size))
+    return [prime] if inputs.size == 1 else [prime, prime * inputs.size]
+
+
+def _primes(start: int) -> Iterator[int]:
+    number = start
+    while True:
+        if all(number % divisor for divisor in range(2, int(number**0.5) + 1)):
+            yield number
+        number += 1
+
+
+def check_microbatchable(captured: CapturedGraph, table: BatchTable | None = None) -> BatchTable:
+    """Raise unless running parts of the batch by themselves gives the same outputs.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    table : BatchTable, optional
+        Of the same graph, when it is there already.
+
+    Returns
+    -------
+    BatchTable
+
+    Raises
+    ------
+    PartitionError
+        Naming the operator that mixes samples, or of which that is not known, with its module
+        and source line.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture.graph import capture
+    >>> check_microbatchable(capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),))).batch_size
+    2
+    """
+    if table is None:
+        table = batch_dimensions(captured)
+    elif not isinstance(table, BatchTable):
+        raise PartitionError(
+            f"table is a {type(table).__name__}; leave it out, or give batch_dimensions(captured)"
+        )
+    nodes = {node.name: node for node in captured.graph.nodes}
+    if {name for name, node in nodes.items() if node.op != "output"} != set(table):
+        raise PartitionError("table is of another graph; give batch_dimensions(captured)")
+    outputs = [
+        (nodes.get(state.origin or read.name, read), state)
+        for read, state in output_states(captured, table)
+        if state.kind not in ("batch", "replicated", "partial")
+    ]
+    for node, state in outputs:
+        if state.mixes:
+            raise PartitionError(
+                f"{place(node)} mixes samples of the batch: {state.reason}; {_REMEDY}"
+            )
+    for name in table.writes:
+        raise PartitionError(
+            f"{place(nodes[name])} writes to a parameter or buffer, which the next microbatch "
+            "would read; call eval(), or make it an input and an output"
+        )
+    for node, state in outputs:
+        if state.kind == "index":
+            raise PartitionError(
+                f"output {node.name!r} counts the samples of the batch, so microbatches would "
+                "start anew; leave it out of the outputs"
+            )
+        raise PartitionError(
+            f"{place(node)} may mix samples of the batch: {state.reason or state}; {_REMEDY}"
+        )
+    if not table.checked and table.batch_size > 1:
+        raise PartitionError(f"it is not certain that samples are not mixed: {table.note}")
+    return table
+
+
+_REMEDY = "run the whole batch at once, or change that operator to work on each sample alone"
+
+
+def output_states(captured: CapturedGraph, table: BatchTable) -> list[tuple[fx.Node, BatchDim]]:
+    """Return the nodes that are output, in order, with the state of each of their leaves."""
+    found: list[tuple[fx.Node, BatchDim]] = []
+    for read in pytree.tree_leaves(captured.graph.output_node().args[0]):
+        if isinstance(read, fx.Node):
+            found.extend((read, state) for state in pytree.tree_leaves(table[read.name]))
+    return found

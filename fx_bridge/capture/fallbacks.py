@@ -1,0 +1,246 @@
+"""The ways to capture a module, in turn, until one gives its graph; or why none can.
+
+An error that no other way can pass ends the search at once. Otherwise the model is run: what does
+not run cannot be captured, and what runs without gradients alone is captured like that.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import nn
+
+from fx_bridge.capture.model.messages import (
+    describe,
+    failure,
+    first_line,
+    is_data_dependent,
+    is_final,
+    quiet,
+    remedy,
+)
+from fx_bridge.capture.model.state import unchanged
+from fx_bridge.capture.model.trial import can_run, trial_error
+from fx_bridge.capture.python.autograd_functions import to_modules
+from fx_bridge.capture.python.custom_backward import (
+    lost_hooks,
+    mark_lost,
+    own_backward,
+    with_remedy,
+)
+from fx_bridge.capture.tracers.dynamic_batch import Exported, export_dynamic
+from fx_bridge.capture.tracers.export import export
+from fx_bridge.capture.tracers.make_fx import trace_operators
+from fx_bridge.capture.tracers.values import trace
+from solver import PartitionError
+
+Capture = Literal[
+    "export",
+    "export-strict",
+    "make_fx",
+    "symbolic_trace",
+    "graph_module",
+    "exported_program",
+    "dynamo",
+]
+"""How a graph was captured."""
+
+
+class Captured(NamedTuple):
+    """A graph of a module, how it was made, and what is not as asked for."""
+
+    exported: Exported
+    how: Capture
+    note: str
+
+
+@dataclass
+class Attempt:
+    """What is captured, and what was tried.
+
+    Attributes
+    ----------
+    model : torch.nn.Module
+    args, kwargs : tuple, dict
+    dynamic_batch : bool
+    dynamic_shapes : optional
+    constants : mapping of str to torch.Tensor
+        Values of fixed inputs, by path.
+    failures : dict of str to str
+        What was tried and why it failed, by the first line of the error: the same complaint
+        three times over says no more than once.
+    causes : list of Exception
+    prefix : str
+        What the note begins with.
+    """
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    dynamic_batch: bool
+    dynamic_shapes: Any
+    constants: Mapping[str, torch.Tensor]
+    failures: dict[str, str] = field(default_factory=dict)
+    causes: list[Exception] = field(default_factory=list)
+    prefix: str = ""
+
+    def export(self, *, strict: bool = False, aware: bool = True) -> Exported:
+        """Export by torch.export."""
+        if self.dynamic_batch:
+            return export_dynamic(self.model, self.args, self.kwargs, strict=strict, aware=aware)
+        module, note = export(
+            self.model,
+            self.args,
+            self.kwargs,
+            self.dynamic_shapes,
+            strict=strict,
+            constants=self.constants,
+            aware=aware,
+        )
+        return Exported(module, self.args, self.kwargs, note)
+
+    def trace_operators(self) -> Exported:
+        """Record what runs, backward passes included."""
+        module, note = trace_operators(self.model, self.args, self.kwargs, self.constants)
+        return Exported(module, self.args, self.kwargs, self._fixed_sizes("make_fx", note))
+
+    def trace(self) -> Exported:
+        """Trace symbolically."""
+        module = trace(self.model, self.args, self.kwargs)
+        return Exported(module, self.args, self.kwargs, self._fixed_sizes("symbolic_trace", ""))
+
+    def _fixed_sizes(self, how: str, note: str) -> str:
+        sizes = f"{how} knows no symbolic sizes" if self.dynamic_batch else ""
+        return "; ".join(filter(None, [note, sizes]))
+
+    def tried(self, how: Capture, way: Callable[[], Exported]) -> Captured | None:
+        """Try one way; keep its error if it fails."""
+        watch = how != "export-strict"
+        try:
+            watched = unchanged(self.model, watch=watch, watch_inputs=how == "export")
+            with quiet(), watched as changes, own_backward(self.model) as lost:
+                made = way()
+                to_modules(made.module)
+        except PartitionError:
+            raise
+        except Exception as error:
+            text = f"{how} failed {failure(error, self.model)}"
+            self.failures.setdefault(first_line(error), text)
+            self.causes.append(error)
+            return None
+        hooks = "" if how == "symbolic_trace" else lost_hooks(self.model)
+        mark_lost(made.module, lost.lost or with_remedy(hooks))
+        notes = (self.prefix, *self.failures.values(), made.note, hooks, lost.note, changes.note)
+        return Captured(made, how, "; ".join(note for note in notes if note))
+
+    @property
+    def explained(self) -> Exception:
+        """The error to explain: the first, or that of a value that the model reads in any case.
+
+        A model that sees that it is traced may fail for that before.
+        """
+        return next(filter(is_data_dependent, self.causes), self.causes[0])
+
+    def refused(self, advice: str = "") -> PartitionError:
+        """Return the error that says in one line why there is no graph, and what to do."""
+        explained = self.failures[first_line(self.explained)]
+        others = [text for text in self.failures.values() if text != explained]
+        also = " and ".join(text.split(" failed", 1)[0] for text in others)
+        also = f"; {also} fail{'s' if len(others) == 1 else ''} too" if others else ""
+        return PartitionError(f"cannot capture {describe(self.model)}: {explained}{also}; {advice}")
+
+
+def attempt(task: Attempt) -> Captured:
+    """Capture a module in the first way that gives its graph.
+
+    Raises
+    ------
+    PartitionError
+        In one line: whether the model runs, what stopped the capture, and what to change.
+    """
+    with _differentiations() as differentiated:
+        made = task.tried("export", task.export)
+    if made is not None:
+        return made
+    first = task.causes[0]
+    runs = ""
+    if can_run(task.model, task.args, task.kwargs):
+        own_error = trial_error(task.model, task.args, task.kwargs)
+        if own_error is not None:
+            return _without_gradients(task, own_error)
+        runs = "the model runs on these inputs, so "
+    if not is_final(first):
+        for how, way in _ways(task, bool(differentiated)):
+            made = task.tried(how, way)
+            if made is not None:
+                return made
+    others = [cause for cause in task.causes if cause is not task.explained]
+    advice = remedy([task.explained, *others], task.model, runs)
+    if task.dynamic_shapes is not None and not is_final(first):
+        advice = f"{runs}check dynamic_shapes"
+    raise task.refused(advice) from task.explained
+
+
+def _ways(task: Attempt, differentiated: bool) -> Iterator[tuple[Capture, Callable[[], Exported]]]:
+    """Yield the other ways to capture a module, the likeliest first."""
+    dynamic = task.dynamic_shapes is not None
+    if differentiated and not dynamic:
+        yield "make_fx", task.trace_operators
+        return
+    yield "export", lambda: task.export(aware=False)
+    if task.constants:
+        # The others cannot fix the values of tensors.
+        return
+    yield "export-strict", lambda: task.export(strict=True)
+    if not dynamic:
+        yield "symbolic_trace", task.trace
+        yield "make_fx", task.trace_operators
+
+
+def _without_gradients(task: Attempt, own_error: Exception) -> Captured:
+    """Capture a model that does not run with gradients without them, if it runs so."""
+    why = failure(own_error, task.model)
+    if torch.is_grad_enabled():
+        with torch.no_grad():
+            if trial_error(task.model, task.args, task.kwargs) is None:
+                task.prefix = f"captured without gradients, with which the model fails {why}"
+                task.failures.clear()
+                return attempt(task)
+    raise PartitionError(
+        f"cannot capture {describe(task.model)}: it does not run on these inputs: it fails {why}; "
+        "pass inputs with which model(*args, **kwargs) runs"
+    ) from own_error
+
+
+@contextlib.contextmanager
+def _differentiations() -> Iterator[list[str]]:
+    """Collect the calls that differentiate in the block."""
+    from torch._functorch import eager_transforms
+
+    found: list[str] = []
+    owners: list[tuple[Any, str]] = [(torch.autograd, "grad"), (torch.autograd, "backward")]
+    names = ("grad_and_value_impl", "vjp", "_autograd_grad")
+    owners += [(eager_transforms, name) for name in names]
+    with contextlib.ExitStack() as stack:
+        for owner, name in owners:
+            stack.enter_context(_noted(owner, name, found))
+        yield found
+
+
+@contextlib.contextmanager
+def _noted(owner: Any, name: str, found: list[str]) -> Iterator[None]:
+    original = getattr(owner, name)
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        found.append(name)
+        return original(*args, **kwargs)
+
+    setattr(owner, name, noted)
+    try:
+        yield
+    finally:
+        setattr(owner, name, original)

@@ -1,0 +1,321 @@
+"""From a model to an FX graph in which every value is known by shape, dtype and device.
+
+The default is ``torch.export`` in non-strict mode. What it refuses is tried in other ways
+(:mod:`fx_bridge.capture.fallbacks`); :attr:`CapturedGraph.how` and :attr:`CapturedGraph.note`
+say which one it was, and why. The model that is given is never changed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final
+
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
+
+from fx_bridge.capture.fallbacks import Attempt, Capture, attempt
+from fx_bridge.capture.model.caches import register_caches
+from fx_bridge.capture.model.inputs import (
+    check_call,
+    check_constants,
+    check_initialised,
+    check_scripts,
+    checked_inputs,
+    flat_inputs,
+    on_device_of,
+)
+from fx_bridge.capture.model.messages import describe
+from fx_bridge.capture.python.known_values import constant_inputs, mark_constants
+from fx_bridge.capture.tracers.dynamic_batch import batch_size_of
+from fx_bridge.capture.tracers.export import load_program, unlift
+from fx_bridge.capture.tracers.values import complete
+from fx_bridge.storages.attention import checked_kernels
+from fx_bridge.storages.autocast import note_precision
+from fx_bridge.storages.table import StorageTable, storage_table
+from solver import PartitionError
+from solver.model.checks import check_choice
+
+COMPUTE_OPS: Final = frozenset({"call_function", "call_method", "call_module"})
+"""``fx.Node.op`` of the nodes that become operators."""
+
+
+@dataclass(frozen=True)
+class CapturedGraph:
+    """A model as one FX graph.
+
+    Attributes
+    ----------
+    module : torch.fx.GraphModule
+        Runs like the model. Every placeholder, ``get_attr`` of a tensor and compute node has
+        ``meta["val"]``: fake tensors (or sizes, None, containers of these) of the right shape,
+        dtype and device. Parameters and buffers are the model's own objects, read through
+        ``get_attr`` or held by submodules that ``call_module`` runs.
+    how : str
+        ``"export"``, ``"export-strict"``, ``"make_fx"`` (forward differentiates),
+        ``"symbolic_trace"``, ``"graph_module"``, ``"exported_program"`` (given, or read from a
+        file) or ``"dynamo"``.
+    note : str
+        Why a fallback was used, what fixes a batch that was to be dynamic, and whatever else
+        is not as asked for; empty when all is.
+    args, kwargs : tuple, mapping
+        The example inputs, empty for a model that came with its values. Symbolic sizes stand
+        for the sizes of these.
+    source : torch.nn.Module or None
+        The model, where a module was captured: :mod:`fx_bridge.batch.resize` captures it at
+        another batch size to see what depends on the batch.
+    constants : tuple of str
+        The inputs whose values are fixed, as they were given to :func:`capture`.
+    device_type, attention : optional
+        What the graph is costed for; see :meth:`with_kernels`.
+    """
+
+    module: fx.GraphModule
+    how: Capture
+    note: str = ""
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    source: nn.Module | None = field(default=None, repr=False, compare=False)
+    constants: tuple[str, ...] = ()
+    device_type: str | None = None
+    attention: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "args", tuple(self.args))
+        object.__setattr__(self, "kwargs", MappingProxyType(dict(self.kwargs)))
+
+    def with_kernels(
+        self, device_type: str | None = None, attention: str | Sequence[str] | None = None
+    ) -> CapturedGraph:
+        """Return this graph, to be costed as if it ran by these kernels.
+
+        Parameters
+        ----------
+        device_type : {"cpu", "cuda"}, optional
+            Whose kernels composite operators run. Without it those of the device that the model
+            is on; a model on the meta device is taken to run on CUDA.
+        attention : str or sequence of str, optional
+            One or more of ``"flash"``, ``"efficient"``, ``"efficient_sm70"``, ``"cudnn"``,
+            ``"cpu"`` and ``"math"``: the first whose conditions a call meets runs it, and
+            ``"math"`` where none does. Without it those of the device.
+
+        Raises
+        ------
+        PartitionError
+            If a name is unknown.
+        """
+        if device_type is not None:
+            check_choice(device_type, ("cpu", "cuda"), "device_type")
+        return replace(self, device_type=device_type, attention=checked_kernels(attention))
+
+    @property
+    def graph(self) -> fx.Graph:
+        """The graph of `module`."""
+        return self.module.graph
+
+    @cached_property
+    def storage_table(self) -> StorageTable:
+        """Where every value lives; found out when it is first asked for."""
+        return storage_table(self)
+
+    @property
+    def example_values(self) -> tuple[Any, ...]:
+        """The value of every placeholder in the example call; none where that does not fit."""
+        try:
+            return tuple(placeholder_values(self, self.args, self.kwargs))
+        except PartitionError:
+            return ()
+
+    @property
+    def operators(self) -> tuple[fx.Node, ...]:
+        """The compute nodes in execution order: function, method and module calls."""
+        return tuple(node for node in self.graph.nodes if node.op in COMPUTE_OPS)
+
+
+def check_captured(captured: object, verb: str, example: str) -> None:
+    """Raise PartitionError, with an example of what to write, unless it is a captured graph."""
+    if not isinstance(captured, CapturedGraph):
+        raise PartitionError(
+            f"cannot {verb} {describe(captured)}; capture the model first: {example}"
+        )
+
+
+def capture(
+    model: nn.Module | fx.GraphModule | ExportedProgram | str | os.PathLike[str] | CapturedGraph,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    dynamic_batch: bool = False,
+    dynamic_shapes: Any = None,
+    constants: Sequence[str] = (),
+) -> CapturedGraph:
+    """Capture `model` as one FX graph with values.
+
+    Parameters
+    ----------
+    model : nn.Module, fx.GraphModule, torch.export.ExportedProgram, path or CapturedGraph
+        A module whose parameters are on the meta device needs no memory for its weights. A
+        ``GraphModule`` is taken as it is, whoever made it: ``symbolic_trace``, ``make_fx``,
+        ``aot_export_module``; where example inputs are ``nn.Parameter`` or ``nn.Buffer``, they
+        become attributes of the captured module, which takes the others alone. A path names a
+        ``.pt2`` file of ``torch.export.save``, which unpickles: read only those you trust. A
+        graph that was captured before is returned.
+    args : sequence
+        Example positional inputs; tensors are moved to the meta device when all of the
+        model's weights are there. Needed for a module, and for a ``GraphModule`` without values.
+    kwargs : mapping of str, optional
+        Example keyword inputs.
+    dynamic_batch : bool
+        Make dimension 0 of every input tensor of the common batch size one symbolic size: the
+        graph then runs at other batch sizes too. A batch of one is repeated to two. Where the
+        model fixes the batch, `note` names the operator and line. For modules only.
+    dynamic_shapes : optional
+        What ``torch.export.export`` takes under this name, instead. For modules only.
+    constants : sequence of str
+        Input tensors that forward reads as numbers, such as ``"image_grid_thw"``: names of
+        arguments, or paths of tensors in them, such as ``"batch['sizes']"``. The graph is for
+        their values; calls of the split or placed model with others are refused. On the meta
+        device these inputs still need values. For modules only.
+
+    Returns
+    -------
+    CapturedGraph
+
+    Raises
+    ------
+    PartitionError
+        In one line: what cannot be captured, where, and what to do.
+
+    Examples
+    --------
+    >>> import torch
+    >>> captured = capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),))
+    >>> captured.how, [node.name for node in captured.operators]
+    ('export', ['linear'])
+    """
+    keywords = checked_inputs(args, kwargs)
+    if not isinstance(dynamic_batch, bool):
+        raise PartitionError(f"dynamic_batch is {dynamic_batch!r}; write True or False")
+    if dynamic_batch and dynamic_shapes is not None:
+        raise PartitionError("dynamic_batch and dynamic_shapes exclude each other; give one")
+    fixed = check_constants(constants)
+    if fixed and dynamic_batch:
+        raise PartitionError(
+            "constants fix the sizes that dynamic_batch would leave open; give one of them"
+        )
+    known = (nn.Module, ExportedProgram, str, os.PathLike, CapturedGraph)
+    if not isinstance(model, known):
+        hint = "; give an instance, not the class" if isinstance(model, type) else ""
+        raise PartitionError(
+            f"cannot capture {describe(model)}: give a torch.nn.Module, a torch.fx.GraphModule, "
+            f"a torch.export.ExportedProgram or the path of a .pt2 file{hint}"
+        )
+    if (dynamic_batch or dynamic_shapes is not None) and (
+        isinstance(model, fx.GraphModule) or not isinstance(model, nn.Module)
+    ):
+        kind = "GraphModule" if isinstance(model, fx.GraphModule) else describe(model)
+        raise PartitionError(
+            f"dynamic sizes need the module itself, not a {kind}, whose sizes are as they are; "
+            "give the module, or export it with dynamic_shapes yourself"
+        )
+    if fixed and (isinstance(model, fx.GraphModule) or not isinstance(model, nn.Module)):
+        raise PartitionError(
+            f"constants need the module itself, not a {describe(model)}, whose graph is as it is; "
+            "give the module"
+        )
+    if isinstance(model, CapturedGraph):
+        if args or keywords:
+            raise PartitionError("a captured graph has its inputs; leave out args and kwargs")
+        return model
+    register_caches()
+    if isinstance(model, nn.Module):
+        check_scripts(model)
+    if isinstance(model, (str, os.PathLike)):
+        captured = _from_exported_program(load_program(model), tuple(args), keywords)
+    elif isinstance(model, ExportedProgram):
+        captured = _from_exported_program(model, tuple(args), keywords)
+    elif isinstance(model, fx.GraphModule):
+        module, inputs, note = complete(model, tuple(args), keywords)
+        captured = CapturedGraph(module, "graph_module", note, *inputs)
+    else:
+        captured = _from_module(model, tuple(args), keywords, dynamic_batch, dynamic_shapes, fixed)
+    note_precision(captured.module)
+    if not captured.operators:
+        raise PartitionError(
+            f"the graph of {describe(model)} has no operators, so there is nothing to place; "
+            "give a model that computes something"
+        )
+    for node in captured.graph.nodes:
+        if any(getattr(leaf, "is_nested", False) for leaf in tree_leaves(node.meta.get("val"))):
+            raise PartitionError(
+                f"{node.name!r} is a nested tensor, whose parts have no sizes to plan with; pad "
+                "it (torch.nested.to_padded_tensor) and pass a mask"
+            )
+    return captured
+
+
+def placeholder_values(
+    captured: CapturedGraph, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+) -> tuple[Any, ...]:
+    """Return the value of every placeholder, in their order, for a call of the captured module.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    args : sequence
+    kwargs : mapping of str, optional
+        As the module itself takes them.
+
+    Returns
+    -------
+    tuple
+        Ready for ``fx.Interpreter(captured.module).run(*values, enable_io_processing=False)``.
+
+    Raises
+    ------
+    PartitionError
+        If the inputs do not fit the module.
+    """
+    return flat_inputs(captured.graph, tuple(args), dict(kwargs or {}))
+
+
+def _from_exported_program(
+    program: ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> CapturedGraph:
+    module = unlift(program)
+    if args or kwargs:
+        flat_inputs(module.graph, args, kwargs)
+    else:
+        args, kwargs = program.example_inputs or ((), {})
+    return CapturedGraph(module, "exported_program", "", tuple(args or ()), kwargs or {})
+
+
+def _from_module(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_batch: bool,
+    dynamic_shapes: Any,
+    constants: Sequence[str],
+) -> CapturedGraph:
+    check_call(model, args, kwargs)
+    check_initialised(model)
+    fixed = constant_inputs(model, args, kwargs, constants)
+    args, kwargs = on_device_of(model, args, kwargs)
+    if dynamic_batch:
+        batch_size_of(args, kwargs)
+    made = attempt(Attempt(model, args, kwargs, dynamic_batch, dynamic_shapes, fixed))
+    mark_constants(made.exported.module, model, args, kwargs, fixed)
+    return CapturedGraph(
+        made.exported.module,
+        made.how,
+        made.note,
+        made.exported.args,
+        made.exported.kwargs,
+        source=model,
+        constants=tuple(constants),
+    )

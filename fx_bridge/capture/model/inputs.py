@@ -1,0 +1,246 @@
+"""Example inputs: whether they can be a call's, where they go, and in what order they arrive."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+from torch.nn.parameter import is_lazy
+from torch.utils import _pytree as pytree
+
+from fx_bridge.capture.model.messages import describe
+from solver import PartitionError
+from solver.model.quantities import counted
+
+_SHOWN: Final = 6
+"""Inputs that a message names."""
+_LONG: Final = 160
+"""Characters of a structure that a message shows."""
+
+
+def checked_inputs(args: object, kwargs: object) -> dict[str, Any]:
+    """Return the keyword inputs; raise PartitionError unless both can be inputs of a call."""
+    if isinstance(args, (torch.Tensor, str)) or not isinstance(args, Sequence):
+        raise PartitionError(
+            f"args is a {type(args).__name__}; give a tuple of inputs, such as (tokens,)"
+        )
+    if kwargs is None:
+        return {}
+    if not isinstance(kwargs, Mapping):
+        raise PartitionError(
+            f"kwargs is a {type(kwargs).__name__}; give a dict of inputs, such as {{'mask': mask}}"
+        )
+    for name in kwargs:
+        if not isinstance(name, str):
+            raise PartitionError(f"kwargs has the key {name!r}; write names, such as 'mask'")
+    return dict(kwargs)
+
+
+def check_constants(names: object) -> tuple[str, ...]:
+    """Return the names of fixed inputs; raise PartitionError unless it is a list of names."""
+    if isinstance(names, Sequence) and not isinstance(names, str):
+        found = tuple(name for name in names if isinstance(name, str) and name)
+        if len(found) == len(names):
+            return found
+    raise PartitionError(
+        f"constants is {names!r}; write a list of names of inputs, such as ['image_grid_thw']"
+    )
+
+
+def check_call(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise PartitionError unless `model` takes as many inputs, under such names."""
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise PartitionError(
+            f"the example inputs do not fit {describe(model)}: {error}; pass args and kwargs "
+            "as the model is called"
+        ) from None
+
+
+def check_initialised(model: nn.Module) -> None:
+    """Raise PartitionError if a parameter waits for the first call to get its shape."""
+    for name, tensor in itertools.chain(model.named_parameters(), model.named_buffers()):
+        if is_lazy(tensor):
+            raise PartitionError(
+                f"{name!r} of {describe(model)} has no shape yet (a lazy module); call the model "
+                "once on the example inputs first"
+            )
+
+
+def check_scripts(model: nn.Module) -> None:
+    """Raise PartitionError if a part of `model` is TorchScript, whose weights cannot be seen."""
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            part = f"its submodule {name!r}" if name else "it"
+            raise PartitionError(
+                f"cannot capture {describe(model)}: {part} is TorchScript; give the Python module"
+            )
+        for attribute, value in vars(module).items():
+            if isinstance(value, torch.ScriptObject):
+                path = f"{name}.{attribute}".lstrip(".")
+                raise PartitionError(
+                    f"cannot capture {describe(model)}: {path!r} is a TorchScript object, "
+                    "such as packed weights, whose bytes cannot be seen; keep weights as "
+                    "parameters or buffers, as torchao does"
+                )
+
+
+def on_device_of(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Move example inputs to the meta device for a model that is wholly there."""
+    tensors = itertools.chain(module.parameters(), module.buffers())
+    if {tensor.device.type for tensor in tensors} != {"meta"}:
+        return args, kwargs
+    args, kwargs = pytree.tree_map_only(
+        torch.Tensor, lambda tensor: tensor.to("meta"), (args, kwargs)
+    )
+    return args, kwargs
+
+
+def flat_inputs(graph: fx.Graph, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the value of every placeholder of `graph` for a call of its module.
+
+    Raises
+    ------
+    PartitionError
+        If the call leaves out an input, gives another, or one of another structure.
+    """
+    info = getattr(graph._codegen, "pytree_info", None)
+    spec = getattr(info, "in_spec", None)
+    if spec is not None:
+        return _leaves(graph, spec, args, kwargs)
+    parameters = _parameters(graph)
+    bound = _bound(graph, parameters, args, kwargs)
+    bound.apply_defaults()
+    values: list[Any] = []
+    for parameter in parameters:
+        value = bound.arguments[parameter.name]
+        # The interpreter collects all that is left for a *args placeholder.
+        values.extend(value if parameter.kind is parameter.VAR_POSITIONAL else [value])
+    return tuple(values)
+
+
+def described_inputs(graph: fx.Graph) -> str:
+    """Return what `graph` was captured with: ``x float32[4, 8], scale=0.5``."""
+    shown = []
+    for node in graph.find_nodes(op="placeholder"):
+        value = node.meta.get("val")
+        text = f" {described_tensor(value)}" if isinstance(value, torch.Tensor) else ""
+        if value is None or isinstance(value, (bool, int, float, complex, str)):
+            text = f"={value!r}"
+        shown.append(f"{node.target}{text}")
+    return listed(shown) or "no inputs"
+
+
+def listed(shown: Sequence[str]) -> str:
+    """Return the first few of a list: a cache has tensors for every layer."""
+    others = len(shown) - _SHOWN
+    more = f" and {counted(others, 'other')}" if others > 1 else ""
+    return ", ".join(shown[: _SHOWN if more else None]) + more
+
+
+def described_tensor(tensor: torch.Tensor) -> str:
+    """Return ``float32[4, 8]``: dtype and shape."""
+    sizes = ", ".join(map(str, tensor.shape))
+    return f"{str(tensor.dtype).removeprefix('torch.')}[{sizes}]"
+
+
+def _bound(
+    graph: fx.Graph,
+    parameters: Sequence[inspect.Parameter],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> inspect.BoundArguments:
+    try:
+        return inspect.Signature(parameters).bind(*args, **kwargs)
+    except (TypeError, ValueError) as error:
+        raise _misfit(graph, str(error)) from None
+
+
+def _misfit(graph: fx.Graph, reason: str) -> PartitionError:
+    return PartitionError(
+        f"the inputs do not fit the graph: {reason}; it was captured with "
+        f"{described_inputs(graph)}: pass such inputs, or capture the model with these"
+    )
+
+
+def _leaves(
+    graph: fx.Graph, spec: pytree.TreeSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, ...]:
+    # make_fx knows positional inputs only, torch.export both.
+    both = spec.num_children == 2 and spec.child(1).type is dict and spec.child(0).type is tuple
+    if not both:
+        leaves, given = pytree.tree_flatten((args, kwargs))
+        if given != spec and not kwargs:
+            leaves, given = pytree.tree_flatten(args)
+        if given != spec:
+            raise _misfit(graph, f"they have the structure {_one_line(given)}")
+        return tuple(leaves)
+    # As the generated code takes them: every input by its place or by its name.
+    info: Any = getattr(graph._codegen, "pytree_info", None)
+    names: list[str] = [name for name in info.orig_args if name != "self"]
+    count, keywords = spec.child(0).num_children, list(spec.child(1).context)
+    shown = [*names[:count], *keywords]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    bound = _bound(graph, [inspect.Parameter(name, kind) for name in shown], args, kwargs)
+    leaves = []
+    children = (*spec.child(0).children(), *spec.child(1).children())
+    for name, child in zip(shown, children, strict=True):
+        found, given = pytree.tree_flatten(bound.arguments[name])
+        if given != child:
+            here, there = _apart(_one_line(given), _one_line(child))
+            raise _misfit(graph, f"{name!r} has the structure {here}, not {there}")
+        leaves.extend(found)
+    return tuple(leaves)
+
+
+def _apart(one: str, other: str) -> tuple[str, str]:
+    """Return both texts, or where they are long what is around their first difference."""
+    if max(len(one), len(other)) <= _LONG:
+        return one, other
+    differ = [a != b for a, b in zip(one, other, strict=False)]
+    first = differ.index(True) if True in differ else len(differ)
+    start = max(0, first - _LONG // 2)
+    before = "… " if start else ""
+    cut = [text[start : start + _LONG] for text in (one, other)]
+    here, there = (
+        f"{before}{part}{' …' if start + _LONG < len(text) else ''}"
+        for part, text in zip(cut, (one, other), strict=True)
+    )
+    return here, there
+
+
+def _one_line(spec: pytree.TreeSpec) -> str:
+    return " ".join(str(spec).split())
+
+
+def _parameters(graph: fx.Graph) -> list[inspect.Parameter]:
+    """Return the signature that the placeholders of `graph` make."""
+    parameters: list[inspect.Parameter] = []
+    for node in graph.nodes:
+        if node.op != "placeholder":
+            continue
+        name = str(node.target)
+        kind: Any = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        if name.startswith("*"):
+            stars = len(name) - len(name.lstrip("*"))
+            kind = inspect.Parameter.VAR_POSITIONAL if stars == 1 else inspect.Parameter.VAR_KEYWORD
+        elif any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters):
+            kind = inspect.Parameter.KEYWORD_ONLY
+        default = node.args[0] if node.args else inspect.Parameter.empty
+        parameters.append(inspect.Parameter(name.lstrip("*"), kind, default=default))
+    return parameters
+
+
+def needs_inputs(graph: fx.Graph) -> bool:
+    """Whether `graph` has a placeholder without a default."""
+    return any(
+        node.op == "placeholder" and not node.args and not str(node.target).startswith("*")
+        for node in graph.nodes
+    )

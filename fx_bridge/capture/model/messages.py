@@ -1,0 +1,186 @@
+"""What to say, in one line, of a model that cannot be captured: where it stopped, and why."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import sysconfig
+import traceback
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import torch
+from torch import nn
+from torch._ops import OpOverload
+
+_TORCH_DIRECTORY: Final = str(Path(torch.__file__).parent)
+_HERE: Final = str(Path(__file__).parents[2])
+_STANDARD_LIBRARY: Final = sysconfig.get_path("stdlib")
+
+
+def describe(model: object) -> str:
+    """Return the name of a class, or of the class of an instance."""
+    return model.__name__ if isinstance(model, type) else type(model).__name__
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message that is not empty, cut to 200 characters."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), "")[:200]
+
+
+def failure(error: BaseException, model: nn.Module) -> str:
+    """Return where and why running `model` failed: module, last line that is not torch's, error."""
+    place = source_place(((f, n) for f, n in traceback.walk_tb(error.__traceback__)), model)
+    return f"{place} ({type(error).__name__}: {first_line(error)})".lstrip()
+
+
+def is_data_dependent(error: BaseException) -> bool:
+    """Whether Python reads a value that a trace does not have."""
+    return "DataDependent" in type(error).__name__
+
+
+def is_final(error: BaseException) -> bool:
+    """Whether no other way of capturing can pass what stopped this one."""
+    text = str(error)
+    if is_data_dependent(error):
+        # A value that Python reads. A size that depends on values may be no more than a size.
+        return "(Size-like symbols: none)" in text
+    return "no fake impl registered" in text or "and forward changes it" in text
+
+
+def remedy(causes: Sequence[BaseException], model: nn.Module, runs: str = "") -> str:
+    """Return what a person can change after the capture of `model` failed.
+
+    Parameters
+    ----------
+    causes : sequence of Exception
+        The first is the one to explain.
+    model : torch.nn.Module
+    runs : str
+        What is known of a plain run, as the beginning of a sentence; empty if nothing is.
+    """
+    error, text = causes[0], str(causes[0])
+    if is_data_dependent(error):
+        none: frozenset[str] = frozenset()
+        sources = next((s for each in causes if (s := getattr(each, "sources", none))), none)
+        return f"{runs}{_data_dependent(sources, _is_others(error))}"
+    if "which is not a known type" in text:
+        # Most often a transformers model that returns its cache.
+        return (
+            "let the model return only tensors in tuples, lists and dicts (a transformers model: "
+            "use_cache=False), or register that type with torch.utils._pytree"
+        )
+    if "Unsupported input type" in text:
+        return (
+            "pass tensors in tuples, lists and dicts, or register that type with "
+            "torch.utils._pytree"
+        )
+    if "no fake impl registered" in text:
+        return "register one with torch.library.register_fake"
+    if "and forward changes it" in text:
+        return "keep what forward counts in a Python number that is an argument, or in a tensor"
+    devices = {tensor.device.type for tensor in model.state_dict().values()}
+    if len(devices) > 1:
+        # As torch.FloatTensor(...) makes them, which heeds no default device.
+        return (
+            f"its weights are on {' and '.join(sorted(devices))}: put all of them on one device, "
+            "such as model.to('meta')"
+        )
+    advice = "capture the part of it that can be traced, or give an ExportedProgram of it"
+    if not runs:
+        return f"check that the model runs on these inputs, or {advice}"
+    return f"{runs}only its capture fails; {advice}"
+
+
+def _data_dependent(sources: frozenset[str], others: bool) -> str:
+    """Say what to do about a value that decides in Python what is computed."""
+    inputs = sorted(source for source in sources if not source.startswith("weight "))
+    reads = "that line reads a value of a tensor"
+    if inputs and len(inputs) == len(sources):
+        named = ", ".join(map(repr, inputs))
+        return (
+            f"{reads} computed from {named}: if it is the same in every call, fix it by "
+            f"capture(..., constants=[{named}]); otherwise pass arguments with which forward "
+            "does not read it, such as a mask"
+        )
+    if others:
+        return (
+            f"{reads} computed from inputs and weights, in another package: pass arguments or "
+            "set an option of the model with which it does not, such as another implementation"
+        )
+    return (
+        f"{reads} computed from inputs and weights: rewrite it so that it does not decide what "
+        "is computed (torch.where, torch.cond)"
+    )
+
+
+def _is_others(error: BaseException) -> bool:
+    """Whether the last line that is not torch's is in a package that was installed."""
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
+    own = [file for file in files if not _is_foreign(file)]
+    return bool(own) and "site-packages" in own[-1]
+
+
+def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> str:
+    """Return the innermost submodule of `model` and source line that is not torch's.
+
+    Parameters
+    ----------
+    frames : iterable of (frame, line number)
+        Outermost first.
+    model : torch.nn.Module
+
+    Returns
+    -------
+    str
+        Such as ``"in module 'head' at model.py:12, 'return x.view(3, -1)'"``; empty when nothing
+        is known.
+    """
+    names = {id(module): name for name, module in model.named_modules() if name}
+    module = place = ""
+    for frame, line in frames:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, nn.Module) and id(owner) in names:
+            module = f"in module {names[id(owner)]!r}"
+        code = frame.f_code
+        if _is_foreign(code.co_filename):
+            continue
+        summary = traceback.FrameSummary(code.co_filename, line, code.co_name)
+        if summary.line:
+            place = f"at {code.co_filename}:{line}, {summary.line!r}"
+    return " ".join(part for part in (module, place) if part)
+
+
+def _is_foreign(file: str) -> bool:
+    """Whether a source file is torch's, Python's or this package's, or no file."""
+    if file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file:
+        return True
+    return file.startswith((_TORCH_DIRECTORY, _HERE, "<eval_with_key>", "<frozen"))
+
+
+def operator_name(frames: Iterable[tuple[FrameType, int]]) -> str:
+    """Return the outermost ATen operator that `frames` dispatch, such as ``"aten.view"``."""
+    for frame, _ in frames:
+        function = frame.f_locals.get("func")
+        if isinstance(function, OpOverload):
+            return str(function.overloadpacket)
+    return ""
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep torch from logging and printing what a failed attempt raises anyway."""
+    before = logging.root.manager.disable
+    # Torch sets up its handlers late, so there is none yet to put a filter on.
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
+            # Where warnings are errors, one of torch's would pass for a failure.
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

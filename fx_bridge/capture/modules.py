@@ -1,0 +1,198 @@
+"""Which operators of a captured graph are inside which module of the model.
+
+Exporters write the stack of modules whose ``forward`` was running when a node was made into
+``meta["nn_module_stack"]``, each with its path. ``symbolic_trace`` leaves calls of modules in the
+graph. Graphs that have neither, such as those of ``make_fx``, still name the weights they read.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from typing import Final, NamedTuple
+
+from torch import fx
+
+from fx_bridge.capture.graph import CapturedGraph, check_captured
+from solver import PartitionError
+
+_ROOT: Final = re.compile(r"^L\[[^\]]*\]\.?")
+"""What dynamo writes before the paths of modules: the local variable that holds the model."""
+_CALL: Final = re.compile(r"@(\d+)$")
+"""What tracers write behind the path of a module that is called again."""
+_SUGGESTIONS: Final = 3
+
+
+class ModuleCall(NamedTuple):
+    """One call of a module: its path, and the number that the tracer gave to the call."""
+
+    path: str
+    number: int
+
+
+def module_calls(captured: CapturedGraph) -> dict[str, tuple[ModuleCall, ...]]:
+    """Return the calls of modules that every operator runs in, outermost first.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+
+    Returns
+    -------
+    dict of str to tuple of ModuleCall
+        One entry for every operator, in execution order, without the model itself: an operator
+        of the model's own ``forward`` has an empty tuple.
+
+    Notes
+    -----
+    In a graph that tells of no modules an operator is in the module whose weight it reads, the
+    first of them if it reads several.
+    """
+    check_captured(captured, "read the modules of", "module_calls(capture(model, args))")
+    told = any(n.meta.get("nn_module_stack") or n.op == "call_module" for n in captured.operators)
+    if not told:
+        return {node.name: _calls_by_weight(node) for node in captured.operators}
+    earlier: Counter[str] = Counter()
+    return {node.name: _calls(node, earlier) for node in captured.operators}
+
+
+def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
+    """Return the operators of every module of the model, by the module's path.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+
+    Returns
+    -------
+    dict of str to tuple of str
+        Operators in execution order; modules in the order of their first operators, an outer one
+        before its inner ones, and last those without operators, as far as the captured graph
+        knows them. A module that has several paths has an entry for each.
+
+    Notes
+    -----
+    An operator is inside a module if it runs while the module or one registered beneath it runs.
+    So a ``ModuleList`` has the operators of its members, a block has those of a shared module that
+    it calls, wherever that is registered, and of one that is registered in it all of them, whoever
+    calls it.
+    """
+    calls = module_calls(captured)
+    also = {path: paths for paths in _registered(captured) for path in paths}
+    found: dict[str, dict[str, None]] = {}
+    for name, running in calls.items():
+        for call in running:
+            for path in also.get(call.path, (call.path,)):
+                for prefix in enclosing(path):
+                    found.setdefault(prefix, {})[name] = None
+    operators = {path: tuple(names) for path, names in found.items()}
+    for path in also:
+        operators.setdefault(path, ())
+    return operators
+
+
+def module_paths(captured: CapturedGraph) -> tuple[str, ...]:
+    """Return the paths of the modules of a captured model, as :func:`module_operators` orders them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fx_bridge.capture.graph import capture
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    >>> module_paths(capture(model, (torch.ones(2, 4),)))
+    ('0', '1')
+    """
+    return tuple(module_operators(captured))
+
+
+def operators_of(captured: CapturedGraph, path: str) -> tuple[str, ...]:
+    """Return the operators inside a module, at any depth, in execution order.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    path : str
+        As ``model.named_modules()`` names it, such as ``"layers.0"``; empty for the whole model.
+
+    Returns
+    -------
+    tuple of str
+        Empty for a module that computes nothing of its own, such as ``nn.Identity``.
+
+    Raises
+    ------
+    PartitionError
+        If the model has no such module; the message has the names closest to it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fx_bridge.capture.graph import capture
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    >>> operators_of(capture(model, (torch.ones(2, 4),)), "1")
+    ('relu',)
+    """
+    operators = module_operators(captured)
+    if path == "":
+        return tuple(node.name for node in captured.operators)
+    if not isinstance(path, str) or path not in operators:
+        raise unknown_module(path, operators)
+    return operators[path]
+
+
+def unknown_module(path: object, known: Iterable[str]) -> PartitionError:
+    """Return the error for a module that the model does not have, with the closest names."""
+    known = list(known)
+    close = difflib.get_close_matches(str(path), known, _SUGGESTIONS)
+    if close:
+        advice = f"did you mean {' or '.join(repr(name) for name in close)}?"
+    elif known:
+        advice = f"its modules are {', '.join(known[:_SUGGESTIONS])} and so on"
+        advice = advice if len(known) > _SUGGESTIONS else advice.removesuffix(" and so on")
+    else:
+        advice = "its graph tells of no modules; capture the model itself"
+    return PartitionError(f"the model has no module {path!r}; {advice}")
+
+
+def _calls(node: fx.Node, earlier: Counter[str]) -> tuple[ModuleCall, ...]:
+    stack = node.meta.get("nn_module_stack") or {}
+    told = [(str(entry[0]), str(key)) for key, entry in stack.items()]
+    if node.op == "call_module" and str(node.target) not in [path for path, _ in told]:
+        told.append((str(node.target), f"@{earlier[str(node.target)]}"))
+        earlier[str(node.target)] += 1
+    calls = []
+    for path, key in told:
+        number = _CALL.search(key)
+        calls.append(
+            ModuleCall(_CALL.sub("", _ROOT.sub("", path)), int(number[1]) if number else 0)
+        )
+    return tuple(dict.fromkeys(call for call in calls if call.path))
+
+
+def _calls_by_weight(node: fx.Node) -> tuple[ModuleCall, ...]:
+    for read in node.all_input_nodes:
+        if read.op == "get_attr" and "." in str(read.target):
+            return (ModuleCall(str(read.target).rpartition(".")[0], 0),)
+    return ()
+
+
+def enclosing(path: str) -> Iterator[str]:
+    """Yield the paths of the modules around that at `path`, outermost first, and then `path`."""
+    at = path.find(".")
+    while at >= 0:
+        yield path[:at]
+        at = path.find(".", at + 1)
+    yield path
+
+
+def _registered(captured: CapturedGraph) -> list[tuple[str, ...]]:
+    """Return the paths of every registered module, those of one module together."""
+    paths: dict[int, list[str]] = {}
+    model = captured.module if captured.source is None else captured.source
+    for path, module in model.named_modules(remove_duplicate=False):
+        # A graph holds bodies of conditions and loops as submodules that the model never had.
+        if path and not (captured.source is None and isinstance(module, fx.GraphModule)):
+            paths.setdefault(id(module), []).append(path)
+    return [tuple(names) for names in paths.values()]

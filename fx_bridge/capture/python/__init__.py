@@ -1,0 +1,1 @@
+"""A model's Python code during a trace: branches, autograd functions, transforms."""

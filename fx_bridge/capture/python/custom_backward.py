@@ -1,0 +1,249 @@
+"""Keep backward passes of a model's own where a graph can, and say which it loses."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+from torch._functorch.autograd_function import CustomFunctionHigherOrderOperator
+from torch.autograd.function import _SingleLevelFunction
+from torch.utils import _pytree as pytree
+from torch.utils import checkpoint
+
+from fx_bridge.capture.model.messages import source_place
+from fx_bridge.capture.python.autograd_functions import NotKeptError, is_traced, record
+from solver import PartitionError
+
+# What makes operators differentiable, which are in the graph as those operators, and what
+# torch makes of a Function for transforms, which is known by then.
+_OF_TORCH: Final = (
+    *("torch._library.", "torch._higher_order_ops.", "torch._functorch.", "torch._dynamo."),
+)
+_TENSOR_HOOK: Final = "Tensor.register_hook"
+_WITHOUT_HOOKS: Final = (
+    "capture the model without such hooks, or write what they do as a torch.autograd.Function"
+)
+_HOOKS: Final = (
+    (torch.Tensor, "register_hook", _TENSOR_HOOK),
+    (torch.autograd.graph.saved_tensors_hooks, "__enter__", "saved_tensors_hooks"),
+)
+"""Owner and name of a method that changes gradients, and how it is written."""
+_HARMLESS: Final = (checkpoint._checkpoint_hook, torch.autograd.graph.save_on_cpu)
+"""Hooks of torch that change nothing but when, or where, values are kept."""
+_LOST: Final = "lost_backward"
+"""Where a module's ``meta`` says which backward passes its graph has not."""
+
+
+@dataclass(slots=True)
+class OwnBackward:
+    """What forward did for backward passes that a graph of forward does not do.
+
+    Attributes
+    ----------
+    functions : dict of type to str
+        Classes of ``torch.autograd.Function`` whose backward pass is lost: where each was applied
+        first, and why it was not kept.
+    hooks : set of str
+        What changes gradients, or values that are saved for them, as a person writes it.
+    """
+
+    functions: dict[type, str] = field(default_factory=dict)
+    hooks: set[str] = field(default_factory=set)
+
+    @property
+    def lost(self) -> str:
+        """Which backward passes are lost, and what to do; empty if none is."""
+        lost = self._functions()
+        if lost:
+            lost += "; give it all that it reads as tensors, or write it as a "
+            return lost + "torch.library.custom_op with register_autograd"
+        if _TENSOR_HOOK in self.hooks:
+            lost = f"forward uses {_TENSOR_HOOK}, which the graph does not, so gradients may differ"
+            return f"{lost}; {_WITHOUT_HOOKS}"
+        return ""
+
+    def _functions(self) -> str:
+        if not self.functions:
+            return ""
+        function, where = next(iter(self.functions.items()))
+        others = len(self.functions) - 1
+        more = f" and {others} more" if others else ""
+        return (
+            "the graph has the forward pass alone of torch.autograd.Function "
+            f"{function.__qualname__!r}{more} {where}, so gradients would be wrong"
+        )
+
+    @property
+    def note(self) -> str:
+        """What a person has to know of the graph; empty if there was nothing."""
+        notes = [self._functions()] if self.functions else []
+        if self.hooks:
+            named = " and ".join(sorted(self.hooks))
+            notes.append(f"forward uses {named}, which the graph does not, so gradients may differ")
+        return "; ".join(notes)
+
+
+def mark_lost(module: fx.GraphModule, lost: str) -> None:
+    """Write down in `module` which backward passes its graph has lost, unless `lost` is empty."""
+    if lost:
+        module.meta[_LOST] = lost
+
+
+def lost_backward(module: fx.GraphModule) -> str:
+    """Return which backward passes a module's graph has lost, and what to do; or ""."""
+    return str(module.meta.get(_LOST, ""))
+
+
+def check_backward(module: fx.GraphModule, verb: str) -> None:
+    """Raise PartitionError if gradients of `module` would be wrong.
+
+    Parameters
+    ----------
+    module : torch.fx.GraphModule
+        Of a captured graph, or a split of it.
+    verb : str
+        What they are needed for, such as ``"plan for training"``.
+    """
+    if lost := lost_backward(module):
+        raise PartitionError(f"cannot {verb}: {lost}")
+
+
+@contextlib.contextmanager
+def own_backward(model: nn.Module) -> Iterator[OwnBackward]:
+    """Record calls of ``torch.autograd.Function`` in the block; collect those that are lost.
+
+    ``Function.apply`` itself is not replaced, since models keep it (``act = Act.apply``), but
+    what it calls.
+    """
+    watch = _Functions(model)
+    with contextlib.ExitStack() as stack:
+        for owner, name, made in watch.replacements():
+            stack.enter_context(_replaced(owner, name, made))
+        for owner, name, shown in _HOOKS:
+            stack.enter_context(_noted(owner, name, shown, watch.found.hooks))
+        yield watch.found
+
+
+class _Functions:
+    """What is done with each call of a ``torch.autograd.Function`` while `model` is traced."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.found = OwnBackward()
+        self._with_gradients = torch.is_grad_enabled()
+
+    def replacements(self) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+        """Yield owner and name of methods, and what takes their place."""
+        # Dynamo is loaded only where it traces.
+        from torch._dynamo.variables.misc import AutogradFunctionVariable
+
+        base: Any = _SingleLevelFunction
+        transformed = CustomFunctionHigherOrderOperator.__call__
+        compiled = AutogradFunctionVariable.call_apply
+
+        def apply(cls: type[Any], *args: Any, **kwargs: Any) -> Any:
+            above: Any = super(base, cls)
+            return self._applied(cls, args, lambda: above.apply(*args, **kwargs))
+
+        def transform(operator: Any, function: type[Any], *args: Any, **kwargs: Any) -> Any:
+            if _has_gradients(function, args):
+                self._lose(function, "it is called in a transform such as torch.vmap")
+            return transformed(operator, function, *args, **kwargs)
+
+        def trace(variable: Any, tx: Any, args: Any, kwargs: Any) -> Any:
+            self.found.functions.setdefault(variable.fn_cls, _compiled_place(tx))
+            return compiled(variable, tx, args, kwargs)
+
+        yield base, "apply", classmethod(apply)  # type: ignore[misc]
+        yield CustomFunctionHigherOrderOperator, "__call__", transform
+        yield AutogradFunctionVariable, "call_apply", trace
+
+    def _applied(self, cls: type[Any], args: tuple[Any, ...], apply: Callable[[], Any]) -> Any:
+        if cls is checkpoint.CheckpointFunction:
+            # It computes again in backward what it did not keep; gradients are those without it.
+            function, _, *inputs = args
+            return function(*inputs)
+        # In a region without gradients, of which none is around the capture, there is no backward.
+        wanted = torch.is_grad_enabled() or not self._with_gradients
+        if not wanted or not is_traced(args) or not _has_gradients(cls, args):
+            return apply()
+        try:
+            return record(cls, args, apply)
+        except NotKeptError as error:
+            self._lose(cls, str(error))
+            return apply()
+
+    def _lose(self, cls: type[Any], why: str) -> None:
+        frames = list(traceback.walk_stack(None))[::-1]
+        place = source_place(frames, self.model)
+        self.found.functions.setdefault(cls, f"{place} ({why})".lstrip())
+
+
+def _has_gradients(cls: type[Any], args: tuple[Any, ...]) -> bool:
+    """Whether a call may have a backward pass that is not one of torch's own."""
+    if cls.__module__.startswith(_OF_TORCH):
+        return False
+    return any(
+        isinstance(leaf, fx.Proxy)
+        or (isinstance(leaf, torch.Tensor) and (leaf.is_floating_point() or leaf.is_complex()))
+        for leaf in pytree.tree_leaves(args)
+    )
+
+
+def _compiled_place(tx: Any) -> str:
+    """Return the module and line that dynamo is tracing."""
+    stack = tx.nn_module_stack
+    path = str(list(stack.values())[-1][0]) if stack else ""
+    path = path.removeprefix("L['self']").removeprefix("._export_root").removeprefix(".")
+    line = tx.frame_summary()
+    module = f"in module {path!r} " if path else ""
+    return f"{module}at {line.filename}:{line.lineno}, {line.line!r} (strict export inlines it)"
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, made: Any) -> Iterator[None]:
+    """Put `made` in the place of an attribute of a class."""
+    missing = object()
+    before = vars(owner).get(name, missing)
+    setattr(owner, name, made)
+    try:
+        yield
+    finally:
+        if before is missing:
+            delattr(owner, name)
+        else:
+            setattr(owner, name, before)
+
+
+@contextlib.contextmanager
+def _noted(owner: Any, name: str, shown: str, called: set[str]) -> Iterator[None]:
+    """Note calls of a method, which does what it always does."""
+    original = getattr(owner, name)
+
+    def noted(called_on: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(called_on, _HARMLESS):
+            called.add(shown)
+        return original(called_on, *args, **kwargs)
+
+    with _replaced(owner, name, noted):
+        yield
+
+
+def lost_hooks(model: nn.Module) -> str:
+    """Say which modules have backward hooks, which torch.export leaves out."""
+    hooked = [n for n, m in model.named_modules() if m._backward_hooks or m._backward_pre_hooks]
+    if not hooked:
+        return ""
+    where = f"{hooked[0]!r}" if hooked[0] else "the model"
+    others = f" and {len(hooked) - 1} more" if len(hooked) > 1 else ""
+    return f"backward hooks of {where}{others} are not in the graph, so gradients may differ"
+
+
+def with_remedy(hooks: str) -> str:
+    """Return what :func:`lost_hooks` says with what to do about it; empty if that is empty."""
+    return f"{hooks}; {_WITHOUT_HOOKS}" if hooks else ""

@@ -1,0 +1,399 @@
+"""Values that depend on no input: what they decide in Python is decided for good.
+
+Forward is traced with fake tensors, which have no values; ``if mask.all()`` or ``sizes.tolist()``
+then stops the capture, even where they are the same in every call. Here tensors that are computed
+from numbers, buffers and fixed inputs alone are computed for real beside the trace, and answer
+for the fake ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import torch
+from torch import fx, nn
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils.weak import WeakIdKeyDictionary
+
+from fx_bridge.capture.model.inputs import flat_inputs
+from fx_bridge.capture.python.eager_code import around_forward
+from fx_bridge.storages.mutations import written_arguments
+from solver import PartitionError
+from solver.model.quantities import counted
+
+_NAMESPACES: Final = ("aten", "prims")
+_READ: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+_PACK: Final = torch.ops.aten._pack_padded_sequence.default
+_SHAPED_BY_VALUES: Final = (torch.ops.aten.index.Tensor, _PACK)
+_MOST_ELEMENTS: Final = 1 << 24
+"""Larger values are masks and tables that nobody reads as a number."""
+
+
+class Known(NamedTuple):
+    """A value on the CPU, and the names of the buffers and inputs that it was computed from."""
+
+    value: torch.Tensor
+    origins: frozenset[str]
+
+
+@contextlib.contextmanager
+def known_values(
+    model: nn.Module, constants: Mapping[str, torch.Tensor], *, real: bool = False
+) -> Iterator[KnownValues]:
+    """Know values in calls of `model` that are traced within the block.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    constants : mapping of str to torch.Tensor
+        Values of fixed inputs, by path (:func:`named_leaves`).
+    real : bool
+        The trace is of real tensors, of which only those may be read that are known.
+
+    Raises
+    ------
+    RuntimeError
+        On exit, if forward changes a buffer whose value decided what it computes.
+    """
+    buffers = dict(model.named_buffers())
+    known = KnownValues(real=real)
+
+    @contextlib.contextmanager
+    def inside(*args: Any, **kwargs: Any) -> Iterator[None]:
+        for name, buffer in buffers.items():
+            known.add(model.get_buffer(name), buffer, name)
+        for name, weight in model.named_parameters():
+            known.sources[weight] = frozenset([f"weight {name!r}"])
+        for path, leaf in named_leaves(model, args, kwargs):
+            if path in constants:
+                known.add(leaf, constants[path], "")
+            elif isinstance(leaf, torch.Tensor):
+                known.sources[leaf] = frozenset([path])
+        with known:
+            yield
+        known.look_for_writes(model)
+
+    try:
+        with around_forward(model, inside):
+            yield known
+    except Exception as error:
+        error.sources = known.asked  # type: ignore[attr-defined]
+        raise
+    known.check()
+
+
+class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Computes beside a trace what depends on no input.
+
+    Parameters
+    ----------
+    real : bool
+        As of :func:`known_values`.
+
+    Attributes
+    ----------
+    sources : mapping of torch.Tensor to frozenset of str
+        The inputs and weights that a value which is not known was computed from.
+    asked : frozenset of str
+        Of these, those of the value that Python read last and could not.
+    decided : set of str
+        The buffers whose values Python read.
+    """
+
+    # Asked for by HigherOrderOperator.dispatch.
+    supports_higher_order_operators = True
+
+    def __init__(self, *, real: bool) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sources: Any = WeakIdKeyDictionary()
+        self.asked: frozenset[str] = frozenset()
+        self.decided: set[str] = set()
+        self._real = real
+        self._known: Any = WeakIdKeyDictionary()
+        self._spoiled: set[int] = set()
+        self._buffers: dict[str, tuple[torch.Tensor, int]] = {}
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Whether operators that compile parts of themselves may do so in this mode."""
+        return True
+
+    @property
+    def note(self) -> str:
+        """What a person has to know of the graph; empty if no value decided anything."""
+        if not self.decided:
+            return ""
+        first, *others = sorted(self.decided)
+        more = f" and {counted(len(others), 'other buffer')}" if others else ""
+        return f"the values of the buffer {first!r}{more} decide what is computed, as they are now"
+
+    def add(self, traced: Any, value: torch.Tensor, origin: str) -> None:
+        """Let a traced tensor be known to have a value, which is that of a buffer or of none."""
+        if type(value) not in (torch.Tensor, nn.Buffer) or value.device.type == "meta":
+            return
+        if value.numel() <= _MOST_ELEMENTS:
+            with _computing():
+                copied = value.detach().to("cpu", copy=True)
+            self._known[traced] = Known(copied, frozenset([origin] if origin else []))
+            if origin:
+                self._buffers[origin] = (traced, traced._version)
+
+    def look_for_writes(self, model: nn.Module) -> None:
+        """Keep in mind only the buffers that `model` has changed or replaced."""
+        held = dict(model.named_buffers())
+        self._buffers = {
+            name: (traced, version)
+            for name, (traced, version) in self._buffers.items()
+            if held.get(name) is not traced or traced._version != version
+        }
+
+    def check(self) -> None:
+        """Raise RuntimeError if a value decided something that the next call would decide anew."""
+        for name in sorted(self.decided & self._buffers.keys()):
+            raise RuntimeError(
+                f"the value of the buffer {name!r} decides what is computed, and forward changes it"
+            )
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        leaves = pytree.tree_leaves((args, kwargs))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        found = None
+        if isinstance(func, OpOverload):
+            found = self._computed(func, leaves, args, kwargs)
+            if found is None and func in _SHAPED_BY_VALUES and not self._real:
+                shaped = self._shaped(func, args)
+                if shaped is not None:
+                    return shaped
+        if found is None:
+            return self._traced(func, tensors, args, kwargs)
+        value, origins = found
+        if not any(isinstance(leaf, torch.Tensor) for leaf in pytree.tree_leaves(value)):
+            self.decided |= origins
+            return value
+        if torch.Tag.dynamic_output_shape in func.tags and not self._real:
+            self.decided |= origins
+            made = _fake_like(value, tensors)
+        else:
+            made = func(*args, **kwargs)
+        pairs = zip(pytree.tree_leaves(made), pytree.tree_leaves(value), strict=False)
+        for traced, own in pairs:
+            if isinstance(traced, torch.Tensor):
+                self._known[traced] = Known(own, origins)
+        return made
+
+    def _traced(self, func: Any, tensors: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
+        """Run an operator that is not known, and say of its results what they are made of."""
+        none: frozenset[str] = frozenset()
+        sources = none.union(*(self.sources.get(tensor, none) for tensor in tensors))
+        if isinstance(func, OpOverload):
+            for tensor in written_arguments(func, args, kwargs):
+                self.sources[tensor] = sources
+                if tensor in self._known:
+                    self._spoiled.add(_memory(self._known[tensor].value))
+            if any(tag in func.tags for tag in _READ) and not _is_plain_index(func, args):
+                self.asked = sources
+                if self._real:
+                    raise RuntimeError(f"what {func} returns depends on the values of tensors")
+        made = func(*args, **kwargs)
+        for leaf in pytree.tree_leaves(made):
+            if isinstance(leaf, torch.Tensor):
+                self.sources[leaf] = sources
+        if func is _PACK:
+            self.sources[made[1]] = self.sources.get(args[1], none)
+        return made
+
+    def _computed(
+        self,
+        func: OpOverload,
+        leaves: Sequence[Any],
+        args: Any,
+        kwargs: Any,
+        own_tensors: Sequence[torch.Tensor] = (),
+    ) -> tuple[Any, frozenset[str]] | None:
+        """Return the value of an operator whose arguments are known, and where it is from."""
+        if torch.Tag.nondeterministic_seeded in func.tags or func.namespace not in _NAMESPACES:
+            return None
+        shadows = {id(tensor): Known(tensor, frozenset()) for tensor in own_tensors}
+        for leaf in leaves:
+            if isinstance(leaf, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+                return None
+            if isinstance(leaf, torch.Tensor):
+                shadow = self._shadow(leaf, func)
+                if shadow is None:
+                    return None
+                shadows[id(leaf)] = shadow
+
+        def own(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                return shadows[id(leaf)].value
+            return torch.device("cpu") if isinstance(leaf, torch.device) else leaf
+
+        try:
+            with _computing():
+                own_args, own_kwargs = pytree.tree_map(own, (args, kwargs))
+                value = func(*own_args, **own_kwargs)
+        except Exception:
+            # The CPU has no kernel for it, or the model raises: the trace says so.
+            return None
+        if any(_is_large(leaf) for leaf in pytree.tree_leaves(value)):
+            return None
+        return value, frozenset().union(*(shadow.origins for shadow in shadows.values()))
+
+    def _shaped(self, func: OpOverload, args: tuple[Any, ...]) -> Any:
+        """Return the results of ``x[mask]`` and the like, where `x` is not known, but the mask is.
+
+        Those of integers that go with a first result are computed from the others than `x`.
+        """
+        if _is_plain_index(func, args):
+            return None
+        with _computing():
+            like = torch.zeros((), dtype=args[0].dtype).expand(tuple(args[0].shape))
+        leaves = pytree.tree_leaves(args[1:])
+        found = self._computed(func, leaves, (like, *args[1:]), {}, [like])
+        if found is None:
+            return None
+        values, origins = found
+        self.decided |= origins
+        is_one = isinstance(values, torch.Tensor)
+        first, *others = [values] if is_one else values
+        results = [_fake_like(first, [args[0]]), *_fake_like(others, leaves)]
+        self.sources[results[0]] = self.sources.get(args[0], frozenset())
+        for traced, own in zip(results[1:], others, strict=True):
+            self._known[traced] = Known(own, origins)
+        return results[0] if is_one else tuple(results)
+
+    def _shadow(self, tensor: torch.Tensor, func: OpOverload) -> Known | None:
+        shadow: Known | None = self._known.get(tensor)
+        if shadow is not None:
+            return None if _memory(shadow.value) in self._spoiled else shadow
+        if isinstance(tensor, FakeTensor):
+            return None if tensor.constant is None else Known(tensor.constant, frozenset())
+        # As of torch.tensor([1, 2]): a number that Python wrote down.
+        literal = not self._real or func is torch.ops.aten.lift_fresh.default
+        if literal and type(tensor) is torch.Tensor and tensor.device.type == "cpu":
+            return Known(tensor, frozenset())
+        return None
+
+
+def _is_plain_index(func: OpOverload, args: tuple[Any, ...]) -> bool:
+    """Whether an operator only might read values: an index without masks."""
+    masks = (torch.bool, torch.uint8)
+    return func is torch.ops.aten.index.Tensor and not any(
+        isinstance(index, torch.Tensor) and index.dtype in masks for index in args[1]
+    )
+
+
+def named_leaves(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> list[tuple[str, Any]]:
+    """Return the leaves of a call's inputs with their paths, such as ``"batch['mask']"``."""
+    signature = inspect.signature(model.forward)
+    named = signature.bind(*args, **kwargs).arguments
+    for parameter in signature.parameters.values():
+        if parameter.kind is parameter.VAR_KEYWORD:
+            named.update(named.pop(parameter.name, {}))
+    return [
+        (f"{name}{pytree.keystr(path)}", leaf)
+        for name, value in named.items()
+        for path, leaf in pytree.tree_flatten_with_path(value)[0]
+    ]
+
+
+def constant_inputs(
+    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any], names: Sequence[str]
+) -> dict[str, torch.Tensor]:
+    """Return the tensors among the inputs that are fixed, by path.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    args, kwargs : tuple, mapping
+    names : sequence of str
+        Arguments, all of whose tensors are meant, or paths of single tensors.
+
+    Raises
+    ------
+    PartitionError
+        If a name is no input, or one without a tensor that has values.
+    """
+    if not names:
+        return {}
+    leaves = dict(named_leaves(model, args, kwargs))
+    tensors = {path: leaf for path, leaf in leaves.items() if isinstance(leaf, torch.Tensor)}
+    fixed: dict[str, torch.Tensor] = {}
+    for name in names:
+        found = {p: t for p, t in tensors.items() if re.match(rf"{re.escape(name)}($|[\[.])", p)}
+        if not found:
+            raise PartitionError(
+                f"constants names {name!r}, which is no tensor among the inputs; write one of "
+                f"{', '.join(map(repr, tensors)) or 'none'} (numbers and flags are fixed anyway)"
+            )
+        fixed |= found
+    for path, tensor in fixed.items():
+        if tensor.device.type == "meta":
+            raise PartitionError(
+                f"constants names {path!r}, which has no values on the meta device; pass it on "
+                "the cpu"
+            )
+    return fixed
+
+
+def mark_constants(
+    graph_module: fx.GraphModule,
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    fixed: Mapping[str, torch.Tensor],
+) -> None:
+    """Write the values of fixed inputs to ``meta["constant"]`` of their placeholders."""
+    if not fixed:
+        return
+    named = {id(leaf): path for path, leaf in named_leaves(model, args, kwargs)}
+    leaves = flat_inputs(graph_module.graph, args, kwargs)
+    for node, leaf in zip(graph_module.graph.find_nodes(op="placeholder"), leaves, strict=True):
+        path = named.get(id(leaf), "")
+        if isinstance(leaf, torch.Tensor) and path in fixed:
+            node.meta["constant"] = fixed[path].detach().to("cpu", copy=True)
+
+
+def _fake_like(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """Return fake tensors of the shapes of real ones, on the device of the arguments."""
+    mode = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+
+    def fake(own: torch.Tensor) -> torch.Tensor:
+        assert mode is not None
+        with mode:
+            return torch.empty_strided(
+                own.size(), own.stride(), dtype=own.dtype, device=tensors[0].device
+            )
+
+    return pytree.tree_map_only(torch.Tensor, fake, value)
+
+
+@contextlib.contextmanager
+def _computing() -> Iterator[None]:
+    """Leave all modes, so that operators compute.
+
+    Without torch.no_grad(), which torch.export would record.
+    """
+    below_autograd: Any = torch._C._AutoDispatchBelowAutograd
+    with _disable_current_modes(), unset_fake_temporarily(), below_autograd():
+        yield
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def _is_large(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() > _MOST_ELEMENTS

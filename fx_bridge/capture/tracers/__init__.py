@@ -1,0 +1,1 @@
+"""The ways to capture: torch.export, symbolic tracing, make_fx."""

@@ -1,0 +1,223 @@
+"""Graphs from torch.export: of a module, of a program that someone else exported, of a file."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import os
+import re
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.export import ExportedProgram
+
+from fx_bridge.capture.model.dataclass_values import with_dataclasses
+from fx_bridge.capture.model.messages import first_line, quiet
+from fx_bridge.capture.python.eager_code import traceable, unaware
+from fx_bridge.capture.python.known_values import known_values
+from fx_bridge.capture.python.transforms import fuse_transforms, has_transform
+from fx_bridge.capture.tracers.values import copy_training
+from solver import PartitionError
+
+
+def export(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    dynamic_shapes: Any = None,
+    *,
+    strict: bool,
+    constants: Mapping[str, torch.Tensor] = MappingProxyType({}),
+    aware: bool = True,
+) -> tuple[fx.GraphModule, str]:
+    """Export `model`.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    args, kwargs : tuple, dict
+    dynamic_shapes : optional
+        As of ``torch.export.export``.
+    strict : bool
+    constants : mapping of str to torch.Tensor
+        Values of fixed inputs, by path. Not in strict mode, where nothing can watch forward.
+    aware : bool
+        Whether forward may see, by ``torch.compiler.is_exporting()``, that it is exported.
+
+    Returns
+    -------
+    torch.fx.GraphModule
+        Reads its parameters by ``get_attr``.
+    str
+        What a person has to know of it.
+    """
+
+    def exported() -> ExportedProgram:
+        return torch.export.export(
+            model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=strict
+        )
+
+    note = ""
+    if strict:
+        # It traces hooks, and comes after the other.
+        program = exported()
+    else:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(traceable())
+            if not aware:
+                stack.enter_context(unaware(model))
+            known = stack.enter_context(known_values(model, constants))
+            program = with_dataclasses(exported, model, args, kwargs)
+        note = known.note
+    module = unlift(program)
+    for node in module.graph.find_nodes(op="get_attr"):
+        if isinstance(operator.attrgetter(str(node.target))(module), FakeTensor):
+            # As of x.data: strict export takes it for a constant, of which there is no value.
+            raise RuntimeError(f"a value was lost: {node.target!r} depends on no input any more")
+    copy_training(model, module)
+    return module, note
+
+
+def unlift(program: ExportedProgram) -> fx.GraphModule:
+    """Return the graph of a program with its parameters as attributes."""
+    if has_transform(program.graph) and not _has_effects(program.graph):
+        # Functionalising runs a vmap, and leaves batched operators; others it cannot run.
+        with contextlib.suppress(Exception), warnings.catch_warnings():
+            # torch's own deprecations, met while it copies the structure of the inputs.
+            warnings.simplefilter("ignore", FutureWarning)
+            program = program.run_decompositions({})
+    # A guards function would be a call_module node that cannot be pickled.
+    module = program.module(check_guards=False)
+    assert isinstance(module, fx.GraphModule)
+    if has_transform(module.graph):
+        fuse_transforms(module)
+    _drop_copies_to_itself(module)
+    _unwrap_where_read(module)
+    return module
+
+
+def _unwrap_where_read(module: fx.GraphModule) -> None:
+    """Let each operator take inner tensors of a quantised weight right before it runs.
+
+    Export takes those of all weights apart at the start of the graph, outside of any module: what
+    ran first would hold all of them.
+    """
+    wanted = torch.ops.export.access_subclass_inner_tensor.default
+    found = module.graph.find_nodes(op="call_function", target=wanted)
+    # Of wrappers within wrappers, the inner ones first.
+    for node in reversed(list(found)):
+        for user in list(node.users):
+            with module.graph.inserting_before(user):
+                own = module.graph.node_copy(node, lambda read: read)
+            for key in ("nn_module_stack", "stack_trace"):
+                if key in user.meta:
+                    own.meta[key] = user.meta[key]
+            user.replace_input_with(node, own)
+        module.graph.erase_node(node)
+    if found:
+        module.recompile()
+
+
+def _drop_copies_to_itself(module: fx.GraphModule) -> None:
+    """Drop what export appends for ``self.n += 1``: a copy to the buffer of what is the buffer.
+
+    Autograd counts it as one more write, after which backward refuses values saved before.
+    """
+    copies = module.graph.find_nodes(op="call_function", target=torch.ops.aten.copy_.default)
+    redundant = [node for node in copies if not node.users and _is_of(node.args[1], node.args[0])]
+    for node in redundant:
+        module.graph.erase_node(node)
+    if redundant:
+        module.recompile()
+
+
+def _is_of(value: Any, tensor: Any) -> bool:
+    """Whether a node returns `tensor` itself: it is that, or wrote to it in place."""
+    while value is not tensor:
+        if not isinstance(value, fx.Node):
+            return False
+        if value.op == "get_attr":
+            return bool(tensor.op == "get_attr" and tensor.target == value.target)
+        schema = value.target._schema if isinstance(value.target, OpOverload) else None
+        if schema is None or not schema.returns or not value.args:
+            return False
+        alias = schema.arguments[0].alias_info
+        # Views alias their base too, but write nothing.
+        if alias is None or not alias.is_write or schema.returns[0].alias_info is None:
+            return False
+        value = value.args[0]
+    return True
+
+
+def _has_effects(graph: fx.Graph) -> bool:
+    """Whether functionalising `graph` would change what it does besides its values.
+
+    It drops random operators that nobody reads and regions of another grad mode, and moves
+    writes to the end, where backward may need what was there before.
+    """
+    for node in graph.nodes:
+        if isinstance(node.target, HigherOrderOperator):
+            return True
+        if isinstance(node.target, OpOverload) and (
+            node.target._schema.is_mutable or torch.Tag.nondeterministic_seeded in node.target.tags
+        ):
+            return True
+    return False
+
+
+def load_program(path: str | os.PathLike[str]) -> ExportedProgram:
+    """Read a program that ``torch.export.save`` wrote.
+
+    Raises
+    ------
+    PartitionError
+        If there is no such file, or it holds something else or cannot be read.
+    """
+    file = Path(path)
+    if "\0" in str(file) or not file.exists():
+        raise PartitionError(
+            f"there is no file {str(file)!r}; give the path of a .pt2 file that "
+            "torch.export.save(program, path) wrote"
+        )
+    if file.is_dir():
+        raise PartitionError(f"{str(file)!r} is a folder; give the path of a .pt2 file")
+    try:
+        with quiet():
+            program = torch.export.load(str(file))
+    except Exception as error:
+        raise PartitionError(f"cannot read {str(file)!r}: {_reason(file, error)}") from error
+    return program
+
+
+def _reason(file: Path, error: Exception) -> str:
+    """Say why a file is no program: torch.export.load itself only logs it."""
+    if isinstance(error, PermissionError):
+        return "permission denied; make it readable"
+    from torch.export.pt2_archive._package import is_pt2_package, load_pt2
+
+    resave = "save it again with torch.export.save(torch.export.export(model, args), path)"
+    other = f"it is no exported program (a checkpoint holds weights without a model); {resave}"
+    try:
+        if not is_pt2_package(str(file)):
+            return other
+    except Exception:
+        return other
+    try:
+        with quiet():
+            load_pt2(str(file))
+    except Exception as cause:
+        missing = re.search(r"failed to resolve (?:torch\.ops\.)?(\S+) to an operator", str(cause))
+        if missing:
+            return (
+                f"it calls the operator {missing[1]}, which is not registered here; "
+                "import the library that defines it first"
+            )
+        return f"the file is damaged ({type(cause).__name__}: {first_line(cause)}); {resave}"
+    return f"it holds no exported program, perhaps compiled code alone; {resave}"

@@ -1,0 +1,201 @@
+"""Trace models that differentiate in forward, as energies and forces do, by ``make_fx``.
+
+torch.export records what a model calls, before autograd sees it, and so knows no backward pass.
+``make_fx`` records the operators that really run, those of backward passes among them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+from torch._C import _TorchDispatchModeKey
+from torch.func import functional_call
+from torch.fx.experimental.proxy_tensor import get_proxy_slot, make_fx
+from torch.fx.graph import _PyTreeCodeGen, _PyTreeInfo
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fx_bridge.capture.python.autograd_functions import to_modules
+from fx_bridge.capture.python.eager_code import traceable
+from fx_bridge.capture.python.known_values import known_values
+from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights
+from fx_bridge.capture.tracers.values import copy_training, fill_values
+from fx_bridge.storages.autocast import note_precision
+
+_DETACH: Final = torch.ops.aten.detach.default
+
+
+def trace_operators(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    constants: Mapping[str, torch.Tensor],
+) -> tuple[fx.GraphModule, str]:
+    """Trace what `model` runs, on copies of its buffers and of the inputs.
+
+    Returns
+    -------
+    torch.fx.GraphModule
+        Called like the model; parameters and buffers are attributes, the model's own.
+    str
+        What a person has to know of it.
+
+    Raises
+    ------
+    RuntimeError
+        If what runs depends on values that are others in another call.
+    """
+    state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    leaves, spec = pytree.tree_flatten((args, kwargs))
+    places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+    out_specs: list[pytree.TreeSpec] = []
+
+    def call(weights: list[torch.Tensor], tensors: list[torch.Tensor]) -> list[Any]:
+        own = [*leaves]
+        for place, tensor in zip(places, tensors, strict=True):
+            own[place] = tensor
+        own_args, own_kwargs = pytree.tree_unflatten(own, spec)
+        named = dict(zip(state, weights, strict=True))
+        with _Marks() as marks, _Detaches(marks):
+            made = functional_call(model, named, own_args, own_kwargs)
+        flat, out_spec = pytree.tree_flatten(made)
+        out_specs.append(out_spec)
+        return flat
+
+    weights = [_own(t) if not isinstance(t, nn.Parameter) else t for t in state.values()]
+    tensors = [_own(leaves[place]) for place in places]
+    with traceable(), known_values(model, constants, real=True) as known:
+        traced = make_fx(call, tracing_mode="real", _error_on_data_dependent_ops=True)(
+            weights, tensors
+        )
+    _keep_gradients(traced.graph)
+    placeholders = list(traced.graph.find_nodes(op="placeholder"))
+    paths = dict(zip(placeholders, state.items(), strict=False))
+    inputs_to_weights(traced, paths)
+    _take_inputs(traced, placeholders[len(state) :], places, leaves, spec, out_specs[0])
+    fx_module = fx.GraphModule(traced, traced.graph, type(model).__name__)
+    to_modules(fx_module)
+    copy_training(model, fx_module)
+    note_precision(fx_module)
+    fill_values(fx_module, args, kwargs)
+    return fx_module, known.note
+
+
+def _own(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+
+def _take_inputs(
+    module: fx.GraphModule,
+    placeholders: list[fx.Node],
+    places: list[int],
+    leaves: list[Any],
+    spec: pytree.TreeSpec,
+    out_spec: pytree.TreeSpec,
+) -> None:
+    """Let the graph take and return what the model does, numbers and flags among the inputs."""
+    graph = module.graph
+    tensors = dict(zip(places, placeholders, strict=True))
+    given, named = spec.children()
+    names = [*(f"input_{n}" for n in range(given.num_children)), *named.context]
+    last = graph._root
+    for place, leaf in enumerate(leaves):
+        node = tensors.get(place)
+        if node is None:
+            with graph.inserting_after(last):
+                node = graph.placeholder(f"value_{place}")
+            node.meta["val"] = copy.copy(leaf)
+        elif node.prev is not last:
+            last.append(node)
+        last = node
+    graph.set_codegen(_PyTreeCodeGen(_PyTreeInfo(names, spec, out_spec)))
+    module.recompile()
+
+
+class _Marks(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes in a node whether it ran without gradients, and whether forward asked for a detach."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.asked = False
+        self.with_grad = torch.is_grad_enabled()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        mode: Any = torch._C._get_dispatch_mode(_TorchDispatchModeKey.PROXY)
+        for leaf in pytree.tree_leaves(made):
+            slot = get_proxy_slot(leaf, mode.tracer, None) if mode and _is_tensor(leaf) else None
+            if slot is not None:
+                meta = slot.proxy.node.meta
+                meta["without_grad"] = self.with_grad and not torch.is_grad_enabled()
+                meta["asked"] = self.asked
+        return made
+
+
+class _Detaches(TorchFunctionMode):
+    """Tells the detaches of forward from those that autograd makes for itself."""
+
+    def __init__(self, marks: _Marks) -> None:
+        super().__init__()
+        self.marks = marks
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in ("tolist", "numpy", "__array__", "data_ptr"):
+            raise RuntimeError(f"Tensor.{name} reads values that the next call may have otherwise")
+        with _set(self.marks, func in _DETACHING):
+            return func(*args, **(kwargs or {}))
+
+
+_DETACHING: Final = (
+    torch.Tensor.detach,
+    torch.Tensor.detach_,
+    torch.detach,
+    torch.Tensor.data.__get__,  # type: ignore[attr-defined]
+)
+
+
+@contextlib.contextmanager
+def _set(marks: _Marks, asked: bool) -> Iterator[None]:
+    before, marks.asked = marks.asked, asked
+    try:
+        yield
+    finally:
+        marks.asked = before
+
+
+def _is_tensor(leaf: Any) -> bool:
+    return isinstance(leaf, torch.Tensor)
+
+
+def _keep_gradients(graph: fx.Graph) -> None:
+    """Let backward through the graph stop exactly where it stops in the model.
+
+    Autograd detaches results that it saves, which it knows how to differentiate; in the graph
+    that would cut them off. What ran without gradients has none.
+    """
+    for node in graph.find_nodes(op="call_function", target=_DETACH):
+        if not node.meta.get("asked"):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+    for node in list(graph.nodes):
+        readers = [
+            user
+            for user in node.users
+            if node.meta.get("without_grad") and not user.meta.get("without_grad")
+        ]
+        if readers and node.target is not _DETACH:
+            with graph.inserting_after(node):
+                cut = graph.call_function(_DETACH, (node,))
+            for user in readers:
+                user.replace_input_with(node, cut)

@@ -1,0 +1,150 @@
+"""Symbolic tracing that refuses what it would lose.
+
+``torch.fx.symbolic_trace`` runs forward once on proxies. What is done there to anything else is
+done in tracing, and never again: random numbers and new tensors become constants, writes reach
+the model itself, and regions of another grad mode or precision leave nothing in the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fx_bridge.storages.mutations import memory_of, written_arguments
+from fx_bridge.storages.replay import tensors_in
+
+_OPERATORS: Final = (
+    *("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"),
+    *("and", "or", "xor", "lshift", "rshift"),
+)
+_DEVICES: Final = ("cpu", "cuda")
+
+
+def faithful_trace(model: nn.Module, concrete_args: dict[str, Any] | None) -> fx.GraphModule:
+    """Trace `model` symbolically.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    concrete_args : dict, optional
+        As of ``torch.fx.symbolic_trace``.
+
+    Returns
+    -------
+    torch.fx.GraphModule
+
+    Raises
+    ------
+    RuntimeError
+        If the graph would not do what the model does: what is lost, in one line.
+
+    Examples
+    --------
+    >>> faithful_trace(torch.nn.Sequential(torch.nn.ReLU()), None).code.count("self._modules")
+    0
+    """
+    if model._forward_hooks or model._forward_pre_hooks:
+        raise RuntimeError("a forward hook of the model itself would be lost")
+    tracer = _Tracer()
+    tables: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (table, dict(table))
+        for part in model.modules()
+        for table in (part._parameters, part._buffers)
+    ]
+    try:
+        with _Watch():
+            graph = tracer.trace(model, concrete_args)
+        if any(isinstance(value, fx.Proxy) for table, _ in tables for value in table.values()):
+            raise RuntimeError("an assignment to a buffer would be lost")
+    finally:
+        for table, entries in tables:
+            table.update(entries)
+    return fx.GraphModule(tracer.root, graph, type(model).__name__)
+
+
+class _Tracer(fx.Tracer):
+    # Otherwise what is computed from buffers is computed in tracing.
+    proxy_buffer_attributes = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mode = _mode()
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        if _mode() != self.mode:
+            raise RuntimeError("a region of another grad mode or precision would be lost")
+        return super().create_node(*args, **kwargs)
+
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Proxy(node, self)
+
+
+def _mode() -> tuple[object, ...]:
+    precision = [(torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
+    return (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *precision)
+
+
+class _Proxy(fx.Proxy):
+    """A proxy with ``+=`` and the like, for which Python otherwise computes a new value."""
+
+    def __getattr__(self, name: str) -> _Attribute:
+        return _Attribute(self, name)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
+
+
+class _Attribute(fx.proxy.Attribute, _Proxy):
+    """What a proxy answers for an attribute, or for a method that is about to be called."""
+
+
+def in_place(name: str, value: Any, other: Any) -> Any:
+    """Return ``operator.iadd(value, other)`` for the name ``"iadd"``; others likewise.
+
+    A node that calls ``operator.iadd`` itself becomes ``value += other``, after which other
+    readers of `value` would see the result even if it is a number.
+    """
+    return getattr(operator, name)(value, other)
+
+
+def _recorder(name: str) -> Callable[[fx.Proxy, Any], fx.Proxy]:
+    def record(self: fx.Proxy, other: Any) -> fx.Proxy:
+        return self.tracer.create_proxy("call_function", in_place, (name, self, other), {})
+
+    return record
+
+
+for _name in _OPERATORS:
+    setattr(_Proxy, f"__i{_name}__", _recorder(f"i{_name}"))
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Raises at what is computed in tracing and would have to be computed in every call."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.made: dict[object, torch.Tensor] = {}
+        """Tensors made in tracing, kept alive so that no other takes the memory of one."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if not isinstance(func, OpOverload):
+            return func(*args, **(kwargs or {}))
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise RuntimeError(f"the random numbers of {func} would be drawn only once")
+        if any(memory_of(t) not in self.made for t in written_arguments(func, args, kwargs or {})):
+            raise RuntimeError(f"{func} would write to the model in tracing alone")
+        value = func(*args, **(kwargs or {}))
+        given = {memory_of(tensor) for tensor in tensors_in((args, kwargs))}
+        for tensor in tensors_in(value):
+            # torch.tensor fills a new tensor before anything is dispatched.
+            if func is torch.ops.aten.lift_fresh.default or memory_of(tensor) not in given:
+                self.made[memory_of(tensor)] = tensor
+        return value

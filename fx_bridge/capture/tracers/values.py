@@ -1,0 +1,254 @@
+"""Graphs that come with no values, or with another exporter's: traced, given, completed."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import inspect
+import operator
+import re
+import warnings
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+from fx_bridge.capture.model.inputs import flat_inputs, needs_inputs, on_device_of
+from fx_bridge.capture.model.messages import failure, quiet
+from fx_bridge.capture.python.autograd_functions import to_modules
+from fx_bridge.capture.python.transforms import fuse_transforms, has_transform
+from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights, is_weight
+from fx_bridge.capture.tracers.symbolic_trace import faithful_trace
+from fx_bridge.storages.autocast import note_precision
+from fx_bridge.storages.mutations import WriteRecorder, memory_of
+from fx_bridge.storages.replay import Replay, tensors_in
+from solver import PartitionError
+
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+
+_PLAIN: Final = (torch.Tensor, torch.dtype, torch.device, str, int, float, complex, slice)
+
+
+def trace(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
+    """Trace symbolically, with what the example and the defaults give that is no tensor.
+
+    Otherwise ``if mask is None`` would see a proxy and take the wrong branch.
+
+    Raises
+    ------
+    RuntimeError
+        If the graph would not do what the model does: what is lost, in one line.
+    """
+    parameters = inspect.signature(model.forward).parameters
+    given = inspect.signature(model.forward).bind(*args, **kwargs).arguments
+    plain = {
+        name: value
+        for name, value in given.items()
+        if value is None or type(value) in (bool, int, float, str)
+    }
+    defaults = {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if name not in given and parameter.default is not parameter.empty
+    } | plain
+    traced = faithful_trace(model, defaults or None)
+    # Tracing renames such a placeholder, and asserts that it has its default.
+    for name in defaults:
+        for node in list(traced.graph.nodes):
+            if node.op != "placeholder" or node.target != f"{name}_1":
+                continue
+            node.target = name
+            for user in list(node.users):
+                for check in list(user.users):
+                    traced.graph.erase_node(check)
+                traced.graph.erase_node(user)
+    traced.recompile()
+    to_modules(traced)
+    copy_training(model, traced)
+    note_precision(traced)
+    fill_values(traced, args, kwargs, replay=_StrictReplay(traced, model))
+    return traced
+
+
+def complete(
+    module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[fx.GraphModule, Inputs, str]:
+    """Return a copy of a given graph with values, its inputs, and a note.
+
+    Example inputs that are parameters or buffers become attributes of the copy, and are no
+    inputs any more.
+    """
+    _check_graph(module)
+    weights: dict[int, torch.Tensor] = {}
+    leaves: tuple[Any, ...] = ()
+    if args or kwargs:
+        # Values in the graph need no inputs, but those that are given are called with later.
+        leaves = flat_inputs(module.graph, args, kwargs)
+        weights = {index: leaf for index, leaf in enumerate(leaves) if is_weight(leaf)}
+    own = copied(module)
+    note_precision(own)
+    for node in own.graph.find_nodes(op="call_module", target="_guards_fn"):
+        # It only checks inputs, reads all of them, and cannot be pickled.
+        own.graph.erase_node(node)
+    for node in own.graph.nodes:
+        # Dynamo's name for it. Left in place, it makes split_module see cycles where sizes
+        # are symbolic.
+        example = node.meta.pop("example_value", None)
+        if "val" not in node.meta and example is not None:
+            node.meta["val"] = example
+    note = ""
+    if weights:
+        placeholders = list(own.graph.find_nodes(op="placeholder"))
+        if len(placeholders) != len(leaves):
+            raise PartitionError(
+                "parameters are among the inputs of *args; trace the graph with named inputs"
+            )
+        inputs_to_weights(
+            own,
+            {placeholders[n]: (placeholders[n].name, tensor) for n, tensor in weights.items()},
+        )
+        args, kwargs = tuple(leaf for n, leaf in enumerate(leaves) if n not in weights), {}
+        note = f"parameters and buffers among the inputs became attributes ({len(weights)})"
+    if has_transform(own.graph):
+        fuse_transforms(own)
+        if has_transform(own.graph):
+            raise PartitionError(
+                "the GraphModule opens a transform such as torch.vmap that it does not close; "
+                "give the module itself, or an ExportedProgram of it"
+            )
+    if any(_lacks_value(node) for node in own.graph.nodes):
+        args, kwargs = on_device_of(own, args, kwargs)
+        _fill(own, args, kwargs)
+    return own, (args, kwargs), note
+
+
+def _fill(module: fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Compute values that are missing, from those of the placeholders or the inputs."""
+    missing = next(node for node in module.graph.nodes if _lacks_value(node))
+    given = all("val" in node.meta for node in module.graph.find_nodes(op="placeholder"))
+    if not given and not args and not kwargs and needs_inputs(module.graph):
+        raise PartitionError(
+            f"node {missing.name!r} of the GraphModule has no meta['val'] and there are no "
+            "example inputs to compute it; pass args, such as capture(module, (tokens,))"
+        )
+    try:
+        with quiet():
+            if given:
+                _write(Replay(module, must_run=True), overwrite=False)
+            else:
+                fill_values(module, args, kwargs)
+    except PartitionError:
+        raise
+    except Exception as error:
+        raise PartitionError(
+            f"the GraphModule has no values and running it on the example inputs failed "
+            f"{failure(error, module)}; pass inputs that it accepts"
+        ) from error
+
+
+def copied(module: fx.GraphModule) -> fx.GraphModule:
+    """Return a module with a graph of its own and the same parameters and submodules."""
+    with warnings.catch_warnings():
+        # torch's own deprecations, met while it copies the structure of the inputs.
+        warnings.simplefilter("ignore", FutureWarning)
+        graph = copy.deepcopy(module.graph)
+    own = fx.GraphModule(module, graph, type(module).__name__)
+    own.meta.update(module.meta)
+    copy_training(module, own)
+    return own
+
+
+def copy_training(source: nn.Module, target: nn.Module) -> None:
+    """Restore the flags of the modules that a graph keeps; making one sets them to True."""
+    flags = {name: module.training for name, module in source.named_modules()}
+    for name, module in target.named_modules():
+        module.training = flags.get(name, source.training)
+
+
+def _check_graph(module: fx.GraphModule) -> None:
+    hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+    # Those of torch.export only check inputs.
+    own = [h for h in hooks if not re.match(r"torch\._?export", getattr(h, "__module__", ""))]
+    if own:
+        raise PartitionError(
+            "the GraphModule has forward hooks, which are not in its graph; trace a module that "
+            "calls it, or remove them"
+        )
+    if not module.graph.find_nodes(op="output"):
+        raise PartitionError(
+            "the graph of the GraphModule has no output node; write graph.output(node)"
+        )
+    for node in module.graph.nodes:
+        if node.op in ("get_attr", "call_module"):
+            try:
+                operator.attrgetter(str(node.target))(module)
+            except AttributeError:
+                raise PartitionError(
+                    f"node {node.name!r} of the GraphModule reads {node.target!r}, which it does "
+                    "not have; add it, or erase the node"
+                ) from None
+
+
+def _lacks_value(node: fx.Node) -> bool:
+    if node.op == "output" or "val" in node.meta:
+        return False
+    if node.op == "get_attr":
+        # Branches of torch.cond and other submodules have no value of their own; a tensor's
+        # value can be had from the tensor.
+        return False
+    # Asserts and other statements return None, which exporters do not always write down.
+    return node.op == "placeholder" or bool(node.users)
+
+
+class _StrictReplay(Replay):
+    """Refuses writes to tensors that would be seen by the next call, and are no buffers."""
+
+    def __init__(self, module: fx.GraphModule, model: nn.Module) -> None:
+        super().__init__(module, must_run=True)
+        self.recorder = WriteRecorder()
+        # In the module, constants are buffers too.
+        self.registered = {id(t) for t in (*model.parameters(), *model.buffers())}
+        self.constants: dict[object, str] = {}
+
+    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
+        yield from super().contexts()
+        yield self.recorder
+
+    def observe(self, node: fx.Node) -> Any:
+        value = super().observe(node)
+        held = self.fetch_attr(str(node.target)) if node.op == "get_attr" else None
+        if isinstance(held, torch.Tensor) and id(held) not in self.registered:
+            self.constants.update({memory_of(t): str(node.target) for t in tensors_in(value)})
+        for memory in self.recorder.written:
+            if memory in self.constants:
+                name = self.constants[memory]
+                raise RuntimeError(f"what {node.name!r} writes to {name!r} would stay for ever")
+        return value
+
+
+def fill_values(
+    module: fx.GraphModule,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    replay: Replay | None = None,
+) -> None:
+    """Write ``meta["val"]`` into the nodes of `module` by running it on fake tensors."""
+    replay = replay or Replay(module, must_run=True)
+    given = pytree.tree_map_only(torch.Tensor, replay.fake, flat_inputs(module.graph, args, kwargs))
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    for position, node in enumerate(placeholders):
+        starred = str(node.target).startswith("*") and not str(node.target).startswith("**")
+        node.meta["val"] = list(given[position:]) if starred else given[position]
+    _write(replay, overwrite=True)
+
+
+def _write(replay: Replay, *, overwrite: bool) -> None:
+    replay.replay()
+    for node, value in replay.values.items():
+        if isinstance(value, nn.Module) or ("val" in node.meta and not overwrite):
+            continue
+        # Guards of global state are no values that could be copied.
+        plain = pytree.tree_all(lambda leaf: leaf is None or isinstance(leaf, _PLAIN), value)
+        node.meta["val"] = value if plain else None

@@ -1,0 +1,346 @@
+"""What a folder of stage files says of itself: the plan, the graph, and a checksum of each file."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+from fx_bridge.capture.digest import first_difference, graph_lines, lines_digest
+from fx_bridge.capture.graph import CapturedGraph, check_captured
+from solver import PartitionError, PartitionPlan
+from solver.io.files import read_json
+from solver.io.json_fields import (
+    PLAIN,
+    Parser,
+    build,
+    by_name,
+    check_schema,
+    optional,
+    record,
+    several,
+)
+from solver.io.json_files import plan_from_json, plan_to_json
+from solver.model.quantities import counted
+
+MANIFEST: Final = "manifest.json"
+SCHEMA: Final = "fxpartition.stages"
+_VERSION: Final = 1
+_READ_BYTES: Final = 1 << 20
+
+# Names of their own, by which a field's parser is found.
+FileName: TypeAlias = str
+Sha256: TypeAlias = str
+
+
+@dataclass(frozen=True, slots=True)
+class TensorView:
+    """A tensor that is a part of another in the file, or has other strides.
+
+    Attributes
+    ----------
+    of : str
+        Name in the file of the memory that it views: a tensor of one dimension.
+    offset : int
+        Of its first element, in elements.
+    size, stride : tuple of int
+    """
+
+    of: str
+    offset: int
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StageFile:
+    """One stage and its file.
+
+    Attributes
+    ----------
+    position : int
+        In the pipeline: chunk x number of devices + rank of the device.
+    name : str
+        Of the child of the split, such as ``"submod_0"``.
+    device : str
+    chunk : int
+    file : str
+        In the same folder.
+    size_bytes : int
+    sha256 : str
+        Of the whole file, in hexadecimal digits.
+    aliases : mapping of str to str
+        Path of a tied tensor in the stage to the path of the same tensor that is in the file.
+    views : mapping of str to TensorView
+        By path: tensors that share memory with others, or are not contiguous.
+    """
+
+    position: int
+    name: str
+    device: str
+    chunk: int
+    file: FileName
+    size_bytes: int
+    sha256: Sha256
+    aliases: Mapping[str, str]
+    views: Mapping[str, TensorView]
+
+
+@dataclass(frozen=True, slots=True)
+class InputsFile:
+    """The example inputs.
+
+    Attributes
+    ----------
+    file : str
+    size_bytes : int
+    sha256 : str
+    structure : Any
+        Plain data; see :mod:`fx_bridge.checkpoint.inputs`.
+    """
+
+    file: FileName
+    size_bytes: int
+    sha256: Sha256
+    structure: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a folder of stage files holds.
+
+    Attributes
+    ----------
+    torch_version : str
+        Of who wrote it, for information.
+    model_name : str or None
+        As it was asked for, for information.
+    plan : PartitionPlan
+    graph_sha256 : str
+        Of `nodes`.
+    nodes : mapping of str to str
+        The captured graph; see :func:`fx_bridge.capture.digest.graph_lines`.
+    stages : tuple of StageFile
+        Those with operators, in the order in which they run.
+    inputs : InputsFile or None
+    """
+
+    torch_version: str
+    model_name: str | None
+    plan: PartitionPlan
+    graph_sha256: Sha256
+    nodes: Mapping[str, str]
+    stages: tuple[StageFile, ...]
+    inputs: InputsFile | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data; :meth:`from_dict` inverts it."""
+        return {
+            "schema": SCHEMA,
+            "version": _VERSION,
+            "torch_version": self.torch_version,
+            "model_name": self.model_name,
+            "plan": plan_to_json(self.plan),
+            "graph_sha256": self.graph_sha256,
+            "nodes": dict(self.nodes),
+            "stages": [dataclasses.asdict(stage) for stage in self.stages],
+            "inputs": None if self.inputs is None else dataclasses.asdict(self.inputs),
+        }
+
+    @classmethod
+    def from_dict(cls, data: object) -> Manifest:
+        """Build one from plain data, as JSON holds it.
+
+        Raises
+        ------
+        PartitionError
+            Naming the field that is missing, unknown, of the wrong kind or at odds with another.
+        """
+        fields = check_schema(data, "the manifest", SCHEMA, _VERSION)
+        manifest = build(cls, fields, "", _PARSERS)
+        _check_agreement(manifest)
+        return manifest
+
+    def stage_at(self, position: int) -> StageFile:
+        """Return the stage at a position of the pipeline.
+
+        Raises
+        ------
+        PartitionError
+            If there is none, or it has no operators and so no file.
+        """
+        for stage in self.stages:
+            if stage.position == position:
+                return stage
+        positions = ", ".join(str(stage.position) for stage in self.stages)
+        raise PartitionError(
+            f"there is no stage file for position {position}; the positions are {positions}"
+        )
+
+
+def position_of(plan: PartitionPlan, stage: int) -> int:
+    """Return the position in the pipeline of a stage of `plan` that has operators."""
+    ranks = {device: rank for rank, device in enumerate(plan.device_order)}
+    there = plan.stages[stage]
+    return there.chunk * len(ranks) + ranks[there.device]
+
+
+def load_manifest(folder: str | os.PathLike[str]) -> Manifest:
+    """Read the manifest of a folder that ``save_stages`` wrote.
+
+    The stage files themselves are not touched; ``load_stage_weights`` checks each it reads.
+
+    Raises
+    ------
+    PartitionError
+        If there is none, or it is not valid: the file and the field are named.
+    """
+    path = Path(folder) / MANIFEST
+    if not path.exists():
+        raise PartitionError(
+            f"{folder} has no {MANIFEST}: it is no folder of stage files, or writing it was "
+            "interrupted; write it with fxpartition split --out"
+        )
+    try:
+        return Manifest.from_dict(read_json(path))
+    except PartitionError as error:
+        text = str(error)
+        raise PartitionError(text if str(path) in text else f"{path}: {text}") from None
+
+
+def check_manifest(manifest: Manifest, captured: CapturedGraph) -> None:
+    """Raise PartitionError unless the stage files are of the graph of `captured`.
+
+    The message names the first difference: a node, what it calls and reads, its shape and dtype.
+    """
+    check_captured(captured, "compare", "check_manifest(manifest, capture(model, args))")
+    difference = first_difference(manifest.nodes, graph_lines(captured))
+    if difference:
+        raise PartitionError(
+            f"the stage files are of another graph: {difference}; give the model and the example "
+            "inputs that were split, or split this model anew"
+        )
+
+
+def check_plan(manifest: Manifest, plan: PartitionPlan) -> None:
+    """Raise PartitionError unless the stage files were written by `plan`.
+
+    The message names the first operator that is elsewhere.
+    """
+    if plan.device_order != manifest.plan.device_order:
+        there, here = (", ".join(each.device_order) for each in (manifest.plan, plan))
+        raise PartitionError(
+            f"the stage files were split over {there}, but the plan uses {here}; give the plan "
+            "that the files were written with, or split anew"
+        )
+    for name in {**manifest.plan.assignment, **plan.assignment}:
+        places = [
+            str(each.stage_of(name)) if name in each.assignment else None
+            for each in (manifest.plan, plan)
+        ]
+        if places[0] != places[1]:
+            texts = ["nowhere" if place is None else f"on {place}" for place in places]
+            raise PartitionError(
+                f"the stage files were written with another plan: operator {name!r} is {texts[0]} "
+                f"there but {texts[1]} in the plan; give the plan that the files were written "
+                "with, or split anew"
+            )
+
+
+def check_file(folder: Path, file: str, size_bytes: int, sha256: str) -> Path:
+    """Return the path of a file that is as the manifest says; raise PartitionError otherwise."""
+    path = folder / file
+    try:
+        found_bytes = path.stat().st_size
+        if found_bytes != size_bytes:
+            raise PartitionError(
+                f"{path} has {counted(found_bytes, 'byte')} but the manifest says {size_bytes:,}: "
+                "it is another file or cut off; copy it anew, or write the folder again"
+            )
+        found = file_sha256(path)
+    except FileNotFoundError:
+        raise PartitionError(
+            f"there is no file {path}, which the manifest names; copy it there, or write the "
+            "folder again"
+        ) from None
+    except OSError as error:
+        raise PartitionError(
+            f"cannot read {path}: {error.strerror}; make it a readable file"
+        ) from None
+    if found != sha256:
+        raise PartitionError(
+            f"{path} was altered: its SHA-256 is {found[:12]}… but the manifest says "
+            f"{sha256[:12]}…; copy it anew, or write the folder again"
+        )
+    return path
+
+
+def file_sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal digits."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_READ_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _check_agreement(manifest: Manifest) -> None:
+    """Raise unless the fields of a manifest agree with one another."""
+    if lines_digest(manifest.nodes) != manifest.graph_sha256:
+        raise PartitionError("graph_sha256 is not that of nodes; one of them was altered")
+    plan = manifest.plan
+    for name in plan.assignment:
+        if name not in manifest.nodes:
+            raise PartitionError(f"plan: {name!r} is not one of the nodes")
+    if len(manifest.stages) != len(plan.stages):
+        raise PartitionError(
+            f"stages has {counted(len(manifest.stages), 'entry', 'entries')}, but the plan has "
+            f"{counted(len(plan.stages), 'stage')}"
+        )
+    for index, (entry, stage) in enumerate(zip(manifest.stages, plan.stages, strict=True)):
+        expected = {"device": stage.device, "chunk": stage.chunk}
+        for name, value in {**expected, "position": position_of(plan, index)}.items():
+            found = getattr(entry, name)
+            if found != value:
+                raise PartitionError(
+                    f"stages[{index}]: {name} is {found!r}; the plan says {value!r}"
+                )
+
+
+def _file_name(value: object, where: str) -> str:
+    # A name from a file must not lead out of the folder.
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_]+\.safetensors", value):
+        raise PartitionError(f"{where} is {value!r}; write a name such as stage_0.safetensors")
+    return value
+
+
+def _sha256(value: object, where: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
+        raise PartitionError(f"{where} is {value!r}; write 64 hexadecimal digits")
+    return value
+
+
+def _plan(value: object, where: str) -> PartitionPlan:
+    try:
+        return plan_from_json(value)
+    except PartitionError as error:
+        raise PartitionError(f"{where}: {str(error).removeprefix('plan: ')}") from None
+
+
+_PARSERS: Final[dict[str, Parser]] = {
+    **PLAIN,
+    "FileName": _file_name,
+    "Sha256": _sha256,
+    "PartitionPlan": _plan,
+    # Checked by who reads the inputs.
+    "Any": lambda value, _: value,
+}
+_PARSERS["Mapping[str, TensorView]"] = by_name(record(TensorView, _PARSERS))
+_PARSERS["tuple[StageFile, ...]"] = several(record(StageFile, _PARSERS))
+_PARSERS["InputsFile | None"] = optional(record(InputsFile, _PARSERS))
+"""How to read a field, by its annotation."""

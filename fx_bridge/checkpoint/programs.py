@@ -1,0 +1,353 @@
+"""The stages of a split as programs of ``torch.export``, one ``.pt2`` file each.
+
+Who loads them needs torch alone: neither the model's code nor this project. ``programs.json``
+beside them says which value goes from where to where.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import os
+import re
+import shutil
+import tempfile
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils import _pytree as pytree
+
+from fx_bridge.capture.attributes import stage_results
+from fx_bridge.capture.model.messages import first_line, quiet
+from fx_bridge.checkpoint.manifest import check_file, file_sha256
+from fx_bridge.storages.replay import hint
+from solver import PartitionError
+from solver.io.files import read_json, write_text_atomically
+from solver.io.json_fields import PLAIN, Parser, build, check_schema, record, several
+
+_SIZED: Final = (torch.Tensor, torch.SymInt)
+INDEX: Final = "programs.json"
+_SCHEMA: Final = "fxpartition.programs"
+_VERSION: Final = 1
+_STAGING: Final = ".fxpartition."
+_OURS: Final = re.compile(r"stage_\d+\.pt2")
+
+
+@dataclass(frozen=True, slots=True)
+class StageProgram:
+    """One stage: its file, what it reads, and what it returns.
+
+    Attributes
+    ----------
+    name : str
+        Of the child of the split, such as ``"submod_0"``.
+    device : str
+    chunk : int
+    file : str
+        In the same folder.
+    size_bytes : int
+    sha256 : str
+    reads : tuple of str
+        Names of the values that it is called with, in order: inputs of the model or results of
+        earlier stages.
+    returns : tuple of str
+        Names of its results.
+    returns_tuple : bool
+        It returns them as a tuple; otherwise the only one as it is.
+    """
+
+    name: str
+    device: str
+    chunk: int
+    file: str
+    size_bytes: int
+    sha256: str
+    reads: tuple[str, ...]
+    returns: tuple[str, ...]
+    returns_tuple: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StagePrograms:
+    """The programs of a folder.
+
+    Attributes
+    ----------
+    torch_version : str
+        Of who wrote them, for information.
+    inputs, outputs : tuple of str
+        Names of the values that the model takes and returns, without the containers around them.
+    stages : tuple of StageProgram
+        In the order in which they run.
+    """
+
+    torch_version: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    stages: tuple[StageProgram, ...]
+
+
+def save_stage_programs(split: fx.GraphModule, folder: str | os.PathLike[str]) -> StagePrograms:
+    """Export every stage of a split and save it with ``torch.export.save``.
+
+    Parameters
+    ----------
+    split : torch.fx.GraphModule
+        What :func:`fx_bridge.split_by_plan` or ``result.split()`` returned. Its weights may be on
+        the meta device; the programs have none then.
+    folder : path
+        Made if missing. Programs of earlier calls are replaced.
+
+    Returns
+    -------
+    StagePrograms
+        As it was written to ``programs.json``.
+
+    Raises
+    ------
+    PartitionError
+        In one line: a stage cannot be exported, the model returns a parameter as it is, or the
+        folder cannot be written.
+
+    Notes
+    -----
+    Nothing is run: stages are exported with zeros of the shapes of their values, which are then
+    fixed. All files are complete before the first takes its place, and the index comes last.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from fx_bridge import capture, split_by_plan
+    >>> from solver import PartitionPlan
+    >>> captured = capture(torch.nn.Sequential(torch.nn.Linear(4, 4)), (torch.ones(1, 4),))
+    >>> split = split_by_plan(captured, PartitionPlan({"linear": "cpu"}, ("cpu",)))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     save_stage_programs(split, folder).stages[0].returns
+    ('linear',)
+    """
+    if not isinstance(split, fx.GraphModule) or "plan" not in split.meta:
+        raise PartitionError(
+            "the module has no stages; give what split_by_plan or result.split() returned"
+        )
+    values, outputs = _named_values(split)
+    target = _made(folder)
+    try:
+        staging = Path(tempfile.mkdtemp(dir=target, prefix=_STAGING))
+        try:
+            stages = tuple(_save(split, node, values, staging) for node in _calls(split))
+            programs = StagePrograms(
+                torch_version=torch.__version__,
+                inputs=tuple(node.name for node in split.graph.find_nodes(op="placeholder")),
+                outputs=outputs,
+                stages=stages,
+            )
+            (target / INDEX).unlink(missing_ok=True)
+            for old in list(target.iterdir()):
+                if _OURS.fullmatch(old.name):
+                    old.unlink()
+                elif old.name.startswith(_STAGING) and old != staging:
+                    shutil.rmtree(old, ignore_errors=True)  # of a run that was killed
+            for stage in stages:
+                (staging / stage.file).replace(target / stage.file)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+    except OSError as error:
+        raise PartitionError(
+            f"cannot write to the folder {folder}: {error.strerror}; free its disk or write "
+            "another path"
+        ) from None
+    fields = {"schema": _SCHEMA, "version": _VERSION, **dataclasses.asdict(programs)}
+    write_text_atomically(target / INDEX, json.dumps(fields, indent=1) + "\n")
+    return programs
+
+
+def load_stage_programs(folder: str | os.PathLike[str]) -> StagePrograms:
+    """Read what a folder of programs says of itself; no program is loaded.
+
+    Raises
+    ------
+    PartitionError
+        If it has no valid ``programs.json``.
+    """
+    path = Path(folder) / INDEX
+    if not path.is_file():
+        raise PartitionError(f"{folder} has no {INDEX}; write it with save_stage_programs")
+    try:
+        fields = check_schema(read_json(path), "the index", _SCHEMA, _VERSION)
+        return build(StagePrograms, fields, "", _PARSERS)
+    except PartitionError as error:
+        text = str(error)
+        raise PartitionError(text if str(path) in text else f"{path}: {text}") from None
+
+
+def load_stage_program(folder: str | os.PathLike[str], stage: StageProgram) -> ExportedProgram:
+    """Load the program of one stage, after its checksum.
+
+    ``torch.export.load`` unpickles parts of a file: load only those of people you trust.
+
+    Raises
+    ------
+    PartitionError
+        If the file is missing or altered, or in another folder.
+    """
+    if Path(stage.file).name != stage.file:
+        raise PartitionError(f"file {stage.file!r} is not in {folder}; write its name alone")
+    path = check_file(Path(folder), stage.file, stage.size_bytes, stage.sha256)
+    return torch.export.load(path)
+
+
+def run_stage_programs(
+    folder: str | os.PathLike[str], inputs: Mapping[str, Any]
+) -> tuple[Any, ...]:
+    """Run all programs of a folder in this process, one after another.
+
+    Parameters
+    ----------
+    folder : path
+        That :func:`save_stage_programs` wrote.
+    inputs : mapping of str
+        The value of every input, by the names of ``StagePrograms.inputs``.
+
+    Returns
+    -------
+    tuple
+        What the model returns, in order, without the containers around it.
+
+    Raises
+    ------
+    PartitionError
+        If an input is missing or unknown, or a file is missing or altered.
+    """
+    programs = load_stage_programs(folder)
+    for name in (*programs.inputs, *inputs):
+        if name not in inputs or name not in programs.inputs:
+            wrong = "missing" if name not in inputs else "unknown"
+            raise PartitionError(
+                f"input {name!r} is {wrong}; the inputs are {', '.join(programs.inputs)}"
+            )
+    values = dict(inputs)
+    for stage in programs.stages:
+        module = load_stage_program(folder, stage).module()
+        result = module(*(values[name] for name in stage.reads))
+        results = result if stage.returns_tuple else (result,)
+        values.update(zip(stage.returns, results, strict=True))
+    return tuple(values[name] for name in programs.outputs)
+
+
+def _made(folder: str | os.PathLike[str]) -> Path:
+    if not isinstance(folder, (str, os.PathLike)):
+        raise PartitionError(f"folder is {folder!r}; write the name of a folder, such as 'stages'")
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise PartitionError(
+            f"cannot make the folder {folder}: {reason}; write another path"
+        ) from None
+    return Path(folder)
+
+
+def _calls(split: fx.GraphModule) -> list[fx.Node]:
+    return list(split.graph.find_nodes(op="call_module"))
+
+
+def _named_values(split: fx.GraphModule) -> tuple[dict[fx.Node, str], tuple[str, ...]]:
+    """Return the name of every value at the root of a split, and those that it returns."""
+    values = {node: node.name for node in split.graph.find_nodes(op="placeholder")}
+    for call in _calls(split):
+        results = stage_results(_stage(split, call))
+        if isinstance(_stage(split, call).graph.output_node().args[0], fx.Node):
+            values[call] = results[0].name
+            continue
+        for user in call.users:
+            if user.op == "call_function":
+                values[user] = results[int(str(user.args[1]))].name
+    leaves = pytree.tree_leaves(split.graph.output_node().args[0])
+    for leaf in leaves:
+        if isinstance(leaf, fx.Node) and leaf not in values:
+            raise PartitionError(
+                f"the model returns its weight {str(leaf.target)!r} as it is, which no stage "
+                "computes; let it return a copy (weight.clone())"
+            )
+    return values, tuple(values[leaf] for leaf in leaves if isinstance(leaf, fx.Node))
+
+
+def _save(
+    split: fx.GraphModule, call: fx.Node, values: Mapping[fx.Node, str], staging: Path
+) -> StageProgram:
+    stage = _stage(split, call)
+    examples = tuple(_example(node) for node in stage.graph.find_nodes(op="placeholder"))
+    position = stage.meta["stage"]
+    for node in stage.graph.find_nodes(op="placeholder"):
+        leaves = pytree.tree_leaves(node.meta["val"])
+        if any(isinstance(x, _SIZED) and free_unbacked_symbols(x) for x in leaves):
+            raise PartitionError(
+                f"stage {position} ({call.target}) reads {node.name!r}, whose size depends on the "
+                "values of tensors, and a program takes one size; split with other stages, or use "
+                "save_stages"
+            )
+    path = staging / f"stage_{position}.pt2"
+    # Torch's own writer ends the process where a disk is full.
+    archive = io.BytesIO()
+    try:
+        with quiet():
+            program = torch.export.export(stage, examples, strict=False)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                torch.export.save(program, archive)
+    except Exception as error:
+        raise PartitionError(
+            f"stage {position} ({call.target}) cannot be exported ({type(error).__name__}: "
+            f"{first_line(error)}); split with other stages, or use save_stages"
+        ) from error
+    with path.open("wb") as stream:
+        stream.write(archive.getbuffer())
+        stream.flush()
+        os.fsync(stream.fileno())
+    return StageProgram(
+        name=str(call.target),
+        device=stage.meta["device"],
+        chunk=stage.meta["chunk"],
+        file=path.name,
+        size_bytes=path.stat().st_size,
+        sha256=file_sha256(path),
+        reads=tuple(values[read] for read in call.args if isinstance(read, fx.Node)),
+        returns=tuple(node.name for node in stage_results(stage)),
+        returns_tuple=not isinstance(stage.graph.output_node().args[0], fx.Node),
+    )
+
+
+def _stage(split: fx.GraphModule, call: fx.Node) -> fx.GraphModule:
+    stage = split.get_submodule(str(call.target))
+    assert isinstance(stage, fx.GraphModule)
+    return stage
+
+
+def _example(node: fx.Node) -> Any:
+    """Return zeros like the value of a stage's input."""
+
+    def plain(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            size = [hint(length) for length in value.shape]
+            stride = [hint(length) for length in value.stride()]
+            # Elements may share memory, as those of an expanded tensor do.
+            last = sum((length - 1) * step for length, step in zip(size, stride, strict=True))
+            count = last + 1 if all(size) else 0
+            memory = torch.zeros(count, dtype=value.dtype, device=value.device)
+            return memory.as_strided(size, stride)
+        return hint(value) if isinstance(value, torch.SymInt) else value
+
+    return pytree.tree_map(plain, node.meta["val"])
+
+
+_PARSERS: Final[dict[str, Parser]] = dict(PLAIN)
+_PARSERS["tuple[StageProgram, ...]"] = several(record(StageProgram, _PARSERS))
+"""How to read a field, by its annotation."""

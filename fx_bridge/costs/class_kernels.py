@@ -1,0 +1,191 @@
+"""Which attention kernels device classes run a graph with, and costs that differ by that.
+
+A graph is costed once for each way in which its classes run its attention. What differs goes into
+the operator graph by device class; :func:`solver.problem_from_digraph` takes the time of a device
+from its class, and of memory the most that a class of the problem's devices needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import torch
+from torch import fx
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.costs.device_specs import DeviceSpec
+from fx_bridge.storages.attention import AttentionCall
+from fx_bridge.storages.device_kernels import DeviceKernels
+from fx_bridge.storages.replay import Replay
+
+Kernels = tuple[str | None, tuple[str, ...] | None]
+"""A device type, and what it has for attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCosts:
+    """A graph as some device classes run it.
+
+    Attributes
+    ----------
+    captured : CapturedGraph
+        With the kernels that these classes have.
+    specs : mapping of str to DeviceSpec
+        The classes.
+    kernels : mapping of str to str
+        By operator with attention, the kernel that runs it; several with commas between them.
+    """
+
+    captured: CapturedGraph
+    specs: Mapping[str, DeviceSpec]
+    kernels: Mapping[str, str]
+
+
+def classes_by_kernels(
+    captured: CapturedGraph, specs: Mapping[str, DeviceSpec], *, training: bool
+) -> list[ClassCosts]:
+    """Return device classes together that run every attention of a graph by the same kernel.
+
+    Kernels that `captured` was given hold for all classes.
+    """
+    wanted: dict[Kernels, dict[str, DeviceSpec]] = {}
+    for name, spec in specs.items():
+        attention = captured.attention if captured.attention is not None else spec.attention
+        assert not isinstance(attention, str)
+        own = None if attention is None else tuple(attention)
+        device_type = captured.device_type or spec.device_type
+        wanted.setdefault((device_type, own), {})[name] = spec
+    if not wanted:
+        wanted[captured.device_type, captured.attention] = {}
+    replay = _ChoiceReplay(captured, tuple(wanted), training)
+    replay.replay()
+    together: dict[tuple[str, ...], ClassCosts] = {}
+    for index, (kernels, own_specs) in enumerate(wanted.items()):
+        of_node = {name: [c[index] for c in found] for name, found in replay.chosen.items()}
+        choices = tuple(choice for found in of_node.values() for choice in found)
+        if choices in together:
+            same = together[choices]
+            together[choices] = replace(same, specs={**same.specs, **own_specs})
+            continue
+        names = {
+            name: ",".join(dict.fromkeys(choice for choice in found if choice not in _OTHERS))
+            for name, found in of_node.items()
+        }
+        together[choices] = ClassCosts(
+            replace(captured, device_type=kernels[0], attention=kernels[1]),
+            own_specs,
+            {name: own for name, own in names.items() if own},
+        )
+    return list(together.values())
+
+
+_OTHERS: Final = ("fused", "apart")
+
+
+class _Choosing(DeviceKernels):
+    """Notes what each of several devices would run, and runs what the first does."""
+
+    def __init__(self, each: tuple[Kernels, ...]) -> None:
+        super().__init__(*each[0])
+        self.others = [DeviceKernels(*kernels) for kernels in each]
+        self.choices: list[tuple[str, ...]] = []
+
+    def choose(self, call: AttentionCall) -> str:
+        self.choices.append(tuple(other.choose(call) for other in self.others))
+        return self.choices[-1][0]
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        fusing = [other.fuses(func, args, kwargs or {}) for other in self.others]
+        if any(fusing):
+            self.choices.append(tuple(_OTHERS[not fuses] for fuses in fusing))
+        return super().__torch_function__(func, types, args, kwargs)
+
+
+class _ChoiceReplay(Replay):
+    def __init__(self, captured: CapturedGraph, each: tuple[Kernels, ...], training: bool) -> None:
+        self.choosing = _Choosing(each)
+        super().__init__(captured.module, kernels=self.choosing)
+        # Kernels ask whether a mask has a gradient.
+        self.differentiates = training
+        self.chosen: dict[str, list[tuple[str, ...]]] = {}
+
+    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
+        yield from super().contexts()
+        yield torch.set_grad_enabled(self.differentiates)
+
+    def observe(self, node: fx.Node) -> Any:
+        self.choosing.choices.clear()
+        value = super().observe(node)
+        if self.choosing.choices:
+            self.chosen[node.name] = list(self.choosing.choices)
+        return value
+
+
+# -- putting costs together ----------------------------------------------------------------
+
+
+def merged(costs: Sequence[tuple[Sequence[str], Mapping[str, Any]]]) -> dict[str, Any]:
+    """Return attributes of one operator that were found for several sets of device classes.
+
+    Those of the first set, with the times of all; what is otherwise on other classes is under
+    ``by_device_class``.
+    """
+    first = costs[0][1]
+    result = _timed_by_class([attributes for _, attributes in costs])
+    by_class: dict[str, dict[str, Any]] = {}
+    for classes, attributes in costs[1:]:
+        changed = _changed(first, attributes)
+        if changed:
+            by_class.update(dict.fromkeys(classes, changed))
+    if by_class:
+        result["by_device_class"] = by_class
+    return result
+
+
+def _timed_by_class(costs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    result = dict(costs[0])
+    times = [cost.get("latency_ns", 0) for cost in costs]
+    if all(isinstance(time, Mapping) for time in times):
+        result["latency_ns"] = {cls: ns for time in times for cls, ns in time.items()}
+    elif any(isinstance(time, Mapping) for time in times):
+        # A backward pass that takes time on some classes alone.
+        result["latency_ns"] = next(time for time in times if isinstance(time, Mapping))
+    if "backward" in result:
+        result["backward"] = _timed_by_class([cost["backward"] for cost in costs])
+    return result
+
+
+def _changed(first: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    changed: dict[str, Any] = {}
+    for name in dict.fromkeys((*first, *other)):
+        if name == "backward":
+            inner = _changed(first[name], other[name])
+            if inner:
+                changed[name] = inner
+        elif name != "latency_ns" and first.get(name) != other.get(name):
+            empty = None if name in ("alias_of", "passes_to") else 0
+            changed[name] = other.get(name, empty)
+    return changed
+
+
+def attention_of(found: Sequence[ClassCosts], name: str) -> str | dict[str, str] | None:
+    """Return the kernel of an operator's attention: one, or by device class; None without any."""
+    kernels = {each.kernels.get(name) for each in found}
+    if len(kernels) == 1:
+        return kernels.pop()
+    return {cls: each.kernels[name] for each in found for cls in each.specs}
+
+
+def attention_by_class(found: Sequence[ClassCosts]) -> dict[str, dict[str, int]]:
+    """Return how many operators run which kernel of attention, by device class."""
+    counts: dict[str, dict[str, int]] = {}
+    for each in found:
+        if each.kernels:
+            counts.update({cls: dict(Counter(each.kernels.values())) for cls in each.specs})
+    return counts

@@ -1,0 +1,189 @@
+"""A graph on real tensors, operator by operator: what timing and measuring memory share.
+
+The backward pass runs once for the whole graph, as it would without anybody watching: autograd
+calls a hook before each of its functions, and a function belongs to the operator whose forward
+pass made it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph, check_captured, placeholder_values
+from fx_bridge.capture.model.inputs import checked_inputs
+from fx_bridge.storages.autocast import captured_precision, precision
+from fx_bridge.storages.replay import tensor_leaves
+from solver import PartitionError
+
+
+class OperatorRun(fx.Interpreter):
+    """One run of a graph; subclasses say what to do before and after the parts of it.
+
+    Values are dropped after their last reader, as generated code does.
+    """
+
+    def __init__(self, module: fx.GraphModule, *, training: bool) -> None:
+        super().__init__(module)
+        self._training = training
+        # Functions of autograd, kept alive so that each is one object for as long as this is.
+        self._functions: dict[Any, str] = {}
+
+    def before_call(self, name: str) -> None:
+        """Hear that the operator `name` is about to run."""
+
+    def after_call(self, name: str) -> None:
+        """Hear that it has run."""
+
+    def before_release(self, name: str) -> None:
+        """Hear that values are about to be dropped of which it was the last reader."""
+
+    def after_release(self, name: str) -> None:
+        """Hear that they are gone."""
+
+    def before_function(self, name: str | None) -> None:
+        """Hear that a function of autograd that `name` made is about to run; None at the end."""
+
+    def run_all(self, values: Sequence[Any]) -> None:
+        """Run the graph on the values of its placeholders and, in training, back again."""
+        self.args_iter = iter(values)
+        outputs: Any = None
+        for node in self.graph.nodes:
+            if node.op in COMPUTE_OPS:
+                self._call(node)
+            elif node.op == "output":
+                outputs = self.run_node(node)
+            else:
+                self.env[node] = self.run_node(node)
+        self.env.clear()
+        if self._training:
+            run_backward(outputs)
+            self.before_function(None)
+        self._functions.clear()
+
+    def _call(self, node: fx.Node) -> None:
+        args, kwargs = self.fetch_args_kwargs_from_env(node)
+        call = getattr(self, node.op)
+        self.before_call(node.name)
+        value = call(node.target, args, kwargs)
+        self.after_call(node.name)
+        self.env[node] = value
+        if self._training:
+            self._watch(node.name, value)
+        del args, kwargs, value
+        self.before_release(node.name)
+        for dead in self.user_to_last_uses.get(node, ()):
+            del self.env[dead]
+        self.after_release(node.name)
+
+    def _watch(self, name: str, value: Any) -> None:
+        """Put hooks on what autograd will call for this operator: all that no earlier one made."""
+        found = [tensor.grad_fn for tensor in tensor_leaves(value) if tensor.grad_fn is not None]
+        while found:
+            function = found.pop()
+            if function in self._functions:
+                continue
+            self._functions[function] = name
+            # One after the function would keep its results alive, and so change what runs.
+            function.register_prehook(lambda _, name=name: self.before_function(name))
+            found.extend(each for each, _ in function.next_functions if each is not None)
+
+
+def run_backward(outputs: Any) -> None:
+    """Run the backward pass from outputs with gradients of ones.
+
+    Raises
+    ------
+    PartitionError
+        If none of them has a gradient.
+    """
+    wanted = [tensor for tensor in tensor_leaves(outputs) if tensor.requires_grad]
+    if not wanted:
+        raise PartitionError(
+            "no output of the model has a gradient, so there is no backward pass to measure; "
+            "measure without training"
+        )
+    torch.autograd.backward(wanted, [torch.ones_like(tensor) for tensor in wanted])
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """Inputs of a graph that is to run again and again on this machine.
+
+    Attributes
+    ----------
+    values : tuple
+        Of the placeholders.
+    tensors : tuple of torch.Tensor
+        They and the weights.
+    """
+
+    values: tuple[Any, ...]
+    tensors: tuple[torch.Tensor, ...]
+
+    @classmethod
+    def of(
+        cls, captured: CapturedGraph, args: Sequence[Any] | None, kwargs: Mapping[str, Any] | None
+    ) -> RunInputs:
+        """Check inputs; those of the capture where both are None.
+
+        Raises
+        ------
+        PartitionError
+            If weights or inputs have no data.
+        """
+        check_captured(captured, "measure", "measure_operators(capture(model, args))")
+        if args is None and kwargs is None:
+            args, kwargs = captured.args, captured.kwargs
+        checked_inputs(args or (), kwargs)
+        values = tuple(placeholder_values(captured, args or (), kwargs))
+        weights = (*captured.module.parameters(), *captured.module.buffers())
+        tensors = (*weights, *tensor_leaves(values))
+        if any(tensor.is_meta for tensor in tensors):
+            raise PartitionError(
+                "cannot measure a model on the meta device, it has no data; use "
+                "roofline_latency_ns, or load its weights"
+            )
+        return cls(values, tensors)
+
+    def fresh(self) -> list[Any]:
+        """Return copies, which a run may write to."""
+
+        def copied(tensor: torch.Tensor) -> torch.Tensor:
+            return tensor.detach().clone().requires_grad_(tensor.requires_grad)
+
+        return [pytree.tree_map_only(torch.Tensor, copied, value) for value in self.values]
+
+
+@contextlib.contextmanager
+def untouched(captured: CapturedGraph) -> Iterator[None]:
+    """Put back weights that the graph writes, gradients, and the random state; collect nothing.
+
+    What runs inside runs in the precision of the capture.
+    """
+    table = captured.storage_table
+    changed = {s.owner for found in table.writes.values() for s in found if s.kind == "weight"}
+    before = [(t, t.detach().clone()) for key in changed for t in table.weights[key].tensors]
+    gradients = [(parameter, parameter.grad) for parameter in captured.module.parameters()]
+    collects = gc.isenabled()
+    for parameter, _ in gradients:
+        parameter.grad = None
+    gc.disable()
+    try:
+        with torch.random.fork_rng(enabled=True), precision(captured_precision(captured.module)):
+            yield
+    finally:
+        if collects:
+            gc.enable()
+        for parameter, gradient in gradients:
+            parameter.grad = gradient
+        with torch.no_grad():
+            for tensor, value in before:
+                tensor.copy_(value)

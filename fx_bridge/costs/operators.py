@@ -1,0 +1,272 @@
+"""What one operator costs: floating-point operations, bytes moved, and time.
+
+Time is either a roofline estimate from a device's data sheet or a measurement on this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+from torch._ops import OpOverload
+from torch.utils.flop_counter import FlopCounterMode
+
+from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec, check_specs
+from fx_bridge.storages.device_kernels import DeviceKernels
+from fx_bridge.storages.replay import Replay, tensors_in, without_fast_path
+from fx_bridge.storages.table import StorageTable
+
+# Only rows that are asked for are read, and as many bytes are read as come out.
+_GATHERS: Final = frozenset(
+    {"embedding", "embedding_bag", "gather", "index", "index_select", "take", "take_along_dim"}
+)
+# Only what is put in is moved, not the whole target.
+_SCATTERS: Final = frozenset(
+    {"index_add_", "index_copy_", "index_put_", "scatter_", "scatter_add_", "setitem", "copy_"}
+)
+_ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_empty"})
+
+
+# -- counts --------------------------------------------------------------------------------
+
+
+def node_flops(captured: CapturedGraph) -> dict[str, int]:
+    """Count the floating-point operations of every operator.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+
+    Returns
+    -------
+    dict of str to int
+        By operator name: a multiply-add counts two; elementwise operators count none, their
+        time is that of moving bytes.
+
+    Raises
+    ------
+    PartitionError
+        If `captured` is no captured graph.
+
+    Notes
+    -----
+    The run is on fake tensors: no weights are needed, and nothing is computed.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture.graph import capture
+    >>> node_flops(capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),)))
+    {'linear': 128}
+    """
+    check_captured(captured, "count", "node_flops(capture(model, args))")
+    counting = _FlopReplay(captured)
+    with without_fast_path():
+        counting.replay()
+    return {node.name: counting.flops[node.name] for node in captured.operators}
+
+
+class _FlopReplay(Replay):
+    def __init__(self, captured: CapturedGraph) -> None:
+        super().__init__(captured.module, kernels=DeviceKernels.of(captured))
+        # What torch has no formula for: attention on the CPU, and recurrent layers.
+        aten = torch.ops.aten
+        formulas = {
+            aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+            aten.mkldnn_rnn_layer: recurrent_flops,
+            aten._cudnn_rnn: recurrent_flops,
+        }
+        self.counter = FlopCounterMode(display=False, custom_mapping=formulas)
+        self.flops: dict[str, int] = {}
+
+    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
+        yield from super().contexts()
+        yield self.counter
+
+    def observe(self, node: fx.Node) -> Any:
+        # Cleared for each node, because torch overwrites the counts at every torch.cond.
+        self.counter.flop_counts.clear()
+        value = super().observe(node)
+        self.flops[node.name] = int(self.counter.get_total_flops())
+        return value
+
+
+def _attention_flops(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], *_: Any, **__: Any
+) -> int:
+    *batch, queries, width = query
+    return 2 * int(math.prod(batch)) * queries * key[-2] * (width + value[-1])
+
+
+def recurrent_flops(sequence: Sequence[int], *shapes: Any, **_: Any) -> int:
+    """Count 2 x steps x batch x entries of the matrices, which are all weights but the biases."""
+    steps = math.prod(sequence[:-1])
+    weights = shapes[0] if isinstance(shapes[0][0], (tuple, list, torch.Size)) else shapes[:2]
+    return int(2 * steps * sum(math.prod(shape) for shape in weights if len(shape) == 2))
+
+
+def node_moved_bytes(captured: CapturedGraph, table: StorageTable) -> dict[str, int]:
+    """Count the bytes that every operator reads from and writes to memory, in bytes.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    table : StorageTable
+        Of the same graph.
+
+    Returns
+    -------
+    dict of str to int
+        By operator name; 0 for views, ``getitem`` and whatever yields no tensor. Lookups count
+        the rows that they return; values in registers or caches between operators count in full.
+    """
+    return {node.name: _moved_bytes(captured, table, node) for node in captured.operators}
+
+
+def _moved_bytes(captured: CapturedGraph, table: StorageTable, node: fx.Node) -> int:
+    written = table.writes.get(node.name, ())
+    made_bytes = sum(storage.size_bytes for storage in table.allocated(node.name))
+    name = operation_name(node)
+    if name in _ALLOCATIONS or not (made_bytes or written):
+        return 0
+    gathers = name in _GATHERS or _is_lookup(captured.module, node)
+    changed = set(written)
+    read_bytes = changed_bytes = 0
+    seen: set[str] = set()
+    for read in node.all_input_nodes:
+        storages = table.storages[read.name]
+        # An expanded value is no larger than what it expands.
+        size_bytes = min(table.value_bytes[read.name], sum(s.size_bytes for s in storages))
+        if gathers:
+            size_bytes = min(size_bytes, made_bytes)
+        seen.update(s.owner for s in storages if s.kind == "weight")
+        if changed.intersection(storages):
+            changed_bytes += size_bytes
+        else:
+            read_bytes += size_bytes
+    for key in table.weights_read.get(node.name, ()):
+        if key not in seen:
+            size_bytes = table.weights[key].size_bytes
+            read_bytes += min(size_bytes, made_bytes) if gathers else size_bytes
+    if name in _SCATTERS:
+        return 2 * read_bytes
+    return read_bytes + made_bytes + 2 * changed_bytes
+
+
+def _is_lookup(module: fx.GraphModule, node: fx.Node) -> bool:
+    return node.op == "call_module" and isinstance(
+        module.get_submodule(str(node.target)), (nn.Embedding, nn.EmbeddingBag)
+    )
+
+
+def operation_name(node: fx.Node) -> str:
+    """Return the bare name of what `node` calls, such as ``"linear"``."""
+    target = node.target
+    if isinstance(target, OpOverload):
+        return str(target._schema.name).rpartition("::")[2]
+    return target if isinstance(target, str) else str(getattr(target, "__name__", target))
+
+
+# -- time ----------------------------------------------------------------------------------
+
+
+def roofline_latency_ns(
+    captured: CapturedGraph,
+    specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
+    *,
+    flops: Mapping[str, int] | None = None,
+) -> dict[str, dict[str, int]]:
+    """Estimate the time of every operator: the larger of computing and moving bytes.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    specs : mapping of str to DeviceSpec
+        By device class.
+    flops : mapping of str to int, optional
+        Of the same graph, when they are there already.
+
+    Returns
+    -------
+    dict of str to dict of str to int
+        Nanoseconds by operator name and device class; 0 for views and ``getitem``.
+
+    Raises
+    ------
+    PartitionError
+        If `specs` is no mapping of DeviceSpec.
+    """
+    from fx_bridge.costs.kernels import math_attention_kernels
+
+    check_specs(specs)
+    flops = node_flops(captured) if flops is None else flops
+    table = captured.storage_table
+    moved = node_moved_bytes(captured, table)
+    latency: dict[str, dict[str, int]] = {}
+    known: dict[tuple[int, int, str], dict[str, int]] = {}
+    for node in captured.operators:
+        work = (flops[node.name], moved[node.name], _compute_dtype(node))
+        if work not in known:
+            known[work] = {name: spec.latency_ns(*work) for name, spec in specs.items()}
+        latency[node.name] = dict(known[work])
+    for operator, kernels in math_attention_kernels(captured).items():
+        latency[operator] = {
+            name: sum(spec.latency_ns(k.flops, k.moved_bytes, k.dtype) for k in kernels)
+            for name, spec in specs.items()
+        }
+    return latency
+
+
+def _compute_dtype(node: fx.Node) -> str:
+    """Return the dtype of the first floating-point operand, or of the result."""
+    values = [read.meta.get("val") for read in node.all_input_nodes] + [node.meta.get("val")]
+    dtypes = [tensor.dtype for value in values for tensor in tensors_in(value)]
+    floating = [dtype for dtype in dtypes if dtype.is_floating_point]
+    return dtype_name((floating or dtypes or [torch.float32])[0])
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of `dtype`, such as ``"bfloat16"``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def measured_latency_ns(
+    captured: CapturedGraph,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    repeats: int = 5,
+    training: bool = False,
+) -> dict[str, int]:
+    """Measure the time of every operator on this machine.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+        With its weights in memory. They, and the random state, are the same afterwards.
+    args, kwargs : optional
+        Inputs; the example inputs of the capture when both are left out.
+    repeats : int
+        Runs after one to warm up.
+    training : bool
+        Measure the backward pass too, and add its time.
+
+    Returns
+    -------
+    dict of str to int
+        Nanoseconds by operator name, which add up to what the whole graph takes;
+        :func:`fx_bridge.costs.timing.measure_operators` tells forward and backward apart.
+
+    Raises
+    ------
+    PartitionError
+        If weights or inputs have no data, or `repeats` is not positive.
+    """
+    from fx_bridge.costs.timing import measure_operators
+
+    times = measure_operators(captured, args, kwargs, repeats=repeats, training=training)
+    return times.calibrated().total_ns

@@ -1,0 +1,290 @@
+"""Differences between two calls: of values, structure, effects and gradients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from fx_bridge.equivalence.containers import first_difference, named_leaves
+from fx_bridge.equivalence.observation import Observation
+from fx_bridge.storages.tensor_subclasses import is_wrapper, parts_of, settings_of
+from solver.model.quantities import counted
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Collects differences, one sentence for each."""
+
+    differences: list[str] = field(default_factory=list)
+    max_abs_error: float = 0.0
+    values_compared: bool = True
+    notes: list[str] = field(default_factory=list)
+    _compared: dict[tuple[int, int], Any] = field(default_factory=dict)
+
+    def trees(self, what: str, expected: Any, found: Any, suffix: str = "") -> None:
+        """Compare containers and their leaves."""
+        expected_leaves, expected_spec = named_leaves(expected)
+        found_leaves, found_spec = named_leaves(found)
+        if expected_spec != found_spec:
+            self.max_abs_error = math.inf
+            path, there, here = first_difference(expected, found)
+            place = f" at {path}" if path else ""
+            self.differences.append(
+                f"the {what} has another structure{place}: {here} instead of {there} "
+                f"{suffix}".rstrip()
+            )
+            return
+        for (path, a), (_, b) in zip(expected_leaves, found_leaves, strict=True):
+            self.leaves(f"{what}{path} {suffix}".rstrip(), a, b)
+
+    def leaves(self, where: str, expected: Any, found: Any) -> None:
+        """Compare two tensors, or two values of any other type."""
+        if isinstance(expected, torch.Tensor) and isinstance(found, torch.Tensor):
+            self.tensors(where, expected, found)
+        elif type(expected) is not type(found):
+            self.differences.append(
+                f"{where} is a {type(found).__name__} instead of a {type(expected).__name__}"
+            )
+        elif _is_plain_object(expected):
+            # Such as a cache that is no pytree: each call had a copy of its own.
+            self._objects(where, expected, found)
+        elif not (expected is found or expected == found or expected != expected):
+            self.differences.append(f"{where} is {found!r} instead of {expected!r}")
+
+    def _objects(self, where: str, expected: Any, found: Any) -> None:
+        """Compare two objects of one class by their attributes, each pair once."""
+        pair = id(expected), id(found)
+        if expected is found or pair in self._compared:
+            return
+        self._compared[pair] = expected, found
+        theirs, ours = vars(expected), vars(found)
+        for name in dict.fromkeys((*theirs, *ours)):
+            if name in theirs and name in ours:
+                self.trees(f"{where}.{name}", theirs[name], ours[name])
+            else:
+                kind = "lacks" if name in theirs else "has"
+                self.differences.append(f"{where} {kind} the attribute {name!r} in the split")
+
+    def _wrappers(
+        self, where: str, expected: torch.Tensor, found: torch.Tensor, atol: float | None
+    ) -> None:
+        """Compare two tensors of one class that hold others, by these."""
+        there, here = parts_of(expected), parts_of(found)
+        settings = [settings_of(tensor) for tensor in (expected, found)]
+        if there.keys() != here.keys() or settings[0] != settings[1]:
+            self.max_abs_error = math.inf
+            self.differences.append(
+                f"{where} is made of {list(here)} with {settings[1]} instead of {list(there)} "
+                f"with {settings[0]}"
+            )
+            return
+        for path, part in there.items():
+            self.tensors(f"{where}{path}", part, here[path], atol)
+
+    def tensors(
+        self, where: str, expected: torch.Tensor, found: torch.Tensor, atol: float | None = None
+    ) -> None:
+        """Compare two tensors, to the bit without `atol`; any NaN equals any other."""
+        if is_wrapper(expected) != is_wrapper(found) or (
+            is_wrapper(expected) and type(expected) is not type(found)
+        ):
+            self.max_abs_error = math.inf
+            self.differences.append(
+                f"{where} is a {type(found).__name__} instead of a {type(expected).__name__}"
+            )
+            return
+        for attribute in ("dtype", "shape", "layout"):
+            a, b = getattr(expected, attribute), getattr(found, attribute)
+            if a != b:
+                if attribute == "shape":
+                    a, b = tuple(a), tuple(b)
+                self.max_abs_error = math.inf
+                self.differences.append(f"{where} has {attribute} {b} instead of {a}")
+                return
+        if is_wrapper(expected) and not expected.is_nested:
+            self._wrappers(where, expected, found, atol)
+            return
+        if expected.is_meta or found.is_meta:
+            self.values_compared = False
+            if expected.is_meta != found.is_meta:
+                self.differences.append(f"one of the two {where} is on the meta device")
+            return
+        a, b = expected.detach().to_dense().cpu(), found.detach().to_dense().cpu()
+        if a.is_floating_point() and a.element_size() == 1:
+            # torch computes nothing in float8, whose values are all numbers of float32.
+            a, b = a.to(torch.float32), b.to(torch.float32)
+        same = a == b
+        if a.is_floating_point() or a.is_complex():
+            if atol is None:
+                same &= _signs(a) == _signs(b)
+            same |= a.isnan() & b.isnan()
+        if bool(same.all()):
+            return
+        wide = torch.complex128 if a.is_complex() else torch.float64
+        error = (a.to(wide) - b.to(wide)).abs()[~same].max().item()
+        error = math.inf if math.isnan(error) else error
+        self.max_abs_error = max(self.max_abs_error, error)
+        if atol is not None and error <= atol:
+            return
+        by = f"by at most {error:.3g}" if error else "by the sign of zero"
+        self.differences.append(
+            f"{where} differs in {int((~same).sum()):,} of {counted(same.numel(), 'element')}, {by}"
+        )
+
+
+def _is_plain_object(value: Any) -> bool:
+    """Whether `value` is equal to itself alone, as Python sees it, but has attributes."""
+    inherited = "__eq__" not in {name for kind in type(value).__mro__[:-1] for name in vars(kind)}
+    return inherited and hasattr(value, "__dict__") and not callable(value)
+
+
+def _signs(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the sign bits, by which 0.0 and -0.0 differ; of complex numbers, as one number."""
+    if not tensor.is_complex():
+        return tensor.signbit()
+    return torch.view_as_real(tensor.resolve_conj()).signbit().long() @ torch.tensor([1, 2])
+
+
+def compare_inputs(
+    comparison: Comparison,
+    reference: Observation,
+    found: Observation,
+    given: tuple[tuple[Any, ...], Mapping[str, Any]],
+) -> None:
+    """Compare the inputs after the call, each by itself.
+
+    A graph writes tensors of its caller, but puts nothing into the caller's containers: it returns
+    what a model puts there. So a cache that the model grows in place is the same for whoever goes
+    on with the one that is returned, which was compared as an output.
+    """
+    for index, what in enumerate(("args", "kwargs")):
+        theirs, ours = reference.inputs[index], found.inputs[index]
+        before: Any = given[index]
+        for key in before if isinstance(before, Mapping) else range(len(before)):
+            where = f"{what}[{key!r}]"
+            own = Comparison(values_compared=comparison.values_compared)
+            own.trees(where, theirs[key], ours[key], "after the call")
+            if own.differences and _is_untouched(before[key], ours[key]):
+                if (index, key) in reference.returned:
+                    comparison.notes.append(
+                        f"the model changes what {where} holds and returns it, the split returns "
+                        "the same and leaves the caller's as it was; go on with what is returned"
+                    )
+                    continue
+                own.differences[0] += (
+                    f", for the model changes what {where} holds, which a graph does not; let it "
+                    "return that"
+                )
+            comparison.differences += own.differences
+            comparison.max_abs_error = max(comparison.max_abs_error, own.max_abs_error)
+            comparison.values_compared &= own.values_compared
+
+
+def _is_untouched(before: Any, after: Any) -> bool:
+    own = Comparison()
+    own.trees("input", before, after)
+    return not isinstance(before, torch.Tensor) and not own.differences
+
+
+def compare_state(comparison: Comparison, reference: Observation, found: Observation) -> None:
+    """Compare parameters, buffers and other tensors after the call, by original name."""
+    for name, held in reference.state.items():
+        for copy_ in found.state.get(name, ()):
+            if copy_ is not held[0]:
+                comparison.tensors(f"{name!r} after the call", held[0], copy_)
+    for names in reference.written:
+        # A split holds only what it uses, and under one of several names.
+        if names.isdisjoint(found.state):
+            comparison.differences.append(
+                f"{min(names)!r} is written by the model, but the split does not hold it"
+            )
+
+
+def compare_sharing(comparison: Comparison, reference: Observation, found: Observation) -> None:
+    """Compare which outputs share memory with each other, with inputs and with weights."""
+    known = [set(reference.state), set(found.state)]
+
+    def common(groups: set[frozenset[str]]) -> set[frozenset[str]]:
+        kept = (
+            frozenset(n for n in group if n[:5] in ("input", "outpu") or all(n in k for k in known))
+            for group in groups
+        )
+        return {group for group in kept if len(group) > 1}
+
+    expected, actual = common(reference.shared), common(found.shared)
+    for groups, verb in ((expected - actual, "share"), (actual - expected, "do not share")):
+        for group in sorted(map(sorted, groups)):
+            comparison.differences.append(
+                f"{' and '.join(group)} {verb} memory in the model, and not so in the split"
+            )
+
+
+def compare_gradients(
+    comparison: Comparison,
+    reference: Observation,
+    found: Observation,
+    classes: list[tuple[str, ...]],
+    gradient_rtol: float | None,
+) -> None:
+    """Compare gradients by the `classes` of names of one parameter, and those of inputs."""
+    if len(reference.differentiable) == len(found.differentiable):
+        for index, pair in enumerate(
+            zip(reference.differentiable, found.differentiable, strict=True)
+        ):
+            if pair[0] != pair[1]:
+                one, other = ("model", "split") if pair[0] else ("split", "model")
+                comparison.differences.append(
+                    f"tensor {index} of the output requires a gradient in the {one} but not in "
+                    f"the {other}"
+                )
+    gradients: list[tuple[str, torch.Tensor | None, torch.Tensor | None]] = []
+    for names in classes:
+        where = f"the gradient of parameter {' = '.join(repr(name) for name in names)}"
+        gradients.append((where, _total(reference, names), _total(found, names)))
+    pairs = zip(reference.input_gradients, found.input_gradients, strict=True)
+    gradients.extend(
+        (f"the gradient of differentiable input {index}", a, b)
+        for index, (a, b) in enumerate(pairs)
+    )
+    # Some gradients are zero but for rounding, such as that of a bias before a softmax, so the
+    # scale is common to all.
+    scale = max((_largest(expected) for _, expected, _ in gradients), default=0.0)
+    for where, expected, actual in gradients:
+        _compare_optional(comparison, where, expected, actual, scale, gradient_rtol)
+
+
+def _largest(tensor: torch.Tensor | None) -> float:
+    if tensor is None or tensor.is_meta or not tensor.numel():
+        return 0.0
+    return float(tensor.to_dense().nan_to_num(0.0, 0.0, 0.0).abs().max())
+
+
+def _compare_optional(
+    comparison: Comparison,
+    where: str,
+    expected: torch.Tensor | None,
+    found: torch.Tensor | None,
+    scale: float,
+    rtol: float | None,
+) -> None:
+    # No gradient and a gradient of zeros are the same to every optimiser that has no momentum,
+    # but not to others.
+    if (expected is None) != (found is None):
+        missing, present = ("split", "model") if found is None else ("model", "split")
+        comparison.differences.append(f"{where} exists in the {present} but not in the {missing}")
+    elif expected is not None and found is not None:
+        rtol = 16 * torch.finfo(expected.dtype).eps if rtol is None else rtol
+        comparison.tensors(where, expected, found, rtol * scale)
+
+
+def _total(observation: Observation, names: tuple[str, ...]) -> torch.Tensor | None:
+    """Sum the gradients of all distinct parameters with one of `names`."""
+    parameters: dict[int, torch.Tensor | None] = {}
+    for name in names:
+        parameters.update(observation.gradients.get(name, {}))
+    gradients = [gradient for gradient in parameters.values() if gradient is not None]
+    return sum(gradients[1:], gradients[0]) if gradients else None

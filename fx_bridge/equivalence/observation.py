@@ -1,0 +1,325 @@
+"""What one call of a module leaves behind: outputs, effects, gradients; then all as before."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from fx_bridge.capture.model.messages import first_line
+from fx_bridge.equivalence.containers import named_leaves
+from fx_bridge.storages.mutations import memory_of
+from fx_bridge.storages.replay import tensor_leaves
+from fx_bridge.storages.tensor_subclasses import cloned, is_wrapper, mapped_parts, parts_of
+from solver import PartitionError
+
+
+@dataclass(slots=True)
+class Observation:
+    """All that a call of a module leaves behind."""
+
+    outputs: Any
+    inputs: Any
+    """Positional and keyword inputs as they are after the call."""
+    state: dict[str, list[torch.Tensor]]
+    """Parameters, buffers and other tensors after the call, by original name; one entry for
+    each stage that holds it."""
+    written: list[set[str]]
+    """Of each tensor that the call wrote, and of each buffer that it made: all of its names. What
+    else it made and kept, such as the weight of an old ``weight_norm``, no graph keeps."""
+    shared: set[frozenset[str]]
+    """The groups of outputs, inputs and names of `state` that share memory."""
+    differentiable: list[bool]
+    """Of every tensor among the outputs: whether it requires a gradient."""
+    random_state: list[torch.Tensor]
+    returned: set[tuple[int, Any]]
+    """The inputs that are among the outputs, themselves and not only in value: 0 and the position,
+    or 1 and the keyword."""
+    gradients: dict[str, dict[int, torch.Tensor | None]] = field(default_factory=dict)
+    """By original name, then by the identity of the parameter."""
+    input_gradients: list[torch.Tensor | None] = field(default_factory=list)
+    """Of every input that required a gradient before the call."""
+
+
+_FAILURES: Final = {
+    "model": ("the model fails on these inputs", "pass inputs that it accepts"),
+    "split": (
+        "the split fails on inputs that the model accepts",
+        "a graph keeps the sizes and types of the inputs that it was captured with: pass such",
+    ),
+}
+"""What to say when a call raises, and what to do."""
+
+
+@contextlib.contextmanager
+def saying(failure: str, remedy: str) -> Iterator[None]:
+    """Say in one line what a module raises that is called on inputs it was not made for."""
+    try:
+        yield
+    except PartitionError:
+        raise
+    except Exception as error:
+        raise PartitionError(
+            f"{failure} ({type(error).__name__}: {first_line(error)}); {remedy}"
+        ) from error
+
+
+def observe(
+    what: str,
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    *,
+    gradients: bool,
+    seed: int,
+) -> Observation:
+    """Call `module` on clones of the inputs, and restore it.
+
+    Parameters
+    ----------
+    what : str
+        What the module is called in messages.
+    module : torch.nn.Module
+    args, kwargs : tuple, mapping
+    gradients : bool
+        Also run backward from all differentiable outputs, with random cotangents.
+    seed : int
+        Of all random numbers.
+
+    Returns
+    -------
+    Observation
+
+    Raises
+    ------
+    PartitionError
+        If a weight has no values yet, or `gradients` are asked for and there are none.
+    """
+    for name, tensor in _tensors(module):
+        if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
+            raise PartitionError(
+                f"the {what} has no values for {name!r} yet; call it once on example inputs"
+            )
+    with _unchanged(module) as before:
+        for parameter in module.parameters():
+            parameter.grad = None
+        inputs = _cloned((args, dict(kwargs)))
+        leaves = [
+            leaf
+            for leaf in pytree.tree_leaves(inputs)
+            if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+        ]
+        torch.manual_seed(seed)
+        with torch.set_grad_enabled(gradients or torch.is_grad_enabled()), saying(*_FAILURES[what]):
+            outputs = module(*inputs[0], **inputs[1])
+        random_state = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
+        state: dict[str, list[torch.Tensor]] = {}
+        written: dict[int, set[str]] = {}
+        registered = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+        for name, tensor in _tensors(module):
+            known = before.get(id(tensor))
+            kept = known is not None and same_bits(tensor, known)
+            if not kept and (known is not None or id(tensor) in registered):
+                written.setdefault(id(tensor), set()).add(name)
+            # What was not written needs no copy: it will not be restored.
+            state.setdefault(name, []).append(tensor if kept else cloned(tensor))
+        observation = Observation(
+            # Outputs may be parameters or buffers, which are about to be restored.
+            outputs=_detached(outputs),
+            inputs=_detached(inputs),
+            state=state,
+            written=list(written.values()),
+            shared=_sharing(module, inputs, outputs),
+            differentiable=[
+                leaf.requires_grad
+                for leaf in pytree.tree_leaves(outputs)
+                if isinstance(leaf, torch.Tensor)
+            ],
+            random_state=random_state,
+            returned=_returned(inputs, outputs),
+        )
+        if gradients:
+            remedy = "call check_equivalence without gradients"
+            if what == "split":
+                # As when torch.export writes buffers at the end that backward needs as they were.
+                remedy += ", or compare with the captured module, which is split as it is"
+            with saying(f"the backward pass of the {what} fails", remedy):
+                _backward(outputs, seed)
+            for name, parameter in module.named_parameters(remove_duplicate=False):
+                held_by = observation.gradients.setdefault(original_name(module, name), {})
+                held_by[id(parameter)] = parameter.grad
+            observation.input_gradients = [leaf.grad if leaf.is_leaf else None for leaf in leaves]
+    return observation
+
+
+def _returned(inputs: Any, outputs: Any) -> set[tuple[int, Any]]:
+    """Return which inputs are objects within the outputs."""
+    found: set[int] = set()
+
+    def note(node: Any) -> bool:
+        found.add(id(node))
+        return False
+
+    pytree.tree_flatten(outputs, is_leaf=note)
+    named = [((0, n), value) for n, value in enumerate(inputs[0])]
+    named += [((1, name), value) for name, value in inputs[1].items()]
+    return {place for place, value in named if id(value) in found}
+
+
+def _backward(outputs: Any, seed: int) -> None:
+    roots = [
+        leaf
+        for leaf in pytree.tree_leaves(outputs)
+        if isinstance(leaf, torch.Tensor) and leaf.requires_grad
+    ]
+    if not roots:
+        raise PartitionError(
+            "no output depends on a parameter that requires a gradient; "
+            "call check_equivalence without gradients"
+        )
+    # A sum would hide what is constant under it, such as the rows of a softmax.
+    generator = torch.Generator().manual_seed(seed)
+    cotangents = [
+        torch.empty_like(root)
+        if root.is_meta
+        else torch.randn(root.shape, generator=generator, dtype=torch.float64).to(root)
+        for root in roots
+    ]
+    torch.autograd.backward(roots, cotangents)
+
+
+def _detached(tree: Any) -> Any:
+    return pytree.tree_map_only(torch.Tensor, cloned, tree)
+
+
+def _cloned(tree: Any) -> Any:
+    """Clone all tensors of a tree of inputs, one that occurs twice once.
+
+    Tensors that share memory do so afterwards. Of every other object there is one copy, too.
+    """
+    leaves = {id(t): t for t in tensor_leaves(tree)}
+    storages = [memory_of(part) for leaf in leaves.values() for part in _pieces(leaf)]
+    memo: dict[int, Any] = {}
+
+    def clone_piece(_: str, tensor: torch.Tensor) -> torch.Tensor:
+        if storages.count(memory_of(tensor)) > 1:
+            return copy.deepcopy(tensor.detach(), memo)
+        return tensor.detach().clone()
+
+    for key, leaf in leaves.items():
+        whole = leaf.is_nested or not is_wrapper(leaf)
+        made = clone_piece("", leaf) if whole else mapped_parts(leaf, clone_piece)
+        # Also for the objects that hold it, a cache that is no pytree, say.
+        memo[key] = made.requires_grad_(leaf.requires_grad)
+    return pytree.tree_map(lambda leaf: copy.deepcopy(leaf, memo), tree)
+
+
+def _pieces(tensor: torch.Tensor) -> Collection[torch.Tensor]:
+    return parts_of(tensor).values() if is_wrapper(tensor) else (tensor,)
+
+
+def _sharing(module: nn.Module, inputs: Any, outputs: Any) -> set[frozenset[str]]:
+    """Return which outputs share memory with what else."""
+    names: dict[object, set[str]] = {}
+    found: set[object] = set()
+    for what, tree in (("input", inputs), ("output", outputs)):
+        for path, leaf in named_leaves(tree)[0]:
+            for part in _pieces(leaf) if isinstance(leaf, torch.Tensor) else ():
+                names.setdefault(memory_of(part), set()).add(what + path)
+                if what == "output":
+                    found.add(memory_of(part))
+    for name, tensor in _tensors(module):
+        for part in _pieces(tensor):
+            names.setdefault(memory_of(part), set()).add(name)
+    return {frozenset(names[memory]) for memory in found if len(names[memory]) > 1}
+
+
+@contextlib.contextmanager
+def _unchanged(module: nn.Module) -> Iterator[dict[int, torch.Tensor]]:
+    """Restore parameters, buffers, other tensors, gradients and the random state on exit.
+
+    Yields the values of the tensors, by identity.
+    """
+    tensors: dict[int, tuple[torch.Tensor, torch.Tensor | None, bool]] = {}
+    values: dict[int, torch.Tensor] = {}
+    slots: list[tuple[dict[str, Any], dict[str, Any]]] = []
+    for part in module.modules():
+        attributes = {k: v for k, v in part.__dict__.items() if isinstance(v, torch.Tensor)}
+        for table in (part._parameters, part._buffers, attributes):
+            for tensor in table.values():
+                if tensor is not None and id(tensor) not in tensors:
+                    gradient = tensor.grad if tensor.is_leaf else None
+                    tensors[id(tensor)] = tensor, gradient, tensor.requires_grad
+                    values[id(tensor)] = cloned(tensor)
+        slots.append((part._parameters, dict(part._parameters)))
+        slots.append((part._buffers, dict(part._buffers)))
+        slots.append((part.__dict__, attributes))
+    devices = range(torch.cuda.device_count())
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield values
+        finally:
+            for table, entries in slots:
+                table.update(entries)
+            with torch.no_grad():
+                for key, (tensor, gradient, was_differentiable) in tensors.items():
+                    if tensor.requires_grad and not was_differentiable and not tensor._is_view():
+                        # Written with a value that has a gradient: no leaf any more.
+                        tensor.detach_()
+                    if not same_bits(tensor, values[key]):
+                        pieces = zip(_pieces(tensor), _pieces(values[key]), strict=True)
+                        for piece, value in pieces:
+                            piece.copy_(value)
+                    if tensor.is_leaf:
+                        tensor.grad = gradient
+
+
+def original_name(module: nn.Module, name: str) -> str:
+    """Return `name` without the stage that holds it, or the stages of stages."""
+    stage, _, rest = name.partition(".")
+    if stage not in getattr(module, "meta", {}).get("stages", {}):
+        return name
+    return original_name(module.get_submodule(stage), rest)
+
+
+def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield parameters, buffers and plain tensors of a module, by original name.
+
+    Plain tensors that live in the memory of one of the others are left out.
+    """
+    tensors = (*module.parameters(), *module.buffers())
+    registered = {memory_of(part) for tensor in tensors for part in _pieces(tensor)}
+    for prefix, part in module.named_modules(remove_duplicate=False):
+        for table in (part._parameters, part._buffers, part.__dict__):
+            for name, tensor in table.items():
+                if not isinstance(tensor, torch.Tensor) or (
+                    table is part.__dict__
+                    and registered.issuperset(map(memory_of, _pieces(tensor)))
+                ):
+                    continue
+                yield original_name(module, f"{prefix}.{name}" if prefix else name), tensor
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two strided tensors, or all that they consist of, hold the same bytes.
+
+    On the meta device, whether they have the same shape.
+    """
+    if is_wrapper(a) and not a.is_nested:
+        there, here = parts_of(a), parts_of(b)
+        same_kind = type(a) is type(b) and there.keys() == here.keys()
+        return same_kind and all(same_bits(part, here[path]) for path, part in there.items())
+    if a.is_meta or b.is_meta:
+        return a.shape == b.shape
+    if a.shape != b.shape or a.dtype != b.dtype or a.layout != torch.strided:
+        return False
+    return torch.equal(
+        a.detach().contiguous().view(-1).view(torch.uint8),
+        b.detach().contiguous().view(-1).view(torch.uint8),
+    )

@@ -1,0 +1,1 @@
+"""Plans as other programs write them, and for them."""

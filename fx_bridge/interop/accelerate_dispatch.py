@@ -1,0 +1,188 @@
+"""Where accelerate runs every operator of a model that it dispatches by a device map.
+
+Read from ``dispatch_model`` and the hooks of accelerate 1.15, and compared with what they do in
+the tests. Values move only when a module is entered: those of ``forward``'s arguments that are
+elsewhere go to the module's device, if it has one. What a module returns stays where it is. So
+operators between modules (residual sums, masks) run where what they read happens to be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import fx
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.modules import ModuleCall, enclosing, module_calls
+
+_CONVERSIONS: Final = ("to", "type_as", "float", "half", "bfloat16", "contiguous")
+"""Functions and methods that return a tensor itself where it is already as it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class MixedOperator:
+    """An operator that would read values on several devices, at which accelerate's run ends.
+
+    Attributes
+    ----------
+    operator : str
+    module : str
+        The innermost module that it runs in; empty for the model itself.
+    reads : tuple of (str, str)
+        One value for each device, by the node's name, with the device.
+    """
+
+    operator: str
+    module: str
+    reads: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMapRun:
+    """What a device map makes of a model.
+
+    Attributes
+    ----------
+    assignment : mapping of str to str
+        The device of every operator; one of `mixed` is on that of its first value.
+    mixed : tuple of MixedOperator
+    """
+
+    assignment: Mapping[str, str]
+    mixed: tuple[MixedOperator, ...]
+
+
+def run_by_device_map(
+    captured: CapturedGraph, device_of: Mapping[str, str], main: str
+) -> DeviceMapRun:
+    """Return where the operators of a model run that is dispatched by a device map.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    device_of : mapping of str to str
+        Paths of modules, parameters and buffers to names of devices; of those that enclose a
+        path, the longest counts.
+    main : str
+        The device that the model's inputs are taken to.
+
+    Notes
+    -----
+    An operator that reads nothing, such as ``arange``, is taken to run on the device of the module
+    that it is in, or else of the model's inputs: that is where models make such values, by
+    ``device=inputs.device``.
+    """
+    run = _Run(captured, device_of, main)
+    for node in captured.operators:
+        run.visit(node)
+    return DeviceMapRun(run.devices, tuple(run.mixed))
+
+
+def tensor_names(captured: CapturedGraph) -> list[str]:
+    """Return the names of the parameters and buffers of the model, under all of their names."""
+    model = captured.module if captured.source is None else captured.source
+    parameters = (name for name, _ in model.named_parameters(remove_duplicate=False))
+    buffers = (name for name, _ in model.named_buffers(remove_duplicate=False))
+    return list(dict.fromkeys((*parameters, *buffers)))
+
+
+class _Run:
+    def __init__(self, captured: CapturedGraph, device_of: Mapping[str, str], main: str) -> None:
+        self.captured = captured
+        self.device_of = device_of
+        self.main = main
+        self.calls = module_calls(captured)
+        model = captured.module if captured.source is None else captured.source
+        saved = [name for name in model.state_dict(keep_vars=True) if "." in name]
+        self.with_state = {p for name in saved for p in enclosing(name.rpartition(".")[0])}
+        self.tensors = set(tensor_names(captured))
+        self.devices: dict[str, str] = {}
+        self.mixed: list[MixedOperator] = []
+
+    def visit(self, node: fx.Node) -> None:
+        own = self.calls[node.name]
+        found: dict[str, str] = {}
+        tensors: dict[str, str] = {}
+        for read in node.all_input_nodes:
+            source = self._source(read, own)
+            device = self._device_of_read(source, own)
+            if device is not None:
+                found.setdefault(device, source.name)
+                if not _is_host_number(source, device):
+                    tensors.setdefault(device, source.name)
+        if len(tensors) > 1:
+            module = own[-1].path if own else ""
+            reads = tuple((name, device) for device, name in tensors.items())
+            self.mixed.append(MixedOperator(node.name, module, reads))
+        here = next(iter(tensors or found), None)
+        self.devices[node.name] = here or self._entered(own) or self.main
+
+    def _source(self, read: fx.Node, own: tuple[ModuleCall, ...]) -> fx.Node:
+        """Return the value that is really read where a graph shows a conversion of it.
+
+        What a module did not have to convert is read outside of it as what went in.
+        """
+        made_in = self.calls.get(read.name, ())
+        while _is_same_tensor(read) and made_in and made_in[-1] not in own:
+            read = read.all_input_nodes[0]
+            made_in = self.calls.get(read.name, ())
+        return read
+
+    def _device_of_read(self, read: fx.Node, own: tuple[ModuleCall, ...]) -> str | None:
+        if read.op == "get_attr":
+            return self._device_of_tensor(str(read.target))
+        value = read.meta.get("val")
+        if not isinstance(value, (torch.Tensor, Sequence)):
+            return None
+        made_in = self.calls.get(read.name, ())
+        shared = 0
+        while shared < min(len(own), len(made_in)) and own[shared] == made_in[shared]:
+            shared += 1
+        device = self.main if read.op == "placeholder" else self.devices[read.name]
+        return self._entered(own[shared:]) or device
+
+    def _device_of_tensor(self, name: str) -> str | None:
+        if name not in self.tensors:
+            return None  # a constant, which the model makes where it needs it
+        if "." not in name:
+            return self.main
+        return self._longest(name)
+
+    def _entered(self, calls: tuple[ModuleCall, ...]) -> str | None:
+        """Return where the arguments of the innermost of `calls` go that takes them anywhere."""
+        for call in reversed(calls):
+            device = self._longest(call.path)
+            if device is not None and (call.path in self.device_of or call.path in self.with_state):
+                return device
+        return None
+
+    def _longest(self, path: str) -> str | None:
+        for prefix in reversed(list(enclosing(path))):
+            if prefix in self.device_of:
+                return self.device_of[prefix]
+        return self.device_of.get("")
+
+
+def _is_same_tensor(node: fx.Node) -> bool:
+    """Whether a conversion returns its input itself, so that graphs take the two for one."""
+    name = str(node.target).removeprefix("aten.").partition(".")[0]
+    if name not in _CONVERSIONS or not node.all_input_nodes:
+        return False
+    before, after = node.all_input_nodes[0].meta.get("val"), node.meta.get("val")
+    return (
+        isinstance(before, torch.Tensor)
+        and isinstance(after, torch.Tensor)
+        and before.dtype == after.dtype
+        and before.stride() == after.stride()
+    )
+
+
+def _is_host_number(read: fx.Node, device: str) -> bool:
+    """Whether a value goes along with tensors on any device."""
+    value = read.meta.get("val")
+    return (
+        device.partition(":")[0] == "cpu" and isinstance(value, torch.Tensor) and value.dim() == 0
+    )

@@ -1,0 +1,189 @@
+"""What torch's own ``torch.fx.experimental.accelerator_partitioner`` makes of a captured graph.
+
+It runs as it is shipped, on a copy of the graph. It reads the size of every value from
+``meta["tensor_meta"]``, which ``ShapeProp`` leaves by running the model; here shapes and dtypes
+are those that the capture knows, so that models on the meta device can be partitioned too. What
+``ShapeProp`` leaves without a size, at which torch stops, has one here: tuples that of all their
+tensors, and assertions and numbers none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+from torch.fx.passes.shape_prop import TensorMetadata
+from torch.utils._pytree import tree_leaves
+
+from fx_bridge.capture.attributes import attribute_at
+from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.storages.replay import hint
+from solver import PartitionError
+
+TorchMode = Literal["size_based", "sparse_nn", "cost_aware", "kl_based", "aot_based"]
+TORCH_MODES: Final[tuple[str, ...]] = get_args(TorchMode)
+
+_S_PER_NS: Final = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class TorchPartition:
+    """The partitions that torch reports.
+
+    Attributes
+    ----------
+    partition_of : mapping of str to int
+        The number of every operator's partition, in execution order.
+    devices_of : mapping of int to tuple of int
+        The numbers of the devices of every partition: none where torch found none, several
+        where each of them is to run a copy.
+    """
+
+    partition_of: Mapping[str, int]
+    devices_of: Mapping[int, tuple[int, ...]]
+
+
+def torch_partition(
+    captured: CapturedGraph,
+    mode: TorchMode,
+    device_bytes: Sequence[int],
+    *,
+    latency_ns: Mapping[str, int] | None = None,
+    bandwidth_bytes_per_s: int | None = None,
+    ahead_of_time: TorchPartition | None = None,
+) -> TorchPartition:
+    """Run torch's partitioner, which also splits the module, and return what it reports.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+        It is not changed.
+    mode : {"size_based", "sparse_nn", "cost_aware", "kl_based", "aot_based"}
+    device_bytes : sequence of int
+        Memory of each device.
+    latency_ns : mapping of str to int, optional
+        Time of every operator; for ``cost_aware`` and ``kl_based``.
+    bandwidth_bytes_per_s : int, optional
+        Between devices, for the same modes; None is unlimited.
+    ahead_of_time : TorchPartition, optional
+        What ``aot_based`` carries out.
+
+    Returns
+    -------
+    TorchPartition
+
+    Raises
+    ------
+    PartitionError
+        If the mode is unknown, or ``aot_based`` has nothing to carry out.
+    Exception
+        Whatever torch raises, as it is.
+
+    Notes
+    -----
+    Some modes take time that is exponential in the number of operators. Some walk through sets of
+    nodes, whose order is another in every run.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture.graph import capture
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+    >>> found = torch_partition(capture(model, (torch.ones(1, 4),)), "size_based", [150, 150])
+    >>> dict(found.partition_of), dict(found.devices_of)
+    ({'linear': 0, 'relu': 0, 'linear_1': 1}, {0: (0,), 1: (1,)})
+    """
+    from torch.fx.experimental.accelerator_partitioner import Partitioner
+    from torch.fx.experimental.partitioner_utils import (
+        Device,
+        NodeLatency,
+        PartitionerConfig,
+        PartitionMode,
+    )
+
+    check_captured(captured, "partition", "torch_partition(capture(model, args), mode, bytes)")
+    if mode not in TORCH_MODES:
+        raise PartitionError(f"mode {mode!r} is unknown; write one of {', '.join(TORCH_MODES)}")
+    if mode == "aot_based" and ahead_of_time is None:
+        raise PartitionError("aot_based carries out a partition; give one as ahead_of_time")
+    module, operators = _sized_copy(captured)
+    times_ns = latency_ns or {}
+    given = ahead_of_time or TorchPartition({}, {})
+    config = PartitionerConfig(
+        devices=[Device(f"device {i}", size, i) for i, size in enumerate(device_bytes)],
+        mode=PartitionMode[mode],
+        transfer_rate_bytes_per_sec=float(bandwidth_bytes_per_s or "inf"),
+        node_to_latency_mapping={
+            # One number is known: it is all computation, and torch takes the larger of the two.
+            node: NodeLatency(0.0, times_ns.get(name, 0) * _S_PER_NS)
+            for name, node in operators.items()
+        },
+        node_to_partition_mapping={operators[n]: at for n, at in given.partition_of.items()},
+        partition_to_logical_device_mapping={
+            at: list(devices) for at, devices in given.devices_of.items()
+        },
+    )
+    partitioner = Partitioner()
+    reported = partitioner.partition_graph(module, module, config)
+    return TorchPartition(
+        partition_of={
+            name: partitioner.node_to_partition[node] for name, node in operators.items()
+        },
+        devices_of={
+            int(entry.submodule_node.name.rpartition("_")[2]): tuple(entry.logical_device_ids)
+            for entry in reported.dag.nodes
+        },
+    )
+
+
+def _sized_copy(captured: CapturedGraph) -> tuple[fx.GraphModule, dict[str, fx.Node]]:
+    """Return a copy whose values have ``meta["tensor_meta"]``, and its operators by their names."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    attributes: dict[str, Any] = {}
+    for node in captured.graph.nodes:
+        target = node.target
+        if node.op in ("get_attr", "call_module"):
+            target = _renamed(str(target))
+            attributes[target] = attribute_at(captured.module, str(node.target))
+        arguments = map_arg((node.args, node.kwargs), lambda read: copies[read])
+        copied = graph.create_node(node.op, target, *arguments, name=_renamed(node.name))
+        if node.op != "output":
+            copied.meta["tensor_meta"] = _metadata(node.meta.get("val"))
+        copies[node] = copied
+    operators = {node.name: copies[node] for node in captured.operators}
+    return fx.GraphModule(attributes, graph), operators
+
+
+def _renamed(name: str) -> str:
+    """Return another name for what is called as torch's partitions are.
+
+    It reads the numbers of partitions from the names of submod_0, submod_1 and so on. Exporters
+    call what runs without gradients the same.
+    """
+    return f"region_{name}" if name.startswith("submod_") else name
+
+
+def _metadata(value: Any) -> TensorMetadata:
+    """Return what ``ShapeProp`` would note of a value, as far as sizes go."""
+    shape, dtype = [_size_bytes(value)], torch.uint8
+    if isinstance(value, torch.Tensor):
+        shape, dtype = [hint(size) for size in value.shape], value.dtype
+    return TensorMetadata(
+        shape=torch.Size(shape),
+        dtype=dtype,
+        requires_grad=False,
+        stride=(),
+        memory_format=None,
+        is_quantized=False,
+        qparams={},
+    )
+
+
+def _size_bytes(value: Any) -> int:
+    tensors = [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+    return sum(math.prod(map(hint, leaf.shape)) * leaf.element_size() for leaf in tensors)

@@ -1,0 +1,262 @@
+"""Plans that someone else made, as plans of operators that can be evaluated.
+
+A ``device_map`` and a ``split_spec`` name modules. Here is what their tools make of the operators
+in between, so that the plan is the one that would really run. For tags see
+:mod:`fx_bridge.split.tags.plans`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import networkx as nx
+import torch
+
+from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.modules import (
+    ModuleCall,
+    enclosing,
+    module_calls,
+    module_operators,
+    unknown_module,
+)
+from fx_bridge.interop.accelerate_dispatch import DeviceMapRun, run_by_device_map, tensor_names
+from fx_bridge.split.checks import crossing_edges
+from solver import Device, PartitionError, PartitionPlan
+
+_POINTS: Final = ("BEGINNING", "END")
+
+
+def plan_from_device_map(
+    captured: CapturedGraph, devices: Sequence[Device], mapping: Mapping[str, Any]
+) -> PartitionPlan:
+    """Return the plan that accelerate runs under a ``device_map``.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    devices : sequence of Device
+        Such as ``problem.devices``; a number in the map is the device ``cuda:number``.
+    mapping : mapping of str to int, str or torch.device
+        As ``dispatch_model`` of accelerate and ``from_pretrained`` of transformers take it.
+
+    Returns
+    -------
+    PartitionPlan
+        With a chunk for every time that data comes back to a device, such as to the one that
+        holds tied weights of the first and of the last layer.
+
+    Raises
+    ------
+    PartitionError
+        If the map names an unknown module or device, leaves a weight out, or offloads.
+
+    Notes
+    -----
+    A module's arguments are moved to its device, and its operators run there. An operator outside
+    of the modules of the map runs where the first tensor is that it reads, weights included; one
+    that reads none, as ``arange``, with the inputs of the model, which are on the first device,
+    the least number in the map. accelerate does not move what an operator outside
+    of modules reads: :func:`device_map_run` tells of such.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture.graph import capture
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    >>> pair = [Device("cuda:0"), Device("cuda:1")]
+    >>> captured = capture(model, (torch.ones(1, 4),))
+    >>> plan_from_device_map(captured, pair, {"0": 0, "2": 1}).assignment["relu"]
+    'cuda:0'
+    """
+    return plan_in_rounds(captured, device_map_run(captured, devices, mapping).assignment)
+
+
+def device_map_run(
+    captured: CapturedGraph, devices: Sequence[Device], mapping: Mapping[str, Any]
+) -> DeviceMapRun:
+    """Return where operators run under a ``device_map``, and which read values on two devices.
+
+    Parameters, errors and rules are those of :func:`plan_from_device_map`.
+    """
+    check_captured(captured, "map", "plan_from_device_map(capture(model, args), devices, mapping)")
+    if not isinstance(mapping, Mapping) or not mapping:
+        raise PartitionError(
+            f"the device map is {mapping!r}; write a mapping of module to device, such as "
+            "{'layers.0': 0, 'layers.1': 1}"
+        )
+    names = [device.name for device in devices]
+    device_of = {path: _device(path, value, names) for path, value in mapping.items()}
+    used = set(device_of.values())
+    hosts = [path for path, device in device_of.items() if device.partition(":")[0] == "cpu"]
+    if hosts and len(used) > 1:
+        raise PartitionError(
+            f"the device map offloads {hosts[0]!r} to {device_of[hosts[0]]}: accelerate computes "
+            "nothing there, but copies its weights to another device at every call, which a plan "
+            "cannot say; map it to one of the other devices"
+        )
+    _check_paths(captured, device_of)
+    main = min(device_of.values(), key=names.index)
+    return run_by_device_map(captured, device_of, main)
+
+
+def plan_from_split_spec(
+    captured: CapturedGraph, devices: Sequence[Device], spec: Mapping[str, Any]
+) -> PartitionPlan:
+    """Return the plan that ``torch.distributed.pipelining.pipeline`` makes of a ``split_spec``.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    devices : sequence of Device
+        The first stage runs on the first, and so on; with more stages than devices the second
+        round begins with the first device again, as torch numbers interleaved stages.
+    spec : mapping of str to SplitPoint or str
+        Module to ``SplitPoint.BEGINNING`` or ``SplitPoint.END``, or their names in any case.
+
+    Returns
+    -------
+    PartitionPlan
+
+    Raises
+    ------
+    PartitionError
+        If the specification names an unknown module, one that runs no operators, or an unknown
+        point.
+
+    Notes
+    -----
+    torch cuts the operators in execution order: those before the first split point are the first
+    stage, whatever module they are in. A module that is called several times is cut at each call.
+    Stages without operators do not count.
+
+    Examples
+    --------
+    >>> from fx_bridge.capture.graph import capture
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 2))
+    >>> captured = capture(model, (torch.ones(1, 4),))
+    >>> pair = [Device("cuda:0"), Device("cuda:1")]
+    >>> plan_from_split_spec(captured, pair, {"1": "end"}).operators_of("cuda:0")
+    ('linear', 'relu')
+    """
+    check_captured(captured, "cut", "plan_from_split_spec(capture(model, args), devices, spec)")
+    points = _split_points(captured, spec)
+    calls = module_calls(captured)
+    stages: dict[str, int] = {}
+    stage = 0
+    previous: tuple[ModuleCall, ...] = ()
+    for name, own in calls.items():
+        ended = any(points.get(call.path) == "END" for call in previous if call not in own)
+        begun = any(points.get(call.path) == "BEGINNING" for call in own if call not in previous)
+        # Several split points with no operator between them make one cut, and none before all.
+        stage += bool(stages) and (ended or begun)
+        stages[name] = stage
+        previous = own
+    order = [device.name for device in devices][: stage + 1]
+    return PartitionPlan(
+        {name: order[at % len(order)] for name, at in stages.items()},
+        tuple(order),
+        {name: at // len(order) for name, at in stages.items()},
+    )
+
+
+def plan_in_rounds(captured: CapturedGraph, assignment: Mapping[str, str]) -> PartitionPlan:
+    """Return the plan of an assignment whose data may come back to devices, in few chunks.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    assignment : mapping of str to str
+        The device of every operator.
+
+    Returns
+    -------
+    PartitionPlan
+        In one chunk where the devices can be ordered so that data flows forward only; else the
+        devices are in the order of their first operators, and every operator is in the earliest
+        chunk that it can be in.
+    """
+    first_seen = tuple(dict.fromkeys(assignment[node.name] for node in captured.operators))
+    quotient: nx.DiGraph[str] = nx.DiGraph(list(crossing_edges(captured, assignment)))
+    quotient.add_nodes_from(first_seen)
+    if nx.is_directed_acyclic_graph(quotient):
+        order = nx.lexicographical_topological_sort(quotient, key=first_seen.index)
+        return PartitionPlan(assignment, tuple(order))
+    rank = {device: at for at, device in enumerate(first_seen)}
+    chunks: dict[str, int] = {}
+    for node in captured.operators:
+        here = rank[assignment[node.name]]
+        chunks[node.name] = max(
+            (
+                chunks[read.name] + (rank[assignment[read.name]] > here)
+                for read in node.all_input_nodes
+                if read.name in chunks
+            ),
+            default=0,
+        )
+    return PartitionPlan(assignment, first_seen, chunks)
+
+
+def _device(path: object, value: object, names: Sequence[str]) -> str:
+    """Return the name of the device that a value in a device map stands for."""
+    if not isinstance(path, str):
+        raise PartitionError(f"the device map names {path!r}; write the path of a module")
+    if isinstance(value, int) and not isinstance(value, bool):
+        text = f"cuda:{value}"
+    elif isinstance(value, (str, torch.device)):
+        text = str(value)
+    else:
+        raise PartitionError(
+            f"the device of {path!r} is {value!r}; write a number such as 0, or a name"
+        )
+    if text == "disk":
+        raise PartitionError(
+            f"the device map leaves {path!r} on disk: nothing runs there; map it to a device"
+        )
+    if text not in names and f"{text}:0" in names:
+        text = f"{text}:0"
+    if text not in names:
+        raise PartitionError(
+            f"the device of {path!r} is {value!r}; the devices are {', '.join(names)}"
+        )
+    return text
+
+
+def _check_paths(captured: CapturedGraph, device_of: Mapping[str, str]) -> None:
+    """Refuse unknown modules, and weights without a device."""
+    tensors = tensor_names(captured)
+    modules = module_operators(captured)
+    for path in device_of:
+        if path and path not in modules and path not in tensors:
+            raise unknown_module(path, modules)
+    for name in tensors:
+        if "" not in device_of and not any(prefix in device_of for prefix in enclosing(name)):
+            raise PartitionError(
+                f"the device map has no device for {name!r}; add its module, or a module around it"
+            )
+
+
+def _split_points(captured: CapturedGraph, spec: object) -> dict[str, str]:
+    if not isinstance(spec, Mapping) or not spec:
+        raise PartitionError(
+            f"the split specification is {spec!r}; write a mapping of module to split point, such "
+            "as {'layers.4': 'beginning'}"
+        )
+    modules = module_operators(captured)
+    called = {call.path for own in module_calls(captured).values() for call in own}
+    points: dict[str, str] = {}
+    for path, point in spec.items():
+        if path not in modules:
+            raise unknown_module(path, modules)
+        if path not in called:
+            raise PartitionError(
+                f"module {path!r} is not called with operators of its own, so that nothing says "
+                "where it would be cut; name a module inside it"
+            )
+        name = getattr(point, "name", point)
+        if not isinstance(name, str) or name.upper() not in _POINTS:
+            raise PartitionError(
+                f"the split point of {path!r} is {point!r}; write 'beginning' or 'end'"
+            )
+        points[path] = name.upper()
+    return points

@@ -1,0 +1,223 @@
+"""What is allocated and released, by whom and when, while PyTorch runs on fake tensors."""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import functools
+import weakref
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fx_bridge.storages.fake_kernels import hidden_bytes
+from fx_bridge.storages.replay import tensors_in
+from fx_bridge.storages.tensor_subclasses import any_wrapper
+
+Phase = Literal["forward", "backward", "optimizer"]
+Kind = Literal[
+    "weight", "input", "activation", "saved", "output", "gradient", "optimizer", "temporary"
+]
+
+_KIND_OF: Final[dict[Phase, Kind]] = {
+    "forward": "activation",
+    "backward": "gradient",
+    "optimizer": "temporary",
+}
+_ACCUMULATE: Final = 2**64 - 1
+"""Sequence number of the autograd nodes that add to ``.grad``: they belong to no operator."""
+
+
+@dataclass(slots=True)
+class Allocation:
+    """One storage and its life, in changes of the total.
+
+    Attributes
+    ----------
+    kind : Kind
+    owner : str
+        Key of a weight, or name of a node.
+    size_bytes : int
+    born, died : int
+        The change that made it and the one that released it; the end of the run if none did.
+    first, last : int
+        The positions that were current at those changes.
+    """
+
+    kind: Kind
+    owner: str
+    size_bytes: int
+    born: int
+    first: int
+    died: int = 2**62
+    last: int = 2**62
+
+
+@dataclass(slots=True)
+class Position:
+    """What happened while one node ran: bytes at most, and bytes when it had run."""
+
+    phase: Phase
+    node: str
+    peak_bytes: int
+    live_bytes: int
+
+
+class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes every storage that dispatched operators return, until Python and autograd drop it.
+
+    Weak references to storages say when; nothing here decides how long a tensor lives.
+
+    Attributes
+    ----------
+    allocations : list of Allocation
+    positions : list of Position
+    before_bytes : int
+        Alive before the first position.
+    live_bytes, peak_bytes : int
+    peak_change : int
+        The first change after which `peak_bytes` were alive.
+    """
+
+    # Asked for by HigherOrderOperator.dispatch.
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.allocations: list[Allocation] = []
+        self.positions: list[Position] = []
+        self.before_bytes = 0
+        self.live_bytes = self.peak_bytes = self.peak_change = self.changes = 0
+        self._paused = False
+        self._alive: dict[int, tuple[Allocation, Any]] = {}
+        self._starts: list[tuple[int, str]] = []
+
+    def begin(self, phase: Phase, node: str) -> None:
+        """Charge what comes to `node`, and the backward pass of what comes in forward."""
+        if not self.positions:
+            self.before_bytes = self.live_bytes
+        self.positions.append(Position(phase, node, self.live_bytes, self.live_bytes))
+        if phase == "forward":
+            self._starts.append((torch.autograd._get_sequence_nr(), node))  # type: ignore[attr-defined]
+
+    @contextlib.contextmanager
+    def pause(self) -> Iterator[None]:
+        """Note nothing that operators allocate, as while the state of a run is prepared."""
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    def hold(self, value: Any, kind: Kind, owner: str, size_bytes: int | None = None) -> None:
+        """Note storages that exist already; those that are known keep what is known of them."""
+        for tensor in tensors_in(value):
+            self._note(tensor, kind, owner, size_bytes)
+
+    def backdate(self, tensors: Iterable[tuple[str, torch.Tensor]], kind: Kind) -> None:
+        """Note storages, by owner, as if they had been there from the beginning."""
+        added_bytes = 0
+        for owner, tensor in tensors:
+            storage = tensor.untyped_storage()
+            if storage._cdata not in self._alive:
+                size_bytes = int(storage.nbytes())
+                self._add(storage, Allocation(kind, owner, size_bytes, born=0, first=0))
+                added_bytes += size_bytes
+        self.live_bytes += added_bytes
+        self.peak_bytes += added_bytes
+        for position in self.positions:
+            position.peak_bytes += added_bytes
+            position.live_bytes += added_bytes
+
+    def known(self, value: Any) -> Iterable[Allocation]:
+        """Yield the allocations in which `value` lives."""
+        for tensor in tensors_in(value):
+            entry = self._alive.get(tensor.untyped_storage()._cdata)
+            if entry is not None:
+                yield entry[0]
+
+    @property
+    def alive(self) -> list[Allocation]:
+        """What has not been released."""
+        return [allocation for allocation, _ in self._alive.values()]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if any_wrapper(types):
+            return NotImplemented
+        position = self.positions[-1] if self.positions else None
+        stepping = position is not None and (self._paused or position.phase == "optimizer")
+        if stepping and func is torch.ops.aten._local_scalar_dense.default:
+            # Optimisers read their step count, on which no size depends.
+            return 1.0
+        result = func(*args, **(kwargs or {}))
+        if position is None or self._paused:
+            return result
+        if position.phase == "backward":
+            self._attribute(position)
+        self.hold(result, _KIND_OF[position.phase], self.positions[-1].node)
+        own_bytes = hidden_bytes(func, args)
+        if own_bytes:
+            self._pass_by(own_bytes)
+        return result
+
+    def _pass_by(self, size_bytes: int) -> None:
+        """Note what a kernel allocates and releases without returning it."""
+        self._change(size_bytes)
+        here = len(self.positions) - 1
+        own = Allocation("temporary", self.positions[-1].node, size_bytes, self.changes, here)
+        self.allocations.append(own)
+        self._change(-size_bytes)
+        own.died, own.last = self.changes, here
+
+    def _attribute(self, position: Position) -> None:
+        """Begin a new position when autograd has come to another operator."""
+        current = torch._C._current_autograd_node()
+        if current is None or current._sequence_nr() == _ACCUMULATE:
+            return
+        index = bisect.bisect_right(self._starts, current._sequence_nr(), key=lambda s: s[0])
+        node = self._starts[max(index - 1, 0)][1]
+        if node != position.node:
+            self.begin("backward", node)
+
+    def _note(self, tensor: torch.Tensor, kind: Kind, owner: str, size_bytes: int | None) -> None:
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        entry = self._alive.get(address)
+        if entry is not None:
+            if size_bytes is not None or entry[0].size_bytes == storage.nbytes():
+                return
+            if entry[0].kind in ("weight", "input"):
+                return
+            # Resized in place: from here on it is another allocation of the same value.
+            self._release(address)
+            kind, owner = entry[0].kind, entry[0].owner
+        size_bytes = int(storage.nbytes()) if size_bytes is None else size_bytes
+        self._change(size_bytes)
+        first = len(self.positions) - 1
+        self._add(storage, Allocation(kind, owner, size_bytes, self.changes, first))
+
+    def _add(self, storage: torch.UntypedStorage, allocation: Allocation) -> None:
+        address = storage._cdata
+        reference = weakref.ref(storage, functools.partial(self._release, address))
+        self._alive[address] = allocation, reference
+        self.allocations.append(allocation)
+
+    def _release(self, address: int, _: object = None) -> None:
+        allocation, _ = self._alive.pop(address)
+        self._change(-allocation.size_bytes)
+        allocation.died, allocation.last = self.changes, len(self.positions) - 1
+
+    def _change(self, size_bytes: int) -> None:
+        self.changes += 1
+        self.live_bytes += size_bytes
+        if self.live_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak_change = self.live_bytes, self.changes
+        if self.positions:
+            position = self.positions[-1]
+            position.live_bytes = self.live_bytes
+            position.peak_bytes = max(position.peak_bytes, self.live_bytes)

@@ -1,0 +1,428 @@
+"""How much memory a captured graph takes while it runs: when, where, and for what.
+
+Nothing is estimated from shapes by rules. The graph, autograd and the optimiser run as they
+are, on fake tensors that have sizes and storages but no bytes, and every storage is noted from
+the moment it is made until nothing holds it. ``docs/memory.md`` says who holds what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final, get_args
+
+import torch
+from torch import fx
+from torch.utils._pytree import tree_map_only
+
+from fx_bridge.capture.graph import CapturedGraph, capture, check_captured
+from fx_bridge.memory.ledger import Allocation, Kind, Phase
+from fx_bridge.memory.optimizer import (
+    OptimizerFactory,
+    check_optimizer_or_factory,
+    check_sparse_gradients,
+)
+from fx_bridge.memory.run import Loss, MemoryRun, NothingToTrainError, Runner, Training
+from fx_bridge.storages.replay import tensors_in
+from solver import PartitionError
+from solver.model.quantities import counted
+
+_SHOWN: Final = 10
+"""Storages that a printed profile lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveStorage:
+    """One storage that is alive at some moment.
+
+    Attributes
+    ----------
+    kind : str
+        ``"weight"``, ``"input"``, ``"output"`` (returned), ``"saved"`` (for the backward pass),
+        ``"activation"`` (any other value of the forward pass), ``"gradient"`` (of a parameter,
+        or of a value on the way back), ``"optimizer"`` (moments, step counts, master copies), or
+        ``"temporary"`` (gone before the operator that made it is done).
+    owner : str
+        Name of the weight or parameter, of the input, or of the operator that made it; in the
+        backward pass, of the operator whose derivative made it.
+    size_bytes : int
+    """
+
+    kind: Kind
+    owner: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPoint:
+    """What one node took.
+
+    Attributes
+    ----------
+    phase : {"forward", "backward", "optimizer"}
+    node : str
+        Name of the operator; ``"output"`` for the return of the graph, ``"loss"``, and in the
+        phase ``"optimizer"`` the part of the step.
+    peak_bytes : int
+        Alive at once while it ran, what it read and what it made included.
+    live_bytes : int
+        Alive when it had run and what nobody reads any more was released.
+    """
+
+    phase: Phase
+    node: str
+    peak_bytes: int
+    live_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryProfile:
+    """Memory of one run of a graph.
+
+    Attributes
+    ----------
+    points : tuple of MemoryPoint
+        In the order in which they ran. In the backward pass an operator has a point wherever
+        autograd came to it.
+    peak_bytes : int
+        The largest of the points' peaks.
+    peak_index : int
+        The first point that has it.
+    alive_at_peak : tuple of LiveStorage
+        What is alive then, largest first; the sizes add up to `peak_bytes`.
+    made_up : tuple of str
+        Operators that cannot run on fake tensors, whose results have the captured sizes.
+    """
+
+    points: tuple[MemoryPoint, ...]
+    peak_bytes: int
+    peak_index: int
+    alive_at_peak: tuple[LiveStorage, ...]
+    made_up: tuple[str, ...] = ()
+
+    @property
+    def peak_point(self) -> MemoryPoint:
+        """Where the peak is."""
+        return self.points[self.peak_index]
+
+    @property
+    def bytes_at_peak(self) -> dict[Kind, int]:
+        """What is alive at the peak, in bytes by kind, largest first."""
+        totals: dict[Kind, int] = {}
+        for storage in self.alive_at_peak:
+            totals[storage.kind] = totals.get(storage.kind, 0) + storage.size_bytes
+        return dict(sorted(totals.items(), key=lambda item: -item[1]))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all of it as plain data, ready for ``json.dumps``."""
+        return {
+            **asdict(self),
+            "peak_phase": self.peak_point.phase,
+            "peak_node": self.peak_point.node,
+            "bytes_at_peak": self.bytes_at_peak,
+        }
+
+    def __str__(self) -> str:
+        where = self.peak_point
+        lines = [f"peak {self.peak_bytes:,} bytes, {where.phase} of {where.node}"]
+        lines += [f"{total:>18,}  {kind}" for kind, total in self.bytes_at_peak.items()]
+        lines.append("largest at the peak:")
+        for storage in self.alive_at_peak[:_SHOWN]:
+            lines.append(f"{storage.size_bytes:>18,}  {storage.kind} {storage.owner}")
+        if len(self.alive_at_peak) > _SHOWN:
+            rest = self.alive_at_peak[_SHOWN:]
+            lines.append(
+                f"{sum(s.size_bytes for s in rest):>18,}  in {counted(len(rest), 'other')}"
+            )
+        return "\n".join(lines)
+
+
+def memory_profile(
+    captured: CapturedGraph,
+    *,
+    training: bool = False,
+    optimizer: str | OptimizerFactory = "adamw",
+    master_weights: bool = True,
+    foreach: bool = False,
+    loss: Loss | None = None,
+    input_gradients: bool = False,
+    accumulating: bool = False,
+    runner: Runner = "code",
+    release_inputs: bool = False,
+    weights: Collection[str] = (),
+) -> MemoryProfile:
+    """Return the live bytes before, during and after every node of a graph.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+        On any device, the meta device included; nothing is computed.
+    training : bool
+        A whole step of training: forward, backward and optimiser, after earlier steps (so that
+        the optimiser has its state) and with gradients set to None; otherwise only forward,
+        without autograd.
+    optimizer : {"sgd", "momentum", "adam", "adamw"} or callable
+        One of torch's, or what makes one of a list of tensors.
+    master_weights : bool
+        Parameters in 16 bits have a float32 copy, which is what the optimiser updates.
+    foreach : bool
+        The optimiser updates all parameters at once, as torch does by default on CUDA, which
+        takes temporaries for all of them.
+    loss : callable, optional
+        From the outputs of the model to a number; it may hold targets. Without it the gradient
+        of every output is given, and held until the backward pass is over, as in a pipeline.
+    input_gradients : bool
+        The floating-point inputs require gradients, as those of a later stage do.
+    accumulating : bool
+        Parameters have gradients from earlier microbatches, to which those of this one are added.
+    runner : {"code", "interpreter"}
+        Whether the graph runs as a module, or in an ``fx.Interpreter``, which keeps values that
+        nobody reads to the end.
+    release_inputs : bool
+        The caller drops the inputs as it calls; otherwise they are held to the end.
+    weights : collection of str
+        Placeholders that are weights: of a graph whose parameters are inputs, such as a joint
+        graph of forward and backward. They are held to the end, and where their captured values
+        require gradients, trained.
+
+    Returns
+    -------
+    MemoryProfile
+
+    Raises
+    ------
+    PartitionError
+        If `optimizer`, `runner` or `weights` names what does not exist, the graph has no
+        backward pass, or the loss is no number.
+
+    Notes
+    -----
+    Bytes are those of storages as operators return them to PyTorch's dispatcher. Workspaces
+    inside a kernel, and what an allocator rounds up or keeps in reserve, come on top.
+
+    Examples
+    --------
+    >>> import torch
+    >>> captured = capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),))
+    >>> profile = memory_profile(captured)
+    >>> profile.peak_bytes, profile.bytes_at_peak
+    (240, {'weight': 144, 'input': 64, 'output': 32})
+    >>> memory_profile(captured, training=True, optimizer="sgd").peak_point.phase
+    'backward'
+    """
+    _check(captured, runner, weights)
+    if not isinstance(training, bool):
+        raise PartitionError(f"training is {training!r}; write True or False")
+    if loss is not None and not (training and callable(loss)):
+        raise PartitionError(
+            f"loss is {loss!r} and training is {training}; give training=True and a function "
+            "from the outputs to a number, or leave loss out"
+        )
+    check_optimizer_or_factory(optimizer)
+    settings = None
+    if training:
+        check_sparse_gradients(captured.module, optimizer)
+        settings = Training(
+            optimizer=optimizer,
+            master_weights=master_weights,
+            foreach=foreach,
+            loss=loss,
+            input_gradients=input_gradients,
+            accumulating=accumulating,
+        )
+    run = MemoryRun(
+        captured, training=settings, runner=runner, release_inputs=release_inputs, weights=weights
+    )
+    run.run_once()
+    return _profile(run)
+
+
+def peak_memory(captured: CapturedGraph, **settings: Any) -> int:
+    """Return the most bytes that are alive at once.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    **settings
+        Those of :func:`memory_profile`.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    PartitionError
+        As :func:`memory_profile`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> captured = capture(torch.nn.Linear(8, 4), (torch.ones(2, 8),))
+    >>> peak_memory(captured, training=True, optimizer="adamw")
+    936
+    """
+    return memory_profile(captured, **settings).peak_bytes
+
+
+def forward_workspaces(captured: CapturedGraph, *, training: bool = False) -> dict[str, int]:
+    """Return what each operator allocates, in bytes, besides what it leaves behind.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    training : bool
+        With autograd watching, which changes how some operators are computed.
+
+    Returns
+    -------
+    dict of str to int
+        By operator name; those that need none are left out. At its peak an operator takes what
+        was alive before it, the storages of its result (and what autograd keeps), and this.
+
+    Examples
+    --------
+    >>> import torch
+    >>> model = torch.nn.Sequential(torch.nn.LayerNorm(8), torch.nn.Linear(8, 4))
+    >>> forward_workspaces(capture(model, (torch.ones(2, 8),)))
+    {'layer_norm': 16}
+    """
+    _check(captured, "interpreter", ())
+    settings = Training("sgd", False, False, None, False, False) if training else None
+    run = MemoryRun(
+        captured, training=settings, runner="interpreter", release_inputs=False, weights=()
+    )
+    run.run_once(to_the_end=False)
+    positions = run.ledger.positions
+    left_bytes = [0] * len(positions)
+    for known in run.ledger.allocations:
+        if known.last > known.first >= 0:
+            left_bytes[known.first] += known.size_bytes
+    before_bytes = run.ledger.before_bytes
+    found: dict[str, int] = {}
+    for position, added_bytes in zip(positions, left_bytes, strict=True):
+        workspace_bytes = position.peak_bytes - before_bytes - added_bytes
+        if workspace_bytes:
+            found[position.node] = workspace_bytes
+        before_bytes = position.live_bytes
+    return found
+
+
+def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryProfile]:
+    """Return the profile of every stage of a split, each run alone.
+
+    Parameters
+    ----------
+    split : torch.fx.GraphModule
+        Of :func:`fx_bridge.split_by_plan`, made from a graph with values.
+    **settings
+        Those of :func:`memory_profile`. In training, the inputs of all stages but the first
+        require gradients unless `input_gradients` says otherwise; `loss` is that of the last. A
+        stage that no gradient goes through has a forward pass alone.
+
+    Returns
+    -------
+    dict of str to MemoryProfile
+        By the name of the child, in stage order.
+
+    Notes
+    -----
+    A stage has its inputs as they arrive from elsewhere: copies of views, without what else
+    is in their storages.
+
+    Raises
+    ------
+    PartitionError
+        If `split` is not a split, or as :func:`memory_profile` does.
+    """
+    stages = getattr(split, "meta", {}).get("stages")
+    if not isinstance(split, fx.GraphModule) or not isinstance(stages, Mapping):
+        raise PartitionError(
+            f"a {type(split).__name__} has no stages; give what split_by_plan returns"
+        )
+    profiles: dict[str, MemoryProfile] = {}
+    loss = settings.pop("loss", None)
+    weights = settings.pop("weights", ())
+    _check_weights(split.graph, weights)
+    for position, name in enumerate(stages):
+        stage = split.get_submodule(name)
+        assert isinstance(stage, fx.GraphModule)
+        captured = capture(stage)
+        for node in captured.graph.find_nodes(op="placeholder"):
+            node.meta["val"] = tree_map_only(torch.Tensor, _as_sent, node.meta.get("val"))
+        own = {"input_gradients": position > 0, **settings}
+        own["weights"] = [name for name in weights if name in _placeholders(stage.graph)]
+        if position == len(stages) - 1:
+            own["loss"] = loss
+        try:
+            profiles[name] = memory_profile(captured, **own)
+        except NothingToTrainError:
+            # Such as a first stage that only prepares masks.
+            kept = ("runner", "release_inputs", "weights")
+            own = {key: own[key] for key in kept if key in own}
+            profiles[name] = memory_profile(captured, **own)
+    return profiles
+
+
+def _as_sent(value: torch.Tensor) -> torch.Tensor:
+    """Return what ``value.to(device)`` makes on another device: strides without gaps."""
+    if value.layout is not torch.strided:
+        return value
+    requires_grad = value.requires_grad
+    return torch.empty_like(value.detach()).requires_grad_(requires_grad)
+
+
+def _check(captured: CapturedGraph, runner: str, weights: Collection[str]) -> None:
+    check_captured(captured, "profile", "memory_profile(capture(model, args))")
+    if runner not in get_args(Runner):
+        raise PartitionError(f"runner is {runner!r}; write one of {', '.join(get_args(Runner))}")
+    _check_weights(captured.graph, weights)
+
+
+def _check_weights(graph: fx.Graph, weights: Collection[str]) -> None:
+    if isinstance(weights, str) or not isinstance(weights, Collection):
+        raise PartitionError(f"weights is {weights!r}; give a list of placeholders: ['primals_1']")
+    placeholders = _placeholders(graph)
+    for name in weights:
+        if name not in placeholders:
+            raise PartitionError(
+                f"weights names {name!r}, which is no placeholder of the graph; it has "
+                f"{', '.join(placeholders[:20]) or 'none'}"
+            )
+
+
+def _placeholders(graph: fx.Graph) -> list[str]:
+    return [node.name for node in graph.find_nodes(op="placeholder")]
+
+
+def _profile(run: MemoryRun) -> MemoryProfile:
+    ledger = run.ledger
+    points = tuple(
+        MemoryPoint(position.phase, position.node, position.peak_bytes, position.live_bytes)
+        for position in ledger.positions
+    )
+    returned = {id(known) for known in ledger.known(tensors_in(run.outputs))}
+    alive = [
+        LiveStorage(_kind(known, run, id(known) in returned), known.owner, known.size_bytes)
+        for known in ledger.allocations
+        if known.born <= ledger.peak_change < known.died
+    ]
+    alive.sort(key=lambda storage: (-storage.size_bytes, storage.kind, storage.owner))
+    return MemoryProfile(
+        points=points,
+        peak_bytes=ledger.peak_bytes,
+        peak_index=next(i for i, p in enumerate(points) if p.peak_bytes == ledger.peak_bytes),
+        alive_at_peak=tuple(alive),
+        made_up=tuple(run.made_up),
+    )
+
+
+def _kind(allocation: Allocation, run: MemoryRun, returned: bool) -> Kind:
+    """Return what a storage was for, as it turned out."""
+    if allocation.kind != "activation":
+        return allocation.kind
+    if returned:
+        return "output"
+    if allocation.born <= run.boundary < allocation.died:
+        return "saved"
+    return "temporary" if allocation.first == allocation.last else "activation"

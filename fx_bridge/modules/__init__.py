@@ -1,1 +1,0 @@
-"""Plans by the names of modules: as others write them, and for them."""

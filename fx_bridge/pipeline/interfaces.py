@@ -1,0 +1,276 @@
+"""What every position of a pipeline takes from the one before it and passes to the next.
+
+``torch.distributed.pipelining`` runs chains: only neighbours talk. A plan of P devices and V
+rounds is a chain of V x P positions, where position p is round p // P of device p mod P, as
+``ScheduleInterleaved1F1B`` numbers its stages. A value that is made at one position and read at
+a later one, be it the next or one far from it, passes through all positions between them, like
+a register that is live there (a *liveness relay*). A position at which the plan puts no operator
+only passes values on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+
+from fx_bridge.split.graph import StageGraph, StageValue, StageWeight
+from solver import PartitionError, PartitionPlan
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePosition:
+    """One link of the chain.
+
+    Attributes
+    ----------
+    position : int
+        From 0 to rounds x devices - 1.
+    rank : int
+        Of the process that runs it: the place of `device` in the order of the devices.
+    device : str
+    chunk : int
+    stage : str or None
+        Name of the child of the split that runs here; None where values only pass through.
+    arguments, results : tuple of str
+        Names of the values that `stage` takes, and of those that it returns, in their orders.
+    inputs : tuple of str
+        Graph inputs that are needed here, which the caller gives to every rank: in the order of
+        the graph.
+    weights : tuple of str
+        Weights that the graph returns unchanged, and that are read here for that: names of
+        ``get_attr`` nodes.
+    receives : tuple of str
+        Names of the values that the position before passes to this one, in their order.
+    sends : tuple of str
+        Names of the values that this one passes to the next: what is alive between them. What is
+        not among `receives` is made here.
+    """
+
+    position: int
+    rank: int
+    device: str
+    chunk: int
+    stage: str | None
+    arguments: tuple[str, ...]
+    results: tuple[str, ...]
+    inputs: tuple[str, ...]
+    weights: tuple[str, ...]
+    receives: tuple[str, ...]
+    sends: tuple[str, ...]
+
+    @property
+    def relays(self) -> tuple[str, ...]:
+        """What comes from the position before and goes on to the next."""
+        here = set(self.receives)
+        return tuple(name for name in self.sends if name in here)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedWeight:
+    """A weight that several ranks hold.
+
+    Attributes
+    ----------
+    weight : StageWeight
+        With all of its names, whatever stage they are in.
+    ranks : tuple of int
+        In ascending order.
+    """
+
+    weight: StageWeight
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StageInterfaces:
+    """The chain of positions of a split; see :func:`stage_interfaces`.
+
+    Attributes
+    ----------
+    positions : tuple of PipelinePosition
+        In the order in which data flows.
+    devices : tuple of str
+        By rank.
+    values : mapping of str to StageValue
+        What passes between positions, by name; `StageValue.source` and `StageValue.targets` are
+        positions of the chain.
+    outputs : tuple of str
+        What the graph returns, each once; all of it is there at the last position.
+    shared_weights : tuple of SharedWeight
+    """
+
+    positions: tuple[PipelinePosition, ...]
+    devices: tuple[str, ...]
+    values: Mapping[str, StageValue]
+    outputs: tuple[str, ...]
+    shared_weights: tuple[SharedWeight, ...]
+
+    @property
+    def rounds(self) -> int:
+        """How often data passes through the devices."""
+        return len(self.positions) // len(self.devices)
+
+    def of_rank(self, rank: int) -> tuple[PipelinePosition, ...]:
+        """Return the positions that `rank` runs."""
+        return self.positions[rank :: len(self.devices)]
+
+    @cached_property
+    def hop_bytes(self) -> tuple[int, ...]:
+        """Bytes of one microbatch from each position to the next, gradients not counted."""
+        return tuple(
+            sum(self.values[name].size_bytes for name in position.sends)
+            for position in self.positions[:-1]
+        )
+
+
+def stage_interfaces(
+    graph: StageGraph, plan: PartitionPlan, returned_weights: Mapping[str, str] | None = None
+) -> StageInterfaces:
+    """Say what passes along the chain of positions of a split.
+
+    Parameters
+    ----------
+    graph : StageGraph
+        Of the split; see :func:`fx_bridge.stage_graph`.
+    plan : PartitionPlan
+        Of the split, for the order of its devices.
+    returned_weights : mapping of str to str, optional
+        Path of each weight that the graph returns unchanged, by the name of its ``get_attr``
+        node. One that a stage holds travels from the last stage that does, so that what is
+        returned is what was trained; one that no stage holds is held at the last position.
+
+    Returns
+    -------
+    StageInterfaces
+
+    Raises
+    ------
+    PartitionError
+        If a value that is not a tensor would have to travel, or the plan has no devices.
+
+    Notes
+    -----
+    Graph inputs do not travel: the caller gives the batch to every rank.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fx_bridge import capture, split_by_plan, stage_graph
+    >>> class Skip(torch.nn.Module):
+    ...     def forward(self, x):
+    ...         return x.sin().cos() * x.sin()
+    >>> captured = capture(Skip(), (torch.ones(2, 4),))
+    >>> plan = PartitionPlan(
+    ...     {"sin": "a", "cos": "b", "sin_1": "a", "mul": "c"}, ("a", "b", "c")
+    ... )
+    >>> split = split_by_plan(captured, plan)
+    >>> chain = stage_interfaces(stage_graph(split, captured), plan)
+    >>> [position.sends for position in chain.positions]
+    [('sin', 'sin_1'), ('sin_1', 'cos'), ()]
+    """
+    count = len(plan.device_order)
+    if not count:
+        raise PartitionError("the plan has no operators, so there is no pipeline to run")
+    rounds = 1 + max((stage.chunk for stage in graph.stages), default=0)
+    rank_of = {device: rank for rank, device in enumerate(plan.device_order)}
+    place = [stage.chunk * count + rank_of[stage.device] for stage in graph.stages]
+    last = rounds * count - 1
+    values = _values(graph, place)
+    held: list[list[str]] = [[] for _ in range(last + 1)]
+    for name, path in (returned_weights or {}).items():
+        holders = [
+            (place[number], weight.size_bytes)
+            for number, stage in enumerate(graph.stages)
+            for weight in stage.weights
+            if path in weight.names
+        ]
+        position, size_bytes = max(holders, default=(last, 0))
+        held[position].append(name)
+        values[name] = StageValue(name, position, (), True, size_bytes, "Tensor", None, None)
+    alive = [
+        tuple(
+            value.name
+            for value in values.values()
+            if value.source is not None and value.source <= position < _end(value, last)
+        )
+        for position in range(last)
+    ]
+    _check_tensors(alive, values)
+    stage_at = dict(zip(place, graph.stages, strict=True))
+    returned = {name for name in graph.outputs if values[name].source is None}
+    positions = []
+    for position in range(last + 1):
+        stage = stage_at.get(position)
+        needed = set(stage.inputs) if stage is not None else set()
+        if position == last:
+            needed |= returned
+        positions.append(
+            PipelinePosition(
+                position=position,
+                rank=position % count,
+                device=plan.device_order[position % count],
+                chunk=position // count,
+                stage=None if stage is None else stage.name,
+                arguments=() if stage is None else stage.inputs,
+                results=() if stage is None else stage.outputs,
+                inputs=tuple(name for name in graph.inputs if name in needed),
+                weights=tuple(held[position]),
+                receives=alive[position - 1] if position else (),
+                sends=alive[position] if position < last else (),
+            )
+        )
+    return StageInterfaces(
+        positions=tuple(positions),
+        devices=plan.device_order,
+        values=MappingProxyType(values),
+        outputs=(*graph.outputs, *(returned_weights or {})),
+        shared_weights=_shared_weights(graph, place, count),
+    )
+
+
+def _values(graph: StageGraph, place: Sequence[int]) -> dict[str, StageValue]:
+    """Return the values of `graph` with positions of the chain for those of stages."""
+    return {
+        value.name: replace(
+            value,
+            source=None if value.source is None else place[value.source],
+            targets=tuple(place[target] for target in value.targets),
+        )
+        for value in graph.values
+    }
+
+
+def _end(value: StageValue, last: int) -> int:
+    """Return the position up to which a value travels."""
+    return last if value.is_output else max(value.targets, default=-1)
+
+
+def _check_tensors(alive: Sequence[Sequence[str]], values: Mapping[str, StageValue]) -> None:
+    for position, names in enumerate(alive):
+        for name in names:
+            if values[name].kind != "Tensor":
+                raise PartitionError(
+                    f"{name!r}, of type {values[name].kind}, would pass from position {position} "
+                    f"to {position + 1} of the pipeline, and only tensors travel between ranks; "
+                    "plan with colocation=True, and leave it out of the outputs of the model"
+                )
+
+
+def _shared_weights(
+    graph: StageGraph, place: Sequence[int], count: int
+) -> tuple[SharedWeight, ...]:
+    weights: dict[str, StageWeight] = {}
+    ranks: dict[str, set[int]] = {}
+    for number, stage in enumerate(graph.stages):
+        for weight in stage.weights:
+            known = weights.setdefault(weight.key, weight)
+            names = tuple(dict.fromkeys((*known.names, *weight.names)))
+            weights[weight.key] = replace(known, names=names)
+            ranks.setdefault(weight.key, set()).add(place[number] % count)
+    return tuple(
+        SharedWeight(weights[key], tuple(sorted(found)))
+        for key, found in ranks.items()
+        if len(found) > 1
+    )

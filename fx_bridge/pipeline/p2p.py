@@ -1,0 +1,147 @@
+"""How values look on their way between the processes of a pipeline.
+
+Receivers allocate before anything arrives, so that every rank works out alike, by running the
+graph on fake tensors, which shape each value has, how it lies in memory, and whether a gradient
+comes back for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.storages.replay import Replay
+from solver import PartitionError
+
+
+@dataclass(frozen=True, slots=True)
+class PassedValue:
+    """A tensor as it travels: contiguous, its dimensions in the order of their strides.
+
+    Attributes
+    ----------
+    name : str
+    shape : tuple of int
+        Of the value itself.
+    order : tuple of int
+        Dimensions from the one of the largest stride to that of the smallest. A transposed
+        matrix or an image in channels-last order travels as it lies in memory, and lies so at
+        the receiver.
+    dtype : torch.dtype
+    requires_grad : bool
+        A gradient comes back for it.
+    is_shared : bool
+        It lives in a weight or graph input, and is copied before it is sent: what writes there
+        next must not change what is on its way.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+    is_shared: bool
+
+    def example(self) -> torch.Tensor:
+        """Return a tensor without memory that is like what travels."""
+        shape = [self.shape[dim] for dim in self.order]
+        made = torch.empty(shape, dtype=self.dtype, device="meta")
+        return made.requires_grad_(self.requires_grad)
+
+    def packed(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return `tensor` as it is sent.
+
+        Raises
+        ------
+        PartitionError
+            If it is of another shape or dtype than expected, or needs a gradient that the
+            receiver will not send.
+        """
+        if tuple(tensor.shape) != self.shape or tensor.dtype != self.dtype:
+            raise PartitionError(
+                f"{self.name!r} is a {tensor.dtype} of shape {list(tensor.shape)}, but was "
+                f"{self.dtype} of shape {list(self.shape)} when the model was captured; pass "
+                "inputs like the example's"
+            )
+        if tensor.requires_grad and not self.requires_grad:
+            raise PartitionError(
+                f"{self.name!r} needs a gradient, and did not when the pipeline was built; build "
+                "it again after unfreezing weights"
+            )
+        sent = tensor.permute(self.order)
+        return (
+            sent.clone(memory_format=torch.contiguous_format)
+            if self.is_shared
+            else (sent.contiguous())
+        )
+
+    def unpacked(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return what was sent as the value that it is, without a copy."""
+        inverse = sorted(range(len(self.order)), key=self.order.__getitem__)
+        # Not even a view, of which some operators that write in place want to know nothing.
+        return tensor if inverse == list(self.order) == sorted(inverse) else tensor.permute(inverse)
+
+
+def passed_values(
+    captured: CapturedGraph, names: Iterable[str], *, training: bool
+) -> Mapping[str, PassedValue]:
+    """Return how the values called `names` travel.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    names : iterable of str
+        As in :class:`fx_bridge.StageGraph`.
+    training : bool
+        Without, no gradient comes back for anything.
+
+    Raises
+    ------
+    PartitionError
+        If one of them is sparse.
+    """
+    replay = (_GradientReplay if training else Replay)(captured.module)
+    replay.replay()
+    values = {node.name: value for node, value in replay.values.items()}
+    storages = captured.storage_table.storages
+    found: dict[str, PassedValue] = {}
+    for name in names:
+        node = name.removesuffix(".written") if name not in values else name
+        value = values[node]
+        if value.layout is not torch.strided:
+            raise PartitionError(
+                f"{name!r} is a sparse tensor, which does not travel between ranks; put its "
+                "readers on the device where it is made"
+            )
+        found[name] = PassedValue(
+            name=name,
+            shape=tuple(value.shape),
+            order=_by_stride(value),
+            dtype=value.dtype,
+            requires_grad=value.requires_grad,
+            is_shared=any(storage.kind != "operator" for storage in storages.get(node, ())),
+        )
+    return found
+
+
+def _by_stride(value: torch.Tensor) -> tuple[int, ...]:
+    if value.is_contiguous():
+        return tuple(range(value.dim()))
+    # An expanded dimension has stride 0, and is filled up where it is sent.
+    strides = value.stride()
+    return tuple(sorted(range(value.dim()), key=lambda dim: -strides[dim]))
+
+
+class _GradientReplay(Replay):
+    """A replay in which values require a gradient where those of the model do."""
+
+    differentiates = True
+
+    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
+        yield from super().contexts()
+        yield torch.enable_grad()

@@ -1,0 +1,238 @@
+"""The stages of one process, and how a batch goes through them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from fx_bridge.batch.microbatches import pipeline_specs
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.pipeline.interfaces import StageInterfaces
+from fx_bridge.pipeline.stage_module import StageModule, StepData
+from fx_bridge.pipeline.step_inputs import BatchSplitter
+from fx_bridge.pipeline.tied_weights import GradientSum
+from fx_bridge.storages.autocast import autocast_dtypes, described, home_precision
+from solver import PartitionError
+from solver.model.training import Schedule
+
+if TYPE_CHECKING:
+    from torch.distributed.pipelining import PipelineStage
+
+Loss = Callable[[Any, Any], torch.Tensor]
+"""Takes the outputs of the model and the target of one microbatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineSettings:
+    """How a pipeline runs; see :func:`fx_bridge.pipeline.build.build_pipeline_stage`."""
+
+    microbatches: int
+    schedule: Schedule
+    device: torch.device
+    loss_fn: Loss | None
+    scale_grads: bool
+    group: dist.ProcessGroup | None
+
+
+class PipelineRank:
+    """The stages that one process runs; see :func:`build_pipeline_stage`.
+
+    Attributes
+    ----------
+    rank : int
+    device : torch.device
+    interfaces : StageInterfaces
+        Of the whole pipeline.
+    stages : tuple of torch.distributed.pipelining.PipelineStage
+        Of this rank, one for each round.
+    schedule : torch schedule
+        That runs them.
+    inputs : tuple of str
+        Graph inputs that this rank reads; one that reads none may call :meth:`step` without.
+    losses : tuple of torch.Tensor
+        Of the microbatches of the last step, on the last rank; else empty.
+    """
+
+    def __init__(
+        self,
+        interfaces: StageInterfaces,
+        modules: Sequence[StageModule],
+        captured: CapturedGraph,
+        data: StepData,
+        settings: PipelineSettings,
+        gradient_sum: GradientSum,
+    ) -> None:
+        self.rank = modules[0].position.rank
+        self.device = settings.device
+        self.interfaces = interfaces
+        self.losses: tuple[torch.Tensor, ...] = ()
+        needed = {name for module in modules for name in module.position.inputs}
+        self.inputs = tuple(
+            node.name for node in captured.graph.find_nodes(op="placeholder") if node.name in needed
+        )
+        self._modules = tuple(modules)
+        self._data = data
+        self._settings = settings
+        self._gradient_sum = gradient_sum
+        microbatches = settings.microbatches
+        self._planned_precision = home_precision(captured.module)
+        self._specs = pipeline_specs(captured, microbatches) if microbatches > 1 else None
+        self._splitter = BatchSplitter(
+            captured,
+            self.inputs,
+            self._specs,
+            settings.device,
+            training=settings.loss_fn is not None,
+        )
+        self.stages = tuple(_pipeline_stage(module, interfaces, settings) for module in modules)
+        self.schedule = _torch_schedule(self.stages, settings, self._loss)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether this rank returns the outputs."""
+        return self.rank == len(self.interfaces.devices) - 1
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield the parameters of this rank, each once, under their names in the model."""
+        seen: set[int] = set()
+        for module in self._modules:
+            for part in (module.stage, module.weights):
+                for name, parameter in () if part is None else part.named_parameters():
+                    if id(parameter) not in seen:
+                        seen.add(id(parameter))
+                        yield name, parameter
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """Yield the parameters of this rank, each once."""
+        for _, parameter in self.named_parameters():
+            yield parameter
+
+    def step(self, *args: Any, target: Any = None, **kwargs: Any) -> Any:
+        """Run one batch through the pipeline; with a loss, also backward.
+
+        Every rank must call it.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            Inputs of the model, on any device: all microbatches, each of the size with which the
+            model was captured, one behind the other. A rank takes what its stages read.
+        target : optional
+            Tensor, or structure of tensors, with the samples of the batch along dimension 0, for
+            the loss; the last rank takes it.
+
+        Returns
+        -------
+        Any
+            On the last rank what the model returns for the whole batch, else None.
+
+        Raises
+        ------
+        PartitionError
+            If the inputs or the target are not such a batch, or autocast is not as at the capture.
+            Nothing was sent then; other ranks wait until the time limit of the process group.
+        """
+        training = self._settings.loss_fn is not None
+        self._check_precision()
+        data, count = self._data, self._settings.microbatches
+        inputs = self._splitter.inputs(args, kwargs)
+        data.targets = self._splitter.targets(target) if training and self.is_last else []
+        data.inputs, data.outputs = list(inputs), [None] * count
+        self.losses = ()
+        numbers = torch.arange(count)
+        self._gradient_sum.set_aside()
+        with contextlib.nullcontext() if training else torch.no_grad():
+            self.schedule.step(
+                microbatch=numbers, target=numbers if training else None, return_outputs=False
+            )
+        self._gradient_sum.add_up()
+        outputs = data.outputs
+        data.inputs, data.targets, data.outputs = [], [], []
+        if not self.is_last:
+            return None
+        if self._specs is None:
+            return outputs[0]
+        from torch.distributed.pipelining.microbatch import merge_chunks
+
+        return merge_chunks(outputs, self._specs.outputs)
+
+    def _check_precision(self) -> None:
+        """Raise PartitionError where autocast would make values of other sizes than planned."""
+        planned = self._planned_precision
+        here = autocast_dtypes((self._settings.device.type,))
+        if {*planned.values()} != {*here.values()}:
+            raise PartitionError(
+                f"the step runs under {described(here) or 'no autocast'}, but the pipeline was "
+                f"planned for a graph captured under {described(planned) or 'none'}; values have "
+                "other sizes: capture the model under the autocast in which its steps run"
+            )
+
+    def _loss(self, _: Any, number: torch.Tensor) -> torch.Tensor:
+        """Return the loss of a microbatch; what torch gives is no output but its number."""
+        loss_fn = self._settings.loss_fn
+        assert loss_fn is not None
+        data, index = self._data, int(number)
+        loss = loss_fn(data.outputs[index], data.targets[index])
+        if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or not loss.requires_grad:
+            raise PartitionError(
+                "loss_fn does not return a tensor of one element that requires a gradient; "
+                "return the mean over the samples, computed from the outputs"
+            )
+        # Only the loss needs the graph from here on.
+        data.outputs[index] = pytree.tree_map_only(
+            torch.Tensor, torch.Tensor.detach, data.outputs[index]
+        )
+        self.losses += (loss.detach(),)
+        return loss / self._settings.microbatches if self._settings.scale_grads else loss
+
+
+def _pipeline_stage(
+    module: StageModule, interfaces: StageInterfaces, settings: PipelineSettings
+) -> PipelineStage:
+    from torch.distributed.pipelining import PipelineStage
+
+    position = module.position
+    # With both given on every rank, torch runs nothing to find them out: an extra forward pass
+    # would move the running statistics of BatchNorm.
+    inputs, outputs = (
+        tuple(module.passed[name].example() for name in names)
+        for names in (position.receives, position.sends)
+    )
+    return PipelineStage(
+        module,
+        position.position,
+        len(interfaces.positions),
+        settings.device,
+        input_args=inputs,
+        output_args=outputs,
+        group=settings.group,
+    )
+
+
+def _torch_schedule(stages: Sequence[PipelineStage], settings: PipelineSettings, loss: Loss) -> Any:
+    """Return the schedule that runs `stages`: one, or one for each of several rounds."""
+    from torch.distributed.pipelining import (
+        Schedule1F1B,
+        ScheduleGPipe,
+        ScheduleInterleaved1F1B,
+        ScheduleLoopedBFS,
+    )
+
+    # Its scale_grads would divide gradients of earlier steps too, and shared ones twice.
+    options: dict[str, Any] = {
+        "n_microbatches": settings.microbatches,
+        "loss_fn": None if settings.loss_fn is None else loss,
+        "scale_grads": False,
+    }
+    if len(stages) == 1:
+        single = ScheduleGPipe if settings.schedule == "gpipe" else Schedule1F1B
+        return single(stages[0], **options)
+    several = ScheduleLoopedBFS if settings.schedule == "gpipe" else ScheduleInterleaved1F1B
+    return several(list(stages), **options)

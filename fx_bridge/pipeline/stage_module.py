@@ -1,0 +1,141 @@
+"""One position of a pipeline as a module: run its stage, pass on what later ones need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from fx_bridge.capture.attributes import adopt, attribute_at
+from fx_bridge.pipeline.interfaces import PipelinePosition
+from fx_bridge.pipeline.p2p import PassedValue
+from fx_bridge.split.reader import returned_values
+
+
+@dataclass(slots=True)
+class StepData:
+    """What one step of a rank takes from the caller, and gives back, by microbatch.
+
+    Attributes
+    ----------
+    inputs : list of mapping of str to Any
+        Values of the graph inputs, by name of the placeholder.
+    targets : list
+    outputs : list
+        What the model returns, on the last rank.
+    """
+
+    inputs: list[Mapping[str, Any]] = field(default_factory=list)
+    targets: list[Any] = field(default_factory=list)
+    outputs: list[Any] = field(default_factory=list)
+
+
+class StageModule(nn.Module):
+    """What a ``PipelineStage`` runs at one position.
+
+    ``forward`` takes what the position before sends and, as ``microbatch``, the number of the
+    microbatch in a tensor. torch's schedules would hand all ranks the same inputs, tensors only,
+    and cut the target along dimension 0; by the number each finds what it needs in `step`.
+
+    A value that is received and sent on is the received tensor itself: a leaf, in which autograd
+    adds the gradient that comes back from later positions to that of its readers here.
+
+    Parameters
+    ----------
+    position : PipelinePosition
+    stage : torch.fx.GraphModule or None
+        The child of the split that runs there, or a copy of it.
+    split : torch.fx.GraphModule
+    passed : mapping of str to PassedValue
+        How values travel.
+    step : StepData
+        Shared by the positions of a rank; filled anew for every step.
+    is_last : bool
+        The graph ends here: outputs go to `step`, and nothing is returned.
+
+    Attributes
+    ----------
+    stage : torch.fx.GraphModule or None
+    weights : torch.nn.Module
+        What the graph returns unchanged and `stage` does not hold.
+    """
+
+    def __init__(
+        self,
+        position: PipelinePosition,
+        stage: fx.GraphModule | None,
+        split: fx.GraphModule,
+        passed: Mapping[str, PassedValue],
+        step: StepData,
+        *,
+        is_last: bool,
+    ) -> None:
+        super().__init__()
+        self.position = position
+        self.passed = passed
+        self.step = step
+        self.stage = stage
+        self.weights = nn.Module()
+        self._owners = {
+            node.name: self._owner_of(str(node.target), split)
+            for node in split.graph.find_nodes(op="get_attr")
+            if node.name in position.weights
+        }
+        self._graph = split.graph if is_last else None
+        self._returned = returned_values(split) if is_last else {}
+
+    def _owner_of(self, path: str, split: fx.GraphModule) -> tuple[nn.Module, str]:
+        """Return where the weight at `path` is held; where no stage does, here."""
+        if self.stage is not None:
+            try:
+                attribute_at(self.stage, path)
+            except AttributeError:
+                pass
+            else:
+                return self.stage, path
+        adopt(self.weights, split, [path])
+        return self.weights, path
+
+    def forward(self, *received: torch.Tensor, microbatch: torch.Tensor) -> tuple[Any, ...]:
+        """Run one microbatch; return what is sent, in the order of ``position.sends``."""
+        number = int(microbatch)
+        raw = dict(zip(self.position.receives, received, strict=True))
+        values: dict[str, Any] = {name: self.passed[name].unpacked(t) for name, t in raw.items()}
+        inputs = self.step.inputs[number]
+        values.update((name, inputs[name]) for name in self.position.inputs)
+        if self.stage is not None:
+            results = self.stage(*(values[name] for name in self.position.arguments))
+            is_tuple = isinstance(self.stage.graph.output_node().args[0], tuple)
+            results = results if is_tuple else (results,)
+            values.update(zip(self.position.results, results, strict=True))
+        for name, (owner, path) in self._owners.items():
+            values[name] = attribute_at(owner, path)
+        if self._graph is None:
+            return tuple(
+                raw[name] if name in raw else self.passed[name].packed(values[name])
+                for name in self.position.sends
+            )
+        for name in set(self._returned.values()).intersection(raw):
+            # The next step receives into the same memory.
+            values[name] = values[name].clone()
+        returned = {node: values[name] for node, name in self._returned.items()}
+        outputs = _filled(self._graph.output_node().args[0], returned)
+        self.step.outputs[number] = self._graph.process_outputs(outputs)
+        return ()
+
+
+def _filled(item: Any, values: Mapping[fx.Node, Any]) -> Any:
+    """Return the arguments of an output node with values for nodes, as generated code would."""
+    if isinstance(item, fx.Node):
+        return values[item]
+    if isinstance(item, tuple):
+        found = [_filled(part, values) for part in item]
+        return type(item)(*found) if hasattr(item, "_fields") else tuple(found)
+    if isinstance(item, list):
+        return [_filled(part, values) for part in item]
+    if isinstance(item, dict):
+        return {key: _filled(part, values) for key, part in item.items()}
+    return item

@@ -1,0 +1,140 @@
+"""Split the batch of a step into what every microbatch of a rank takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from fx_bridge.batch.microbatches import ChunkSpecs
+from fx_bridge.capture.graph import CapturedGraph, placeholder_values
+from fx_bridge.storages.replay import hint
+from solver import PartitionError
+
+
+class BatchSplitter:
+    """Splits inputs and targets.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+        At the size of one microbatch.
+    names : iterable of str
+        Of the graph inputs that are wanted.
+    specs : ChunkSpecs or None
+        Of a batch; None for one microbatch, which is taken as it is.
+    device : torch.device
+        To which everything goes.
+    training : bool
+        Gradients are computed, but none of inputs.
+    """
+
+    def __init__(
+        self,
+        captured: CapturedGraph,
+        names: Iterable[str],
+        specs: ChunkSpecs | None,
+        device: torch.device,
+        *,
+        training: bool,
+    ) -> None:
+        self._captured = captured
+        self._placeholders = tuple(captured.graph.find_nodes(op="placeholder"))
+        self._names = frozenset(names)
+        self._device = device
+        self._training = training
+        self._microbatches = 1 if specs is None else specs.microbatches
+        self._specs: Sequence[Any] = [None] * len(self._placeholders)
+        if specs is not None:
+            self._specs = placeholder_values(captured, specs.args, specs.kwargs)
+
+    def inputs(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Return the graph inputs of every microbatch, by name.
+
+        Raises
+        ------
+        PartitionError
+            If they are not shaped like the example, times the number of microbatches.
+        """
+        found: list[dict[str, Any]] = [{} for _ in range(self._microbatches)]
+        if not args and not kwargs and not self._names:
+            return found
+        values = placeholder_values(self._captured, args, kwargs)
+        # What *args collects beyond its first value has no placeholder of its own.
+        for node, value, spec in zip(self._placeholders, values, self._specs, strict=False):
+            if node.name in self._names:
+                for inputs, part in zip(found, self._parts(node, value, spec), strict=True):
+                    inputs[node.name] = part
+        return found
+
+    def targets(self, target: Any) -> list[Any]:
+        """Return the target of every microbatch: its part along dimension 0.
+
+        Raises
+        ------
+        PartitionError
+            If a tensor has no equal parts there.
+        """
+        leaves, structure = pytree.tree_flatten(target)
+        pieces = [self._target_pieces(leaf) for leaf in leaves]
+        return _transposed(pieces, structure, self._microbatches)
+
+    def _parts(self, node: fx.Node, value: Any, spec: Any) -> list[Any]:
+        leaves, structure = pytree.tree_flatten(value)
+        examples = pytree.tree_leaves(node.meta.get("val"))
+        specs = [None] * len(leaves) if spec is None else pytree.tree_leaves(spec)
+        if not len(leaves) == len(specs) == len(examples):
+            raise PartitionError(
+                f"input {node.name!r} has {len(leaves)} parts, but the example had "
+                f"{len(examples)}; pass inputs shaped like the example"
+            )
+        pieces = [
+            self._pieces(node.name, leaf, getattr(chunk, "split_dim", None), example)
+            for leaf, chunk, example in zip(leaves, specs, examples, strict=True)
+        ]
+        return _transposed(pieces, structure, self._microbatches)
+
+    def _pieces(self, name: str, leaf: Any, dim: int | None, example: Any) -> Sequence[Any]:
+        if not isinstance(leaf, torch.Tensor):
+            return [leaf] * self._microbatches
+        if isinstance(example, torch.Tensor):
+            expected = [int(hint(size)) for size in example.shape]
+            where = ""
+            if dim is not None:
+                expected[dim] *= self._microbatches
+                where = f", {self._microbatches} microbatches along dimension {dim}"
+            if list(leaf.shape) != expected:
+                raise PartitionError(
+                    f"input {name!r} has shape {list(leaf.shape)}, but the pipeline takes "
+                    f"{expected}{where}; pass that, or capture microbatches of another size"
+                )
+        if leaf.requires_grad and self._training:
+            raise PartitionError(
+                f"input {name!r} requires a gradient, and a pipeline computes those of weights "
+                "alone; detach it"
+            )
+        leaf = leaf.to(self._device, non_blocking=True)
+        if dim is None:
+            return [leaf] * self._microbatches
+        return torch.tensor_split(leaf, self._microbatches, dim)
+
+    def _target_pieces(self, leaf: Any) -> Sequence[Any]:
+        if not isinstance(leaf, torch.Tensor):
+            return [leaf] * self._microbatches
+        if self._microbatches > 1 and (not leaf.dim() or leaf.shape[0] % self._microbatches):
+            raise PartitionError(
+                f"the target has shape {list(leaf.shape)}, of which dimension 0 has no "
+                f"{self._microbatches} equal parts; pass one with the samples of the batch there"
+            )
+        leaf = leaf.to(self._device, non_blocking=True)
+        return [leaf] if self._microbatches == 1 else torch.tensor_split(leaf, self._microbatches)
+
+
+def _transposed(
+    pieces: Sequence[Sequence[Any]], structure: pytree.TreeSpec, count: int
+) -> list[Any]:
+    """Return `count` structures, of which number i has piece i of every leaf."""
+    return [pytree.tree_unflatten([piece[i] for piece in pieces], structure) for i in range(count)]

@@ -1,0 +1,98 @@
+"""Put the stages of a split together again, for those who have the split alone."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import fx
+from torch.fx.node import map_arg
+
+from fx_bridge.capture.attributes import attribute_at, stage_results
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.python.custom_backward import lost_backward, mark_lost
+from fx_bridge.storages.autocast import copy_precision
+from solver import PartitionError
+
+
+def captured_of(split: fx.GraphModule) -> CapturedGraph:
+    """Return the captured graph of which `split` is a split, with its operators in stage order.
+
+    Parameters
+    ----------
+    split : torch.fx.GraphModule
+        What :func:`fx_bridge.split_by_plan` returned.
+
+    Returns
+    -------
+    CapturedGraph
+        Names, values and weights are those of the graph that was split. What no operator reads
+        is left out, names of tied weights too, and so are the example inputs.
+
+    Raises
+    ------
+    PartitionError
+        If `split` has no stages.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fx_bridge import capture, split_by_plan
+    >>> from solver import PartitionPlan
+    >>> captured = capture(torch.nn.Linear(4, 4), (torch.ones(1, 4),))
+    >>> split = split_by_plan(captured, PartitionPlan({"linear": "a"}, ("a",)))
+    >>> [node.name for node in captured_of(split).graph.nodes]
+    ['input_1', 'weight', 'bias', 'linear', 'output']
+    """
+    if not isinstance(split, fx.GraphModule) or "stages" not in split.meta:
+        raise PartitionError(
+            "the module has no stages; give what split_by_plan or result.split() returned"
+        )
+    graph = fx.Graph()
+    attributes: dict[str, Any] = {}
+    weights: dict[str, fx.Node] = {}
+    made: dict[fx.Node, Any] = {}
+
+    def copied(node: fx.Node, owner: fx.GraphModule, values: dict[fx.Node, Any]) -> fx.Node:
+        if node.op in ("get_attr", "call_module"):
+            attributes[str(node.target)] = attribute_at(owner, str(node.target))
+        if node.op == "get_attr" and node.name in weights:
+            # Several stages read it; the captured graph had one node for them.
+            return weights[node.name]
+        made_of = graph.create_node(
+            node.op,
+            node.target,
+            map_arg(node.args, values.__getitem__),
+            map_arg(node.kwargs, values.__getitem__),
+            name=node.name,
+            type_expr=node.type,
+        )
+        made_of.meta = node.meta.copy()
+        if node.op == "get_attr":
+            weights[node.name] = made_of
+        return made_of
+
+    for node in split.graph.nodes:
+        if node.op == "call_module":
+            stage = split.get_submodule(str(node.target))
+            assert isinstance(stage, fx.GraphModule)
+            places = stage.graph.find_nodes(op="placeholder")
+            inner: dict[fx.Node, Any] = dict(
+                zip(places, (made[read] for read in node.args), strict=True)
+            )
+            for operator in stage.graph.nodes:
+                if operator.op not in ("placeholder", "output"):
+                    inner[operator] = copied(operator, stage, inner)
+            results = [inner[result] for result in stage_results(stage)]
+            is_tuple = isinstance(stage.graph.output_node().args[0], tuple)
+            made[node] = results if is_tuple else results[0]
+        elif node.op == "call_function":
+            call, index = node.args
+            made[node] = made[call][index]
+        else:
+            made[node] = copied(node, split, made)
+    graph.set_codegen(copy.copy(split.graph._codegen))
+    module = fx.GraphModule(attributes, graph)
+    mark_lost(module, lost_backward(split))
+    copy_precision(split, module)
+    return CapturedGraph(module, "graph_module")

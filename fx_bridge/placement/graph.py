@@ -1,0 +1,255 @@
+"""The graph of a placed model: the calls of the stages, with the transfers between them.
+
+It is the graph of the split with nodes added, so that what travels, where to and when can be
+read in ``placed.code``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.node import map_arg
+from torch.utils._pytree import tree_leaves
+
+from fx_bridge.capture.python.custom_backward import lost_backward
+from fx_bridge.placement.transfers import (
+    call_with_weights,
+    check_apart,
+    check_untrained,
+    copy_back,
+    move,
+    receive,
+    send_to_host,
+    without_backward,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where everything of a split runs and lives.
+
+    Attributes
+    ----------
+    devices : mapping of str to torch.device
+        Of each stage by name, in stage order.
+    home : torch.device
+        Where the model was captured. Values that it has elsewhere are not moved.
+    output_device : torch.device or None
+        Where results go; None leaves them where they are made.
+    borrowed : mapping of str to mapping
+        For stages that read parameters of other devices: from the path of each in the stage to
+        its name in the placed model where it lives, ``"submod_0.wte.weight"``.
+    copied : mapping of str to collection of str
+        For stages that have copies of parameters of other devices: the paths of these.
+    weights : mapping of str to torch.device
+        Where the root's own tensors are, by path.
+    """
+
+    devices: Mapping[str, torch.device]
+    home: torch.device
+    output_device: torch.device | None
+    borrowed: Mapping[str, Mapping[str, str]]
+    copied: Mapping[str, Collection[str]]
+    weights: Mapping[str, torch.device]
+
+
+def placed_graph(split: fx.GraphModule, places: Places) -> fx.Graph:
+    """Return the graph of a placed model, whose stages bear the names that they have in `split`.
+
+    Notes
+    -----
+    A value leaves for every other device that reads it when the stage that makes it has been
+    called, each device once; a graph input leaves when a stage first reads it. Calls are issued
+    in stage order, but for one thing: a stage on the host blocks whoever calls it, and stages
+    on accelerators do not. So accelerators are given all the work that is ready before the host
+    starts on its own. Each device runs its stages in stage order, and so do all accelerators
+    together: random numbers are drawn in the same order from each generator.
+    """
+    return _Writer(split, places).write()
+
+
+@dataclass(slots=True)
+class _Writer:
+    split: fx.GraphModule
+    places: Places
+    graph: fx.Graph = field(default_factory=fx.Graph)
+    made: dict[fx.Node, fx.Node] = field(default_factory=dict)
+    """Node of the split's graph to the node of this graph with the same value."""
+    device_of: dict[fx.Node, torch.device | None] = field(default_factory=dict)
+    """Where the value of a node of the split's graph is made; None: the caller knows."""
+    arrivals: dict[tuple[fx.Node, torch.device], fx.Node] = field(default_factory=dict)
+    sent: dict[tuple[fx.Node, torch.device], fx.Node] = field(default_factory=dict)
+    """What is on its way to the host."""
+    lent: dict[tuple[str, torch.device], fx.Node] = field(default_factory=dict)
+
+    def write(self) -> fx.Graph:
+        calls = []
+        for node in self.split.graph.nodes:
+            if node.op == "placeholder":
+                self._copy(node, None)
+            elif node.op == "get_attr":
+                self._copy(node, self.places.weights[str(node.target)])
+            elif node.op == "call_module":
+                calls.append(node)
+        for call in _issue_order(calls, self.places.devices):
+            self._call(call)
+        self._write_back()
+        self._output()
+        self.graph.set_codegen(copy.copy(self.split.graph._codegen))
+        return self.graph
+
+    def _copy(self, node: fx.Node, device: torch.device | None) -> fx.Node:
+        # Everything that is read stands before, so that arguments can be mapped.
+        made = self.graph.node_copy(node, self.made.__getitem__)
+        self.made[node], self.device_of[node] = made, device
+        return made
+
+    # -- stages ----------------------------------------------------------------------------
+
+    def _call(self, call: fx.Node) -> None:
+        name = str(call.target)
+        device = self.places.devices[name]
+        arguments = tuple(map_arg(call.args, lambda read: self._at(read, device)))
+        self._check_copies(name)
+        borrowed = self.places.borrowed.get(name)
+        if borrowed:
+            stage = self.graph.get_attr(name)
+            weights = {path: self._lent(owner, device) for path, owner in borrowed.items()}
+            self.made[call] = self.graph.call_function(
+                call_with_weights, (stage, weights, list(arguments))
+            )
+        else:
+            self.made[call] = self.graph.create_node(
+                "call_module", name, arguments, name=call.name, type_expr=call.type
+            )
+        self.made[call].meta = call.meta.copy()
+        self.device_of[call] = device
+        elements = [user for user in call.users if user.op == "call_function"]
+        for node in elements:
+            self._copy(node, device)
+        for node in [call, *elements]:
+            self._depart(node, device)
+
+    def _lent(self, name: str, device: torch.device) -> fx.Node:
+        """Return a parameter of another device on `device`; gradients go the same way back."""
+        key = name, device
+        if key not in self.lent:
+            weight = self.graph.get_attr(name)
+            self.lent[key] = self._function(
+                move, (weight, device), f"{weight.name}_on_{_suffix(device)}"
+            )
+        return self.lent[key]
+
+    def _check_copies(self, stage: str) -> None:
+        for path in self.places.copied.get(stage, ()):
+            name = f"{stage}.{path}"
+            self.graph.call_function(check_untrained, (self.graph.get_attr(name), name))
+
+    # -- values ----------------------------------------------------------------------------
+
+    def _at(self, node: fx.Node, device: torch.device) -> fx.Node:
+        """Return the value of `node` as a stage on `device` reads it."""
+        if self.device_of[node] == device or self._stays(node):
+            return self.made[node]
+        key = node, device
+        if key not in self.arrivals:
+            name = f"{node.name}_on_{_suffix(device)}"
+            if key in self.sent:
+                arrived = self._function(receive, (self.sent[key],), name)
+            else:
+                arrived = self._function(move, (self.made[node], device), name)
+            arrived.meta = node.meta.copy()
+            self.arrivals[key] = arrived
+        return self.arrivals[key]
+
+    def _function(self, function: Any, arguments: tuple[Any, ...], name: str) -> fx.Node:
+        return self.graph.create_node("call_function", function, arguments, name=name)
+
+    def _depart(self, node: fx.Node, source: torch.device) -> None:
+        """Send what a stage has made to all devices that read it."""
+        readers = [user for user in node.users if user.op in ("call_module", "output")]
+        for user in readers:
+            if user.op == "output":
+                device = self.places.output_device or source
+            else:
+                device = self.places.devices[str(user.target)]
+            if device == source or self._stays(node):
+                continue
+            if device.type != "cpu":
+                self._at(node, device)
+            elif (node, device) not in self.sent:
+                self.sent[node, device] = self._function(
+                    send_to_host, (self.made[node], device), f"{node.name}_sent"
+                )
+
+    def _stays(self, node: fx.Node) -> bool:
+        """Whether the model itself has the value elsewhere: lengths on the host, say."""
+        tensors = [v for v in tree_leaves(node.meta.get("val")) if isinstance(v, torch.Tensor)]
+        return bool(tensors) and all(tensor.device != self.places.home for tensor in tensors)
+
+    # -- the end ---------------------------------------------------------------------------
+
+    def _write_back(self) -> None:
+        """Write inputs that a stage has written in place to the caller's tensors."""
+        names = self.split.meta.get("written_inputs", ())
+        written = [
+            (self.made[node], arrived)
+            for (node, _), arrived in self.arrivals.items()
+            if node.op == "placeholder" and node.name in names
+        ]
+        inputs = [self.made[node] for node in self.split.graph.find_nodes(op="placeholder")]
+        if written and len(inputs) > 1:
+            originals, arrivals = map(list, zip(*written, strict=True))
+            self.graph.call_function(check_apart, (originals, arrivals, inputs))
+        for original, arrived in written:
+            self.graph.call_function(copy_back, (original, arrived))
+
+    def _output(self) -> None:
+        output = self.split.graph.output_node()
+
+        lost = lost_backward(self.split)
+
+        def result(read: fx.Node) -> fx.Node:
+            device = self.places.output_device
+            made = self.made[read]
+            if device is not None and self.device_of[read] is not None:
+                made = self._at(read, device)
+            return self._function(without_backward, (made, lost), read.name) if lost else made
+
+        made = self.graph.output(map_arg(output.args[0], result), output.type)
+        made.meta = output.meta.copy()
+
+
+def _suffix(device: torch.device) -> str:
+    return device.type if device.index is None else f"{device.type}_{device.index}"
+
+
+def _issue_order(
+    calls: Sequence[fx.Node], devices: Mapping[str, torch.device]
+) -> Sequence[fx.Node]:
+    """Return calls of stages, given in stage order, in the order in which to issue them."""
+    host = [call for call in calls if devices[str(call.target)].type == "cpu"]
+    others = [call for call in calls if call not in host]
+    order: list[fx.Node] = []
+    while host or others:
+        # An accelerator's next stage waits only for stages that come before it, and if all of
+        # these on accelerators have been issued, then for one on the host.
+        ready = others and all(parent in order for parent in _parents(others[0]))
+        order.append(others.pop(0) if ready else host.pop(0))
+    return order
+
+
+def _parents(call: fx.Node) -> list[fx.Node]:
+    """Return the calls of the stages that a stage reads from."""
+    parents = []
+    for read in call.all_input_nodes:
+        # A stage's only result is the value of its call; else it is an element of it.
+        source = read.args[0] if read.op == "call_function" else read
+        if isinstance(source, fx.Node) and source.op == "call_module":
+            parents.append(source)
+    return parents

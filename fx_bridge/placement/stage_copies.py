@@ -1,0 +1,120 @@
+"""Copies of stages for devices of their own: the same graph, other tensors.
+
+``copy.deepcopy`` of a ``GraphModule`` makes persistent buffers of all that its graph reads and
+forgets which of its parts are in training mode; here a copy differs from its stage in tensors
+and devices alone.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.fx.node import map_aggregate
+
+from fx_bridge.capture.attributes import adopt, attribute_at, paths_read_by
+
+
+def copied_stage(
+    stage: fx.GraphModule, memo: dict[int, Any], home: torch.device, device: torch.device
+) -> fx.GraphModule:
+    """Return `stage` as it runs on `device`.
+
+    Parameters
+    ----------
+    stage : torch.fx.GraphModule
+        Not changed.
+    memo : dict
+        What takes the place of each tensor, by the identity of the tensor. Modules that are
+        called as a whole are added to it, so that stages which share one do so afterwards.
+    home : torch.device
+        On which the graph was captured: where the graph names it, as in ``torch.arange(8,
+        device="cpu")``, the copy names `device`.
+    device : torch.device
+
+    Returns
+    -------
+    torch.fx.GraphModule
+    """
+    made = _copied(stage, memo)
+    if device.type == "cpu":
+        # Places in host memory are one device to whoever makes a tensor or asks for its device.
+        device = torch.device("cpu")
+    if device != home:
+        for part in made.modules():
+            # Also the bodies of regions, which are attributes of the stage.
+            if isinstance(part, fx.GraphModule):
+                _retarget(part, home, device)
+    return made
+
+
+def adopt_copies(
+    destination: nn.Module, source: nn.Module, paths: Iterable[str], memo: dict[int, Any]
+) -> None:
+    """Register what takes the place of the tensors of `source` at `paths` in `destination`."""
+    paths = tuple(paths)
+    adopt(destination, source, paths)
+    for path in paths:
+        prefix, _, name = path.rpartition(".")
+        owner = destination.get_submodule(prefix)
+        value = memo[id(attribute_at(source, path))]
+        for table in (owner._parameters, owner._buffers, owner.__dict__):
+            if name in table:
+                table[name] = value
+
+
+def _copied(module: fx.GraphModule, memo: dict[int, Any]) -> fx.GraphModule:
+    # A constructor that is given the graph copies attributes in its own way.
+    made = fx.GraphModule(nn.Module(), fx.Graph(), type(module).__name__)
+    # Bodies of regions, and stages of a split that was split again; the innermost first.
+    inner = [part for part in module.modules() if isinstance(part, fx.GraphModule)][1:]
+    for part in reversed(inner):
+        if id(part) not in memo:
+            memo[id(part)] = _copied(part, memo)
+    for name, child in module._modules.items():
+        made._modules[name] = copy.deepcopy(child, memo)
+    for name, parameter in module._parameters.items():
+        made._parameters[name] = copy.deepcopy(parameter, memo)
+    for name, buffer in module._buffers.items():
+        made._buffers[name] = copy.deepcopy(buffer, memo)
+    made._non_persistent_buffers_set = set(module._non_persistent_buffers_set)
+    read = {path.partition(".")[0] for path in paths_read_by(module.graph)}
+    for name, value in module.__dict__.items():
+        if name in read or isinstance(value, torch.Tensor):
+            made.__dict__[name] = copy.deepcopy(value, memo)
+    made.graph = copy.deepcopy(module.graph)
+    made.training = module.training
+    made.meta = dict(module.meta)
+    return made
+
+
+def _retarget(module: fx.GraphModule, home: torch.device, device: torch.device) -> None:
+    """Write `device` wherever the graph of `module` names `home`."""
+    for node in module.graph.nodes:
+        if node.op not in ("call_function", "call_method"):
+            continue
+        names = _names(home, device, type_only="autocast" in str(node.target))
+
+        def renamed(value: Any, names: Mapping[Any, Any] = names) -> Any:
+            if isinstance(value, (str, torch.device)):
+                return names.get(value, value)
+            return value
+
+        node.args = map_aggregate(node.args, renamed)
+        node.kwargs = map_aggregate(node.kwargs, renamed)
+    module.recompile()
+
+
+def _names(home: torch.device, device: torch.device, *, type_only: bool) -> dict[Any, Any]:
+    """Return what each way to write `home` becomes; autocast takes types of devices."""
+    if type_only and device.type == "meta":
+        # Not known to autocast, which leaves the dtypes of meta tensors alone.
+        return {}
+    written = device.type if type_only else str(device)
+    names: dict[Any, Any] = {home: device, str(home): written, home.type: written}
+    # Without an index, the device that was current when the model was captured.
+    names[torch.device(home.type)] = device
+    return names

@@ -1,0 +1,179 @@
+"""Where the weights of a split go: each tensor once per device.
+
+``Module.to`` moves a tied parameter for all of its owners, and parts tensors that overlap in
+one storage. Here every stage's tensors are given by a map from the identity of the split's tensor
+to the one that takes its place, which is what ``copy.deepcopy`` takes as its memo.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+
+from fx_bridge.checkpoint.stages import load_stage_weights
+from fx_bridge.checkpoint.tensors import in_place_of, slots_of
+from fx_bridge.placement.stage_copies import copied_stage
+from fx_bridge.storages.mutations import memory_of
+from fx_bridge.storages.tensor_subclasses import is_wrapper, parts_of, with_parts
+
+_ALIGNMENT: Final = 16
+"""Bytes: a multiple of every item size."""
+
+
+@dataclass(slots=True)
+class PlacedWeights:
+    """The tensors of all stages on their devices.
+
+    Attributes
+    ----------
+    home : torch.device
+        Where the model has its weights; tensors that it has elsewhere stay there.
+    copy : bool
+        Also copy what is on its device already.
+    """
+
+    home: torch.device
+    copy: bool = False
+    _made: dict[tuple[int, torch.device], torch.Tensor] = field(default_factory=dict)
+    _originals: dict[int, torch.Tensor] = field(default_factory=dict)
+    """Keeps identities valid."""
+
+    def add(self, tensors: Iterable[torch.Tensor], device: torch.device) -> None:
+        """Put all tensors that a device holds there, but for those that were loaded.
+
+        Those that overlap stay one piece of memory, and so do the parts of wrappers, such as a
+        table that several quantised weights share. Call it once for each device.
+        """
+        distinct = {id(t): t for t in tensors if (id(t), device) not in self._made}
+        self._originals.update(distinct)
+        pieces = {id(p): p for tensor in distinct.values() for p in _pieces(tensor).values()}
+        moved: dict[int, torch.Tensor] = {}
+        for group in _overlapping(list(pieces.values())):
+            target = device if group[0].device == self.home else group[0].device
+            if target == group[0].device and not self.copy:
+                made: Sequence[torch.Tensor] = group
+            elif len(group) > 1:
+                made = _moved_together(group, target)
+            else:
+                made = [group[0].detach().to(target, copy=True)]
+            moved.update(zip(map(id, group), made, strict=True))
+        for tensor in distinct.values():
+            parts = {path: moved[id(piece)] for path, piece in _pieces(tensor).items()}
+            if all(parts[path] is piece for path, piece in _pieces(tensor).items()):
+                placed = tensor
+            else:
+                placed = in_place_of(tensor, _with_pieces(tensor, parts))
+            self._made[id(tensor), device] = placed
+
+    def share(self, tensor: torch.Tensor, owner: torch.device, device: torch.device) -> None:
+        """Let the stages on `device` have the very tensor that the ones on `owner` have."""
+        self._originals[id(tensor)] = tensor
+        self._made[id(tensor), device] = self._made[id(tensor), owner]
+
+    def load(
+        self,
+        stage: fx.GraphModule,
+        folder: str | os.PathLike[str],
+        position: int,
+        device: torch.device,
+    ) -> None:
+        """Take the tensors of a stage from its file instead of adding them.
+
+        Parameters
+        ----------
+        stage : torch.fx.GraphModule
+            Of the split; not changed.
+        folder : path
+            That :func:`fx_bridge.checkpoint.stages.save_stages` wrote.
+        position : int
+            Of the stage in the pipeline.
+        device : torch.device
+        """
+        # To whoever reads a file, places in host memory are one device.
+        where = torch.device("cpu") if device.type == "cpu" else device
+        own = {id(tensor): tensor for tensor in tensors_within(stage)}
+        shell = copied_stage(stage, own, where, where)
+        load_stage_weights(shell, folder, position, where)
+        loaded = slots_of(shell)
+        for path, slot in slots_of(stage).items():
+            self._originals[id(slot.tensor)] = slot.tensor
+            # One that another stage of the device has loaded already is one tensor again.
+            self._made.setdefault((id(slot.tensor), device), loaded[path].tensor)
+
+    def memo(self, device: torch.device) -> dict[int, Any]:
+        """Return what takes the place of each tensor on `device`, by the identity of the tensor."""
+        return {key: made for (key, where), made in self._made.items() if where == device}
+
+
+def tensors_within(module: nn.Module) -> list[torch.Tensor]:
+    """Return every tensor that a module or a part of it has, tied ones in each of their places."""
+    return [slot.tensor for slot in slots_of(module).values()]
+
+
+def _pieces(tensor: torch.Tensor) -> dict[str, torch.Tensor]:
+    return parts_of(tensor) if is_wrapper(tensor) else {"": tensor}
+
+
+def _with_pieces(tensor: torch.Tensor, pieces: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return a tensor like `tensor` of pieces that may be on another device."""
+    if not is_wrapper(tensor):
+        return pieces[""]
+    made = with_parts(tensor, pieces)
+    where = next(iter(pieces.values())).device
+    # Some say the device among their settings, which their own conversion knows how to change.
+    return made if made.device == where else with_parts(tensor.detach().to(where), pieces)
+
+
+def _overlapping(tensors: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    """Group tensors whose bytes overlap.
+
+    Those that merely share a storage do not: all weights of a model may be slices of one file.
+    """
+    by_memory: dict[object, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        by_memory.setdefault(memory_of(tensor), []).append(tensor)
+    for sharing in by_memory.values():
+        end = -1
+        group: list[torch.Tensor] = []
+        for tensor in sorted(sharing, key=_extent) if len(sharing) > 1 else sharing:
+            first, last = _extent(tensor) if len(sharing) > 1 else (0, 0)
+            if group and first >= end:
+                yield group
+                group = []
+            group.append(tensor)
+            end = max(end, last)
+        yield group
+
+
+def _extent(tensor: torch.Tensor) -> tuple[int, int]:
+    """Return the first byte of a tensor in its storage, and the one after its last."""
+    first = int(tensor.storage_offset())
+    span = (
+        sum((int(n) - 1) * int(step) for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+        + 1
+    )
+    return first * tensor.itemsize, (first + span * bool(tensor.numel())) * tensor.itemsize
+
+
+def _moved_together(tensors: Sequence[torch.Tensor], device: torch.device) -> list[torch.Tensor]:
+    """Return tensors on `device` that overlap as `tensors` do."""
+    first = min(_extent(tensor)[0] for tensor in tensors) // _ALIGNMENT * _ALIGNMENT
+    end = max(_extent(tensor)[1] for tensor in tensors)
+    source = tensors[0].detach()
+    raw = torch.empty(0, dtype=torch.uint8, device=source.device)
+    raw.set_(source.untyped_storage(), first, (end - first,), (1,))
+    storage = raw.to(device, copy=True).untyped_storage()
+    return [
+        torch.empty(0, dtype=tensor.dtype, device=device).set_(
+            storage,
+            tensor.storage_offset() - first // tensor.itemsize,
+            tensor.size(),
+            tensor.stride(),
+        )
+        for tensor in tensors
+    ]

@@ -1,1 +1,0 @@
-"""Graphs run on fake tensors: whose memory every value lives in, and who writes there."""

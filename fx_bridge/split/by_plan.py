@@ -1,0 +1,259 @@
+"""From a plan to a module of stages that computes exactly what the captured module computes.
+
+:func:`split_by_plan` runs one of torch's two splitters on a scratch graph
+(:mod:`fx_bridge.split.scratch_graph`) on which their traps cannot occur. The result then gets back
+names, parameters, metadata, flags and the calling convention of the captured module.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, get_args
+
+from torch import fx, nn
+
+from fx_bridge.capture.attributes import adopt, paths_read_by, stage_results
+from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.split.checks import check_splittable
+from fx_bridge.split.guards import CheckedModel, check_calls
+from fx_bridge.split.name_map import name_map, shared_tensors
+from fx_bridge.split.scratch_graph import (
+    ORIGIN,
+    Backend,
+    Scratch,
+    final_value,
+    run_backend,
+    scratch_graph,
+)
+from solver import PartitionError, PartitionPlan
+
+
+def split_by_plan(
+    captured: CapturedGraph, plan: PartitionPlan, *, backend: Backend = "split_module"
+) -> fx.GraphModule:
+    """Split a captured model into one submodule per stage.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+        Not changed.
+    plan : PartitionPlan
+        A device and chunk for every operator (by node name); ``stages`` in the order in which
+        data flows. Operators of different stages may interleave in the captured order.
+    backend : {"split_module", "tags"}
+        Which of ``torch.fx.passes`` does the work, ``split_module`` or ``split_by_tags``. The
+        results agree in all that is said here, and each checks the other in the tests.
+
+    Returns
+    -------
+    torch.fx.GraphModule
+        Called and returning like the captured module. Its children ``submod_0``,
+        ``submod_1``, … are the stages in order (``submod_stage_0``, … if the model has an
+        attribute of such a name). Each owns the parameters, buffers and submodules that it
+        reads, under the paths that they have in the captured module, and keeps the names and
+        metadata of its nodes.
+
+        ``meta["stages"]`` maps the name of each child to its device, in stage order; a device
+        has one child for each of its chunks. Every child has ``meta["stage"]`` (its position),
+        ``meta["device"]`` and ``meta["chunk"]``, and ``meta["stages"]`` where it holds stages of
+        a split that was split again.
+        ``meta["shared_tensors"]`` holds, for every tensor that several children own, a tuple of
+        its names, such as ``("submod_0.wte.weight", "submod_2.lm_head.weight")``;
+        ``meta["name_map"]`` where every node, parameter, buffer and submodule of the captured
+        module is (:class:`fx_bridge.split.name_map.NameMap`); ``meta["written_inputs"]`` the
+        names of the graph inputs that a stage writes in place; ``meta["plan"]`` the plan.
+
+    Raises
+    ------
+    PartitionError
+        In one line: the plan is not total, its stages form a cycle or are out of order, or it
+        separates operators whose order or common storage the result depends on; or the backend
+        is unknown.
+
+    Notes
+    -----
+    Parameters are shared with the captured module, not copied. One that several stages read
+    (tied weights) is the same object in each of them, so that in one process gradients add up
+    and the values never diverge. Who moves stages to different devices must first give each
+    its own copy, for ``module.to(device)`` moves a shared parameter for all of its owners. A
+    parameter that the graph itself returns is also registered at the root. Parameters that no
+    operator reads are left out, and so are the forward hooks with which torch.export checks
+    the shapes of inputs: microbatches have others. What the split itself checks, and so do its
+    deep copies: numbers and flags among the inputs must be those of the capture, which they
+    decided. On the first call with another shape or dtype, or under another
+    ``torch.autocast``, the model is captured once more, and the call is refused unless that
+    gives the same operators with the same numbers (:mod:`fx_bridge.split.recapture`).
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fx_bridge.capture.graph import capture
+    >>> model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    >>> plan = PartitionPlan({"linear": "cuda:0", "relu": "cpu"}, ("cuda:0", "cpu"))
+    >>> split = split_by_plan(capture(model, (torch.ones(1, 4),)), plan)
+    >>> split.meta["stages"], split.meta["name_map"].nodes["relu"]
+    ({'submod_0': 'cuda:0', 'submod_1': 'cpu'}, ('submod_1.relu',))
+    """
+    check_captured(captured, "split", "split_by_plan(capture(model, args), plan)")
+    if not isinstance(plan, PartitionPlan):
+        raise PartitionError(
+            f"the plan is a {type(plan).__name__}; give a PartitionPlan, such as result.plan, or "
+            "one that solver.load_plan reads from a file"
+        )
+    if backend not in get_args(Backend):
+        raise PartitionError(
+            f"backend is {backend!r}; write one of {', '.join(map(repr, get_args(Backend)))}"
+        )
+    check_splittable(captured, plan)
+    names = _stage_names(captured.module, len(plan.stages))
+    scratch = scratch_graph(captured, plan)
+    split = CheckedModel(made := run_backend(backend, scratch, names), made.graph, "SplitModel")
+    _finish(split, captured.module, plan, scratch, names)
+    split.meta["written_inputs"] = _written_inputs(captured)
+    check_calls(split, captured)
+    return split
+
+
+# -- putting everything back ---------------------------------------------------------------
+
+
+def _finish(
+    split: fx.GraphModule,
+    source: fx.GraphModule,
+    plan: PartitionPlan,
+    scratch: Scratch,
+    names: Sequence[str],
+) -> None:
+    stages: list[fx.GraphModule] = []
+    for position, name in enumerate(names):
+        stage = split.get_submodule(name)
+        assert isinstance(stage, fx.GraphModule)
+        stages.append(stage)
+        call = next(node for node in split.graph.nodes if node.target == name)
+        call.args = _restore_stage(stage, call.args, source, scratch)
+        call.meta["val"] = _output_value(stage)
+        stage.meta.update(
+            stage=position,
+            device=plan.stages[position].device,
+            chunk=plan.stages[position].chunk,
+        )
+        held = {k: v for k, v in source.meta.get("stages", {}).items() if k in stage._modules}
+        if held:
+            # A split is split again: parameters keep their names within its stages.
+            stage.meta["stages"] = held
+    _restore_root(split, source, scratch)
+    split.meta = {
+        **source.meta,
+        **split.meta,
+        "stages": {name: stage.device for name, stage in zip(names, plan.stages, strict=True)},
+        "plan": plan,
+        "shared_tensors": shared_tensors(dict(zip(names, stages, strict=True))),
+        "name_map": name_map(source, split, names),
+    }
+    # Recompiles the stages too; nothing else compiles after an edit.
+    split.recompile()
+
+
+def _written_inputs(captured: CapturedGraph) -> tuple[str, ...]:
+    writes = captured.storage_table.writes.values()
+    written = {storage.owner for found in writes for storage in found if storage.kind == "input"}
+    return tuple(n.name for n in captured.graph.find_nodes(op="placeholder") if n.name in written)
+
+
+def _stage_names(source: nn.Module, count: int) -> list[str]:
+    """Return names for stages that no attribute of the model has."""
+    affix = ""
+    while any(hasattr(source, f"submod_{affix}{stage}") for stage in range(count)):
+        affix = f"stage_{affix}"
+    return [f"submod_{affix}{stage}" for stage in range(count)]
+
+
+def _restore_stage(
+    stage: fx.GraphModule, arguments: tuple[Any, ...], source: nn.Module, scratch: Scratch
+) -> tuple[Any, ...]:
+    """Turn stand-ins into attributes of `stage`; return the arguments that are left to pass."""
+    graph = stage.graph
+    placeholders = list(graph.find_nodes(op="placeholder"))
+    kept: list[Any] = []
+    anchor = placeholders[-1] if placeholders else None
+    for placeholder, argument in zip(placeholders, arguments, strict=True):
+        origin = scratch.weight_of.get(str(placeholder.target))
+        if origin is None:
+            kept.append(argument)
+            continue
+        # After the placeholders: the signature of a graph comes first.
+        with graph.inserting_after(anchor):
+            anchor = read = graph.create_node(
+                "get_attr", origin.target, name=origin.name, type_expr=origin.type
+            )
+        read.meta = placeholder.meta
+        placeholder.replace_all_uses_with(read)
+    for placeholder in placeholders:
+        if placeholder.name in scratch.weight_of:
+            graph.erase_node(placeholder)
+    for mark in graph.find_nodes(op="call_function", target=final_value):
+        mark.replace_all_uses_with(mark.args[0])
+        graph.erase_node(mark)
+    for node in graph.nodes:
+        if node.op == "call_module" or (node.op == "get_attr" and node.target in scratch.path_of):
+            node.target = scratch.path_of[node.target]
+            # One name can stand only once in the scratch graph, whatever reads it.
+            node._rename(node.meta[ORIGIN].name)
+        _restore_meta(node)
+    stage._modules = {}
+    adopt(stage, source, paths_read_by(graph))
+    stage.training = source.training
+    return tuple(kept)
+
+
+def _restore_root(split: fx.GraphModule, source: fx.GraphModule, scratch: Scratch) -> None:
+    graph = split.graph
+    placeholders = list(graph.find_nodes(op="placeholder"))
+    returned: list[str] = []
+    originals = iter(source.graph.find_nodes(op="placeholder"))
+    for placeholder in placeholders:
+        origin = scratch.weight_of.get(placeholder.name)
+        if origin is None:
+            # The splitters write the name of the node, so that *args would become a plain
+            # argument; split_by_tags leaves defaults out.
+            original = next(originals)
+            placeholder.target, placeholder.args = original.target, original.args
+        elif placeholder.users:
+            with graph.inserting_after(placeholders[-1]):
+                read = graph.create_node("get_attr", origin.target, name=origin.name)
+            read.meta = placeholder.meta
+            placeholder.replace_all_uses_with(read)
+            returned.append(str(origin.target))
+    for placeholder in placeholders:
+        if placeholder.name in scratch.weight_of:
+            graph.erase_node(placeholder)
+    output = next(iter(source.graph.find_nodes(op="output")))
+    for node in graph.nodes:
+        if node.op == "call_function":
+            # An element of a stage's tuple of results.
+            call, index = node.args
+            node.meta["val"] = call.meta["val"][index]
+            node._rename(stage_results(split.get_submodule(call.target))[index].name)
+        elif node.op == "output":
+            node.meta[ORIGIN] = output
+            node.type = output.type
+        _restore_meta(node)
+    adopt(split, source, returned)
+    graph.set_codegen(copy.copy(source.graph._codegen))
+    split.training = source.training
+
+
+def _restore_meta(node: fx.Node) -> None:
+    origin = node.meta.pop(ORIGIN, None)
+    if origin is not None:
+        node.meta = origin.meta.copy()
+
+
+def _output_value(stage: fx.GraphModule) -> Any:
+    """Set and return the value of a stage's output, None where the graph has no values."""
+    output = stage.graph.output_node()
+    values = tuple(node.meta.get("val") for node in stage_results(stage))
+    result = values if isinstance(output.args[0], tuple) else values[0]
+    output.meta["val"] = result
+    return result

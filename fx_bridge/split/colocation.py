@@ -1,0 +1,391 @@
+"""What must stay together when a captured graph is split, and why.
+
+Stages exchange copies of tensors and run one after the other, each as a whole. Operators whose
+meaning does not survive that must share a device: those that meet in a storage that is written
+in place, in a region of changed global state, in a value that is no tensor, in a module that is
+called more than once, in a parameter that is trained, or in the order of random numbers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Literal, get_args
+
+import networkx as nx
+import torch
+from torch import fx, nn
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+from fx_bridge.capture.attributes import attribute_at
+from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.split.keep_whole import whole_modules
+from fx_bridge.storages.table import Storage, StorageTable
+from solver import ColocationGroup
+from solver.model.checks import check_choice
+
+_PYTHON_RANDOM: Final = frozenset({"gumbel_softmax", "multi_head_attention_forward"})
+"""Random functions that bear no name of an ATen operator."""
+_TRAINING_FLAGS: Final = ("train", "training")
+
+
+TiedReaders = Literal["colocate", "sum"]
+"""What training does with a parameter that several operators read: all of them run on one device,
+or every device with a reader holds a copy, and the gradients of the copies are summed."""
+
+
+def colocation_groups(
+    captured: CapturedGraph,
+    *,
+    training: bool = False,
+    keep_whole: Sequence[str] = (),
+    tied_weights: TiedReaders = "colocate",
+) -> list[ColocationGroup]:
+    """Return the sets of operators of `captured` that must share a device.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    training : bool
+        Parameters will be updated: all readers of a parameter share a device, tied ones too,
+        for copies on two devices would diverge after one step of the optimiser.
+    keep_whole : sequence of str
+        Modules, each of which stays on one device: see :mod:`fx_bridge.split.keep_whole`.
+    tied_weights : {"colocate", "sum"}
+        In training; with ``"sum"`` readers of a parameter may be anywhere, for pipelines add up
+        the gradients of the copies (:mod:`fx_bridge.pipeline.tied_weights`). Parameters that
+        share memory without being one stay together.
+
+    Returns
+    -------
+    list of ColocationGroup
+        In the order of their first operators; they may overlap. Every plan that respects them
+        and whose stages form no cycle can be split. The last ones merge what the others would
+        force into a cycle of stages, so that the graph of merged groups is acyclic.
+
+    Notes
+    -----
+    Operators with random numbers are grouped only if no path leads from one to the next: where
+    one does, every acyclic plan keeps their order. Linear in the size of the graph.
+    """
+    check_captured(captured, "group", "colocation_groups(capture(model, args))")
+    check_choice(tied_weights, get_args(TiedReaders), "tied_weights")
+    table = captured.storage_table
+    groups = [
+        *_inseparable(captured, table),
+        *_non_tensors(captured),
+        *_inner_tensors(captured),
+        *_shared_modules(captured),
+        *_random_order(captured),
+    ]
+    if training:
+        groups.extend(_trained_weights(captured, table, tied_weights))
+    groups.extend(whole_modules(captured, keep_whole))
+    order = {node.name: index for index, node in enumerate(captured.operators)}
+    groups = _sorted(groups, order)
+    return groups + _sorted(_cycles(captured, groups, order), order)
+
+
+def inseparable_groups(captured: CapturedGraph) -> list[ColocationGroup]:
+    """Return the groups without which a split computes something else even in one process.
+
+    Those of storages written in place and of regions of changed global state: a part of
+    what :func:`colocation_groups` returns.
+    """
+    order = {node.name: index for index, node in enumerate(captured.operators)}
+    return _sorted(_inseparable(captured, captured.storage_table), order)
+
+
+def random_operators(captured: CapturedGraph) -> list[fx.Node]:
+    """Return the operators that draw random numbers, in execution order.
+
+    A dropout that is switched off draws none.
+    """
+    return [node for node in captured.operators if _is_random(node, captured.module)]
+
+
+def _sorted(groups: Iterable[ColocationGroup], order: Mapping[str, int]) -> list[ColocationGroup]:
+    result = [
+        ColocationGroup(tuple(sorted(group.operators, key=order.__getitem__)), group.reason)
+        for group in groups
+    ]
+    result = [group for group in result if len(group.operators) > 1]
+    return sorted(result, key=lambda group: order[group.operators[0]])
+
+
+# -- effects that edges do not show --------------------------------------------------------
+
+
+def _inseparable(captured: CapturedGraph, table: StorageTable) -> Iterator[ColocationGroup]:
+    yield from _written_storages(captured, table)
+    yield from _state_regions(captured)
+
+
+def _written_storages(captured: CapturedGraph, table: StorageTable) -> Iterator[ColocationGroup]:
+    """Group what meets in a storage that is written in place.
+
+    All that touches it up to the last write runs in one stage, in the original order. A later
+    reader may run in a later stage, because a stage hands its values on when it has ended, and
+    then they are final. That does not hold for weights, which every stage reads at its own
+    time and which live on to the next call, nor for graph inputs, which come from the caller:
+    of these, all that touches them is one group.
+    """
+    written = {storage for storages in table.writes.values() for storage in storages}
+    touches: dict[Storage, list[fx.Node]] = {storage: [] for storage in written}
+    weights = {storage.owner: storage for storage in written if storage.kind == "weight"}
+    for node in captured.operators:
+        touched = dict.fromkeys(table.touched(node))
+        # Weights that a called submodule reads are no arguments of the node.
+        keys = table.weights_read.get(node.name, ())
+        touched.update(dict.fromkeys(weights[key] for key in keys if key in weights))
+        for storage in touched:
+            if storage in touches:
+                touches[storage].append(node)
+    for storage in sorted(written, key=lambda storage: (storage.kind, storage.key)):
+        nodes = touches[storage]
+        writers = [n for n, node in enumerate(nodes) if storage in table.writes.get(node.name, ())]
+        if not writers:
+            continue
+        writer = nodes[writers[-1]].name
+        if storage.kind == "weight":
+            what = f"weight {storage.owner!r}"
+        elif storage.kind == "input":
+            what = f"graph input {storage.owner!r}"
+        else:
+            what = f"the value of {storage.owner!r}"
+            nodes = nodes[: writers[-1] + 1]
+        yield ColocationGroup(
+            tuple(node.name for node in nodes), f"{writer!r} writes {what} in place"
+        )
+
+
+def _state_regions(captured: CapturedGraph) -> Iterator[ColocationGroup]:
+    """Group the regions in which dynamo's graphs switch autocast or the grad mode."""
+    operators = captured.operators
+    position = {node: index for index, node in enumerate(operators)}
+    outer_mode: bool | None = None
+    since = 0
+    for index, node in enumerate(operators):
+        if node.op != "call_function":
+            continue
+        name = getattr(node.target, "__name__", "")
+        if node.target is torch._C._set_grad_enabled:
+            mode = bool(node.args[0])
+            if outer_mode is None:
+                outer_mode, since = not mode, index
+            elif mode == outer_mode:
+                yield _region(operators[since : index + 1], "the grad mode is switched")
+                outer_mode = None
+        elif name.startswith("_enter_"):
+            exits = [user for user in node.users if getattr(user.target, "__name__", "") != name]
+            end = max((position[user] for user in exits if user in position), default=None)
+            last = len(operators) if end is None else end + 1
+            yield _region(operators[index:last], f"{node.name!r} changes the global state")
+    if outer_mode is not None:
+        yield _region(operators[since:], "the grad mode is switched to the end")
+
+
+def _region(nodes: Sequence[fx.Node], reason: str) -> ColocationGroup:
+    return ColocationGroup(
+        tuple(node.name for node in nodes),
+        f"{reason} between {nodes[0].name!r} and {nodes[-1].name!r}",
+    )
+
+
+# -- what cannot travel, or must not be there twice ----------------------------------------
+
+
+def _non_tensors(captured: CapturedGraph) -> Iterator[ColocationGroup]:
+    for node in captured.operators:
+        if "val" not in node.meta or isinstance(node.meta["val"], torch.Tensor):
+            continue
+        readers = [user.name for user in node.users if user.op != "output"]
+        kind = type(node.meta["val"]).__name__
+        yield ColocationGroup(
+            (node.name, *readers),
+            f"the value of {node.name!r} is of type {kind}, and only tensors travel between stages",
+        )
+
+
+def _inner_tensors(captured: CapturedGraph) -> Iterator[ColocationGroup]:
+    for node in captured.operators:
+        if node.target is torch.ops.export.access_subclass_inner_tensor.default:
+            # Else a device could hold the weight for another to read.
+            yield ColocationGroup(
+                (node.name, *(user.name for user in node.users if user.op != "output")),
+                f"{node.name!r} is a part of a weight, for who reads it",
+            )
+
+
+def _shared_modules(captured: CapturedGraph) -> Iterator[ColocationGroup]:
+    callers: dict[int, list[fx.Node]] = {}
+    for node in captured.operators:
+        if node.op == "call_module":
+            module = attribute_at(captured.module, str(node.target))
+            # Without parameters and buffers, two of it are as good as one.
+            if any(True for _ in itertools.chain(module.parameters(), module.buffers())):
+                callers.setdefault(id(module), []).append(node)
+    for nodes in callers.values():
+        yield ColocationGroup(
+            tuple(node.name for node in nodes),
+            f"submodule {str(nodes[0].target)!r} is called more than once",
+        )
+
+
+def _trained_weights(
+    captured: CapturedGraph, table: StorageTable, tied_weights: TiedReaders
+) -> Iterator[ColocationGroup]:
+    readers: dict[str, list[str]] = {}
+    for node in captured.operators:
+        for key in table.weights_read.get(node.name, ()):
+            trained = table.weights[key].trainable
+            if len(trained) > 1 or (trained and tied_weights == "colocate"):
+                readers.setdefault(key, []).append(node.name)
+    for key, names in readers.items():
+        tied = " = ".join(repr(name) for name in table.weights[key].names)
+        yield ColocationGroup(
+            tuple(names), f"parameter {tied} is trained, and its copies would diverge"
+        )
+
+
+# -- random numbers ------------------------------------------------------------------------
+
+
+def _random_order(captured: CapturedGraph) -> Iterator[ColocationGroup]:
+    operators = captured.operators
+    position = {node: index for index, node in enumerate(operators)}
+    for first, second in itertools.pairwise(random_operators(captured)):
+        if not _leads_to(first, second, operators[position[first] + 1 : position[second] + 1]):
+            yield ColocationGroup(
+                (first.name, second.name),
+                f"{first.name!r} draws random numbers before {second.name!r}",
+            )
+
+
+def _leads_to(source: fx.Node, target: fx.Node, between: Sequence[fx.Node]) -> bool:
+    """Whether a path leads from `source` to `target`; `between` are all nodes it can pass."""
+    reached = {source}
+    for node in between:
+        if not reached.isdisjoint(node.all_input_nodes):
+            reached.add(node)
+    return target in reached
+
+
+def _is_random(node: fx.Node, module: nn.Module) -> bool:
+    if node.op == "call_module":
+        return _is_random_module(attribute_at(module, str(node.target)))
+    if isinstance(node.target, HigherOrderOperator):
+        # Its bodies are submodules, read like attributes.
+        bodies = [
+            attribute_at(module, str(read.target))
+            for read in node.all_input_nodes
+            if read.op == "get_attr"
+        ]
+        return any(
+            _is_random(inner, body)
+            for body in bodies
+            if isinstance(body, fx.GraphModule)
+            for inner in body.graph.nodes
+            if inner.op not in ("placeholder", "get_attr", "output")
+        )
+    overload = _overload(node)
+    if overload is None:
+        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
+        if name not in _PYTHON_RANDOM:
+            return False
+    arguments = _arguments(node, overload)
+    if any(arguments.get(flag) is False for flag in _TRAINING_FLAGS):
+        return False
+    # Dropout draws nothing at probability 0, bernoulli does.
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    probability = arguments.get("dropout_p", arguments.get("p") if "dropout" in name else None)
+    return not isinstance(probability, (int, float)) or probability > 0
+
+
+def _is_random_module(module: nn.Module) -> bool:
+    for part in module.modules():
+        if isinstance(part, fx.GraphModule):
+            nodes = (n for n in part.graph.nodes if n.op in ("call_function", "call_method"))
+            if any(_is_random(node, part) for node in nodes):
+                return True
+        elif part.training:
+            probability = getattr(part, "p" if isinstance(part, _DROPOUTS) else "dropout", 0)
+            if isinstance(part, nn.RReLU) or (
+                isinstance(probability, (int, float)) and probability > 0
+            ):
+                return True
+    return False
+
+
+_DROPOUTS: Final = (nn.modules.dropout._DropoutNd,)
+
+
+def _overload(node: fx.Node) -> OpOverload | None:
+    """Return the tagged random ATen operator that a node calls, or that bears its name."""
+    target = node.target
+    if isinstance(target, OpOverload):
+        return target if torch.Tag.nondeterministic_seeded in target.tags else None
+    name = target if isinstance(target, str) else getattr(target, "__name__", "")
+    packet = getattr(torch.ops.aten, name, None) if name and not name.startswith("__") else None
+    overloads = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()  # type: ignore[no-untyped-call]
+    for overload in overloads:
+        candidate = getattr(packet, overload)
+        if torch.Tag.nondeterministic_seeded in candidate.tags:
+            return candidate  # type: ignore[no-any-return]
+    return None
+
+
+def _arguments(node: fx.Node, overload: OpOverload | None) -> dict[str, Any]:
+    """Return the arguments of a call by name, with defaults."""
+    if isinstance(node.target, OpOverload):
+        parameters = node.target._schema.arguments
+        given: dict[str, Any] = {
+            p.name: p.default_value for p in parameters if p.has_default_value()
+        }
+        given.update(zip((p.name for p in parameters), node.args, strict=False))
+        return given | node.kwargs
+    try:
+        bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        # Builtins and methods have no signature; their schema is as good.
+        names = [p.name for p in overload._schema.arguments] if overload is not None else []
+        return dict(zip(names, node.args, strict=False)) | node.kwargs
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+# -- cycles --------------------------------------------------------------------------------
+
+
+def _cycles(
+    captured: CapturedGraph, groups: Sequence[ColocationGroup], order: Mapping[str, int]
+) -> Iterator[ColocationGroup]:
+    """Merge the groups that would force stages into a cycle, with what lies between them."""
+    forest: nx.utils.UnionFind[str] = nx.utils.UnionFind(order)
+    for group in groups:
+        forest.union(*group.operators)
+    leader = {name: forest[name] for name in order}
+    contracted = nx.DiGraph()
+    contracted.add_nodes_from(leader.values())
+    contracted.add_edges_from(
+        (leader[source.name], leader[node.name])
+        for node in captured.operators
+        for source in node.all_input_nodes
+        if source.name in leader and leader[source.name] != leader[node.name]
+    )
+    members: dict[str, list[str]] = {}
+    for name in order:
+        members.setdefault(leader[name], []).append(name)
+    for component in nx.strongly_connected_components(contracted):
+        if len(component) == 1:
+            continue
+        names = tuple(name for unit in component for name in members[unit])
+        first = min(names, key=order.__getitem__)
+        reasons = [group.reason for group in groups if leader[group.operators[0]] in component]
+        causes = "; ".join(reasons[:2]) + ("; …" if len(reasons) > 2 else "")
+        yield ColocationGroup(
+            names,
+            f"all from {first!r} on lies between operators that must share a device, and would "
+            f"close a cycle of stages ({causes})",
+        )

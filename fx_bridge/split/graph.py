@@ -1,0 +1,305 @@
+"""What a split produced, as data: stages, what they hold, what passes between them.
+
+The ``DAG`` that ``torch.fx.experimental.accelerator_partitioner`` returns has the same purpose
+and some faults: its ``output_nodes`` are readers, an input counts once per reader, buffers count
+nothing, and what a stage passes to one after the next cannot be told. Here everything is read
+off the graph of the split; :func:`fx_bridge.split.reader.stage_graph` does it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, Final
+
+import networkx as nx
+
+from solver import PartitionError
+from solver.io.files import read_json, write_text_atomically
+from solver.model.quantities import MISSING, aligned, format_bytes, printable
+
+_SCHEMA: Final = "fxpartition.stage_graph"
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class StageValue:
+    """A value that enters a stage, leaves one, or both.
+
+    Attributes
+    ----------
+    name : str
+        Of the node that makes it: an operator or a graph input. With the suffix ``.written``,
+        an input or weight as the stage `source` leaves it when it writes it in place.
+    source : int or None
+        Position of the stage that makes it; None for a graph input.
+    targets : tuple of int
+        Positions of the stages that read it from elsewhere, in order.
+    is_output : bool
+        The graph returns it.
+    size_bytes : int
+        numel x itemsize, of all tensors together; 0 for what is no tensor.
+    kind : str
+        Its type: ``"Tensor"``, ``"tuple"``, ``"SymInt"``, …. Pipelines pass tensors alone.
+    shape : tuple of int or None
+        None for anything but a tensor; symbolic sizes at their hints.
+    dtype : str or None
+    """
+
+    name: str
+    source: int | None
+    targets: tuple[int, ...]
+    is_output: bool
+    size_bytes: int
+    kind: str
+    shape: tuple[int, ...] | None
+    dtype: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StageWeight:
+    """A parameter, buffer or constant that a stage holds.
+
+    Attributes
+    ----------
+    key : str
+        Of its storage, as in the operator graph; tied names have one.
+    names : tuple of str
+        Its paths in the stage.
+    size_bytes : int
+    stages : tuple of int
+        Positions of all stages that hold a copy, this one among them.
+    """
+
+    key: str
+    names: tuple[str, ...]
+    size_bytes: int
+    stages: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StageNode:
+    """One stage.
+
+    Attributes
+    ----------
+    position : int
+        In the order in which stages run.
+    name : str
+        Of the child of the split, such as ``"submod_0"``.
+    device : str
+    chunk : int
+    operators : tuple of str
+        In the order in which they run.
+    weights : tuple of StageWeight
+    inputs : tuple of str
+        Names of the values that it takes, in the order of its arguments.
+    outputs : tuple of str
+        Names of the values that it returns, in their order.
+    weights_bytes : int
+        Each storage once.
+    received_bytes : int
+        Of `inputs`, what the caller passes included.
+    sent_bytes : int
+        Of `outputs`, each once for every other device that reads it: over all stages, the
+        objective ``transfer`` (to which training adds the gradients on their way back).
+    peak_bytes : int or None
+        Memory of the stage by itself, weights included, as the evaluator says; None where no
+        problem was given.
+    parents, children : tuple of int
+        Positions of the stages that it reads from, and that read from it.
+    """
+
+    position: int
+    name: str
+    device: str
+    chunk: int
+    operators: tuple[str, ...]
+    weights: tuple[StageWeight, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    weights_bytes: int
+    received_bytes: int
+    sent_bytes: int
+    peak_bytes: int | None
+    parents: tuple[int, ...]
+    children: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class StageGraph:
+    """The stages of a split, and what passes between them; printing it shows one table.
+
+    Attributes
+    ----------
+    stages : tuple of StageNode
+        In the order in which they run.
+    values : tuple of StageValue
+        Graph inputs first, then what the stages return, stage after stage. Each name once.
+    inputs : tuple of str
+        The graph inputs, in the order of the graph, read or not.
+    outputs : tuple of str
+        What the graph returns, each once: names of values. Weights that it returns unchanged
+        are left out.
+    """
+
+    stages: tuple[StageNode, ...]
+    values: tuple[StageValue, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @cached_property
+    def value_of(self) -> Mapping[str, StageValue]:
+        """The values by name."""
+        return MappingProxyType({value.name: value for value in self.values})
+
+    @property
+    def transfer_bytes(self) -> int:
+        """Bytes that travel forward between devices, a value once per device that reads it."""
+        return sum(stage.sent_bytes for stage in self.stages)
+
+    def alive_between(self, position: int) -> tuple[StageValue, ...]:
+        """Return the values that exist after stage `position` and are needed later.
+
+        What a pipeline passes from one stage to the next when only neighbours talk: whatever a
+        later stage reads, be it the next or one after that, or the graph returns, was there from
+        the start (a graph input) or made by stage `position` or an earlier one.
+
+        Parameters
+        ----------
+        position : int
+            From 0 to the number of stages - 2.
+
+        Returns
+        -------
+        tuple of StageValue
+            In the order of `values`. ``sum(value.size_bytes for value in …)`` is what is passed.
+
+        Raises
+        ------
+        PartitionError
+            If there is no stage after `position`.
+        """
+        last = len(self.stages) - 1
+        if isinstance(position, bool) or not isinstance(position, int) or not 0 <= position < last:
+            raise PartitionError(
+                f"position is {position!r}, but the stages between which values pass are 0 to "
+                f"{last}; write a number from 0 to {last - 1}"
+                if last > 0
+                else f"position is {position!r}, but there is only one stage"
+            )
+        return tuple(
+            value
+            for value in self.values
+            if (value.source is None or value.source <= position)
+            and (value.is_output or any(target > position for target in value.targets))
+        )
+
+    def to_digraph(self) -> nx.DiGraph:
+        """Return the stages as a networkx graph.
+
+        Nodes are names of stages, with ``position``, ``device``, ``chunk``, ``operators``,
+        ``weights`` (keys), ``weights_bytes`` and ``peak_bytes``; an edge holds the names of the
+        ``values`` that pass along it, and their ``size_bytes``. Plain data, fit for
+        ``networkx.node_link_data``.
+        """
+        graph = nx.DiGraph(inputs=list(self.inputs), outputs=list(self.outputs))
+        for stage in self.stages:
+            graph.add_node(
+                stage.name,
+                position=stage.position,
+                device=stage.device,
+                chunk=stage.chunk,
+                operators=list(stage.operators),
+                weights=[weight.key for weight in stage.weights],
+                weights_bytes=stage.weights_bytes,
+                peak_bytes=stage.peak_bytes,
+            )
+        for value in self.values:
+            if value.source is None:
+                continue
+            for target in value.targets:
+                ends = self.stages[value.source].name, self.stages[target].name
+                if not graph.has_edge(*ends):
+                    graph.add_edge(*ends, values=[], size_bytes=0)
+                graph.edges[ends]["values"].append(value.name)
+                graph.edges[ends]["size_bytes"] += value.size_bytes
+        return graph
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as plain data; :meth:`from_dict` inverts it."""
+        return {"schema": _SCHEMA, "version": _VERSION, **dataclasses.asdict(self)}
+
+    @classmethod
+    def from_dict(cls, data: object) -> StageGraph:
+        """Build one from plain data, as JSON holds it.
+
+        Raises
+        ------
+        PartitionError
+            Naming the field that is missing, unknown or of the wrong kind.
+        """
+        from fx_bridge.split.graph_json import stage_graph_from_json
+
+        return stage_graph_from_json(data, _SCHEMA, _VERSION)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it to a JSON file, by way of a temporary file beside it.
+
+        Raises
+        ------
+        PartitionError
+            If the file cannot be written; what was there is then as it was.
+        """
+        write_text_atomically(path, json.dumps(self.to_dict(), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> StageGraph:
+        """Read one from a JSON file.
+
+        Raises
+        ------
+        PartitionError
+            Naming the file and the field that is wrong.
+        """
+        data = read_json(path)
+        try:
+            return cls.from_dict(data)
+        except PartitionError as error:
+            raise PartitionError(f"{path}: {error}") from None
+
+    def __str__(self) -> str:
+        header = ["stage", "device", "operators", "weights", "received", "sent", "peak", "reads"]
+        rows = [header]
+        for stage in self.stages:
+            device = f"{stage.device} ({stage.chunk})" if stage.chunk else stage.device
+            sources = [self.stages[parent].name for parent in stage.parents]
+            if any(self.value_of[name].source is None for name in stage.inputs):
+                sources.insert(0, "inputs")
+            rows.append(
+                [
+                    stage.name,
+                    device,
+                    str(len(stage.operators)),
+                    format_bytes(stage.weights_bytes),
+                    format_bytes(stage.received_bytes),
+                    format_bytes(stage.sent_bytes),
+                    MISSING if stage.peak_bytes is None else format_bytes(stage.peak_bytes),
+                    ", ".join(sources) or MISSING,
+                ]
+            )
+        lines = aligned(rows)
+        lines.insert(1, "-" * max(map(len, lines)))
+        for position in range(len(self.stages) - 1):
+            alive = self.alive_between(position)
+            total_bytes = sum(value.size_bytes for value in alive)
+            lines.append(
+                f"between {self.stages[position].name} and {self.stages[position + 1].name}: "
+                f"{format_bytes(total_bytes)} in {len(alive)} value{'s' * (len(alive) != 1)}"
+            )
+        return "\n".join(map(printable, lines))

@@ -1,0 +1,80 @@
+"""Modules that a plan must not divide, as groups of operators that share a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.modules import enclosing, module_operators, unknown_module
+from solver import ColocationGroup, PartitionError
+
+_TOGETHER: Final = "+"
+
+
+def check_keep_whole(keep_whole: Sequence[str]) -> tuple[str, ...]:
+    """Return the names as a tuple; raise PartitionError unless they are names."""
+    example = "write a list of module names, such as ['layers.0'] or ['layers.*']"
+    if isinstance(keep_whole, str) or not isinstance(keep_whole, Iterable):
+        raise PartitionError(f"keep_whole is {keep_whole!r}; {example}")
+    keep_whole = tuple(keep_whole)
+    for entry in keep_whole:
+        if not isinstance(entry, str) or not all(entry.split(_TOGETHER)):
+            raise PartitionError(f"keep_whole names {entry!r}; {example}")
+    return keep_whole
+
+
+def whole_modules(captured: CapturedGraph, keep_whole: Sequence[str]) -> list[ColocationGroup]:
+    """Return the groups of operators that keep modules on one device each.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    keep_whole : sequence of str
+        Paths of modules, or patterns of :mod:`fnmatch` (``*`` stands for dots too), each of whose
+        modules is kept whole. ``"wte+lm_head"`` puts all that its parts name on one device.
+
+    Returns
+    -------
+    list of ColocationGroup
+        One for every module that is inside no other one of the same entry, and has operators.
+
+    Raises
+    ------
+    PartitionError
+        If an entry names no module of the model, with the names closest to it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from fx_bridge.capture.graph import capture
+    >>> body = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU())
+    >>> captured = capture(torch.nn.Sequential(body, torch.nn.Linear(4, 4)), (torch.ones(2, 4),))
+    >>> [group.operators for group in whole_modules(captured, ["*"])]
+    [('linear', 'relu'), ('linear_1',)]
+    """
+    keep_whole = check_keep_whole(keep_whole)
+    operators = module_operators(captured) if keep_whole else {}
+    groups: dict[tuple[str, ...], str] = {}
+    for entry in keep_whole:
+        paths = {path for part in entry.split(_TOGETHER) for path in _matches(part, operators)}
+        outermost = [p for p in operators if p in paths and paths.isdisjoint([*enclosing(p)][:-1])]
+        if _TOGETHER in entry:
+            named = {name for path in outermost for name in operators[path]}
+            names = tuple(node.name for node in captured.operators if node.name in named)
+            together = f"modules {' and '.join(map(repr, outermost))} are kept together"
+            groups.setdefault(names, together)
+            continue
+        for path in outermost:
+            groups.setdefault(operators[path], f"module {path!r} is kept whole")
+    return [ColocationGroup(names, reason) for names, reason in groups.items() if names]
+
+
+def _matches(pattern: str, operators: Mapping[str, tuple[str, ...]]) -> list[str]:
+    if pattern in operators:
+        return [pattern]
+    found = [path for path in operators if fnmatchcase(path, pattern)]
+    if not found:
+        raise unknown_module(pattern, operators)
+    return found

@@ -1,0 +1,120 @@
+"""Where everything that a captured module has is found in its split.
+
+``split_by_tags`` of torch returns a map of names too, which holds what two components read only
+once, and leaves out nodes and tied names.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx, nn
+
+from fx_bridge.capture.attributes import attribute_at
+
+
+@dataclass(frozen=True, slots=True)
+class NameMap:
+    """Names in the captured module, each with all of its places in the split.
+
+    Attributes
+    ----------
+    nodes : mapping of str to tuple of str
+        Every node of the captured graph. An operator runs in one place,
+        ``"submod_1.linear"``; a ``get_attr`` node is in each stage that reads it, or nowhere if
+        none does; graph inputs and the output are nodes of the root, ``"tokens"``.
+    tensors : mapping of str to tuple of str
+        Every parameter, buffer and constant, under each of its names if it is tied: all places
+        where the same tensor is found, ``("submod_0.wte.weight", "submod_2.lm_head.weight")``.
+        Empty for one that no operator reads.
+    modules : mapping of str to tuple of str
+        Every submodule by its path: the places that hold a part of it, or the whole. Empty for
+        one without tensors that is not called as a whole.
+    """
+
+    nodes: Mapping[str, tuple[str, ...]]
+    tensors: Mapping[str, tuple[str, ...]]
+    modules: Mapping[str, tuple[str, ...]]
+
+
+def name_map(source: fx.GraphModule, split: fx.GraphModule, stages: Sequence[str]) -> NameMap:
+    """Return where everything of `source` is in `split`, whose children `stages` are its stages."""
+    children = {name: split.get_submodule(name) for name in stages}
+    nodes: dict[str, list[str]] = {node.name: [] for node in source.graph.nodes}
+    for prefix, module in (("", split), *((f"{name}.", child) for name, child in children.items())):
+        assert isinstance(module, fx.GraphModule)
+        for node in module.graph.nodes:
+            # A placeholder of a stage is a value from elsewhere, and its output a tuple of them.
+            is_boundary = node.op in ("placeholder", "output")
+            is_stage_call = not prefix and node.op in ("call_module", "call_function")
+            if not is_stage_call and not (prefix and is_boundary):
+                name = source.graph.output_node().name if node.op == "output" else node.name
+                nodes[name].append(prefix + node.name)
+
+    tensors: dict[int, list[str]] = {}
+    modules: dict[str, list[str]] = {name: [] for name, _ in _submodules(source)}
+    shared: dict[int, list[str]] = {}
+    for name, module in _submodules(source):
+        shared.setdefault(id(module), []).append(name)
+    for path, tensor in _own_tensors(split):
+        tensors.setdefault(id(tensor), []).append(path)
+    for stage, child in children.items():
+        for path, tensor in tensors_of(child):
+            tensors.setdefault(id(tensor), []).append(f"{stage}.{path}")
+        for path, module in _submodules(child):
+            # Containers are made anew; what is called as a whole is the module's own.
+            for name in dict.fromkeys([path, *shared.get(id(module), ())]):
+                if name in modules:
+                    modules[name].append(f"{stage}.{path}")
+    places_of = {name: tuple(tensors.get(id(t), ())) for name, t in tensors_of(source)}
+    for name, module in _submodules(source):
+        if not modules[name]:
+            # Its tensors are tied, and held under the names of another module.
+            own = itertools.chain(module._parameters, module._buffers)
+            places = (place for key in own for place in places_of.get(f"{name}.{key}", ()))
+            modules[name] = list(dict.fromkeys(place.rpartition(".")[0] for place in places))
+    return NameMap(
+        nodes={name: tuple(places) for name, places in nodes.items()},
+        tensors=places_of,
+        modules={name: tuple(places) for name, places in modules.items()},
+    )
+
+
+def shared_tensors(stages: Mapping[str, nn.Module]) -> tuple[tuple[str, ...], ...]:
+    """Return the qualified names of each tensor that several stages own."""
+    paths: dict[int, list[str]] = {}
+    owners: dict[int, set[str]] = {}
+    for name, stage in stages.items():
+        for path, tensor in tensors_of(stage):
+            paths.setdefault(id(tensor), []).append(f"{name}.{path}")
+            owners.setdefault(id(tensor), set()).add(name)
+    return tuple(tuple(paths[key]) for key in paths if len(owners[key]) > 1)
+
+
+def tensors_of(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield parameters, buffers and the constants that a graph reads, by all of their names."""
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+    if not isinstance(module, fx.GraphModule):
+        return
+    for path in dict.fromkeys(str(n.target) for n in module.graph.find_nodes(op="get_attr")):
+        prefix, _, name = path.rpartition(".")
+        # Tensors that torch.export lifted out of the code are neither of the two.
+        value = module.get_submodule(prefix).__dict__.get(name)
+        if isinstance(value, torch.Tensor):
+            yield path, value
+
+
+def _own_tensors(split: fx.GraphModule) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield what the root itself holds because the graph returns it."""
+    for node in split.graph.find_nodes(op="get_attr"):
+        yield str(node.target), attribute_at(split, str(node.target))
+
+
+def _submodules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    for name, part in module.named_modules(remove_duplicate=False):
+        if name:
+            yield name, part

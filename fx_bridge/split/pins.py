@@ -1,0 +1,158 @@
+"""Pins and cuts by the names that a person knows: modules at any depth, or operators.
+
+``solver`` knows operators only (:mod:`solver.model.cuts`); here a module stands for what runs in
+it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.modules import module_operators
+from solver import PartitionError, PartitionProblem
+
+Pin = int | str | Sequence[str]
+"""A stage by its number, a device by its name, or several devices to choose from."""
+
+_SUGGESTIONS: Final = 3
+
+
+def check_hand_made(
+    pins: Mapping[str, Pin] | None, cut_after: Sequence[str]
+) -> tuple[dict[str, Pin], tuple[str, ...]]:
+    """Return pins and cuts; raise PartitionError unless they have the right form."""
+    pins = {} if pins is None else pins
+    if not isinstance(pins, Mapping):
+        raise PartitionError(
+            f"pins is {pins!r}; write a mapping of module or operator to device or stage, "
+            "such as {'lm_head': 'cuda:1'}"
+        )
+    for name, pin in pins.items():
+        if isinstance(pin, bool) or not isinstance(pin, (int, str, Sequence)):
+            raise PartitionError(
+                f"pins[{name!r}] is {pin!r}; write the name of a device, a list of them, or the "
+                "number of a stage"
+            )
+    if isinstance(cut_after, str) or not isinstance(cut_after, Iterable):
+        raise PartitionError(
+            f"cut_after is {cut_after!r}; write a list of modules or operators, such as ['h.3']"
+        )
+    return dict(pins), tuple(cut_after)
+
+
+def with_hand_made(
+    problem: PartitionProblem,
+    captured: CapturedGraph | None,
+    *,
+    pins: Mapping[str, Pin] | None = None,
+    cut_after: Sequence[str] = (),
+) -> PartitionProblem:
+    """Return `problem` with operators and modules pinned, and stages ended where a person says.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+        That of `captured`.
+    captured : CapturedGraph, optional
+        The model; without it only operators have names.
+    pins : mapping of str to str, sequence of str, or int, optional
+        Module or operator to the device that runs it, the devices that may, or the number of
+        its stage (an index in ``plan.stages``).
+    cut_after : sequence of str
+        Modules or operators after which a stage ends: all that runs up to there is on earlier
+        stages than all that runs behind it. A module ends with the last operator that runs in
+        it and, if that makes a tuple, with the elements that are taken from it next.
+
+    Returns
+    -------
+    PartitionProblem
+
+    Raises
+    ------
+    PartitionError
+        If nothing has such a name (the closest names are given), or if pins and cuts contradict
+        each other or what must share a stage.
+
+    Notes
+    -----
+    A name that is both a module's and an operator's is the module's.
+    """
+    pins, cut_after = check_hand_made(pins, cut_after)
+    if not pins and not cut_after:
+        return problem
+    names = _Names(problem, captured)
+    operators = list(problem.operators)
+    for name, pin in pins.items():
+        for index in names.resolve(name, "pin"):
+            op = operators[index]
+            if isinstance(pin, int):
+                if op.stage not in (None, pin):
+                    raise PartitionError(
+                        f"pin {name!r}: operator {op.name!r} is pinned to stage {op.stage} by "
+                        f"another pin, and to stage {pin} by this; pin it once"
+                    )
+                operators[index] = replace(op, stage=pin)
+                continue
+            allowed = frozenset([pin] if isinstance(pin, str) else pin)
+            unknown = sorted(allowed - problem.device_of.keys())
+            if unknown or not allowed:
+                wrong = f"there is no device {unknown[0]!r}" if unknown else "it names no device"
+                raise PartitionError(
+                    f"pin {name!r}: {wrong}; the devices are {', '.join(problem.device_of)}, and "
+                    "stages are numbers"
+                )
+            if op.allowed_devices is not None:
+                if not allowed & op.allowed_devices:
+                    raise PartitionError(
+                        f"pin {name!r}: operator {op.name!r} is pinned to "
+                        f"{', '.join(sorted(op.allowed_devices))} by another pin, and to "
+                        f"{', '.join(sorted(allowed))} by this; pin it once"
+                    )
+                allowed &= op.allowed_devices
+            operators[index] = replace(op, allowed_devices=allowed)
+    cuts = [names.last_of(name) for name in cut_after]
+    return problem.replace(operators=tuple(operators), cuts=(*problem.cuts, *cuts))
+
+
+class _Names:
+    """Operators by their own names and by those of modules."""
+
+    def __init__(self, problem: PartitionProblem, captured: CapturedGraph | None) -> None:
+        self._problem = problem
+        self._modules = {} if captured is None else module_operators(captured)
+
+    def resolve(self, name: object, what: str) -> list[int]:
+        """Return the operators that `name` stands for, by position in the execution order."""
+        index_of = self._problem.index_of
+        if isinstance(name, str) and name in self._modules:
+            inside = [index_of[own] for own in self._modules[name]]
+            if not inside:
+                raise PartitionError(
+                    f"{what} {name!r}: no operator runs in this module; name another one"
+                )
+            return inside
+        if isinstance(name, str) and name in index_of:
+            return [index_of[name]]
+        known = [*self._modules, *index_of]
+        close = difflib.get_close_matches(str(name), known, _SUGGESTIONS)
+        hint = f"did you mean {' or '.join(map(repr, close))}?"
+        if not close:
+            hint = f"the first ones are {', '.join(map(repr, known[:_SUGGESTIONS]))}"
+        raise PartitionError(f"{what} {name!r}: there is no such module or operator; {hint}")
+
+    def last_of(self, name: str) -> str:
+        """Return the operator after which a stage must end for a cut after `name`."""
+        operators = self._problem.operators
+        last = max(self.resolve(name, "cut after"))
+        made = operators[last].name
+        together = next(unit for unit in self._problem.units if made in unit)
+        # Elements of a tuple live in its storage and must share its stage.
+        for element in operators[last + 1 :]:
+            if element.alias_of != made or element.name not in together:
+                break
+            last += 1
+        return operators[last].name

@@ -1,0 +1,259 @@
+"""Whether a graph is what its model computes for other shapes, dtypes or another precision.
+
+A captured graph has sizes and dtypes for numbers wherever forward used them as such: ``x.shape[0]``
+or ``x.dtype`` as an argument. Which these are cannot be read from the graph. So the model is
+captured once more on the first call that differs, and the call is refused unless that gives the
+same operators with the same arguments.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import fx, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils import _pytree as pytree
+
+from fx_bridge.capture.digest import first_difference, operator_lines
+from fx_bridge.capture.graph import CapturedGraph, capture
+from fx_bridge.capture.model.inputs import described_inputs, described_tensor, listed
+from fx_bridge.capture.model.messages import first_line
+from fx_bridge.storages.autocast import (
+    autocast_dtypes,
+    described,
+    home_precision,
+    home_type,
+    precision,
+)
+from solver import PartitionError
+
+_GUARD = torch.ops.aten._assert_tensor_metadata.default
+
+_RELAXED: Final = "relaxed_guards"
+
+RECAPTURE: Final = "capture the model with dynamic_shapes (or dynamic_batch=True)"
+"""What to do where a model is called with several shapes."""
+
+Precision = Mapping[str, torch.dtype]
+
+
+class OtherCalls:
+    """Calls of a split that differ from its capture, and what was found out of them.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+        Its model is not kept alive. When it is gone, other shapes are tried, and another precision
+        is refused; where there was none, the graph is the model.
+    """
+
+    def __init__(self, captured: CapturedGraph) -> None:
+        placeholders = captured.graph.find_nodes(op="placeholder")
+        self._examples = tuple(_example(node) for node in placeholders)
+        self._inputs = described_inputs(captured.graph)
+        self._home = home_type(captured.graph)
+        self._precision = home_precision(captured.module)
+        self._is_symbolic = any(None in sizes for _, sizes, _ in filter(None, self._examples))
+        self._lines = {} if self._is_symbolic else operator_lines(captured)
+        self._writes_casts = _writes_casts(captured)
+        self._had_model = captured.source is not None
+        self._model = None if captured.source is None else weakref.ref(captured.source)
+        self._call = (captured.args, dict(captured.kwargs))
+        self._constants = captured.constants
+        self._known: set[Any] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # What is read from a file has no model.
+        return {**self.__dict__, "_model": None, "_call": ((), {}), "_known": set()}
+
+    def check(
+        self, module: fx.GraphModule, given: Sequence[Any], args: Any, kwargs: Mapping[str, Any]
+    ) -> str:
+        """Refuse a call of `module` for which its graph is another.
+
+        Parameters
+        ----------
+        module : torch.fx.GraphModule
+            The split, or what was made of it.
+        given : sequence
+            The values of its placeholders.
+        args, kwargs
+            The call.
+
+        Returns
+        -------
+        str
+            In what the call differs from the capture; empty if in nothing.
+
+        Raises
+        ------
+        PartitionError
+        """
+        shapes = self._other_inputs(given)
+        precisions = self._precisions(module)
+        key = (tuple(shapes.items()), tuple(tuple(each.items()) for each in precisions))
+        if not shapes and precisions == [self._precision]:
+            return ""
+        if key not in self._known:
+            for each in precisions:
+                self._check(module, args, kwargs, shapes, each)
+            self._known.add(key)
+        if precisions != [self._precision] and self._had_model:
+            _relax_guards(module)
+        under = " and ".join(described(each) or "no autocast" for each in precisions)
+        inputs = listed([f"{name} {shape}" for name, shape in shapes.items()])
+        return (
+            f"the call has {inputs or 'the same inputs'} under {under}, where the graph was "
+            f"captured with {self._inputs} under {described(self._precision) or 'no autocast'}"
+        )
+
+    # -- what differs ----------------------------------------------------------------------
+
+    def _other_inputs(self, given: Sequence[Any]) -> dict[str, str]:
+        """Return the inputs whose shapes or dtypes are not those of the capture."""
+        found: dict[str, str] = {}
+        for example, value in zip(self._examples, given, strict=True):
+            if example is None:
+                continue
+            name, sizes, dtype = example
+            if not isinstance(value, torch.Tensor):
+                raise PartitionError(
+                    f"{name!r} is {value!r}, but the graph was captured with {self._inputs}; "
+                    "pass a tensor, or capture the model with this"
+                )
+            if torch._C._functorch.is_functorch_wrapped_tensor(value):
+                return {}
+            if isinstance(value, FakeTensor):
+                continue
+            same = len(sizes) == value.dim() and all(
+                size in (None, there) for size, there in zip(sizes, value.shape, strict=True)
+            )
+            if not same or value.dtype != dtype:
+                found[name] = described_tensor(value)
+        return found
+
+    def _precisions(self, module: fx.GraphModule) -> list[Precision]:
+        """Return what autocast is on for the devices of `module`, as it would be at home."""
+        devices = module.meta.get("devices", {}).values()
+        types = {device.type for device in devices} or {self._home}
+        found: list[Precision] = []
+        for each in sorted(types - {"meta"}):
+            dtypes = autocast_dtypes((each,))
+            at_home = {self._home: dtypes[each]} if dtypes else {}
+            if at_home not in found:
+                found.append(at_home)
+        return found or [self._precision]
+
+    # -- whether it matters ----------------------------------------------------------------
+
+    def _check(
+        self,
+        module: fx.GraphModule,
+        args: Any,
+        kwargs: Mapping[str, Any],
+        shapes: Mapping[str, str],
+        dtypes: Precision,
+    ) -> None:
+        model = None if self._model is None else self._model()
+        if dtypes != self._precision:
+            if self._had_model and (model is None or self._home == "meta"):
+                why = "is gone" if model is None else "is on the meta device"
+                raise self._other_precision(dtypes, f"the model {why}, so what it does is unknown")
+            if self._writes_casts:
+                raise self._other_precision(dtypes, "the graph writes in place to what it casts")
+        if model is None:
+            return
+        if not shapes or self._is_symbolic:
+            args, kwargs = self._call
+        try:
+            lines = self._lines_of(model, args, kwargs, dtypes)
+        except PartitionError as error:
+            cause = error.__cause__ or error
+            reason = (
+                f"the model cannot be captured so ({type(cause).__name__}: {first_line(cause)})"
+            )
+            raise self._refusal(shapes, dtypes, reason) from error
+        if lines != self._lines:
+            # Or else the model has changed, or is in another mode, which changes both.
+            before = self._lines_of(model, *self._call, self._precision)
+            if difference := first_difference(before, lines):
+                raise self._refusal(shapes, dtypes, difference)
+
+    def _lines_of(
+        self, model: nn.Module, args: Any, kwargs: Mapping[str, Any], dtypes: Precision
+    ) -> dict[str, str]:
+        """Return what `model` computes for a call, by its graph."""
+        args, kwargs = pytree.tree_map_only(
+            torch.Tensor,
+            lambda tensor: tensor.detach().to(self._home),
+            (tuple(args), dict(kwargs)),
+        )
+        with precision(dtypes), torch.enable_grad():
+            return operator_lines(capture(model, args, kwargs, constants=self._constants))
+
+    def _refusal(self, shapes: Mapping[str, str], dtypes: Precision, reason: str) -> PartitionError:
+        if dtypes != self._precision and not shapes:
+            return self._other_precision(dtypes, reason)
+        given = listed([f"{name} {shape}" for name, shape in shapes.items()])
+        if dtypes != self._precision:
+            given += f" under {described(dtypes) or 'no autocast'}"
+        return PartitionError(
+            f"the graph was captured with {self._inputs} and is another for {given}: {reason}; "
+            f"pass what was captured, or {RECAPTURE}"
+        )
+
+    def _other_precision(self, dtypes: Precision, reason: str) -> PartitionError:
+        here, there = described(dtypes), described(self._precision)
+        if there:
+            return PartitionError(
+                f"the graph was captured under {there} and is another "
+                f"{f'under {here}' if here else 'without'}: {reason}; call it under {there}, or "
+                f"capture the model {f'under {here}' if here else 'without it'}"
+            )
+        return PartitionError(
+            f"the graph was captured without autocast and is another under {here}: {reason}; "
+            f"capture the model under {here}"
+        )
+
+
+def _example(node: fx.Node) -> tuple[str, tuple[int | None, ...], torch.dtype] | None:
+    """Return name, sizes (None where symbolic) and dtype of an input that is a tensor."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor):
+        return None
+    sizes = tuple(size if isinstance(size, int) else None for size in value.shape)
+    return str(node.target), sizes, value.dtype
+
+
+def _writes_casts(captured: CapturedGraph) -> bool:
+    """Whether an operator writes to what a cast reads or returns.
+
+    That is one storage or two, as the dtypes are; a plan knows it as it was captured.
+    """
+    table = captured.storage_table
+    written = {storage for found in table.writes.values() for storage in found}
+    casts = [node.args[0] for node in captured.graph.find_nodes(op="call_function", target=_GUARD)]
+    near = [*casts, *(user for read in casts if isinstance(read, fx.Node) for user in read.users)]
+    return any(
+        written.intersection(table.storages.get(node.name, ()))
+        for node in near
+        if isinstance(node, fx.Node)
+    )
+
+
+def _relax_guards(module: fx.GraphModule) -> None:
+    """Let the checks of dtypes before casts pass other dtypes: casts are the same operators."""
+    if module.meta.get(_RELAXED):
+        return
+    module.meta[_RELAXED] = True
+    for part in module.modules():
+        if not isinstance(part, fx.GraphModule):
+            continue
+        guards = part.graph.find_nodes(op="call_function", target=_GUARD)
+        for node in guards:
+            node.kwargs = {**node.kwargs, "dtype": None}
+        if guards:
+            part.recompile()

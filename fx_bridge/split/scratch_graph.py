@@ -1,0 +1,210 @@
+"""The graph that torch's splitters get, and the two splitters.
+
+Both ``split_module`` and ``split_by_tags`` have traps, and they cannot occur on a scratch
+graph: operators stand in stage order, so that stages are first seen in order and the original
+order is kept within a stage; every attribute is a placeholder, or has a name without dots, so
+that no names collide, nothing is left at the root and nothing is registered twice; metadata
+travels as one reference, and symbolic sizes are out of sight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from torch import fx, nn
+from torch.fx.node import map_arg
+from torch.fx.passes.split_module import split_module
+from torch.fx.passes.split_utils import split_by_tags
+
+from fx_bridge.capture.attributes import attribute_at
+from fx_bridge.capture.graph import CapturedGraph
+from solver import PartitionPlan
+
+Backend = Literal["split_module", "tags"]
+
+ORIGIN: Final = "fxpartition_origin"
+"""Key of a scratch node's metadata: the node of the captured graph that it stands for."""
+
+
+@dataclass(slots=True)
+class Scratch:
+    """What a splitter gets, and what its names stand for."""
+
+    module: fx.GraphModule
+    weight_of: dict[str, fx.Node] = field(default_factory=dict)
+    """Scratch placeholder to the get_attr node that it stands for."""
+    path_of: dict[str, str] = field(default_factory=dict)
+    """Scratch name of a called or read submodule to its path."""
+    stage_of: dict[str, int] = field(default_factory=dict)
+    """Stage of every operator of the scratch graph, by name."""
+
+
+class _ScratchModule(nn.Module):
+    """All that the splitters ask of a GraphModule, without generating code for it."""
+
+    def __init__(self, graph: fx.Graph) -> None:
+        super().__init__()
+        self.graph = graph
+
+
+def final_value(value: Any) -> Any:
+    """Mark, in the scratch graph, what a stage returns of a value that it writes in place.
+
+    Replaced by `value` in the split.
+    """
+    return value
+
+
+def scratch_graph(captured: CapturedGraph, plan: PartitionPlan) -> Scratch:
+    """Build the graph to split: operators in stage order, attributes without a path.
+
+    An input or weight that the graph returns, and that an operator writes in place, is returned
+    by the stage of that operator: elsewhere there may be only a copy of what it was before.
+    """
+    source, stage_of = captured.module, plan.stage_index
+    graph = fx.Graph()
+    scratch = Scratch(_ScratchModule(graph))  # type: ignore[arg-type]
+    prefix = "fxp"
+    while any(node.name.startswith(prefix) for node in source.graph.nodes):
+        prefix += "_"
+    environment: dict[fx.Node, fx.Node] = {}
+    operators: list[list[fx.Node]] = [[] for _ in set(stage_of.values())]
+    attributes: dict[tuple[int | None, fx.Node], fx.Node] = {}
+    modules: dict[str, str] = {}
+    output: fx.Node | None = None
+    for node in source.graph.nodes:
+        if node.op == "placeholder":
+            placeholder = graph.create_node(
+                "placeholder", node.name, name=node.name, type_expr=node.type
+            )
+            placeholder.meta[ORIGIN] = node
+            environment[node] = placeholder
+        elif node.op == "output":
+            output = node
+        elif node.op != "get_attr":
+            operators[stage_of[node.name]].append(node)
+    assert output is not None
+
+    def scratch_path(path: str) -> str:
+        if path not in modules:
+            modules[path] = f"{prefix}_module_{len(modules)}"
+            scratch.path_of[modules[path]] = path
+            scratch.module.add_module(modules[path], attribute_at(source, path))
+        return modules[path]
+
+    def attribute(node: fx.Node, stage: int | None) -> fx.Node:
+        """Return the stand-in of a get_attr node, one for each stage that reads it."""
+        key = stage, node
+        if key not in attributes:
+            if isinstance(attribute_at(source, str(node.target)), nn.Module):
+                # The body of a torch.cond or a no_grad region: the splitters keep it in place.
+                stand_in = graph.create_node("get_attr", scratch_path(str(node.target)))
+            else:
+                name = f"{prefix}_weight_{len(scratch.weight_of)}"
+                stand_in = graph.create_node("placeholder", name, name=name)
+                scratch.weight_of[stand_in.name] = node
+            stand_in.meta[ORIGIN] = node
+            attributes[key] = stand_in
+        return attributes[key]
+
+    def values(arguments: Any, stage: int | None) -> Any:
+        return map_arg(
+            arguments,
+            lambda read: attribute(read, stage) if read.op == "get_attr" else environment[read],
+        )
+
+    for stage, nodes in enumerate(operators):
+        for node in nodes:
+            target = scratch_path(str(node.target)) if node.op == "call_module" else node.target
+            operator = graph.create_node(
+                node.op,
+                target,
+                values(node.args, stage),
+                values(node.kwargs, stage),
+                name=node.name,
+                type_expr=node.type,
+            )
+            operator.meta[ORIGIN] = node
+            environment[node] = operator
+            scratch.stage_of[operator.name] = stage
+    finals: dict[fx.Node, fx.Node] = {}
+    for node, stage in _written_outputs(captured, output, stage_of).items():
+        finals[node] = graph.call_function(final_value, (values(node, stage),))
+        finals[node].meta[ORIGIN] = node
+        scratch.stage_of[finals[node].name] = stage
+    returned = map_arg(
+        output.args[0], lambda read: finals[read] if read in finals else values(read, None)
+    )
+    result = graph.output(returned, output.type)
+    result.meta[ORIGIN] = output
+    return scratch
+
+
+def _written_outputs(
+    captured: CapturedGraph, output: fx.Node, stage_of: Mapping[str, int]
+) -> dict[fx.Node, int]:
+    """Return the inputs and weights that the graph returns, with the stages that write them."""
+    reads = [read for read in output.all_input_nodes if read.op in ("placeholder", "get_attr")]
+    if not reads:
+        return {}
+    table = captured.storage_table
+    # All that touches a written input or weight is in one stage.
+    writer = {
+        storage: stage_of[name] for name, storages in table.writes.items() for storage in storages
+    }
+    found: dict[fx.Node, int] = {}
+    for read in reads:
+        for storage in table.storages.get(read.name, ()):
+            if storage in writer:
+                found[read] = writer[storage]
+    return found
+
+
+def run_backend(backend: Backend, scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
+    """Split the scratch graph into children called `names`, in stage order.
+
+    Each has its placeholders first, and a call in the graph of the result.
+    """
+    if backend == "tags":
+        return _by_tags(scratch, names)
+    return _by_split_module(scratch, names)
+
+
+def _by_split_module(scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
+    split = split_module(
+        scratch.module,
+        scratch.module,
+        lambda node: scratch.stage_of[node.name],
+        keep_original_order=True,
+        keep_original_node_name=True,
+    )
+    # It has an affix for names, but fails with it on graphs that set the grad mode.
+    renamed = {f"submod_{stage}": name for stage, name in enumerate(names)}
+    split._modules = {renamed[k]: child for k, child in split._modules.items() if k in renamed}
+    for node in list(split.graph.nodes):
+        if node.op == "call_module":
+            node.target = renamed[node.target]
+        elif node.op == "get_attr":
+            # The body of a region, of which the stages have their own.
+            split.graph.erase_node(node)
+    split.meta = {}
+    return split
+
+
+def _by_tags(scratch: Scratch, names: Sequence[str]) -> fx.GraphModule:
+    for node in scratch.module.graph.nodes:
+        if node.name in scratch.stage_of:
+            node.tag = names[scratch.stage_of[node.name]]
+    split = split_by_tags(scratch.module, list(names))
+    assert isinstance(split, fx.GraphModule)
+    for name in names:
+        stage = split.get_submodule(name)
+        assert isinstance(stage, fx.GraphModule)
+        # It writes each placeholder before its first reader, amid the operators.
+        anchor = stage.graph._root
+        for placeholder in stage.graph.find_nodes(op="placeholder"):
+            anchor.append(placeholder)
+            anchor = placeholder
+    return split

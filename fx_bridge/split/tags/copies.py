@@ -1,0 +1,109 @@
+"""Run operators of a captured graph in several stages, by copies of their nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from torch import fx
+from torch.fx.node import map_arg
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.capture.tracers.values import copied
+from solver import Operator, PartitionProblem
+
+Placement: TypeAlias = Mapping[str, tuple[int, ...]]
+"""The stages in which each operator runs, in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """A graph in which every operator runs in one stage.
+
+    Attributes
+    ----------
+    captured : CapturedGraph
+        The given one if nothing was copied.
+    stage_of : mapping of str to int
+    instances : mapping of str to mapping of int to str
+        Operators that run in several stages: the name of the node that does in each.
+    """
+
+    captured: CapturedGraph
+    stage_of: Mapping[str, int]
+    instances: Mapping[str, Mapping[int, str]]
+
+    @property
+    def copies(self) -> dict[str, tuple[str, ...]]:
+        """The names of the copies of each operator that has any."""
+        return {
+            name: tuple(copy for copy in by_stage.values() if copy != name)
+            for name, by_stage in self.instances.items()
+        }
+
+    def problem(self, problem: PartitionProblem) -> PartitionProblem:
+        """Return `problem` with the copies among its operators."""
+        origin = {
+            made: name for name, by_stage in self.instances.items() for made in by_stage.values()
+        }
+        original = {op.name: op for op in problem.operators}
+        operators = [
+            self._operator(original[origin.get(node.name, node.name)], node)
+            for node in self.captured.operators
+        ]
+        return problem.replace(operators=tuple(operators))
+
+    def _operator(self, op: Operator, node: fx.Node) -> Operator:
+        stage = self.stage_of[node.name]
+
+        def here(name: str) -> str:
+            return self.instances.get(name, {}).get(stage, name)
+
+        return replace(
+            op,
+            name=node.name,
+            reads=tuple(here(name) for name in op.reads),
+            alias_of=None if op.alias_of is None else here(op.alias_of),
+            is_output=op.is_output and node.name == op.name,
+        )
+
+
+def with_copies(captured: CapturedGraph, placement: Placement) -> Copied:
+    """Return a graph with a node for each stage in which an operator runs.
+
+    The first stage keeps the node itself, which the output reads if it reads any. Readers read
+    the node of their own stage.
+    """
+    stage_of = {name: places[0] for name, places in placement.items()}
+    several = {name: places for name, places in placement.items() if len(places) > 1}
+    if not several:
+        return Copied(captured, stage_of, {})
+    module = copied(captured.module)
+    graph = module.graph
+    instances: dict[str, dict[int, fx.Node]] = {}
+
+    def read_in(node: fx.Node, stage: int) -> None:
+        node.args, node.kwargs = map_arg(
+            (node.args, node.kwargs),
+            lambda read: instances.get(read.name, {}).get(stage, read),
+        )
+
+    for node in list(graph.nodes):
+        if node.name not in placement:
+            continue
+        first, *others = placement[node.name]
+        last = node
+        for stage in others:
+            with graph.inserting_after(last):
+                last = graph.node_copy(node, lambda read: read)
+            instances.setdefault(node.name, {first: node})[stage] = last
+            stage_of[last.name] = stage
+            read_in(last, stage)
+        read_in(node, first)
+    module.recompile()
+    names = {
+        name: {stage: node.name for stage, node in by_stage.items()}
+        for name, by_stage in instances.items()
+    }
+    return Copied(replace(captured, module=module), stage_of, names)

@@ -1,1 +1,0 @@
-"""What a split is made by, checked against, and read as."""

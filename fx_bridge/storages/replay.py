@@ -1,0 +1,269 @@
+"""Run a captured graph on fake tensors of known size: no weights in memory, no arithmetic.
+
+Storages, FLOPs and what autograd saves are all found by watching such a run. Values that an
+exporter wrote down are not enough: a graph that was saved and loaded gives every view a
+storage of its own, and symbolic sizes have no bytes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from fx_bridge.storages.autocast import captured_precision, precision
+from fx_bridge.storages.device_kernels import DeviceKernels
+from fx_bridge.storages.fake_kernels import SizedFakeTensorMode
+from fx_bridge.storages.tensor_subclasses import is_wrapper, mapped_parts, parts_of
+
+
+class Replay(fx.Interpreter):
+    """An interpreter of the captured graph in which every tensor is fake.
+
+    Symbolic sizes take their hints. An operator that cannot run on fake tensors, for example
+    because its result depends on the data, yields new tensors of the captured sizes. Where the run
+    is differentiated, gradients pass it, to all that it reads.
+
+    Parameters
+    ----------
+    module : torch.fx.GraphModule
+        Its placeholders must have ``meta["val"]``, and so must the nodes that cannot run. It
+        is not changed, not even by operators that write to its buffers.
+    must_run : bool
+        Raise what an operator raises, instead of making up its value.
+    kernels : DeviceKernels, optional
+        Chooses what composite operators run, where the run is to say what a device takes.
+
+    Attributes
+    ----------
+    values : dict of torch.fx.Node to Any
+        The value of every node, after :meth:`replay`. All are kept, so that no two storages
+        of one run have the same address.
+    made_up : list of str
+        The operators that could not run.
+    """
+
+    differentiates: bool = False
+
+    def __init__(
+        self,
+        module: fx.GraphModule,
+        *,
+        must_run: bool = False,
+        kernels: DeviceKernels | None = None,
+    ) -> None:
+        super().__init__(module, garbage_collect_values=False)
+        self._precision = captured_precision(module)
+        self.kernels = kernels
+        self.mode = SizedFakeTensorMode(allow_non_fake_inputs=True)
+        self.must_run = must_run
+        self.values: dict[fx.Node, Any] = {}
+        self.made_up: list[str] = []
+        self._fakes: dict[int, torch.Tensor] = {}
+        tensors = itertools.chain(module.parameters(), module.buffers())
+        self._on_meta = {tensor.device.type for tensor in tensors} == {"meta"}
+
+    def replay(self) -> None:
+        """Run every node but the output, in order."""
+        with contextlib.ExitStack() as stack:
+            for context in self.contexts():
+                stack.enter_context(context)
+            for node in self.graph.nodes:
+                if node.op == "output":
+                    continue
+                # The interpreter looks its arguments up here.
+                self.env[node] = self.values[node] = self.observe(node)
+
+    def contexts(self) -> Iterator[contextlib.AbstractContextManager[Any]]:
+        """Yield what is entered around the run, outermost first."""
+        yield torch.no_grad()
+        yield precision(self._precision)
+        if self.kernels is not None:
+            yield self.kernels
+        yield self.mode
+
+    def observe(self, node: fx.Node) -> Any:
+        """Return the value of `node`; the place for subclasses to look around it."""
+        if node.op == "placeholder":
+            return self._fresh(node)
+        if node.op == "get_attr":
+            value = self.fetch_attr(str(node.target))
+            return self.fake(value) if isinstance(value, torch.Tensor) else value
+        if node.target is torch.ops.aten._assert_tensor_metadata.default:
+            # It computes nothing, and names the device of the capture, not of this run.
+            return None
+        try:
+            args, kwargs = self.fetch_args_kwargs_from_env(node)
+            args = tuple(self._here(a) if isinstance(a, torch.device) else a for a in args)
+            if kwargs.get("device") is not None:
+                kwargs = {**kwargs, "device": self._here(torch.device(kwargs["device"]))}
+            return getattr(self, node.op)(node.target, args, kwargs)
+        except Exception:
+            if self.must_run:
+                raise
+            self.made_up.append(node.name)
+            value = self.substitute(node)
+            return self._passing_gradients(node, value) if self.differentiates else value
+
+    def call_module(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a submodule on fakes of its parameters and buffers, which may change the fakes."""
+        submodule = self.fetch_attr(target)
+        tensors = dict(submodule.named_parameters(remove_duplicate=False))
+        tensors.update(submodule.named_buffers(remove_duplicate=False))
+        fakes = {name: self.fake(tensor) for name, tensor in tensors.items()}
+        return torch.func.functional_call(submodule, fakes, args, kwargs)
+
+    def fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Return the fake of a parameter or buffer, one and the same for each tensor."""
+        if id(tensor) not in self._fakes:
+            self._fakes[id(tensor)] = self._new_fake(tensor)
+        return self._fakes[id(tensor)]
+
+    def fake_parts(self, tensor: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield each part of a parameter or buffer with its fake."""
+        parts, fakes = tensors_in(tensor), tensors_in(self.fake(tensor))
+        # One stands for all of those that have none.
+        yield from zip(
+            parts, fakes if len(fakes) == len(parts) else fakes * len(parts), strict=False
+        )
+
+    def _here(self, device: torch.device) -> torch.device:
+        """Return where a tensor of `device` is replayed: a graph may come from elsewhere."""
+        if self._on_meta:
+            return torch.device("meta")
+        present = torch.accelerator.current_accelerator(check_available=True)
+        if device.type in ("cpu", "meta") or (present and present.type == device.type):
+            return device
+        return torch.device("cpu")
+
+    def _new_fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        # Quantised tensors have no fake.
+        with contextlib.suppress(Exception):
+            if is_wrapper(tensor):
+                # Each part by itself, so that what two of them share is one fake too.
+                made = mapped_parts(tensor, lambda _, part: self._new_fake(part))
+                return made.requires_grad_(self.differentiates and tensor.requires_grad)
+            made = self.mode.from_tensor(tensor, static_shapes=True)
+            # Where nothing is differentiated, torch's own hooks trip over what could be.
+            return made if self.differentiates else made.detach()
+        with self.mode:
+            return torch.empty(tensor.size(), dtype=torch.uint8, device=tensor.device)
+
+    def substitute(self, node: fx.Node) -> Any:
+        """Return a value for a node that cannot run; see :attr:`Replay`."""
+        return self._fresh(node)
+
+    def _passing_gradients(self, node: fx.Node, value: Any) -> Any:
+        """Make what `node` yields depend on what it reads, as autograd sees it."""
+        read = [
+            tensor
+            for tensor in pytree.tree_leaves([self.env[other] for other in node.all_input_nodes])
+            if isinstance(tensor, torch.Tensor) and tensor.requires_grad
+        ]
+
+        def passing(made: Any) -> Any:
+            if not isinstance(made, torch.Tensor) or made.layout is not torch.strided:
+                return made
+            if not read or not (made.is_floating_point() or made.is_complex()):
+                return made
+            return _PassesGradients.apply(made, *read)  # type: ignore[no-untyped-call]
+
+        return pytree.tree_map(passing, value)
+
+    def _fresh(self, node: fx.Node) -> Any:
+        return pytree.tree_map(self._concrete, node.meta.get("val"))
+
+    def _concrete(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            if value.layout is not torch.strided:
+                return value
+            made = mapped_parts(value, lambda _, part: self._empty(part))
+            return made.requires_grad_(self.differentiates and value.requires_grad)
+        if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return hint(value)
+        return value
+
+    def _empty(self, value: torch.Tensor) -> torch.Tensor:
+        return torch.empty_strided(
+            [hint(size) for size in value.size()],
+            [hint(stride) for stride in value.stride()],
+            dtype=value.dtype,
+            device=self._here(value.device),
+        )
+
+
+class _PassesGradients(torch.autograd.Function):
+    """Returns a tensor as one that depends on others, of which it keeps nothing for backward."""
+
+    @staticmethod
+    def forward(ctx: Any, made: torch.Tensor, *read: torch.Tensor) -> torch.Tensor:
+        ctx.read = [(t.size(), t.dtype, t.device) for t in read]
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        made = (torch.empty(size, dtype=dtype, device=at) for size, dtype, at in ctx.read)
+        return None, *made
+
+
+@contextlib.contextmanager
+def without_fast_path() -> Iterator[None]:
+    """Run torch's encoder layers as what they are fused from, which has formulas and rules."""
+    enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+
+
+def hint(size: Any) -> Any:
+    """Return the number that a symbolic size stands for.
+
+    It is the size of the example inputs. A size that depends on data takes its upper bound,
+    or its lower bound where there is no upper one.
+
+    Examples
+    --------
+    >>> hint(3)
+    3
+    """
+    if not isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+        return size
+    kind = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}[type(size)]
+    node = size.node
+    if node.has_hint():
+        return kind(node.hint)
+    known = {}
+    for symbol in node.expr.free_symbols:
+        bounds = node.shape_env.bound_sympy(symbol)
+        bound = bounds.upper if bounds.upper.is_number and bounds.upper < 2**31 else bounds.lower
+        known[symbol] = bound if bound.is_number and bound > 0 else 1
+    return kind(node.expr.xreplace(known))
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """Return the strided tensors that `value` consists of, in order.
+
+    A container's elements, and the parts of those that hold others: indices and values of a sparse
+    tensor, inner tensors of a wrapper such as a quantised weight.
+    """
+    return [part for leaf in tensor_leaves(value) for part in parts_of(leaf).values()]
+
+
+def tensor_leaves(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in a container as they are: what autograd knows, wrappers too."""
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def value_bytes(value: Any) -> int:
+    """Return numel x itemsize of all tensors in `value`; 0 for anything that is no tensor.
+
+    Of a wrapper, those of its inner tensors.
+    """
+    return sum(hint(part.numel()) * part.element_size() for part in tensors_in(value))
