@@ -2,8 +2,8 @@
 
     python benchmarks/bench_memory.py [MODEL ...]
 
-Forward pass and training step (AdamW) of the small models of ``tests/memory_models.py``: the
-estimate, the storage tracker's bytes on real CPU tensors, and their ratio. Where there is a
+Forward pass and training step (AdamW) of the small models of ``tests/support/memory_models.py``:
+the estimate, the storage tracker's bytes on real CPU tensors, and their ratio. Where there is a
 CUDA device, also what its allocator held at most, for every stage of some zoo models cut in
 three, each alone.
 """
@@ -17,12 +17,11 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from cuda_memory import CUDA_MODELS, cuda_rows
-from memory_models import INFERENCE_ONLY, MODELS, build
-from storage_tracker import track_forward, track_training
-
 from fx_bridge.capture.graph import capture, placeholder_values
 from fx_bridge.memory.profile import peak_memory
+from tests.support.cuda_memory import CUDA_MODELS, cuda_rows
+from tests.support.memory_models import INFERENCE_ONLY, MODELS, build
+from tests.support.storage_tracker import track_forward, track_training
 
 
 def adamw(parameters):

@@ -22,11 +22,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import prediction_models
 
-from experiments.pipelines.pipeline_group import PipelineGroup
+from experiments.pipelines.group import PipelineGroup
 from experiments.pipelines.plan_runs import RunSettings, run_plans
 from experiments.pipelines.prediction import accuracy
 from experiments.pipelines.profiling import ProfileSettings, measure_profile
-from experiments.pipelines.run_tables import accuracy_lines, plan_table, row_json
+from experiments.pipelines.tables import accuracy_lines, plan_table, row_json
 from experiments.zoo.models import captured_model
 from solver.io.files import write_text_atomically
 

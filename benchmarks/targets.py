@@ -11,9 +11,9 @@ from pathlib import Path
 
 from experiments.problems.generators import GeneratorSettings, generate, generate_problem
 from experiments.problems.instances import UNEQUAL_SHARES, devices_by_shares
-from experiments.problems.published_workloads import OPTIMA_MS, PREFIX
 from experiments.problems.synthetic import with_devices
-from experiments.problems.workloads import load_workload
+from experiments.workloads.catalogue import OPTIMA_MS, PREFIX
+from experiments.workloads.reader import load_workload
 from experiments.zoo.configurations import ALL_CONFIGURATIONS
 from experiments.zoo.models import CONFIGURATION_PREFIX, DEFAULT_MODELS
 from solver import PCIE, PartitionProblem, load_problem

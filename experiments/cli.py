@@ -1,6 +1,6 @@
 """The command ``fxpartition``: runs what a person wrote, says in one line what is wrong with it.
 
-Exit codes are those of :mod:`experiments.exit_codes`, in every command.
+Exit codes are those of :mod:`experiments.console.exit_codes`, in every command.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from experiments.exit_codes import (
+from experiments.console.exit_codes import (
     EXIT_BAD_INPUT,
     EXIT_BROKEN_PIPE,
     EXIT_DONE,

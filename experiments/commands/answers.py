@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from experiments.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
-from experiments.interrupt import run_interruptibly
-from experiments.output import make_console, print_json, say, say_written
+from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
+from experiments.console.output import make_console, print_json, say, say_written
+from experiments.processes.interrupt import run_interruptibly
 from solver import (
     Diagnosis,
     PartitionProblem,
@@ -26,8 +26,8 @@ from solver import solve as run_solver
 from solver.model.quantities import printable
 
 if TYPE_CHECKING:
-    from experiments.progress import ProgressLine
-    from experiments.records import Study
+    from experiments.comparison.records import Study
+    from experiments.console.progress import ProgressLine
 
 
 def solve_all(
@@ -87,10 +87,10 @@ def finish(
 
 def finish_study(study: Study, out: str | None, as_json: bool) -> None:
     """Write the report of a study into the folder `out`, if any, and print the study."""
-    from experiments.reports.headline import headline
-    from experiments.reports.study_json import study_to_json
-    from experiments.reports.terminal import study_tables
-    from experiments.reports.writing import write_report
+    from experiments.reports.content.headline import headline
+    from experiments.reports.formats.study_json import study_to_json
+    from experiments.reports.formats.terminal import study_tables
+    from experiments.reports.formats.writing import write_report
 
     if out is not None:
         for written in write_report(study, out):

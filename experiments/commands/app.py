@@ -13,19 +13,19 @@ from typing import Annotated, Any, Final
 import typer
 import typer.main
 
-from experiments.commands.compare_command import compare
-from experiments.commands.hand_over_command import hand_over
-from experiments.commands.list_commands import list_devices, list_models, list_planners
-from experiments.commands.plan_command import plan
-from experiments.commands.problem_commands import export, generate
-from experiments.commands.profile_command import profile
-from experiments.commands.report_command import report
-from experiments.commands.run_command import run
-from experiments.commands.score_command import score
-from experiments.commands.solve_command import solve
-from experiments.commands.split_command import split
-from experiments.commands.sweep_command import sweep
-from experiments.exit_codes import EXIT_CODES
+from experiments.commands.compare import compare
+from experiments.commands.hand_over import hand_over
+from experiments.commands.lists import list_devices, list_models, list_planners
+from experiments.commands.plan import plan
+from experiments.commands.problem_files import export, generate
+from experiments.commands.profile import profile
+from experiments.commands.report import report
+from experiments.commands.run import run
+from experiments.commands.score import score
+from experiments.commands.solve import solve
+from experiments.commands.split import split
+from experiments.commands.sweep import sweep
+from experiments.console.exit_codes import EXIT_CODES
 
 NAME: Final = "fxpartition"
 

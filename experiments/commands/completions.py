@@ -128,7 +128,7 @@ def _models(incomplete: str, *suffixes: str) -> list[Completion]:
 
 
 def _published(incomplete: str) -> list[Completion]:
-    from experiments.problems.published_workloads import PREFIX, published_names
+    from experiments.workloads.catalogue import PREFIX, published_names
 
     names = [f"{PREFIX}{name}" for name in published_names()]
     return [(name, "a published workload") for name in names if name.startswith(incomplete)]

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from experiments.commands.options import OPTIMIZERS, LimitOptions, ProblemOptions
-from experiments.problems.problem_request import ProblemRequest, parse_objective
+from experiments.problems.request import ProblemRequest, parse_objective
 from solver import (
     MEMORY_MODELS,
     Interconnect,
@@ -61,7 +61,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
     if options.profile is None:
         return request
 
-    from experiments.pipelines.profiling import Profile
+    from experiments.problems.profile import Profile
 
     return replace(request, profile=Profile.load(options.profile))
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.pipelines.pipeline_group import PipelineGroup
+from experiments.pipelines.group import PipelineGroup
 from experiments.pipelines.prediction import PlanRow, predict
-from experiments.pipelines.profiling import Profile
 from experiments.problems.instances import devices_by_shares
+from experiments.problems.profile import Profile
 from solver import (
     Device,
     Interconnect,

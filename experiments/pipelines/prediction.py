@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from experiments.pipelines.pipeline_group import MeasuredPlan
+from experiments.pipelines.group import MeasuredPlan
 from solver import PartitionPlan, PartitionProblem, evaluate
 from solver.evaluation.relays import positions_of, relay_hops
 from solver.evaluation.step import PipelineStep

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from experiments.comparison.records import CaseKey
 from experiments.planners.task import PlannerSpec
-from experiments.records import CaseKey
 from experiments.sweep.settings import DERIVED, OWN, DeviceChoice, SweepLimits, SweepSettings
 from experiments.sweep.sources import ModelSource
 

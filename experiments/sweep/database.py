@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from experiments.output import say
+from experiments.console.output import say
 from solver import PartitionError
 from solver.io.files import check_folder_writable, real_path
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import psutil  # type: ignore[import-untyped]
 
-from experiments.pipelines.workers import WorkerProcess, exit_words
+from experiments.processes.workers import WorkerProcess, exit_words
 from solver import GiB, PartitionError
 
 WORKER: Final = "experiments.sweep.worker"
@@ -37,7 +37,7 @@ class LimitedWorker:
     Parameters
     ----------
     module : str
-        What it runs; see :mod:`experiments.pipelines.workers`.
+        What it runs; see :mod:`experiments.processes.workers`.
     closing : threading.Event
         Once set, jobs end without an answer.
     """

@@ -7,15 +7,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
+from experiments.comparison.records import ModelRecord
 from experiments.problems.devices import DeviceSet, parse_link
-from experiments.problems.problem_request import (
+from experiments.problems.request import (
     ProblemRequest,
     change_problem,
     problem_of_graph,
     requested_device_sets,
     requested_graph,
 )
-from experiments.records import ModelRecord
 from experiments.sweep.cases import CaseRequest
 from experiments.sweep.settings import OWN
 from experiments.sweep.sources import ModelSource

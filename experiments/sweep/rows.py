@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Final
 
-from experiments.records import CaseKey, ModelRecord, PlannerRow, SearchPoint
+from experiments.comparison.records import CaseKey, ModelRecord, PlannerRow, SearchPoint
 from solver import PartitionError
 from solver.io.json_fields import PLAIN, Parser, as_object, build, optional, record, several
 from solver.io.json_files import plan_from_json, plan_to_json

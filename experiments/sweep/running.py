@@ -10,10 +10,10 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
-from experiments.environment import environment
+from experiments.comparison.records import CaseKey, PlannerRow
 from experiments.planners.registry import PLANNERS
 from experiments.planners.task import PlannerSpec
-from experiments.records import CaseKey, PlannerRow
+from experiments.processes.environment import environment
 from experiments.sweep.cases import (
     CaseRequest,
     Cell,

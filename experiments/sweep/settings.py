@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from experiments.comparison.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
 from experiments.planners.registry import check_planner
 from experiments.problems.devices import (
     DEVICE_SECTIONS,
@@ -16,9 +17,8 @@ from experiments.problems.devices import (
     parse_devices,
     parse_link,
 )
-from experiments.problems.problem_request import parse_objective
+from experiments.problems.request import parse_objective
 from experiments.problems.toml_files import read_toml, table_fields
-from experiments.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
 from experiments.sweep.sources import ModelSource, read_model
 from solver import MEMORY_MODELS, GiB, PartitionError, SolveLimits
 from solver.io.files import read_json

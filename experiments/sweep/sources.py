@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from experiments.problems.generators import GENERATORS, GeneratorSettings, generate_problem
-from experiments.problems.published_workloads import PREFIX, workload_path
 from experiments.problems.toml_files import table_fields
-from experiments.problems.workloads import instance_from_json
+from experiments.workloads.catalogue import PREFIX, workload_path
+from experiments.workloads.reader import instance_from_json
 from experiments.zoo.models import ZOO
 from solver import PartitionError, PartitionProblem
 from solver.io.files import read_json

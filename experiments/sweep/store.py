@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from experiments.records import Case, CaseKey, ModelRecord, PlannerRow, Study
+from experiments.comparison.records import Case, CaseKey, ModelRecord, PlannerRow, Study
 from experiments.sweep.cases import Cell, case_key_from_json
 from experiments.sweep.database import check_file, connect, one_writer, told, transaction
 from experiments.sweep.packing import pack, unpack

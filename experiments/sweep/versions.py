@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from experiments.environment import releases
+from experiments.processes.environment import releases
 
 _PACKAGES: Final = (
     "fxpartition",
@@ -21,7 +21,12 @@ _PACKAGES: Final = (
 )
 _ROOT: Final = Path(__file__).parents[2]
 _SOURCES: Final = ("solver", "fx_bridge", "experiments")
-_SHOWING: Final = ("experiments/reports/*", "experiments/commands/*", "experiments/output.py")
+_SHOWING: Final = (
+    "experiments/reports/*",
+    "experiments/reports/*/*",
+    "experiments/commands/*",
+    "experiments/console/output.py",
+)
 """What reads options and shows answers makes none. Of all else it is not asked what depends on it:
 to do a cell again costs less than to take an old answer for a new one."""
 

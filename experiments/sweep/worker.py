@@ -1,6 +1,6 @@
 """A worker of sweeps: makes problems, and answers cells, in a process that may be ended.
 
-Run as ``python -m experiments.sweep.worker``; see :mod:`experiments.pipelines.workers`.
+Run as ``python -m experiments.sweep.worker``; see :mod:`experiments.processes.workers`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.pipelines.workers import serve
+from experiments.comparison.planner_row import plan_row
+from experiments.comparison.records import CaseKey, PlannerRow
 from experiments.planners.registry import PLANNERS
-from experiments.planners.running import plan_row
 from experiments.planners.task import PlanningTask
 from experiments.problems.devices import DeviceSet
-from experiments.records import CaseKey, PlannerRow
+from experiments.processes.workers import serve
 from experiments.sweep.cases import CaseRequest
 from experiments.sweep.packing import from_text, pack, to_text, unpack
 from experiments.sweep.prepare import PreparedModel
@@ -44,7 +44,7 @@ class JobHandler:
     Parameters
     ----------
     plan : callable
-        Runs a planner, as :func:`experiments.planners.running.plan_row` does.
+        Runs a planner, as :func:`experiments.comparison.planner_row.plan_row` does.
     """
 
     def __init__(self, plan: PlanRow = plan_row) -> None:

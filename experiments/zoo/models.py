@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
-from experiments.problems.published_workloads import PREFIX, workload_path
+from experiments.workloads.catalogue import PREFIX, workload_path
 from experiments.zoo.builders import library
 from experiments.zoo.building import ModelSpec, build_model, capture_model, first_line, others_code
 from experiments.zoo.configurations import CONFIGURATIONS

@@ -1,0 +1,115 @@
+"""The command ``hand-over``: a plan as a file that accelerate or torch takes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Final, Literal, get_args
+
+import typer
+
+from experiments.commands.completions import complete_from
+from experiments.commands.option_reading import check_given
+from experiments.commands.options import (
+    OUTPUT_PANEL,
+    BuiltModelArgument,
+    ConstantOption,
+    JsonOption,
+    PlanArgument,
+)
+from experiments.console.output import check_writable, print_json, say_note
+from solver import PartitionError, load_plan
+from solver.io.files import write_text_atomically
+from solver.model.checks import check_choice
+from solver.model.quantities import counted, printable
+
+Form = Literal["device-map", "split-spec", "programs"]
+_FORMS: Final[tuple[Form, ...]] = get_args(Form)
+
+
+def hand_over(
+    plan_file: PlanArgument,
+    model: BuiltModelArgument,
+    to: Annotated[
+        str,
+        typer.Option(
+            "--to",
+            metavar="FORM",
+            help=f"One of {', '.join(_FORMS)}.",
+            autocompletion=complete_from(_FORMS),
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="What to write; a folder for programs.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ],
+    tied_first: Annotated[
+        bool,
+        typer.Option(
+            "--tied-first",
+            help="Map modules that share a weight to the device of the first of them, instead of "
+            "refusing such a plan.",
+        ),
+    ] = False,
+    constant: ConstantOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a plan as a device map, a split specification or programs of torch.export.
+
+    For example, for accelerate and transformers:
+
+        fxpartition plan gpt2 --devices 3x300MB --keep-whole 'transformer.h.*'
+            --out plan.json
+        fxpartition hand-over plan.json gpt2 --to device-map --out map.json
+
+    A plan that cannot be said in modules is refused, and why.
+    """
+    from experiments.zoo.building import build_model, capture_model
+    from experiments.zoo.models import resolve_model
+
+    check_given(plan_file, "PLAN.json", "plan.json")
+    check_given(out, "--out", "map.json")
+    check_choice(to, _FORMS, "--to")
+    if tied_first and to != "device-map":
+        raise PartitionError("--tied-first is about device maps; leave it out")
+    spec = resolve_model(model)
+    if isinstance(spec, Path):
+        raise PartitionError(
+            f"{model} is a saved problem, which knows no modules; give the model itself"
+        )
+    plan = load_plan(plan_file)
+    if to != "programs":
+        check_writable(out, plan_file, model)
+
+    from fx_bridge.checkpoint.programs import save_stage_programs
+    from fx_bridge.interop.write_plans import device_map, split_spec
+    from fx_bridge.split.by_plan import split_by_plan
+
+    loaded = build_model(spec)
+    captured = capture_model(loaded, constant or ())
+    say_note(captured)
+    answer: dict[str, object] = {"to": to, "file": out}
+    if to == "programs":
+        programs = save_stage_programs(split_by_plan(captured, plan), out)
+        answer["programs"] = [stage.file for stage in programs.stages]
+        told = counted(len(programs.stages), "program")
+    else:
+        content: dict[str, int | str]
+        if to == "device-map":
+            content = device_map(captured, plan, tied="first" if tied_first else "refuse")
+        else:
+            points = split_spec(captured, plan)
+            content = {path: point.name.lower() for path, point in points.items()}
+        write_text_atomically(out, json.dumps(content, indent=1) + "\n")
+        answer["modules"] = content
+        told = counted(len(content), "module")
+    if as_json:
+        print_json(answer)
+    else:
+        print(printable(f"wrote {out}: {told}"))

@@ -1,0 +1,133 @@
+"""The commands ``models``, ``devices`` and ``planners``, which list what can be named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
+
+from experiments.commands.options import JsonOption
+from experiments.console.output import make_console, print_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_DTYPES: Final = ("float32", "bfloat16")
+
+
+def list_models(as_json: JsonOption = False) -> None:
+    """List the models that can be named."""
+    from experiments.workloads.catalogue import PREFIX, published_names
+    from experiments.zoo.models import DEFAULT_MODELS, ZOO
+
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": spec.name,
+                    "description": spec.description,
+                    "compared_by_default": spec.name in DEFAULT_MODELS,
+                    "has_weights": spec.has_weights,
+                    "extra": spec.extra,
+                }
+                for spec in ZOO.values()
+            ]
+        )
+        return
+    rows = [
+        (
+            spec.name,
+            spec.description,
+            "yes" if spec.name in DEFAULT_MODELS else "",
+            "" if spec.extra is None else f"fxpartition[{spec.extra}]",
+        )
+        for spec in ZOO.values()
+    ]
+    console = make_console()
+    console.print(_table(("model", "what it is", "compared by default", "needs"), rows))
+    workloads = ", ".join(published_names())
+    console.print(f"{PREFIX}NAME is a published workload: {workloads}.", markup=False)
+
+
+def list_devices(as_json: JsonOption = False) -> None:
+    """List the device classes whose speeds are known."""
+    from fx_bridge.costs.device_specs import DEVICE_SPECS
+
+    if as_json:
+        print_json(
+            [
+                {
+                    "class": name,
+                    "flops_per_s": {dtype: spec.flops_per_s_of(dtype) for dtype in _DTYPES},
+                    "memory_bandwidth_bytes_per_s": spec.memory_bandwidth_bytes_per_s,
+                    "launch_overhead_ns": spec.launch_overhead_ns,
+                }
+                for name, spec in DEVICE_SPECS.items()
+            ]
+        )
+        return
+    header = ("class", *(f"TFLOP/s {dtype}" for dtype in _DTYPES), "memory GB/s", "launch overhead")
+    rows = [
+        (
+            name,
+            *(f"{spec.flops_per_s_of(dtype) / 1e12:g}" for dtype in _DTYPES),
+            f"{spec.memory_bandwidth_bytes_per_s / 1e9:g}",
+            f"{spec.launch_overhead_ns} ns",
+        )
+        for name, spec in DEVICE_SPECS.items()
+    ]
+    console = make_console()
+    console.print(_table(header, rows, justify="right"))
+    console.print("Use one as 2x80GiB@CLASS; a device file may define others.", markup=False)
+
+
+def list_planners(as_json: JsonOption = False) -> None:
+    """List the planners that can be compared: ours, and what others plan with."""
+    from experiments.planners.registry import PLANNERS
+
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": spec.name,
+                    "description": spec.description,
+                    "source": spec.source,
+                    "needs_model": spec.needs_model,
+                    "extra": spec.extra,
+                    "seeded": spec.seeded,
+                    "proves": spec.proves,
+                }
+                for spec in PLANNERS.values()
+            ]
+        )
+        return
+    rows = [
+        (
+            spec.name,
+            spec.description,
+            "yes" if spec.proves else "",
+            ", ".join(
+                filter(
+                    None,
+                    (
+                        "a model" if spec.needs_model else "",
+                        f"fxpartition[{spec.extra}]" if spec.extra else "",
+                    ),
+                )
+            ),
+        )
+        for spec in PLANNERS.values()
+    ]
+    make_console().print(_table(("planner", "what it does", "proves", "needs"), rows))
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], justify: str = "left") -> Table:
+    """Return a table whose first column holds names."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for index, name in enumerate(header):
+        table.add_column(Text(name), justify="right" if index and justify == "right" else "left")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table

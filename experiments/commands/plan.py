@@ -1,0 +1,49 @@
+"""The command ``plan``: greedy beside optimal for one model."""
+
+from __future__ import annotations
+
+from experiments.commands.answers import finish, solve_all
+from experiments.commands.option_groups import with_option_groups
+from experiments.commands.option_reading import read_limits, read_request
+from experiments.commands.options import (
+    JsonOption,
+    ModelArgument,
+    PlanOutOption,
+    ProblemOptions,
+    SearchOptions,
+)
+from experiments.console.output import check_writable, say_note
+from experiments.problems.request import read_problem
+from solver import check_solver
+
+
+@with_option_groups
+def plan(
+    model: ModelArgument,
+    problem: ProblemOptions,
+    search: SearchOptions,
+    out: PlanOutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Plan one model: greedy beside optimal, device by device, with bound and gap.
+
+    For example, GPT-2 on three devices, and as a pipeline that divides no layer:
+
+        fxpartition plan gpt2 --devices 3x300MB --out plan.json
+        fxpartition plan gpt2 --devices 3x300MB --schedule 1f1b --microbatches 8
+            --keep-whole 'transformer.h.*'
+
+    Where no plan exists it says which limits clash, and what would help.
+    """
+    from experiments.console.progress import ProgressLine
+
+    limits = read_limits(search)
+    check_solver(search.solver)
+    check_writable(out, model, problem.profile, *problem.devices or ())
+    request = read_request(problem)
+    with ProgressLine(quiet=True) as progress:
+        captured, asked = read_problem(model, request, progress.step)
+        say_note(captured)
+        solvers = dict.fromkeys(("greedy", search.solver))
+        results = solve_all(asked, solvers, limits, model, progress)
+    finish(asked, results, limits, out, as_json)

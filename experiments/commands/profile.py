@@ -1,0 +1,112 @@
+"""The command ``profile``: what a model's operators take on this machine."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from experiments.commands.options import (
+    MOST_DEVICES,
+    OUTPUT_PANEL,
+    BuiltModelArgument,
+    JsonOption,
+    ProcessLimitOption,
+    ThreadsOption,
+)
+from experiments.console.output import check_writable, make_console, print_json, say_written
+from solver.model.quantities import counted, format_bytes, format_ns, printable
+
+_SHOWN: Final = 12
+
+
+def profile(
+    model: BuiltModelArgument,
+    training: Annotated[
+        bool, typer.Option("--training", help="Measure backward passes too.")
+    ] = False,
+    repeats: Annotated[
+        int,
+        typer.Option(
+            "--repeats", min=1, max=1000, metavar="COUNT", help="Runs of which medians are taken."
+        ),
+    ] = 7,
+    threads: ThreadsOption = 1,
+    processes: Annotated[
+        int,
+        typer.Option(
+            "--processes",
+            min=1,
+            max=MOST_DEVICES,
+            metavar="COUNT",
+            help="So many measure at once, as the stages of a pipeline share memory and caches.",
+        ),
+    ] = 1,
+    process_limit: ProcessLimitOption = 600.0,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE",
+            help="Save the profile, for --profile.",
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure a model's operators and the link between processes, for plan --profile.
+
+    For example:
+
+        fxpartition profile gpt2 --training --processes 2 --out gpt2.profile.json
+        fxpartition plan gpt2 --devices 400MB,300MB --profile gpt2.profile.json
+
+    With --processes they measure side by side, as stages will run.
+    """
+    from experiments.console.progress import ProgressLine
+    from experiments.pipelines.group import PipelineGroup
+    from experiments.pipelines.profiling import ProfileSettings, measure_profile
+    from experiments.zoo.models import resolve_model
+
+    resolve_model(model)
+    settings = ProfileSettings(training, repeats, processes)
+    check_writable(out)
+    with ProgressLine(quiet=True) as progress:
+        progress.step(f"{model}: starting processes")
+        with PipelineGroup(processes, threads=threads, time_limit_s=process_limit) as group:
+            progress.step(f"{model}: measuring")
+            found = measure_profile(model, settings, group)
+    if out is not None:
+        found.save(out)
+        say_written(out)
+    if as_json:
+        print_json(found.to_dict())
+        return
+
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for name in ("operator", "forward", "backward", "workspace"):
+        table.add_column(Text(name), justify="left" if name == "operator" else "right")
+    total_ns = {name: t + found.backward_ns[name] for name, t in found.forward_ns.items()}
+    for name in sorted(total_ns, key=total_ns.__getitem__, reverse=True)[:_SHOWN]:
+        cells = (
+            name,
+            format_ns(found.forward_ns[name]),
+            format_ns(found.backward_ns[name]),
+            format_bytes(max(found.workspace_bytes[name], found.backward_workspace_bytes[name])),
+        )
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    console = make_console()
+    console.print(table)
+    sums = [sum(found.forward_ns.values()), sum(found.backward_ns.values())]
+    console.print(
+        f"{counted(len(total_ns), 'operator')}: forward {format_ns(sums[0])}, "
+        f"backward {format_ns(sums[1])}; "
+        f"calibrated by {found.forward_permille / 1000:g} and {found.backward_permille / 1000:g}"
+    )
+    rate = found.link.bandwidth_bytes_per_s
+    speed = "unlimited" if rate is None else f"{format_bytes(rate)}/s"
+    console.print(f"link: {speed}, {format_ns(found.link.latency_ns)}")

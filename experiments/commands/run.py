@@ -1,0 +1,166 @@
+"""The command ``run``: plans as pipelines of processes, predicted and measured side by side."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from experiments.commands.option_groups import with_option_groups
+from experiments.commands.option_reading import read_limits, read_request, read_solvers
+from experiments.commands.options import (
+    BuiltModelArgument,
+    JsonOption,
+    LimitOptions,
+    ProblemOptions,
+    ProcessLimitOption,
+    SolversOption,
+    ThreadsOption,
+)
+from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
+from experiments.console.output import make_console, print_json, say, say_note
+from experiments.problems.request import ProblemRequest, check_model_request
+from solver import PartitionError
+from solver.model.quantities import counted, printable
+
+if TYPE_CHECKING:
+    from experiments.pipelines.plan_runs import RunSettings
+    from experiments.pipelines.prediction import PlanRow
+    from experiments.problems.devices import DeviceSet
+
+_PIPELINE: Final = ProblemOptions(schedule="1f1b", microbatches=4)
+_QUICK: Final = LimitOptions(time_limit=30.0)
+_SOLVERS: Final = ("greedy", "chain", "auto")
+
+
+@with_option_groups
+def run(
+    model: BuiltModelArgument,
+    problem: ProblemOptions = _PIPELINE,
+    search: LimitOptions = _QUICK,
+    solver: SolversOption = None,
+    steps: Annotated[
+        int,
+        typer.Option("--steps", min=1, max=100_000, metavar="COUNT", help="Steps that are timed."),
+    ] = 9,
+    threads: ThreadsOption = 1,
+    process_limit: ProcessLimitOption = 600.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Run plans as pipelines, one process a device; compare times and memory with predictions.
+
+    For example, forward alone, and training:
+
+        fxpartition run gpt2
+        fxpartition run gpt2 --memory-model training --devices 2x4GB
+
+    The devices are processes of this machine, called cpu:0, cpu:1 and so on.
+    Without --devices there are two, with three fifths and two fifths of the
+    memory.
+    """
+    from experiments.console.progress import ProgressLine
+    from experiments.pipelines.group import PipelineGroup
+    from experiments.pipelines.plan_runs import NoPlanError, check_hand_made, run_plans
+    from experiments.pipelines.profiling import ProfileSettings, measure_profile
+    from experiments.pipelines.tables import plan_table, row_json
+    from experiments.zoo.models import captured_model
+
+    request = read_request(problem)
+    check_model_request(model, request)
+    if request.constants:
+        raise PartitionError(
+            "--constant is not for run, whose processes get microbatches of every input; leave it "
+            "out, or use plan and split"
+        )
+    settings = replace(
+        settings_of_run(request),
+        steps=steps,
+        solvers=read_solvers(solver, _SOLVERS),
+        limits=read_limits(search),
+    )
+    profile = request.profile
+    if profile is not None and profile.threads != threads:
+        raise PartitionError(
+            f"{problem.profile} was measured with {profile.threads} threads; run with --threads "
+            f"{profile.threads}, or measure again"
+        )
+    count = len(settings.devices or settings.shares)
+    rows: list[PlanRow]
+    with ProgressLine() as progress:
+        progress.step(f"{model}: capturing")
+        captured = captured_model(model)
+        say_note(captured)
+        if profile is not None:
+            profile.check(captured)
+        check_hand_made(captured, settings)
+        progress.step(f"{model}: starting {counted(count, 'process', 'processes')}")
+        with PipelineGroup(count, threads=threads, time_limit_s=process_limit) as group:
+            if profile is None:
+                progress.step(f"{model}: measuring")
+                measured = ProfileSettings(settings.training, 5, group.count)
+                profile = measure_profile(model, measured, group)
+            try:
+                rows = run_plans(
+                    model, captured, profile, settings, group, progress.step, progress.done
+                )
+            except NoPlanError as error:
+                say(str(error))
+                raise typer.Exit(EXIT_NO_PLAN if error.proven else EXIT_TIME_OUT) from None
+    if as_json:
+        print_json([row_json(row) for row in rows])
+        return
+    console = make_console()
+    console.print(plan_table(rows))
+    for row in rows:
+        if row.same_as is not None:
+            console.print(printable(f"{row.name} has the plan of {row.same_as}"), markup=False)
+
+
+def _processes(given: DeviceSet) -> DeviceSet:
+    """Return devices under the names of processes on CPUs, whatever they stand for."""
+    name_of = {device.name: f"cpu:{index}" for index, device in enumerate(given.devices)}
+    interconnect = given.interconnect
+    if interconnect is not None:
+        links = {
+            (name_of.get(source, source), name_of.get(target, target)): link
+            for (source, target), link in interconnect.links.items()
+        }
+        interconnect = replace(interconnect, links=links)
+    devices = tuple(replace(device, name=name_of[device.name]) for device in given.devices)
+    return replace(given, devices=devices, interconnect=interconnect)
+
+
+def settings_of_run(request: ProblemRequest) -> RunSettings:
+    """Return what the options say of the plans that run."""
+    from experiments.pipelines.plan_runs import RunSettings
+
+    counted = request.memory_model or "inference"
+    if counted == "weights":
+        raise PartitionError(
+            "--memory-model is 'weights', but what processes hold is more; write inference or "
+            "training"
+        )
+    if request.optimizer not in (None, "adamw"):
+        raise PartitionError(
+            f"--optimizer is {request.optimizer!r}, but the processes measure a step of adamw; "
+            "leave it out"
+        )
+    assert request.schedule is not None and request.microbatches is not None
+    devices = interconnect = None
+    if request.devices is not None:
+        processes = _processes(request.devices)
+        devices, interconnect = processes.devices, processes.interconnect
+    return RunSettings(
+        devices=devices,
+        training=counted == "training",
+        schedule="gpipe" if request.schedule == "gpipe" else "1f1b",
+        microbatches=request.microbatches,
+        objective=request.objective or ("step",),
+        interconnect=request.interconnect or interconnect,
+        chunks_per_device=request.chunks_per_device or 1,
+        max_devices=request.max_devices,
+        keep_whole=request.keep_whole,
+        pins=request.pins,
+        cut_after=request.cut_after,
+    )

@@ -1,0 +1,203 @@
+"""The command ``score``: a plan that someone made, beside the proven optimum."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import typer
+
+from experiments.commands.answers import result_json, solve_all
+from experiments.commands.completions import complete_files, complete_from
+from experiments.commands.option_groups import with_option_groups
+from experiments.commands.option_reading import check_given, read_limits, read_request
+from experiments.commands.options import JsonOption, ModelArgument, ProblemOptions, SearchOptions
+from experiments.console.exit_codes import EXIT_NO_PLAN
+from experiments.console.output import print_json, say_note
+from experiments.problems.plan_files import FORMATS, ForeignPlan, check_format, read_foreign_plan
+from experiments.problems.request import read_problem
+from solver import PartitionError, PartitionProblem, SolveResult, SolveStatus, check_solver, summary
+from solver.evaluation.result import judge
+from solver.model.plan import check_assignment
+from solver.model.problem import ObjectiveName
+from solver.model.quantities import format_value, printable
+
+_SHOWN: tuple[ObjectiveName, ...] = ("transfer", "bottleneck", "latency", "peak_memory")
+_GIVEN = "given"
+
+
+@with_option_groups
+def score(
+    plan_file: Annotated[
+        str,
+        typer.Argument(
+            metavar="PLAN.json",
+            help="A plan of fxpartition, a device map of accelerate, a split specification of "
+            "torch.distributed.pipelining, or tags of operators.",
+            autocompletion=complete_files(".json"),
+        ),
+    ],
+    model: ModelArgument,
+    problem: ProblemOptions,
+    search: SearchOptions,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="NAME",
+            help=f"What the file is, one of {', '.join(FORMATS)}; found out if left out.",
+            autocompletion=complete_from(FORMATS),
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Score a plan that someone made: memory, transfers, times, and its gap to the optimum.
+
+    For example, a device map of accelerate:
+
+        fxpartition score map.json gpt2 --devices 3x300MB
+
+    The exit code is 1 if the plan breaks limits.
+    """
+    from experiments.console.progress import ProgressLine
+
+    check_given(plan_file, "PLAN.json", "plan.json")
+    limits = read_limits(search)
+    check_solver(search.solver)
+    asked = check_format(form)
+    _check_file(plan_file)
+    request = read_request(problem)
+    with ProgressLine(quiet=True) as progress:
+        captured, scored = read_problem(model, request, progress.step)
+        say_note(captured)
+        found = read_foreign_plan(plan_file, scored, captured, asked)
+        rounds = 1 + max(found.plan.chunks.values(), default=0)
+        if request.chunks_per_device is None and rounds > scored.chunks_per_device:
+            note = (
+                f"data comes to a device {rounds} times, so the optimum is that of plans with up "
+                f"to {rounds} stages on each"
+            )
+            found = replace(found, notes=(*found.notes, note))
+            scored = scored.replace(chunks_per_device=rounds)
+        try:
+            check_assignment(scored, found.plan.assignment)
+        except PartitionError as error:
+            raise PartitionError(f"{plan_file}: {error}") from None
+        given = judge(_GIVEN, scored, found.plan, 0.0)
+        (best,) = solve_all(scored, (search.solver,), limits, model, progress)
+    if as_json:
+        print_json(_to_json(scored, found, given, best))
+    else:
+        print(printable(f"{plan_file}, read as {found.format}"))
+        for note in found.notes:
+            print(printable(f"note: {note}"))
+        print(summary(scored, (given, best)))
+        assert given.evaluation is not None
+        for violation in given.evaluation.violations:
+            print(printable(f"broken: {violation}"))
+        for line in _values(given, best):
+            print(printable(line))
+        print(printable(_gap(scored, given, best).text))
+    if given.objective is None:
+        raise typer.Exit(EXIT_NO_PLAN)
+
+
+def _check_file(path: str) -> None:
+    """Refuse a file that is not there before a model is built."""
+    if not os.path.exists(path):  # noqa: PTH110 - false for any name that cannot be
+        raise PartitionError(f"there is no file {path}; write the path of a plan")
+
+
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """How far a plan is above the best possible one, in its first objective that differs.
+
+    `least` and `most` are parts of the best possible value, None where there is none.
+    """
+
+    objective: ObjectiveName
+    least: float | None
+    most: float | None
+    text: str
+
+
+def _gap(problem: PartitionProblem, given: SolveResult, best: SolveResult) -> _Gap:
+    name = problem.objective[0]
+    values = given.objective_values
+    if values is None:
+        return _Gap(name, None, None, "the plan breaks limits, so it has no gap to the optimum")
+    if best.status is SolveStatus.OPTIMAL:
+        assert best.objective_values is not None
+        pairs = zip(problem.objective, values, best.objective_values, strict=True)
+        name, value, least = next(
+            (pair for pair in pairs if pair[1] != pair[2]), (name, values[0], values[0])
+        )
+        if value == least:
+            return _Gap(name, 0.0, 0.0, "no plan is better: it is a proven optimum")
+        where = f"{name} is {format_value(name, value)}"
+        if least == 0:
+            return _Gap(name, None, None, f"its {where}, the proven optimum is 0")
+        excess = value / least - 1
+        optimum = format_value(name, least)
+        text = f"its {where}: {_percent(excess)} above the proven optimum, {optimum}"
+        return _Gap(name, excess, excess, text)
+    # A plan that someone made may be better than what the search found.
+    known = values[0] if best.objective is None else min(values[0], best.objective)
+    least_excess = values[0] / known - 1 if known else 0.0
+    where = f"its {name} is {format_value(name, values[0])}"
+    low = _percent(least_excess)
+    if not best.objective_bound:
+        text = f"{where}: at least {low} above the best possible; nothing is proven"
+        return _Gap(name, least_excess, None, text)
+    most_excess = values[0] / best.objective_bound - 1
+    bound = format_value(name, best.objective_bound)
+    text = (
+        f"{where}: between {low} and {_percent(most_excess)} above the best possible (bound "
+        f"{bound}); a longer --time-limit may tell"
+    )
+    return _Gap(name, least_excess, most_excess, text)
+
+
+def _percent(part: float) -> str:
+    return f"{part * 100:.2f} %"
+
+
+def _values(given: SolveResult, best: SolveResult) -> list[str]:
+    """Return what the plan and the best one cost in every respect."""
+    lines = []
+    for result in (given, best):
+        if result.evaluation is not None:
+            values = [
+                f"{name.replace('_', ' ')} {format_value(name, result.evaluation.value(name))}"
+                for name in _SHOWN
+            ]
+            lines.append(f"{result.solver}: {', '.join(values)}")
+    return lines
+
+
+def _to_json(
+    problem: PartitionProblem, found: ForeignPlan, given: SolveResult, best: SolveResult
+) -> dict[str, Any]:
+    evaluation = given.evaluation
+    assert evaluation is not None
+    gap = _gap(problem, given, best)
+    return {
+        "format": found.format,
+        "notes": list(found.notes),
+        "feasible": evaluation.feasible,
+        "violations": list(evaluation.violations),
+        "values": {name: evaluation.value(name) for name in (*_SHOWN, *problem.objective)},
+        "gap": {
+            "objective": gap.objective,
+            "least": gap.least,
+            "most": gap.most,
+            "proven": best.status is SolveStatus.OPTIMAL,
+            "text": gap.text,
+        },
+        "devices": result_json(problem, given)["devices"],
+        "chunks": dict(found.plan.chunks),
+        "device_order": list(found.plan.device_order),
+        "assignment": dict(found.plan.assignment),
+        "best": result_json(problem, best),
+    }

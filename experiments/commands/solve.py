@@ -1,0 +1,54 @@
+"""The command ``solve``: a saved problem or published workload, without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.commands.answers import finish, solve_all
+from experiments.commands.completions import complete_problems
+from experiments.commands.option_groups import with_option_groups
+from experiments.commands.option_reading import check_given, read_limits, read_request
+from experiments.commands.options import JsonOption, PlanOutOption, ProblemOptions, SearchOptions
+from experiments.console.output import check_writable
+from experiments.problems.request import read_saved_problem
+from solver import check_solver
+
+
+@with_option_groups
+def solve(
+    graph: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.json",
+            help="A saved problem, a workload in the format of msr-fiddle/dnn-partitioning, or "
+            "published:NAME, one that comes with the package.",
+            autocompletion=complete_problems,
+        ),
+    ],
+    problem: ProblemOptions,
+    search: SearchOptions,
+    out: PlanOutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Solve a saved problem or a published workload; torch is not needed.
+
+    For example:
+
+        fxpartition export gpt2 --devices 3x300MB --out problem.json
+        fxpartition solve problem.json --objective latency --json
+
+    Where no plan exists it says which limits clash, and what would help.
+    """
+    from experiments.console.progress import ProgressLine
+
+    check_given(graph, "FILE.json", "problem.json")
+    limits = read_limits(search)
+    check_solver(search.solver)
+    check_writable(out, graph, problem.profile)
+    asked = read_saved_problem(Path(graph), read_request(problem))
+    with ProgressLine(quiet=True) as progress:
+        results = solve_all(asked, (search.solver,), limits, graph, progress)
+    finish(asked, results, limits, out, as_json)

@@ -1,0 +1,118 @@
+"""The command ``sweep``: many planners on many problems, each once, kept in one file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.commands.completions import complete_files, complete_models
+from experiments.commands.options import MOST_DEVICES, OUTPUT_PANEL, JsonOption
+from experiments.console.output import check_writable, print_json, say, say_written
+from solver import PartitionError
+from solver.model.quantities import counted, format_seconds
+
+
+def sweep(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="SWEEP.toml",
+            help="Models, devices, objectives, memory models, planners, seeds and limits.",
+            autocompletion=complete_files(".toml"),
+        ),
+    ],
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="FILE.sqlite",
+            help="Save the results; what the file has is not done again.",
+            autocompletion=complete_files(".sqlite"),
+            rich_help_panel=OUTPUT_PANEL,
+        ),
+    ],
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            "--jobs",
+            min=1,
+            max=MOST_DEVICES,
+            metavar="COUNT",
+            help="Cells at a time; if left out, as many as there are cores for.",
+        ),
+    ] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--model",
+            metavar="MODEL",
+            help="One more model, which may be an import string or a model.pt2: those run code, "
+            "so no file may name them. May be repeated.",
+            autocompletion=complete_models,
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(
+            "--cluster",
+            metavar="ADDRESS",
+            help="Run cells on the workers of a Dask scheduler, such as tcp://host:8786.",
+        ),
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Do again what failed or was ended.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run planners on models, devices and objectives, and keep every answer.
+
+    For example:
+
+        fxpartition sweep sweep.toml --out results.sqlite
+        fxpartition report results.sqlite --out report
+
+    Each answer has a process with limits of time and memory, and is kept at
+    once: after an interruption, kill -9 included, the same command goes on.
+    """
+    from experiments.sweep.settings import read_sweep
+    from experiments.sweep.sources import command_line_model
+
+    if cluster is not None and jobs is not None:
+        raise PartitionError("--jobs is for this machine; leave it out with --cluster")
+    check_writable(out, file)
+    settings = read_sweep(Path(file), [command_line_model(text) for text in model or ()])
+
+    from experiments.sweep.executors import cluster_runner, local_runner
+    from experiments.sweep.progress import SweepProgress
+    from experiments.sweep.running import Sweep
+    from experiments.sweep.store import open_store
+
+    if jobs is None:
+        # Searches that share cores say little of their time.
+        workers = settings.limits.solve_limits(0).worker_count
+        jobs = max(1, (os.cpu_count() or 1) // workers)
+    runner = local_runner(jobs) if cluster is None else cluster_runner(cluster)
+    with runner as running, open_store(out) as store, SweepProgress() as progress:
+        try:
+            found = Sweep(settings, store, running, progress, retry_failed=retry_failed).run()
+        except KeyboardInterrupt:
+            say(f"what was done is in {out}; the same command goes on")
+            raise
+    for case, reason in found.reasons.items():
+        say(f"{case}: no problem: {reason}")
+    if as_json:
+        print_json({"file": out, **found.to_json()})
+    else:
+        counts = ", ".join(f"{count} {status}" for status, count in found.by_status.items())
+        print(
+            f"{counted(found.cells, 'cell')} of {counted(found.cases, 'case')}: {counts or 'none'}"
+        )
+        seconds = format_seconds(found.wall_time_s)
+        print(f"{found.done} done in {seconds}, {found.present} done before")
+    say_written(out)
+    if not found.cells:
+        raise PartitionError("no case has a problem; the lines above say why")

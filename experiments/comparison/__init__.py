@@ -1,0 +1,1 @@
+"""Comparisons of planners, and what they find."""

@@ -1,0 +1,101 @@
+"""Ask one planner about one case: whatever comes of it is a row."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from functools import partial
+from typing import Final
+
+from experiments.comparison.records import CaseKey, PlannerRow
+from experiments.comparison.search_trace import SearchTrace
+from experiments.planners.registry import check_planner
+from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
+from experiments.processes.interrupt import run_interruptibly
+from experiments.processes.time_limit import call_within
+from experiments.zoo.building import describe_error
+from solver import SOLVERS, SolveLimits, SolveResult, SolveStatus
+
+_TOLD: Final = 3
+"""Violations that a row tells; plans of others may break a limit at every operator."""
+
+
+def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits) -> PlannerRow:
+    """Ask a planner and return its row.
+
+    Parameters
+    ----------
+    key : CaseKey
+    task : PlanningTask
+    planner : str
+        A key of ``PLANNERS``.
+    limits : SolveLimits
+        ``on_progress`` is told of every step, and the row has them as its trace.
+
+    Returns
+    -------
+    PlannerRow
+        Of whatever happens: what a planner raises is the reason of its row.
+
+    Raises
+    ------
+    KeyboardInterrupt
+    """
+    start_s = time.perf_counter()
+    trace = SearchTrace(limits.on_progress)
+    row = PlannerRow(key, planner, "failed", limits.seed)
+    spec: PlannerSpec | None = None
+    try:
+        spec = check_planner(planner)
+        plan = partial(spec.plan, task, replace(limits, on_progress=trace))
+        if planner in SOLVERS:
+            answer = run_interruptibly(plan)
+        else:
+            # What others wrote has no limit of its own.
+            answer = call_within(limits.time_limit_s, plan)
+    except (Exception, SystemExit) as error:
+        return replace(
+            row,
+            status=_status_of(error),
+            wall_time_s=time.perf_counter() - start_s,
+            reason=_reason_of(error, spec),
+        )
+    if answer.result is not None:
+        points = trace.finish(answer.result, task.problem.objective)
+        row = PlannerRow.from_result(key, planner, answer.result, seed=limits.seed, trace=points)
+        return replace(row, words=answer.words, reason=_shortened(answer.result))
+    return replace(
+        row,
+        status=_status_without_result(answer),
+        wall_time_s=time.perf_counter() - start_s,
+        reason=answer.reason,
+        words=answer.words,
+        spilled_bytes=answer.spilled_bytes,
+    )
+
+
+def _status_of(error: BaseException) -> str:
+    if isinstance(error, TimeoutError):
+        return "timed out"
+    return "out of memory" if isinstance(error, MemoryError) else "failed"
+
+
+def _status_without_result(answer: PlannerAnswer) -> str:
+    return "spills" if answer.spilled_bytes else SolveStatus.UNKNOWN.value
+
+
+def _reason_of(error: BaseException, spec: PlannerSpec | None) -> str:
+    if isinstance(error, ImportError) and spec is not None and spec.extra is not None:
+        return (
+            f"needs the extra {spec.extra!r} ({error}); "
+            f'install it: pip install "fxpartition[{spec.extra}]"'
+        )
+    # That it timed out is the status already.
+    return str(error) if isinstance(error, TimeoutError) else describe_error(error)
+
+
+def _shortened(result: SolveResult) -> str:
+    violations = () if result.evaluation is None else result.evaluation.violations
+    if len(violations) <= _TOLD:
+        return result.reason
+    return f"{'; '.join(violations[:_TOLD])}; and {len(violations) - _TOLD} more"

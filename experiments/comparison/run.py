@@ -1,0 +1,305 @@
+"""Every model, every device set, every planner: one study as plain frozen data.
+
+Whatever fails is a row with its reason; a run ends early only when it is interrupted.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from experiments.comparison.planner_row import plan_row
+from experiments.comparison.records import (
+    DEFAULT_TIME_LIMIT_S,
+    MODEL_PEERS,
+    OWN_PLANNERS,
+    PEERS,
+    Case,
+    CaseKey,
+    EquivalenceRow,
+    ModelRecord,
+    PlannerRow,
+    Study,
+    best_row,
+)
+from experiments.console.progress import ProgressLine
+from experiments.planners.registry import check_planner
+from experiments.planners.task import PlanningTask
+from experiments.problems.devices import parse_devices
+from experiments.problems.instances import NamedDevices
+from experiments.problems.request import (
+    ProblemRequest,
+    check_model_request,
+    problem_of_graph,
+    read_saved_problem,
+    requested_device_sets,
+    requested_graph,
+)
+from experiments.processes.environment import environment, peak_rss_bytes
+from experiments.zoo.building import (
+    LoadedModel,
+    ModelSpec,
+    build_model,
+    capture_model,
+    describe_error,
+    others_code,
+)
+from solver import (
+    PartitionProblem,
+    SolveLimits,
+)
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from fx_bridge.capture.graph import CapturedGraph
+
+WEIGHTS_CASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {"llama3-70b": ("2x80GB,2x24GB", "80GB,60GB,40GB,20GB")}
+)
+"""Device sets on which a model is also planned by its weights alone, by model: there the planners
+of accelerate and transformers are asked in their own terms."""
+
+
+@dataclass(frozen=True, slots=True)
+class CompareSettings:
+    """What a comparison runs.
+
+    Parameters
+    ----------
+    request : ProblemRequest
+        What is asked of every problem, but for its devices; what it leaves open, a saved problem
+        says itself.
+    device_sets : tuple of NamedDevices
+        Empty derives equal, unequal and roomy devices from each model's size.
+    planners : tuple of str
+        Empty asks our own, and every peer that answers within seconds.
+    limits : SolveLimits
+        Of each single answer.
+    check_splits : bool
+        Split every model that has weights, and check that the split computes the same.
+    """
+
+    request: ProblemRequest = field(default_factory=ProblemRequest)
+    device_sets: tuple[NamedDevices, ...] = ()
+    planners: tuple[str, ...] = ()
+    limits: SolveLimits = field(default_factory=lambda: SolveLimits(DEFAULT_TIME_LIMIT_S))
+    check_splits: bool = True
+
+    def __post_init__(self) -> None:
+        for name in self.planners:
+            check_planner(name)
+
+
+def run_comparison(
+    sources: Sequence[ModelSpec | Path],
+    settings: CompareSettings,
+    progress: ProgressLine | None = None,
+) -> Study:
+    """Compare all planners on all models.
+
+    Parameters
+    ----------
+    sources : sequence of ModelSpec or Path
+        A path is a saved problem; it brings its own devices unless `settings` names some.
+    settings : CompareSettings
+    progress : ProgressLine, optional
+
+    Returns
+    -------
+    Study
+    """
+    start_s = time.perf_counter()
+    progress = progress or ProgressLine(quiet=True)
+    found: list[_Found] = []
+    for source in sources:
+        name = str(source) if isinstance(source, Path) else source.name
+        progress.step(f"{name}: building")
+        try:
+            if isinstance(source, Path):
+                answer = _compare_problem(source, settings, progress)
+            else:
+                with others_code(f"model {name!r}"):
+                    answer = _compare_model(source, settings, progress)
+        except Exception as error:
+            # A model is other people's code; one that fails must not end the run.
+            answer = _Found(ModelRecord(model=name, reason=describe_error(error)))
+        if answer.record.reason:
+            reason = answer.record.reason
+            # What is wrong with a file begins with its path.
+            progress.done(reason if reason.startswith(name) else f"{name}: {reason}")
+        found.append(answer)
+        # The next model must not find this one's weights still in memory.
+        gc.collect()
+    return Study(
+        models=tuple(answer.record for answer in found),
+        cases=tuple(case for answer in found for case in answer.cases),
+        rows=tuple(row for answer in found for row in answer.rows),
+        checks=tuple(check for answer in found for check in answer.checks),
+        limits=settings.limits,
+        environment=environment(),
+        wall_time_s=time.perf_counter() - start_s,
+        peak_rss_bytes=peak_rss_bytes(),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found of one model."""
+
+    record: ModelRecord
+    cases: tuple[Case, ...] = ()
+    rows: tuple[PlannerRow, ...] = ()
+    checks: tuple[EquivalenceRow, ...] = ()
+
+
+def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLine) -> _Found:
+    own = read_saved_problem(path, settings.request)
+    if settings.device_sets:
+        problems = {
+            named.name: read_saved_problem(path, replace(settings.request, devices=named.devices))
+            for named in settings.device_sets
+        }
+    else:
+        problems = {"saved": own}
+    cases = _cases(str(path), problems)
+    first = next(iter(problems.values()))
+    record = ModelRecord.of_problem(str(path), first, description="saved problem")
+    planners = settings.planners or (*OWN_PLANNERS, *PEERS)
+    return _Found(record, cases, _ask_all(cases, None, planners, settings, progress))
+
+
+def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: ProgressLine) -> _Found:
+    request = settings.request
+    check_model_request(spec.name, request)
+    clock = _Clock()
+    loaded = build_model(spec)
+    build_s = clock.lap_s()
+    progress.step(f"{spec.name}: capturing")
+    captured = capture_model(loaded, request.constants)
+    capture_s = clock.lap_s()
+    progress.step(f"{spec.name}: operator graph")
+    graph = requested_graph(captured, [named.devices for named in settings.device_sets], request)
+    graph_s = clock.lap_s()
+    progress.step(f"{spec.name}: device sets")
+    sets = settings.device_sets or requested_device_sets(
+        graph, request, equal_devices=spec.equal_devices, slack_permille=spec.slack_permille
+    )
+    problems = {
+        named.name: problem_of_graph(graph, captured, named.devices, request) for named in sets
+    }
+    cases = _cases(spec.name, problems)
+    if settings.device_sets == () and request == ProblemRequest():
+        cases += _weights_cases(spec.name, graph, captured)
+    planners = settings.planners or (*OWN_PLANNERS, *PEERS, *MODEL_PEERS)
+    rows = _ask_all(cases, (loaded, captured), planners, settings, progress)
+    checks: tuple[EquivalenceRow, ...] = ()
+    if settings.check_splits and loaded.has_weights:
+        checks = _check_splits(loaded, captured, rows, progress)
+    record = ModelRecord.of_problem(
+        spec.name,
+        problems[sets[0].name],
+        description=spec.description,
+        has_weights=loaded.has_weights,
+        captured_by=captured.how,
+        build_s=build_s,
+        capture_s=capture_s,
+        graph_s=graph_s,
+    )
+    return _Found(record, cases, rows, checks)
+
+
+def _cases(model: str, problems: Mapping[str, PartitionProblem]) -> tuple[Case, ...]:
+    """Return the cases of a model, one for each problem, which are named by their devices."""
+    return tuple(
+        Case(CaseKey(model, name, problem.objective, problem.memory_model), problem)
+        for name, problem in problems.items()
+    )
+
+
+def _weights_cases(model: str, graph: nx.DiGraph, captured: CapturedGraph) -> tuple[Case, ...]:
+    """Return the cases in which weights alone count, as peers that plan by modules count."""
+    cases: list[Case] = []
+    for text in WEIGHTS_CASES.get(model, ()):
+        for objective in ("devices", "bottleneck"):
+            request = ProblemRequest(objective=(objective,), memory_model="weights")
+            problem = problem_of_graph(graph, captured, parse_devices(text), request)
+            cases += _cases(model, {text: problem})
+    return tuple(cases)
+
+
+def _ask_all(
+    cases: Sequence[Case],
+    model: tuple[LoadedModel, CapturedGraph] | None,
+    planners: Sequence[str],
+    settings: CompareSettings,
+    progress: ProgressLine,
+) -> tuple[PlannerRow, ...]:
+    rows: list[PlannerRow] = []
+    for case in cases:
+        assert case.problem is not None
+        task = PlanningTask(case.problem, *(model or ()))
+        for planner in planners:
+            progress.step(f"{case.key.model} on {case.key.device_set} devices: {planner}")
+            row = plan_row(case.key, task, planner, progress.watched(settings.limits))
+            progress.done(f"{case.key.model} on {case.key.device_set} devices: {row.outcome}")
+            rows.append(row)
+    return tuple(rows)
+
+
+def _check_splits(
+    loaded: LoadedModel,
+    captured: CapturedGraph,
+    rows: Sequence[PlannerRow],
+    progress: ProgressLine,
+) -> tuple[EquivalenceRow, ...]:
+    """Split by the best plan and by greedy's, where feasible, for every case."""
+    checked: list[EquivalenceRow] = []
+    for key in dict.fromkeys(row.case for row in rows):
+        here = [row for row in rows if row.case == key]
+        chosen = [best_row(here), *(row for row in here if row.planner == "greedy")]
+        picked = {row.planner: row for row in chosen if row is not None and row.feasible}
+        for row in picked.values():
+            progress.step(f"{loaded.name} on {key.device_set} devices: split by {row.planner}")
+            checked.append(_check_split(loaded, captured, row))
+    return tuple(checked)
+
+
+def _check_split(loaded: LoadedModel, captured: CapturedGraph, row: PlannerRow) -> EquivalenceRow:
+    from fx_bridge.equivalence.check import check_equivalence
+    from fx_bridge.split.by_plan import split_by_plan
+
+    assert row.plan is not None
+    clock = _Clock()
+    try:
+        split = split_by_plan(captured, row.plan)
+        split_s = clock.lap_s()
+        report = check_equivalence(loaded.module, split, loaded.args, loaded.kwargs)
+    except Exception as error:
+        return EquivalenceRow(row.case, row.planner, False, reason=describe_error(error))
+    return EquivalenceRow(
+        case=row.case,
+        planner=row.planner,
+        equal=report.equal,
+        max_abs_error=report.max_abs_error,
+        split_s=split_s,
+        check_s=clock.lap_s(),
+        reason="; ".join(str(difference) for difference in report.differences[:3]),
+    )
+
+
+class _Clock:
+    """Seconds between laps."""
+
+    def __init__(self, now_s: Callable[[], float] = time.perf_counter) -> None:
+        self._now_s = now_s
+        self._last_s = now_s()
+
+    def lap_s(self) -> float:
+        last_s, self._last_s = self._last_s, self._now_s()
+        return self._last_s - last_s

@@ -1,0 +1,314 @@
+"""Which models can be captured, exported and split: one table, a row per model.
+
+Run it as ``python -m experiments.coverage``. Nothing is downloaded. Published models are on
+the meta device; small ones have random weights, and what their stages compute is compared. Every
+model has a process of its own with limits on time and memory.
+"""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+import json
+import math
+import os
+import re
+import sys
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
+from experiments.console.output import check_writable, make_console
+from experiments.console.progress import ProgressLine
+from experiments.coverage.worker import CoverageRow, WorkerLimits, run_isolated
+from experiments.processes.environment import releases
+from experiments.zoo.builders import Configuration
+from experiments.zoo.configurations import CONFIGURATIONS
+from experiments.zoo.small.configurations import SMALL_CONFIGURATIONS
+from solver import PartitionError
+from solver.io.files import read_json, write_text_atomically
+from solver.io.json_fields import PLAIN, optional, record, several
+from solver.model.quantities import MISSING, counted, format_bytes, format_seconds, printable
+
+SCHEMA: Final = "fxpartition.coverage"
+SCHEMA_VERSION: Final = 1
+_LONGEST: Final = 400
+_INSTALLED: Final = re.compile(r"[^\s']*/(?:site|dist)-packages/")
+
+_ALL: Final = {**CONFIGURATIONS, **SMALL_CONFIGURATIONS}
+_PACKAGES: Final = (
+    "fxpartition",
+    "torch",
+    "transformers",
+    "diffusers",
+    "peft",
+    "torchao",
+    "torch_geometric",
+)
+_COLUMNS: Final = (
+    "model",
+    "weights",
+    "captured by",
+    "nodes",
+    "operators",
+    "made up",
+    "capture",
+    "export",
+    "splits",
+    "equal",
+    "gradients",
+    "peak memory",
+)
+
+
+def select(patterns: Sequence[str]) -> list[Configuration]:
+    """Return the configurations that a pattern fits, by name or family; all without patterns.
+
+    Parameters
+    ----------
+    patterns : sequence of str
+        As for file names, such as ``llama*``.
+
+    Raises
+    ------
+    PartitionError
+        If a pattern fits nothing.
+    """
+    found: dict[str, Configuration] = {}
+    for pattern in patterns or ("*",):
+        fitting = {
+            name: each
+            for name, each in _ALL.items()
+            if fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(each.family, pattern)
+        }
+        if not fitting:
+            names = [*_ALL, *{each.family for each in _ALL.values()}]
+            close = difflib.get_close_matches(pattern, names, n=2, cutoff=0.5)
+            hint = f"did you mean {' or '.join(close)}?" if close else "--list names all"
+            raise PartitionError(f"no model has the name or family {pattern!r}; {hint}")
+        found |= fitting
+    return [each for name, each in _ALL.items() if name in found]
+
+
+def coverage_table(rows: Iterable[CoverageRow]) -> Table:
+    """Return the rows as one table, in sections by family; `remarks` say why one failed."""
+    table = Table(box=box.SIMPLE_HEAD)
+    for name in _COLUMNS:
+        left = name in ("model", "captured by", "splits", "equal", "gradients")
+        table.add_column(Text(name), justify="left" if left else "right", overflow="fold")
+    family = ""
+    for row in rows:
+        if row.family != family:
+            table.add_section()
+            table.add_row(Text(row.family, style="italic"))
+            family = row.family
+        table.add_row(*(Text(printable(cell)) for cell in _cells(row)))
+    return table
+
+
+def _cells(row: CoverageRow) -> tuple[str, ...]:
+    splits = MISSING
+    if row.stages:
+        splits = "yes" if row.ran else "yes, not run"
+    elif row.split_reason:
+        splits = "no"
+    return (
+        row.model,
+        format_bytes(row.weights_bytes) if row.export_s is not None else MISSING,
+        row.how or "not captured",
+        str(row.nodes or MISSING),
+        str(row.operators or MISSING),
+        str(len(row.made_up)) if row.export_s is not None else MISSING,
+        format_seconds(row.capture_s),
+        format_seconds(row.export_s),
+        splits,
+        *({True: "yes", False: "no", None: MISSING}[x] for x in (row.equal, row.gradients_equal)),
+        MISSING if row.peak_memory_bytes is None else format_bytes(row.peak_memory_bytes),
+    )
+
+
+def remarks(rows: Sequence[CoverageRow]) -> list[str]:
+    """Return one line for each thing that went otherwise than planned, then the totals."""
+    lines = [
+        f"{row.model}: {textwrap.shorten(_INSTALLED.sub('', text), _LONGEST, placeholder=' ...')}"
+        for row in rows
+        for text in (row.note, row.reason, row.split_reason, _made_up(row))
+        if text
+    ]
+    exported = [row for row in rows if not row.reason]
+    sized = sum(not row.made_up for row in exported)
+    split = sum(row.stages > 0 for row in exported)
+    lines.append(
+        f"{len(exported)} of {counted(len(rows), 'model')} captured and exported; "
+        f"{sized} with no operator made up, {split} split in stages."
+    )
+    compared = [row for row in rows if row.equal is not None]
+    if compared:
+        equal = sum(row.equal is True for row in compared)
+        trained = [row for row in compared if row.gradients_equal is not None]
+        gradients = sum(row.gradients_equal is True for row in trained)
+        lines.append(
+            f"{equal} of {counted(len(compared), 'model')} with weights compute the same; "
+            f"{gradients} of {counted(len(trained), 'model')} give the same gradients."
+        )
+    return lines
+
+
+def _made_up(row: CoverageRow) -> str:
+    if not row.made_up:
+        return ""
+    names = ", ".join(row.made_up[:3]) + (", ..." if len(row.made_up) > 3 else "")
+    return f"needs values of tensors to run, so sized as captured: {names}"
+
+
+def to_json(rows: Iterable[CoverageRow]) -> str:
+    """Return rows as JSON with a schema version."""
+    document = {
+        "schema": SCHEMA,
+        "version": SCHEMA_VERSION,
+        "environment": releases(*_PACKAGES),
+        "rows": [asdict(row) for row in rows],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def saved_rows(path: str) -> list[CoverageRow]:
+    """Return the rows of a file that an earlier run wrote; none if there is no such file.
+
+    Raises
+    ------
+    PartitionError
+        If the file is another one.
+    """
+    if not Path(path).exists():
+        return []
+    document = read_json(path)
+    names = {each.name for each in fields(CoverageRow)}
+    rows = document.get("rows") if isinstance(document, dict) else None
+    if not isinstance(rows, list) or any(
+        not isinstance(row, dict) or row.keys() != names for row in rows
+    ):
+        raise PartitionError(f"{path} holds no rows of this release; give --json another file")
+    try:
+        return list(several(record(CoverageRow, _PARSERS))(rows, "rows"))
+    except PartitionError as error:
+        raise PartitionError(f"{path}: {error}, or give --json another file") from None
+
+
+def _seconds(value: object, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
+        raise PartitionError(f"{where} is {value!r}; write seconds that are not negative")
+    return float(value)
+
+
+_PARSERS: Final = {
+    **PLAIN,
+    "float | None": optional(_seconds),
+    "bool | None": optional(PLAIN["bool"]),
+}
+
+
+def run(
+    configurations: Sequence[Configuration],
+    limits: WorkerLimits,
+    rows: list[CoverageRow],
+    json_file: str | None = None,
+    progress: ProgressLine | None = None,
+) -> None:
+    """Measure the models that have no row yet; each row is added, and saved, when it is known."""
+    progress = progress or ProgressLine(quiet=True)
+    known = {row.model for row in rows}
+    configurations = [each for each in configurations if each.name not in known]
+    place = {name: index for index, name in enumerate(_ALL)}
+    for index, configuration in enumerate(configurations, 1):
+        progress.step(f"{configuration.name} ({index} of {len(configurations)})")
+        row = run_isolated(configuration, limits)
+        rows.append(row)
+        rows.sort(key=lambda row: place.get(row.model, len(place)))
+        if json_file is not None:
+            write_text_atomically(json_file, to_json(rows))
+        outcome = row.reason or row.split_reason or f"captured by {row.how}, exported, split"
+        progress.done(f"{row.model}: {outcome}")
+
+
+def command(
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only", metavar="PATTERN", help="Names or families, such as 'llama*'; repeatable."
+        ),
+    ] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Rows as JSON, as they come.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep the rows that the file of --json has.")
+    ] = False,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", min=1, help="Seconds for each model.")
+    ] = 600,
+    memory_limit: Annotated[
+        float, typer.Option("--memory-limit", min=1, help="GiB of address space for each model.")
+    ] = 12,
+    list_only: Annotated[bool, typer.Option("--list", help="Only list the models.")] = False,
+) -> None:
+    """Capture, export and split published models on the meta device; print a table."""
+    configurations = select(only or ())
+    if list_only:
+        for each in configurations:
+            print(f"{each.name:24}{each.family:18}{each.package or ''}".rstrip())
+        return
+    check_writable(json_file)
+    limits = WorkerLimits(time_limit, int(memory_limit * 2**30))
+    if resume and json_file is None:
+        raise PartitionError("--resume needs a file; give --json the one that was written")
+    rows = saved_rows(json_file) if resume and json_file is not None else []
+    try:
+        with ProgressLine() as progress:
+            run(configurations, limits, rows, json_file, progress)
+    finally:
+        console = make_console()
+        console.print(coverage_table(rows))
+        for line in remarks(rows):
+            console.print(printable(line), markup=False)
+        versions = ", ".join(f"{name} {version}" for name, version in releases(*_PACKAGES).items())
+        console.print(f"Seconds of processor time; {versions}.", markup=False)
+
+
+def main() -> int:
+    """Run the script; 0 done, 2 bad input, 130 interrupted after printing what is done."""
+    # Threads of their own would make processor time depend on the machine's cores.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(command)
+    try:
+        code = int(app(standalone_mode=False) or 0)
+    except PartitionError as error:
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    except (KeyboardInterrupt, typer.Abort):
+        code = EXIT_INTERRUPTED
+    except Exception as error:
+        # As in experiments.cli: wrong options have a message of their own.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        print(f"error: {printable(message())}", file=sys.stderr)
+        return EXIT_BAD_INPUT
+    if code == EXIT_INTERRUPTED:
+        print("interrupted", file=sys.stderr)
+    return code
+
+
+def terminate(*_: object) -> None:
+    """End the processes that capture models, on SIGTERM."""
+    # As with Ctrl-C: what is done is printed.
+    raise KeyboardInterrupt

@@ -1,0 +1,48 @@
+"""All tables and figures by name, in the order in which they are made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from experiments.paper.bench import Bench
+from experiments.paper.figures import figures
+from experiments.paper.llama import llama
+from experiments.paper.published import huge, interleaved, nasnet, published
+from experiments.paper.tables import PaperTable
+from experiments.paper.zoo import planners, zoo
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Something that the research script makes.
+
+    Attributes
+    ----------
+    description : str
+        One line.
+    build : callable
+        Returns a table, or the text of figures by the names of their files.
+    all_planners : bool
+        It needs the answers of all planners to the zoo, on roomy devices too.
+    """
+
+    description: str
+    build: Callable[[Bench], PaperTable | dict[str, str]]
+    all_planners: bool = False
+
+
+ENTRIES: Final[Mapping[str, Entry]] = MappingProxyType(
+    {
+        "published": Entry("the workloads of Tarnawski et al., NeurIPS 2020", published),
+        "interleaved": Entry("several stages on each accelerator", interleaved),
+        "nasnet": Entry("NASNet mobile, and generated graphs of its kind", nasnet),
+        "llama": Entry("Llama-3-70B beside planners of transformers and accelerate", llama),
+        "zoo": Entry("seven models by greedy, chain and auto", zoo),
+        "planners": Entry("all planners side by side, on the zoo", planners, all_planners=True),
+        "figures": Entry("plans of the zoo as SVG", figures),
+        "huge": Entry("a graph of 100,000 operators", huge),
+    }
+)

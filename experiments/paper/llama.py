@@ -1,0 +1,75 @@
+"""Llama-3-70B on unequal devices: transformers' and accelerate's planners beside ours."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from experiments.comparison.planner_row import plan_row
+from experiments.comparison.records import CaseKey, PlannerRow
+from experiments.paper.bench import ANSWER, Bench
+from experiments.paper.tables import PaperTable
+from experiments.planners.task import PlanningTask
+from experiments.problems.devices import parse_devices
+from experiments.problems.request import ProblemRequest, requested_graph
+from experiments.zoo.building import build_model, capture_model
+from experiments.zoo.models import ZOO
+from solver import PCIE, PartitionProblem, SolveResult, SolveStatus
+from solver.io.digraph import problem_from_digraph
+from solver.model.quantities import format_bytes, format_value
+
+_MODEL: Final = "llama3-70b"
+_DEVICES: Final = {"80+80+24+24 GB": "2x80GB,2x24GB", "80+60+40+20 GB": "80GB,60GB,40GB,20GB"}
+_PEERS: Final = {
+    "transformers `auto`": "transformers-auto",
+    "accelerate balanced": "accelerate-balanced",
+    "transformers `sequential`": "transformers-sequential",
+}
+_MOST_ROUNDS: Final = 100
+
+
+def llama(bench: Bench) -> PaperTable:
+    """Plan Llama-3-70B, weights alone, by other planners and by ours."""
+    bench.progress.step(f"{_MODEL}: capturing")
+    loaded = build_model(ZOO[_MODEL])
+    captured = capture_model(loaded)
+    graph = requested_graph(captured, (), ProblemRequest(memory_model="weights"))
+    rows = []
+    for label, text in _DEVICES.items():
+        problem = problem_from_digraph(
+            graph, parse_devices(text).devices, interconnect=PCIE, memory_model="weights"
+        )
+        # Data may come back to a device as often as others have it: they were not told of chunks.
+        rounds = problem.replace(chunks_per_device=_MOST_ROUNDS)
+        task = PlanningTask(rounds, loaded, captured)
+        cells = []
+        for title, planner in _PEERS.items():
+            key = CaseKey(_MODEL, text, problem.objective, problem.memory_model)
+            cells.append(_peer_text(plan_row(key, task, planner, ANSWER)))
+            bench.progress.done(f"{_MODEL} on {label}: {title}: {cells[-1]}")
+        fewest = bench.solve(problem.replace(objective="devices"), f"{_MODEL} on {label}, devices")
+        fastest = bench.solve(problem, f"{_MODEL} on {label}, bottleneck")
+        rows.append((label, *cells, f"{_fewest_text(fewest)}; {_fastest_text(problem, fastest)}"))
+    return PaperTable(("devices", *_PEERS, "fxpartition"), tuple(rows))
+
+
+def _peer_text(row: PlannerRow) -> str:
+    if row.spilled_bytes:
+        return f"{format_bytes(row.spilled_bytes)} to disk"
+    if row.feasible and row.plan is not None:
+        rounds = 1 + max(row.plan.chunks.values(), default=0)
+        again = f", data passes them {rounds} times" if rounds > 1 else ""
+        return f"fits on {row.devices_used}{again}"
+    return row.reason or row.status
+
+
+def _fewest_text(result: SolveResult) -> str:
+    proven = ", proven the fewest" if result.status is SolveStatus.OPTIMAL else ""
+    return f"fits on {result.objective}{proven}"
+
+
+def _fastest_text(problem: PartitionProblem, result: SolveResult) -> str:
+    if result.objective is None:
+        return result.status.value
+    proven = ", proven" if result.status is SolveStatus.OPTIMAL else ""
+    value = format_value("bottleneck", result.objective)
+    return f"on {len(problem.devices)}: bottleneck {value}{proven}"

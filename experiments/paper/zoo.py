@@ -1,0 +1,78 @@
+"""The zoo: greedy, contiguous and exact plans, and all planners side by side."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from experiments.comparison.records import PlannerRow
+from experiments.paper.bench import TIGHT, Bench
+from experiments.paper.published import BY, CLOCK, SECONDS, gap_text
+from experiments.paper.tables import PaperTable
+from experiments.reports.content.statistics import Versus, compare_planners
+from solver.model.quantities import MISSING, format_seconds, format_value
+
+EXACT: Final = "auto"
+
+
+def zoo(bench: Bench) -> PaperTable:
+    """Plan the default models on equal and unequal devices by greedy, chain and auto."""
+    rows = []
+    for answered in bench.zoo():
+        exact = answered.answer(EXACT)
+        if exact.case.device_set not in TIGHT:
+            continue
+        rows.append(
+            (
+                exact.case.model,
+                str(len(answered.problem.operators)),
+                f"{len(answered.problem.devices)} {exact.case.device_set}",
+                *(_value(answered.answer(name)) for name in ("greedy", "chain", EXACT)),
+                gap_text(exact.status, exact.gap),
+                f"{exact.wall_time_s:.2f}",
+                exact.answered_by,
+            )
+        )
+    header = ("model", "operators", "devices", "greedy", "chain", EXACT, "gap", SECONDS, BY)
+    return PaperTable(header, tuple(rows), CLOCK)
+
+
+def planners(bench: Bench) -> PaperTable:
+    """Compare every planner with the optimum over all cases of the zoo."""
+    time = "median time"
+    header = (
+        "planner",
+        "feasible plans",
+        "geometric mean, times the optimum",
+        "worst",
+        "ties with the optimum",
+        "worse",
+        "better",
+        "spills to disk",
+        "fails",
+        time,
+    )
+    rows = [row for answered in bench.zoo() for row in answered.rows]
+    compared = compare_planners(rows, EXACT)
+    return PaperTable(header, tuple(_cells(versus) for versus in compared), frozenset({time}))
+
+
+def _cells(versus: Versus) -> tuple[str, ...]:
+    outcomes, mean, worst = versus.outcomes, versus.geometric_mean, versus.largest
+    return (
+        versus.planner,
+        f"{outcomes.feasible} of {outcomes.answers}",
+        MISSING if mean is None else f"{mean:.3f}",
+        MISSING if worst is None else f"{worst[0]:.3f} ({worst[1].model}, {worst[1].device_set})",
+        str(len(versus.ties)),
+        str(len(versus.wins)),
+        str(len(versus.losses)),
+        str(outcomes.spills),
+        str(outcomes.failures),
+        MISSING if versus.median_s is None else format_seconds(versus.median_s),
+    )
+
+
+def _value(row: PlannerRow) -> str:
+    if not row.feasible or row.objective is None:
+        return "breaks limits" if row.plan is not None else row.status
+    return format_value(row.case.objective[0], row.objective[0])

@@ -1,0 +1,186 @@
+"""Processes of this machine that run pipelines: the side of the one that starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final
+
+from experiments.processes.environment import available_memory_bytes
+from experiments.processes.workers import WorkerGroup
+from solver import MiB, PartitionError, PartitionPlan
+from solver.io.json_files import plan_to_json
+from solver.model.checks import check_positive
+from solver.model.quantities import counted, format_bytes
+
+_PROCESS_BYTES: Final = 200 * MiB
+"""Less than each process holds alone once torch is loaded, before there is any model."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPlan:
+    """What a plan's steps took and held.
+
+    Attributes
+    ----------
+    steps_ns : tuple of int
+        From the start of the first rank to the end of the last, by step.
+    processor_ns : tuple of tuple of int
+        Processor time of each rank, by step: what it did, and not what it waited for.
+    peak_bytes, weights_bytes : tuple of int
+        By rank, the most that it held in a step, and its weights; empty if not measured.
+    """
+
+    steps_ns: tuple[int, ...]
+    processor_ns: tuple[tuple[int, ...], ...]
+    peak_bytes: tuple[int, ...]
+    weights_bytes: tuple[int, ...]
+
+
+class PipelineGroup:
+    """Processes of one gloo group on this machine; a context manager that leaves none behind.
+
+    Parameters
+    ----------
+    count : int
+        At least 2.
+    threads : int
+        Of each process.
+    time_limit_s : float
+        Of the clock, for everything that the group does.
+
+    Raises
+    ------
+    PartitionError
+        When it is entered, if the memory of this machine cannot hold so many processes.
+    """
+
+    def __init__(self, count: int = 2, *, threads: int = 1, time_limit_s: float = 600.0) -> None:
+        check_positive(threads, "threads")
+        self.count = max(2, count)
+        self.threads = threads
+        self.machine: Mapping[str, str] = {}
+        self._stack = contextlib.ExitStack()
+        self._workers = WorkerGroup(
+            "experiments.pipelines.worker",
+            self.count,
+            time_limit_s=time_limit_s,
+            threads=threads,
+        )
+
+    def __enter__(self) -> PipelineGroup:
+        _check_memory(self.count)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self._workers)
+            tasks = ["open"] + ["wait"] * (self.count - 1)
+            opened = self._workers.ask([{"task": task} for task in tasks])
+            job = {
+                "task": "join",
+                "world": self.count,
+                "threads": self.threads,
+                "port": opened[0]["port"],
+            }
+            answers = self._workers.ask([{**job, "rank": rank} for rank in range(self.count)])
+            # All went well: what was entered stays so until this context ends.
+            self._stack = stack.pop_all()
+        self.machine = {"cores": str(os.cpu_count()), **answers[0]["machine"]}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def measure_link(self) -> list[tuple[int, int]]:
+        """Return bytes of messages between two processes, and the nanoseconds of their way."""
+        answers = self._ask({"task": "link"})
+        return [(size_bytes, time_ns) for size_bytes, time_ns in answers[0]["samples"]]
+
+    def measure_operators(
+        self, model: str, *, training: bool, repeats: int, processes: int
+    ) -> list[dict[str, Any]]:
+        """Return what each of the first `processes` finds; see ``pipeline_worker``."""
+        job = {
+            "task": "measure",
+            "model": model,
+            "training": training,
+            "repeats": repeats,
+            "processes": processes,
+        }
+        return self._ask(job)[:processes]
+
+    def run(
+        self,
+        model: str,
+        plans: Sequence[PartitionPlan],
+        *,
+        training: bool,
+        schedule: str,
+        microbatches: int,
+        steps: int,
+        memory: bool = True,
+    ) -> list[MeasuredPlan]:
+        """Run plans as pipelines, step by step in turn, so that whatever else runs meets all.
+
+        Parameters
+        ----------
+        model : str
+        plans : sequence of PartitionPlan
+            With no more devices than there are processes.
+        training : bool
+        schedule : {"gpipe", "1f1b"}
+        microbatches, steps : int
+        memory : bool
+            Measure memory too, in steps that are not timed.
+        """
+        job = {
+            "task": "run",
+            "model": model,
+            "plans": [plan_to_json(plan) for plan in plans],
+            "training": training,
+            "schedule": schedule,
+            "microbatches": microbatches,
+            "steps": steps,
+            "memory": memory,
+        }
+        answers = self._ask(job)
+        found: list[MeasuredPlan] = []
+        for index, plan in enumerate(plans):
+            ranks = [answer["plans"][index] for answer in answers[: len(plan.device_order)]]
+            # The clock is that of the machine, the same in all processes.
+            starts = zip(*(rank["start_ns"] for rank in ranks), strict=True)
+            ends = zip(*(rank["end_ns"] for rank in ranks), strict=True)
+            found.append(
+                MeasuredPlan(
+                    steps_ns=tuple(
+                        max(end) - min(start) for start, end in zip(starts, ends, strict=True)
+                    ),
+                    processor_ns=tuple(zip(*(rank["processor_ns"] for rank in ranks), strict=True)),
+                    peak_bytes=tuple(rank["peak_bytes"] for rank in ranks) if memory else (),
+                    weights_bytes=tuple(rank["weights_bytes"] for rank in ranks) if memory else (),
+                )
+            )
+        return found
+
+    def _ask(self, job: Mapping[str, Any]) -> list[dict[str, Any]]:
+        return self._workers.ask([job] * self.count)
+
+
+def _check_memory(count: int) -> None:
+    """Refuse processes that cannot fit, before the first is started."""
+    room_bytes = available_memory_bytes()
+    if room_bytes is None or count * _PROCESS_BYTES <= room_bytes:
+        return
+    most = room_bytes // _PROCESS_BYTES
+    raise PartitionError(
+        f"{counted(count, 'process', 'processes')} need at least "
+        f"{format_bytes(count * _PROCESS_BYTES)} of memory, without any model, but only "
+        f"{format_bytes(room_bytes)} is available here; "
+        + (f"start at most {most}" if most > 1 else "free some, since 2 are the least")
+    )

@@ -1,0 +1,320 @@
+"""A problem that is asked for, and the problems that it makes of models and files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from solver import (
+    DEFAULT_DEVICE_CLASS,
+    OBJECTIVES,
+    PCIE,
+    Interconnect,
+    PartitionError,
+    PartitionProblem,
+    pipeline_settings,
+)
+from solver.io.digraph import problem_from_digraph
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from experiments.problems.devices import DeviceSet
+    from experiments.problems.instances import NamedDevices
+    from experiments.problems.profile import Profile
+    from experiments.zoo.building import ModelSpec
+    from fx_bridge.capture.graph import CapturedGraph
+    from fx_bridge.split.pins import Pin
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemRequest:
+    """What the options say of a problem, read; None and empty where they leave it open.
+
+    Attributes
+    ----------
+    devices : DeviceSet or None
+    interconnect : Interconnect or None
+        The option ``--link``.
+    objective : tuple of str or None
+    memory_model, schedule, optimizer, attention : str or None
+    microbatches, chunks_per_device, max_devices : int or None
+    keep_whole, cut_after, constants : tuple of str
+    pins : mapping of str to int, str or tuple of str
+    profile : Profile or None
+    communication_scale : float or None
+    with_host : bool
+    """
+
+    devices: DeviceSet | None = None
+    interconnect: Interconnect | None = None
+    objective: tuple[str, ...] | None = None
+    memory_model: str | None = None
+    chunks_per_device: int | None = None
+    max_devices: int | None = None
+    keep_whole: tuple[str, ...] = ()
+    pins: Mapping[str, Pin] = field(default_factory=dict)
+    cut_after: tuple[str, ...] = ()
+    constants: tuple[str, ...] = ()
+    schedule: str | None = None
+    microbatches: int | None = None
+    optimizer: str | None = None
+    attention: str | None = None
+    profile: Profile | None = None
+    communication_scale: float | None = None
+    with_host: bool = True
+
+
+def parse_objective(text: str, where: str) -> tuple[str, ...]:
+    """Return the objectives that `text` names with commas between them.
+
+    Raises
+    ------
+    PartitionError
+        If one is unknown or named twice; it begins with `where`.
+    """
+    names = tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if name not in OBJECTIVES:
+            raise PartitionError(
+                f"{where}: {name!r} is unknown; write one or more of {', '.join(OBJECTIVES)}"
+            )
+        if names.count(name) > 1:
+            raise PartitionError(f"{where} {text!r} names {name} twice; name each once")
+    return names
+
+
+def read_problem(
+    model: str, request: ProblemRequest, step: Callable[[str], None]
+) -> tuple[CapturedGraph | None, PartitionProblem]:
+    """Return the problem of a model or of a file; `step` hears what is being done.
+
+    Parameters
+    ----------
+    model : str
+        As a person names it; see :func:`experiments.zoo.models.resolve_model`.
+    request : ProblemRequest
+    step : callable
+
+    Returns
+    -------
+    CapturedGraph or None
+        The model; None where a file holds the problem alone.
+    PartitionProblem
+
+    Raises
+    ------
+    PartitionError
+        If an option makes no sense for this model or file, or the problem is none.
+    """
+    from experiments.zoo.models import resolve_model
+
+    source = resolve_model(model)
+    if isinstance(source, Path):
+        return None, read_saved_problem(source, request)
+    return _read_model(source, request, step)
+
+
+def check_model_request(model: str, request: ProblemRequest) -> None:
+    """Refuse what the options say if it makes no sense for a model that is built."""
+    if request.communication_scale is not None or not request.with_host:
+        raise PartitionError(
+            f"{model} is a model; --communication-scale and --no-host are for published "
+            "workloads, so leave them out"
+        )
+    counted = request.memory_model or "inference"
+    if request.optimizer is not None and counted != "training":
+        raise PartitionError(
+            f"--optimizer counts in training, and the memory model is {counted}; write "
+            "--memory-model training"
+        )
+    if request.attention is not None:
+        from fx_bridge.storages.attention import checked_kernels
+
+        try:
+            checked_kernels(request.attention)
+        except PartitionError as error:
+            raise PartitionError(f"--{error}") from None
+
+
+def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
+    """Load a problem or a published workload, changed where the options say so."""
+    from experiments.workloads.reader import load_instance
+
+    for option, value, why in (
+        ("--keep-whole", request.keep_whole, "knows no modules"),
+        ("--constant", request.constants, "has no inputs"),
+        ("--profile", request.profile, "has its times"),
+        ("--optimizer", request.optimizer, "counts its optimizer"),
+        ("--attention", request.attention, "has its costs"),
+    ):
+        if value or value == "":
+            raise PartitionError(f"{path} is a saved problem, which {why}; {option} needs a model")
+    problem = load_instance(
+        path, communication_scale=request.communication_scale, with_host=request.with_host
+    )
+    try:
+        return change_problem(problem, request)
+    except PartitionError as error:
+        raise PartitionError(f"{path}: {error}") from None
+
+
+def change_problem(problem: PartitionProblem, request: ProblemRequest) -> PartitionProblem:
+    """Return a problem changed where the request says so.
+
+    Raises
+    ------
+    PartitionError
+        If it has links between its own devices, and other devices come without; if no transfer is
+        timed by the link that is asked for.
+    """
+    given = request.devices
+    interconnect = None if given is None else given.interconnect
+    if request.interconnect is not None:
+        if all(op.transfer_ns is not None for op in problem.operators):
+            raise PartitionError(
+                "--link changes nothing here; every operator says how long its transfers take "
+                "(`transfer_ns`), so leave it out"
+            )
+        # A link says how fast transfers are, not who pays for them.
+        link = request.interconnect.default
+        interconnect = replace(problem.interconnect, default=link, links={})
+    if given is not None and interconnect is None and problem.interconnect.links:
+        raise PartitionError(
+            "it has links between its own devices; with other devices give a link too"
+        )
+    settings = _settings_of(request, interconnect or problem.interconnect)
+    if given is not None:
+        settings["devices"] = given.devices
+    return _with_hand_made(problem.replace(**settings), None, request)
+
+
+def _read_model(
+    spec: ModelSpec, request: ProblemRequest, step: Callable[[str], None]
+) -> tuple[CapturedGraph, PartitionProblem]:
+    """Build and capture the model of `spec`; return it with its problem."""
+    from experiments.problems.devices import EXAMPLE
+    from experiments.zoo.building import build_model, capture_model
+
+    if request.devices is None:
+        raise PartitionError(f"--devices is missing; {EXAMPLE}")
+    check_model_request(spec.name, request)
+    step(f"{spec.name}: building")
+    loaded = build_model(spec)
+    step(f"{spec.name}: capturing")
+    captured = capture_model(loaded, request.constants)
+    step(f"{spec.name}: operator graph")
+    graph = requested_graph(captured, [request.devices], request)
+    return captured, problem_of_graph(graph, captured, request.devices, request)
+
+
+def requested_graph(
+    captured: CapturedGraph, device_sets: Sequence[DeviceSet], request: ProblemRequest
+) -> nx.DiGraph:
+    """Return the operator graph of a model with the costs that are asked for.
+
+    It is timed for every class of the devices, and for the one of devices that name none.
+    """
+    from fx_bridge.costs.device_specs import DEVICE_SPECS
+    from fx_bridge.digraph import to_digraph
+
+    specs = {name: spec for devices in device_sets for name, spec in devices.spec_of.items()}
+    specs.setdefault(DEFAULT_DEVICE_CLASS, DEVICE_SPECS[DEFAULT_DEVICE_CLASS])
+    training = request.memory_model == "training"
+    if request.attention is not None:
+        captured = captured.with_kernels(attention=request.attention)
+    costs: dict[str, Any] = {}
+    if request.optimizer is not None:
+        costs["optimizer"] = request.optimizer
+    if request.profile is not None:
+        request.profile.check(captured)
+        costs.update(request.profile.costs(training))
+    return to_digraph(
+        captured, specs=specs, training=training, keep_whole=request.keep_whole, **costs
+    )
+
+
+def requested_device_sets(
+    graph: nx.DiGraph, request: ProblemRequest, *, equal_devices: int, slack_permille: int
+) -> tuple[NamedDevices, ...]:
+    """Return devices of a size for this operator graph, where the request names none.
+
+    See :func:`experiments.problems.instances.derived_device_sets`.
+    """
+    from experiments.problems.instances import derived_device_sets
+
+    settings = _settings_of(request, request.interconnect or _measured_or_pcie(request))
+    return derived_device_sets(
+        graph, equal_devices=equal_devices, slack_permille=slack_permille, **settings
+    )
+
+
+def problem_of_graph(
+    graph: nx.DiGraph, captured: CapturedGraph, devices: DeviceSet, request: ProblemRequest
+) -> PartitionProblem:
+    """Return the problem of an operator graph on a set of devices.
+
+    Parameters
+    ----------
+    graph : networkx.DiGraph
+        Of :func:`requested_graph`.
+    captured : CapturedGraph
+        Whose modules `request` may name.
+    devices : DeviceSet
+    request : ProblemRequest
+        Its own devices do not matter.
+    """
+    interconnect = request.interconnect or devices.interconnect or _measured_or_pcie(request)
+    settings = _settings_of(request, interconnect)
+    problem = problem_from_digraph(graph, devices.devices, **settings)
+    return _with_hand_made(problem, captured, request)
+
+
+def _measured_or_pcie(request: ProblemRequest) -> Interconnect:
+    """Return the interconnect of devices that bring none."""
+    return PCIE if request.profile is None else request.profile.interconnect
+
+
+def _settings_of(request: ProblemRequest, interconnect: Interconnect) -> dict[str, Any]:
+    """Return what is asked of a problem besides its devices, and nothing that is left open.
+
+    Parameters
+    ----------
+    request : ProblemRequest
+    interconnect : Interconnect
+        That of the devices; one that relays where there is a schedule.
+    """
+    given: dict[str, Any] = {
+        "interconnect": interconnect,
+        "objective": request.objective,
+        "memory_model": request.memory_model,
+        "chunks_per_device": request.chunks_per_device,
+        "max_devices": request.max_devices,
+        "microbatches": request.microbatches,
+    }
+    if request.schedule is not None:
+        given.update(pipeline_settings(request.schedule, request.objective, interconnect))
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _with_hand_made(
+    problem: PartitionProblem, captured: CapturedGraph | None, request: ProblemRequest
+) -> PartitionProblem:
+    if request.microbatches is not None and not _counts_microbatches(problem):
+        raise PartitionError(
+            "--microbatches changes nothing here; give --schedule, --objective step or "
+            "--memory-model training too, or leave it out"
+        )
+    if not request.pins and not request.cut_after:
+        return problem
+
+    from fx_bridge.split.pins import with_hand_made
+
+    return with_hand_made(problem, captured, pins=request.pins, cut_after=request.cut_after)
+
+
+def _counts_microbatches(problem: PartitionProblem) -> bool:
+    relayed = problem.interconnect.charging == "relayed"
+    return relayed or problem.is_training or "step" in problem.objective

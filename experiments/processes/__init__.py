@@ -1,0 +1,1 @@
+"""Processes of this machine: workers, limits, Ctrl-C, and what computes here."""

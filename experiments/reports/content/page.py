@@ -1,0 +1,170 @@
+"""The content of a report as plain data: Markdown and HTML show the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from experiments.comparison.records import CaseKey, ModelRecord, Study
+from experiments.planners.registry import PLANNERS
+from experiments.reports.content.case_section import Answer, CaseSection, make_case_section
+from experiments.reports.content.comparisons import Comparison, comparisons
+from experiments.reports.content.headline import Finding, headline
+from experiments.reports.content.names import ReportFiles
+from experiments.reports.content.rows import overview_table
+from experiments.reports.content.table import Table
+from solver.model.quantities import MISSING, counted, format_bytes, format_seconds
+
+TITLE: Final = "How plans compare"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSection:
+    """What is shown of one model: a page of the printed report."""
+
+    anchor: str
+    name: str
+    facts: tuple[str, ...]
+    cases: tuple[CaseSection, ...]
+    checks: Table | None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A whole report."""
+
+    title: str
+    headline: tuple[Finding, ...]
+    comparisons: tuple[Comparison, ...]
+    overview: Table
+    overview_anchors: tuple[str, ...]
+    models: tuple[ModelSection, ...]
+    planners: Table
+    environment: Table
+    run: str
+
+
+def make_page(study: Study, files: ReportFiles) -> Page:
+    """Return the content of a study's report.
+
+    Parameters
+    ----------
+    study : Study
+    files : ReportFiles
+        Of the same study.
+    """
+    answers: dict[CaseKey, list[Answer]] = {}
+    for row, plan_file in zip(study.rows, files.plans, strict=True):
+        answers.setdefault(row.case, []).append((row, plan_file))
+    records = {record.model: record for record in study.models}
+    names = dict.fromkeys((*records, *(case.key.model for case in study.cases)))
+    numbers = {name: number for number, name in enumerate(names, start=1)}
+    several = len({case.key.objective for case in study.cases}) > 1
+    sections: dict[str, list[CaseSection]] = {name: [] for name in names}
+    anchors: list[str] = []
+    for case, problem_file, trace_file in zip(
+        study.cases, files.problems, files.traces, strict=True
+    ):
+        model = case.key.model
+        anchors.append(f"model-{numbers[model]}-case-{len(sections[model]) + 1}")
+        sections[model].append(
+            make_case_section(
+                case,
+                answers.get(case.key, ()),
+                study.limits,
+                anchor=anchors[-1],
+                problem_file=problem_file,
+                trace_file=trace_file,
+                names_objective=several,
+            )
+        )
+    return Page(
+        title=TITLE,
+        headline=headline(study),
+        comparisons=comparisons(study),
+        overview=overview_table(study),
+        overview_anchors=tuple(anchors),
+        models=tuple(
+            ModelSection(
+                anchor=f"model-{numbers[name]}",
+                name=name,
+                facts=_model_facts(records.get(name)),
+                cases=tuple(sections[name]),
+                checks=_check_table(study, name),
+            )
+            for name in names
+        ),
+        planners=_planner_table(study),
+        environment=Table(("what", "version"), study.environment, frozenset(("what", "version"))),
+        run=_run(study),
+    )
+
+
+def _model_facts(record: ModelRecord | None) -> tuple[str, ...]:
+    if record is None:
+        return ()
+    if record.reason:
+        return (f"Could not be compared: {record.reason}",)
+    facts = [record.description[:1].upper() + record.description[1:]] if record.description else []
+    facts.append(
+        f"{counted(record.operators, 'operator')}, {counted(record.edges, 'edge')}, "
+        f"{format_bytes(record.weight_bytes)} of weights, "
+        f"{format_bytes(record.one_device_bytes)} on one device"
+    )
+    if record.captured_by:
+        facts.append(
+            f"Captured ({record.captured_by}) in {format_seconds(record.capture_s)}, operator "
+            f"graph in {format_seconds(record.graph_s)}"
+        )
+        if not record.has_weights:
+            facts.append("On the meta device, without weights: planned, not run")
+    return tuple(facts)
+
+
+def _check_table(study: Study, model: str) -> Table | None:
+    checks = [check for check in study.checks if check.case.model == model]
+    if not checks:
+        return None
+    return Table(
+        header=("devices", "split by", "computes the same", "largest error", "split", "check"),
+        rows=tuple(
+            (
+                check.case.device_set,
+                check.planner,
+                "yes" if check.equal else f"NO: {check.reason}",
+                MISSING if check.max_abs_error is None else f"{check.max_abs_error:g}",
+                format_seconds(check.split_s),
+                format_seconds(check.check_s),
+            )
+            for check in checks
+        ),
+        text_columns=frozenset(("devices", "split by", "computes the same")),
+        caption="Splits compared with the model",
+    )
+
+
+def _planner_table(study: Study) -> Table:
+    """Return what the planners are that were asked, as far as they are known here."""
+    asked = dict.fromkeys(row.planner for row in study.rows)
+    known = [PLANNERS[name] for name in asked if name in PLANNERS]
+    header = ("planner", "what it does", "where it is from")
+    return Table(
+        header=header,
+        rows=tuple((spec.name, spec.description, spec.source) for spec in known),
+        text_columns=frozenset(header),
+        caption="Planners that were asked",
+    )
+
+
+def _run(study: Study) -> str:
+    limits = study.limits
+    unit = "deterministic seconds" if limits.deterministic else "s"
+    limit = "No time limit" if limits.time_limit_s is None else None
+    text = limit or f"At most {limits.time_limit_s:g} {unit} for each answer"
+    seeds = sorted({row.seed for row in study.rows} or {limits.seed})
+    text += f", {counted(limits.worker_count, 'worker')}, "
+    text += f"seed {seeds[0]}" if len(seeds) == 1 else f"seeds {', '.join(map(str, seeds))}"
+    text += f". The whole run took {format_seconds(study.wall_time_s)}"
+    if study.peak_rss_bytes is not None:
+        text += f" and at most {format_bytes(study.peak_rss_bytes)} of memory"
+    return f"{text}."

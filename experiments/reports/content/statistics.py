@@ -1,0 +1,328 @@
+"""How planners compare over all cases of a study, counted and averaged.
+
+Ratios of objectives are averaged by their geometric mean, which does not depend on what is divided
+by what (Fleming and Wallace, "How not to lie with statistics", CACM 1986). Better and worse are
+decided on all objectives in their order, as exact integers; ratios are of the first one. What has
+no ratio, because a plan is missing or a value is zero, is left out of the mean and counted.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+from experiments.comparison.records import EXACT_PLANNERS, CaseKey, PlannerRow
+
+BOUNDING_PLANNERS: Final = (*EXACT_PLANNERS, "coarse")
+"""Ours that prove bounds: they are no peers of the exact solver."""
+BEST_OTHER: Final = "best of the others"
+"""For each case the best plan of all planners that prove nothing."""
+
+SPILLS: Final = "spills"
+FAILURES: Final = ("failed", "timed out", "out of memory", "killed")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """How often a planner ended how; every answer is counted once.
+
+    Attributes
+    ----------
+    feasible : int
+        Feasible plans, proven optimal or not.
+    spills : int
+        No plan of all operators on the devices: weights go to disk.
+    failures : int
+        It raised, ran out of time or memory, or was killed.
+    proven_none : int
+        It proves that no plan exists.
+    no_plan : int
+        All others: nothing found, or a plan that breaks limits.
+    """
+
+    feasible: int
+    spills: int
+    failures: int
+    proven_none: int
+    no_plan: int
+
+    @property
+    def answers(self) -> int:
+        """All of them."""
+        return self.feasible + self.spills + self.failures + self.proven_none + self.no_plan
+
+
+@dataclass(frozen=True, slots=True)
+class Versus:
+    """One planner beside the exact solver, over the cases that both were given.
+
+    Attributes
+    ----------
+    planner, reference : str
+    outcomes : Outcomes
+        Of the planner.
+    wins, ties, losses : tuple of CaseKey
+        Where both have feasible plans and the exact solver's is better, equally good, worse.
+    only_reference, only_planner, neither : tuple of CaseKey
+        Where one of them, or none, has a feasible plan.
+    ratios : tuple of (float, CaseKey)
+        The planner's first objective divided by the exact solver's, where both are positive.
+    without_ratio : int
+        Cases where both have plans but a value is zero.
+    median_s : float or None
+        Wall time of the planner's answers.
+    """
+
+    planner: str
+    reference: str
+    outcomes: Outcomes
+    wins: tuple[CaseKey, ...]
+    ties: tuple[CaseKey, ...]
+    losses: tuple[CaseKey, ...]
+    only_reference: tuple[CaseKey, ...]
+    only_planner: tuple[CaseKey, ...]
+    neither: tuple[CaseKey, ...]
+    ratios: tuple[tuple[float, CaseKey], ...]
+    without_ratio: int
+    median_s: float | None
+
+    @property
+    def compared(self) -> int:
+        """Cases where both have feasible plans."""
+        return len(self.wins) + len(self.ties) + len(self.losses)
+
+    @property
+    def geometric_mean(self) -> float | None:
+        """Of the ratios; above 1 the exact solver is better. None without ratios."""
+        if not self.ratios:
+            return None
+        return math.exp(math.fsum(math.log(ratio) for ratio, _ in self.ratios) / len(self.ratios))
+
+    @property
+    def largest(self) -> tuple[float, CaseKey] | None:
+        """The ratio most in favour of the exact solver; the first of several."""
+        return max(self.ratios, key=lambda pair: pair[0], default=None)
+
+    @property
+    def least(self) -> tuple[float, CaseKey] | None:
+        """The ratio least in favour of the exact solver; the first of several."""
+        return min(self.ratios, key=lambda pair: pair[0], default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Proofs:
+    """What the exact solver proves.
+
+    Attributes
+    ----------
+    reference : str
+    optimal, infeasible, open, undecided : tuple of PlannerRow
+        Proven best; proven that no plan exists; a plan with a gap; no plan and no proof.
+    """
+
+    reference: str
+    optimal: tuple[PlannerRow, ...]
+    infeasible: tuple[PlannerRow, ...]
+    open: tuple[PlannerRow, ...]
+    undecided: tuple[PlannerRow, ...]
+
+    @property
+    def answers(self) -> int:
+        """All of them."""
+        return len(self.optimal) + len(self.infeasible) + len(self.open) + len(self.undecided)
+
+    @property
+    def median_proof_s(self) -> float | None:
+        """Median time to a proof of an optimum; None without one."""
+        times_s = [row.wall_time_s for row in self.optimal]
+        return statistics.median(times_s) if times_s else None
+
+    @property
+    def longest_proof(self) -> PlannerRow | None:
+        """The proof of an optimum that took longest."""
+        return max(self.optimal, key=lambda row: row.wall_time_s, default=None)
+
+    @property
+    def median_gap(self) -> float | None:
+        """Median gap of the plans that are not proven; None without one that is known."""
+        gaps = [row.gap for row in self.open if row.gap is not None]
+        return statistics.median(gaps) if gaps else None
+
+    @property
+    def largest_gap(self) -> PlannerRow | None:
+        """The plan with the largest gap that is known."""
+        known = [row for row in self.open if row.gap is not None]
+        return max(known, key=lambda row: row.gap or 0.0, default=None)
+
+
+def reference_planner(rows: Iterable[PlannerRow]) -> str | None:
+    """Return the exact planner that the others are measured by; None without one."""
+    asked = {row.planner for row in rows}
+    return next((name for name in EXACT_PLANNERS if name in asked), None)
+
+
+def outcomes_of(rows: Iterable[PlannerRow]) -> Outcomes:
+    """Count how answers ended."""
+    counts = dict.fromkeys(("feasible", "spills", "failures", "proven_none", "no_plan"), 0)
+    for row in rows:
+        counts[_outcome(row)] += 1
+    return Outcomes(**counts)
+
+
+def _outcome(row: PlannerRow) -> str:
+    if row.feasible:
+        return "feasible"
+    if row.status == SPILLS or row.spilled_bytes:
+        return "spills"
+    if row.status in FAILURES:
+        return "failures"
+    return "proven_none" if row.status == "infeasible" else "no_plan"
+
+
+def proofs_of(rows: Sequence[PlannerRow], reference: str) -> Proofs:
+    """Return what the answers of `reference` prove."""
+    kinds: dict[str, list[PlannerRow]] = {"optimal": [], "none": [], "open": [], "undecided": []}
+    for row in rows:
+        if row.planner != reference:
+            continue
+        if row.status == "optimal":
+            kinds["optimal"].append(row)
+        elif row.status == "infeasible":
+            kinds["none"].append(row)
+        else:
+            kinds["open" if row.feasible else "undecided"].append(row)
+    return Proofs(
+        reference,
+        tuple(kinds["optimal"]),
+        tuple(kinds["none"]),
+        tuple(kinds["open"]),
+        tuple(kinds["undecided"]),
+    )
+
+
+def compare_planners(rows: Sequence[PlannerRow], reference: str) -> tuple[Versus, ...]:
+    """Compare every other planner, and the best of those that prove nothing, with `reference`.
+
+    Parameters
+    ----------
+    rows : sequence of PlannerRow
+        Of cases with the same objectives.
+    reference : str
+
+    Returns
+    -------
+    tuple of Versus
+        In the order in which planners first answer; the best of the others is last, and is there
+        only if there are several.
+
+    Notes
+    -----
+    With several seeds a case is counted once for each seed, and a planner that has one answer
+    gives it for every seed.
+    """
+    by_planner: dict[str, list[PlannerRow]] = {}
+    for row in rows:
+        by_planner.setdefault(row.planner, []).append(row)
+    exact = by_planner.pop(reference)
+    compared = [_versus(name, answers, exact) for name, answers in by_planner.items()]
+    peers = [name for name in by_planner if name not in BOUNDING_PLANNERS]
+    if len(peers) > 1:
+        compared.append(_versus(BEST_OTHER, _best_of(by_planner, peers), exact))
+    return tuple(compared)
+
+
+def _best_of(by_planner: Mapping[str, list[PlannerRow]], peers: Sequence[str]) -> list[PlannerRow]:
+    """Return the best answer to each case; with seeds, the best that any seed gave."""
+    best: dict[CaseKey, PlannerRow] = {}
+    for name in peers:
+        for row in by_planner[name]:
+            known = best.get(row.case)
+            if known is None or _beats(row, known):
+                best[row.case] = row
+    return list(best.values())
+
+
+def _beats(row: PlannerRow, other: PlannerRow) -> bool:
+    if not has_plan(row) or not has_plan(other):
+        return has_plan(row) and not has_plan(other)
+    assert row.objective is not None and other.objective is not None
+    return row.objective < other.objective
+
+
+def has_plan(row: PlannerRow) -> bool:
+    """Whether an answer has a feasible plan with known objectives."""
+    return row.feasible and row.objective is not None
+
+
+def _versus(name: str, answers: Sequence[PlannerRow], exact: Sequence[PlannerRow]) -> Versus:
+    cases: dict[str, list[CaseKey]] = {
+        key: [] for key in ("wins", "ties", "losses", "only_reference", "only_planner", "neither")
+    }
+    ratios: list[tuple[float, CaseKey]] = []
+    without_ratio = 0
+    for theirs, ours in _pairs(answers, exact):
+        if not has_plan(theirs) or not has_plan(ours):
+            missing = "only_planner" if has_plan(theirs) else "neither"
+            cases["only_reference" if has_plan(ours) else missing].append(ours.case)
+            continue
+        assert theirs.objective is not None and ours.objective is not None
+        if ours.objective < theirs.objective:
+            cases["wins"].append(ours.case)
+        else:
+            cases["ties" if ours.objective == theirs.objective else "losses"].append(ours.case)
+        if theirs.objective[0] and ours.objective[0]:
+            # Rounded once, from exact integers.
+            ratio = float(Fraction(theirs.objective[0], ours.objective[0]))
+            ratios.append((ratio, ours.case))
+        else:
+            without_ratio += 1
+    return Versus(
+        planner=name,
+        reference=exact[0].planner,
+        outcomes=outcomes_of(answers),
+        ratios=tuple(ratios),
+        without_ratio=without_ratio,
+        median_s=statistics.median(row.wall_time_s for row in answers) if answers else None,
+        **{key: tuple(where) for key, where in cases.items()},
+    )
+
+
+def _pairs(
+    answers: Sequence[PlannerRow], exact: Sequence[PlannerRow]
+) -> list[tuple[PlannerRow, PlannerRow]]:
+    """Return answers to the same case of the same seed, an only answer for every seed."""
+    pairs: list[tuple[PlannerRow, PlannerRow]] = []
+    ours_of, theirs_of = _by_case(exact), _by_case(answers)
+    for case, ours in ours_of.items():
+        theirs = theirs_of.get(case, {})
+        several = [side for side in (ours, theirs) if len(side) > 1]
+        for seed in dict.fromkeys(seed for side in several for seed in side) or (0,):
+            left, right = _of_seed(theirs, seed), _of_seed(ours, seed)
+            if left is not None and right is not None:
+                pairs.append((left, right))
+    return pairs
+
+
+def _by_case(rows: Iterable[PlannerRow]) -> dict[CaseKey, dict[int, PlannerRow]]:
+    found: dict[CaseKey, dict[int, PlannerRow]] = {}
+    for row in rows:
+        found.setdefault(row.case, {})[row.seed] = row
+    return found
+
+
+def _of_seed(rows: Mapping[int, PlannerRow], seed: int) -> PlannerRow | None:
+    return next(iter(rows.values())) if len(rows) == 1 else rows.get(seed)
+
+
+def by_objective(
+    rows: Iterable[PlannerRow],
+) -> Mapping[tuple[str, ...], tuple[PlannerRow, ...]]:
+    """Return rows by their cases' objectives, whose values cannot be averaged together."""
+    groups: dict[tuple[str, ...], list[PlannerRow]] = {}
+    for row in rows:
+        groups.setdefault(row.case.objective, []).append(row)
+    return {objective: tuple(group) for objective, group in groups.items()}

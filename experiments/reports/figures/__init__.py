@@ -1,0 +1,1 @@
+"""Plain data drawn as SVG."""

@@ -1,0 +1,174 @@
+"""The pipeline of a plan as a trace that Perfetto and chrome://tracing open.
+
+The format is that of "Trace Event Format" (Google, 2016): a process for each device, threads for
+what it computes, sends and receives, and a counter of its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from experiments.reports.content.details import DeviceDetails, PlanDetails, thinned
+from solver.evaluation.spans import Span, SpanKind
+
+_SAMPLES: Final = 500
+"""About so many numbers of memory a trace has for each device."""
+
+_KINDS: Final[tuple[SpanKind, ...]] = ("compute", "send", "receive")
+
+Event = dict[str, Any]
+
+_Lane = tuple[int, int, int]
+"""Rank, number of the kind, and rank at the other end of a link, or -1."""
+
+
+def pipeline_trace(details: PlanDetails) -> dict[str, Any]:
+    """Return one step of the plan as plain data for a JSON file.
+
+    Parameters
+    ----------
+    details : PlanDetails
+
+    Returns
+    -------
+    dict
+        ``traceEvents`` and what holds for all. Times are in microseconds, as the format has them;
+        names are as the model has them.
+
+    Notes
+    -----
+    The counter says what the evaluator charges while a device works on each microbatch: it goes
+    through the operators at equal distances, in backward passes in reverse order. Between passes
+    it keeps its last value.
+    """
+    pipeline = details.pipeline
+    lanes = _Lanes(details)
+    events = [*lanes.names(), *_complete_events(details, lanes), *_counters(details)]
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ns",
+        "otherData": {
+            "schedule": pipeline.schedule,
+            "microbatches": pipeline.microbatches,
+            "shown_microbatches": pipeline.shown_microbatches,
+            "assumed": pipeline.assumed,
+            "step_ns": pipeline.step_ns,
+            "shown_ns": pipeline.shown_ns,
+        },
+    }
+
+
+class _Lanes:
+    """The threads of a trace."""
+
+    def __init__(self, details: PlanDetails) -> None:
+        pipeline = details.pipeline
+        self._devices = ("all in turn",) if pipeline.in_turn else pipeline.devices
+        # Links work at once, each at its own pace: then every one is a thread.
+        self._by_link = details.overlap
+        lanes = {self._lane(span) for span in pipeline.spans}
+        self._ids: dict[_Lane, int] = {}
+        for lane in sorted(lanes):
+            self._ids[lane] = 1 + sum(lane[0] == other[0] for other in self._ids)
+
+    def _lane(self, span: Span) -> _Lane:
+        end = -1
+        if self._by_link and span.other is not None:
+            end = span.other % len(self._devices)
+        return span.rank, _KINDS.index(span.kind), end
+
+    def thread(self, span: Span) -> int:
+        """Return the number of the thread of a span."""
+        return self._ids[self._lane(span)]
+
+    def names(self) -> list[Event]:
+        """Return the events that name processes and threads."""
+        events: list[Event] = []
+        for rank, device in enumerate(self._devices):
+            events.append(_metadata("process_name", rank, 0, {"name": device}))
+            events.append(_metadata("process_sort_index", rank, 0, {"sort_index": rank}))
+        for (rank, kind, end), thread in self._ids.items():
+            label: str = _KINDS[kind]
+            if end >= 0:
+                label += f" {'to' if label == 'send' else 'from'} {self._devices[end]}"
+            events.append(_metadata("thread_name", rank, thread, {"name": label}))
+            events.append(_metadata("thread_sort_index", rank, thread, {"sort_index": thread}))
+        return events
+
+
+def _metadata(name: str, rank: int, thread: int, args: Mapping[str, Any]) -> Event:
+    return {"name": name, "ph": "M", "pid": rank, "tid": thread, "args": dict(args)}
+
+
+def _complete_events(details: PlanDetails, lanes: _Lanes) -> Iterable[Event]:
+    pipeline = details.pipeline
+    sizes = {(entry.source, entry.target): entry for entry in pipeline.travels}
+    for span in pipeline.spans:
+        stage = pipeline.stage_of_position[span.position]
+        args: dict[str, Any] = {"stage": stage, "microbatch": span.microbatch, "pass": span.step}
+        if span.kind == "compute":
+            name = f"{'F' if span.step == 'forward' else 'B'}{span.microbatch}"
+        else:
+            name = f"{span.kind} {span.microbatch}"
+            ends = (span.position, span.other)
+            # The way of the value; a gradient travels the other way.
+            travel = sizes[
+                ends if (span.kind == "send") == (span.step == "forward") else ends[::-1]
+            ]
+            size_bytes = travel.value_bytes if span.step == "forward" else travel.gradient_bytes
+            args["bytes"] = size_bytes
+        yield {
+            "name": name,
+            "cat": f"{span.kind},{span.step}",
+            "ph": "X",
+            "ts": span.start_ns / 1000,
+            "dur": (span.end_ns - span.start_ns) / 1000,
+            "pid": span.rank,
+            "tid": lanes.thread(span),
+            "args": args,
+        }
+
+
+def _counters(details: PlanDetails) -> Iterable[Event]:
+    """Yield the memory of each device while it computes."""
+    pipeline = details.pipeline
+    if pipeline.in_turn:
+        return
+    devices = {entry.device: entry for entry in details.devices}
+    computed = [span for span in pipeline.spans if span.kind == "compute"]
+    most = max(1, _SAMPLES * len(pipeline.devices) // max(1, len(computed)))
+    samples: dict[int, tuple[int, ...]] = {}
+    for device in details.device_order:
+        entry, first = devices[device], 0
+        for stage in details.stages:
+            if stage.device == device:
+                samples[stage.number] = _samples(entry, first, first + stage.operators, most)
+                first += stage.operators
+    for span in computed:
+        number = pipeline.stage_of_position[span.position]
+        if number is None:
+            continue
+        entry = devices[pipeline.devices[span.rank]]
+        held = samples[number] if span.step == "forward" else samples[number][::-1]
+        for index, held_bytes in enumerate(held):
+            at_ns = span.start_ns + (span.end_ns - span.start_ns) * index / len(held)
+            yield {
+                "name": "memory",
+                "ph": "C",
+                "ts": round(at_ns) / 1000,
+                "pid": span.rank,
+                "tid": 0,
+                "args": {
+                    "weights": entry.weights_bytes,
+                    "all else": held_bytes - entry.weights_bytes,
+                },
+            }
+
+
+def _samples(entry: DeviceDetails, first: int, end: int, most: int) -> tuple[int, ...]:
+    """Return the memory while operators `first` to `end` of a device run, at most so often."""
+    points = len(entry.timeline_bytes)
+    start = first * points // entry.operators
+    stop = max(start + 1, end * points // entry.operators)
+    return thinned(entry.timeline_bytes[start:stop], most)

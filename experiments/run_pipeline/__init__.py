@@ -1,0 +1,1 @@
+"""Pipelines of processes that torchrun starts."""

@@ -1,0 +1,294 @@
+"""Run a plan as a pipeline, one process for each of its devices; torchrun starts them.
+
+    torchrun --nproc_per_node=2 -m experiments.run_pipeline plan.json MODEL --weights DIR
+
+Each process makes the model without weights in memory, splits it by the plan, loads the files of
+its own stages alone, and runs steps. Exit codes of the processes: 0 done; 1 the run broke off; 2
+bad input, before any process group starts; 4 the pipeline computes something else than a single
+process; 130 interrupted; 143 terminated. torchrun itself ends with 1 for all of these, and adds
+a report of its own to what they say.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from experiments.commands.options import BuiltModelArgument, JsonOption
+from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NOT_EQUAL
+from experiments.run_pipeline.launch import JobOptions, Launch
+from experiments.run_pipeline.rank_watch import RankWatch
+from solver import PartitionError
+from solver.model.quantities import aligned, format_bytes, format_ns, printable
+
+if TYPE_CHECKING:
+    from experiments.run_pipeline.agreement import Agreement
+    from experiments.run_pipeline.job import Job
+    from experiments.run_pipeline.rank_steps import RankReport
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+@app.command(name="run_pipeline")
+def read_options(
+    plan_file: Annotated[
+        str, typer.Argument(metavar="PLAN.json", help="A plan that plan or solve wrote.")
+    ],
+    model: BuiltModelArgument,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            "--weights",
+            metavar="DIR",
+            help="Folder that fxpartition split --out wrote: the manifest, the inputs, and the "
+            "files of this host's stages. Without it every process makes the whole model.",
+        ),
+    ] = None,
+    schedule: Annotated[
+        Literal["1f1b", "gpipe"],
+        typer.Option("--schedule", help="Order of forward and backward passes."),
+    ] = "1f1b",
+    microbatches: Annotated[
+        int | None,
+        typer.Option(
+            "--microbatches", min=1, help="In a step, each like the example inputs; one a device."
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option("--steps", min=1, help="How many.")] = 5,
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train",
+            help="Also run backward and an optimizer. The loss is the model's own if it returns "
+            "one, else the mean square of its outputs.",
+        ),
+    ] = False,
+    optimizer: Annotated[str, typer.Option("--optimizer", help="adamw or sgd.")] = "adamw",
+    learning_rate: Annotated[float, typer.Option("--lr", min=0.0, help="Learning rate.")] = 1e-3,
+    tied_weights: Annotated[
+        Literal["colocate", "sum"],
+        typer.Option(
+            "--tied-weights",
+            help="Refuse trained weights that several processes hold, or sum their gradients.",
+        ),
+    ] = "colocate",
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device",
+            help="cpu or cuda, instead of the devices of the plan: cuda takes the one of the "
+            "number of the process on its host.",
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=1.0, help="Seconds to wait for another process.")
+    ] = 600.0,
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Compare with a single process, on the last one of these."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> JobOptions:
+    """Run a plan as a pipeline in the processes that torchrun starts, one for each device."""
+    return JobOptions(
+        plan_file=plan_file,
+        model=model,
+        weights=weights,
+        schedule=schedule,
+        microbatches=microbatches,
+        steps=steps,
+        train=train,
+        optimizer=optimizer,
+        learning_rate=learning_rate,
+        tied_weights=tied_weights,
+        device=device,
+        timeout_s=timeout,
+        check=check,
+        as_json=as_json,
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one process of a pipeline.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        Arguments; those of the process if left out.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    warnings.simplefilter("ignore")
+    options, problem = _parsed(argv)
+    if options is None and problem is None:
+        return 0  # --help was printed
+
+    try:
+        launch = Launch.from_environment()
+    except PartitionError as error:
+        return _fail(problem or str(error))
+    # Before torch loads, and before the others can be asked: one on each host speaks until then.
+    watch = RankWatch(launch.rank, lambda: launch.local_rank == 0)
+    watch.start()
+    try:
+        # It may have ended before the watch could know it.
+        launch.check_launcher()
+    except PartitionError as error:
+        watch.end(f"ends in its start: {error}")
+
+    from experiments.run_pipeline.agreement import Agreement, RefusedError
+    from experiments.run_pipeline.job import prepare
+
+    timeout = datetime.timedelta(seconds=600.0 if options is None else options.timeout_s)
+    try:
+        agreement = Agreement(launch, timeout)
+    except PartitionError as error:
+        return _fail(problem or str(error))
+    watch.is_first = agreement.is_first_to_say
+    watch.doing = "the checks"
+    job = None
+    try:
+        if options is not None:
+            try:
+                job = prepare(options, launch)
+            except PartitionError as error:
+                problem = str(error)
+        agreement.agree(problem)
+        if job is not None:
+            agreement.agree(_mixed_kinds(agreement.exchange("kind", job.device.type)))
+    except RefusedError as refused:
+        for line in refused.said:
+            _fail(line)
+        # torchrun stops all others as soon as one has ended.
+        agreement.exchange("said", True)
+        return EXIT_BAD_INPUT
+    except PartitionError as error:
+        return _fail(str(error))
+    assert job is not None and options is not None
+    return _run(job, options, agreement, watch, timeout)
+
+
+def _parsed(argv: Sequence[str] | None) -> tuple[JobOptions | None, str | None]:
+    """Return the options, or what is wrong with them; neither where help was asked for."""
+    try:
+        made = app(args=None if argv is None else list(argv), standalone_mode=False)
+    except Exception as error:
+        # Whichever release of typer or click defines the class.
+        message = getattr(error, "format_message", None)
+        if message is None:
+            raise
+        return None, f"{message()} (see --help)"
+    return (made, None) if isinstance(made, JobOptions) else (None, None)
+
+
+def _mixed_kinds(kinds: list[str]) -> str | None:
+    if len(set(kinds)) < 2:
+        return None
+    return (
+        f"the ranks run on {', '.join(kinds)}, but a pipeline runs on devices of one kind; "
+        "write --device cpu, or plan for devices of one kind"
+    )
+
+
+def _run(
+    job: Job,
+    options: JobOptions,
+    agreement: Agreement,
+    watch: RankWatch,
+    timeout: datetime.timedelta,
+) -> int:
+    """Run all steps in a process group; the first process prints what all of them found."""
+    import torch
+    import torch.distributed as dist
+
+    from experiments.run_pipeline.agreement import first_line
+    from experiments.run_pipeline.rank_steps import RankReport, run_steps
+
+    rank = agreement.launch.rank
+    if job.note and rank == 0:
+        print(printable(f"note: {job.note}"), file=sys.stderr)
+    accelerated = job.device.type != "cpu"
+    if accelerated:
+        torch.get_device_module(job.device.type).set_device(job.device)
+    watch.doing = "the start of the process group"
+    try:
+        dist.init_process_group(
+            "nccl" if job.device.type == "cuda" else "gloo",
+            store=agreement.store,
+            rank=rank,
+            world_size=agreement.launch.world_size,
+            timeout=timeout,
+        )
+        report = run_steps(job, options, rank, watch)
+        watch.doing = "the report"
+        found = agreement.gather("report", dataclasses.asdict(report))
+        if rank == 0:
+            _print([RankReport.from_dict(each) for each in found], options, job.microbatches)
+        # The first process has what they all need, so it ends last.
+        agreement.gather("end", True)
+        dist.destroy_process_group()
+    except PartitionError as error:
+        watch.end(f"failed in {watch.doing}: {error}")
+    except (RuntimeError, OSError) as error:
+        watch.end(
+            f"broke off in {watch.doing} ({first_line(error)}): another process has ended, or "
+            "the connection to it was lost"
+        )
+    return EXIT_NOT_EQUAL if report.differs else 0
+
+
+def _print(reports: Sequence[RankReport], options: JobOptions, microbatches: int) -> None:
+    if options.as_json:
+        document = {
+            "schedule": options.schedule,
+            "microbatches": microbatches,
+            "steps": options.steps,
+            "train": options.train,
+            "ranks": [dataclasses.asdict(report) for report in reports],
+        }
+        print(json.dumps(document, indent=1))
+        return
+    rows = [["rank", "device", "runs on", "stages", "weights", "median step"]]
+    for report in reports:
+        rows.append(
+            [
+                str(report.rank),
+                report.device,
+                report.runs_on,
+                ", ".join(report.stages),
+                format_bytes(report.weights_bytes),
+                format_ns(report.median_step_ns),
+            ]
+        )
+    for line in aligned(rows):
+        print(line)
+    last = reports[-1]
+    if last.losses:
+        print(f"loss: {', '.join(f'{loss:.6g}' for loss in last.losses)}")
+    if last.max_abs_error is not None:
+        same = "something else" if last.differs else "the same"
+        print(
+            f"The pipeline computes {same} as a single process (largest error "
+            f"{last.max_abs_error:g}, allowed {last.tolerance:g})."
+        )
+
+
+def _fail(message: str) -> int:
+    print(f"error: {printable(' '.join(message.split()))}", file=sys.stderr, flush=True)
+    return EXIT_BAD_INPUT

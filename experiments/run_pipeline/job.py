@@ -1,0 +1,239 @@
+"""What one process of a pipeline runs: made and checked before any process group starts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import fx
+from torch.utils import _pytree as pytree
+
+from experiments.run_pipeline.launch import JobOptions, Launch
+from experiments.run_pipeline.weightless import build_weightless
+from experiments.zoo.building import ModelSpec, build_model, capture_model
+from experiments.zoo.models import resolve_model
+from fx_bridge.batch.microbatches import ChunkSpecs, pipeline_specs
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.checkpoint.manifest import (
+    Manifest,
+    check_file,
+    check_manifest,
+    check_plan,
+    load_manifest,
+)
+from fx_bridge.checkpoint.stages import load_inputs
+from fx_bridge.pipeline.build import check_pipeline, local_device
+from fx_bridge.split.by_plan import split_by_plan
+from solver import PartitionError, PartitionPlan, load_plan
+from solver.model.checks import check_choice
+from solver.model.quantities import counted
+
+OPTIMIZERS: Final[tuple[str, ...]] = ("adamw", "sgd")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is ready when nothing is wrong.
+
+    Attributes
+    ----------
+    captured : CapturedGraph
+    split : torch.fx.GraphModule
+    plan : PartitionPlan
+    device : torch.device
+    microbatches : int
+    inputs : tuple of (args, kwargs)
+        Of each microbatch.
+    batch : (args, kwargs)
+        All of these.
+    specs : ChunkSpecs or None
+        How microbatches become a batch; None for one alone.
+    weights_bytes : int
+        Of the parameters and buffers of this rank's stages.
+    stages : tuple of str
+        Of this rank, by name.
+    note : str
+        Why the model was made with weights though there are files; else empty.
+    """
+
+    captured: CapturedGraph
+    split: fx.GraphModule
+    plan: PartitionPlan
+    device: torch.device
+    microbatches: int
+    inputs: tuple[tuple[tuple[Any, ...], Mapping[str, Any]], ...]
+    batch: tuple[tuple[Any, ...], Mapping[str, Any]]
+    specs: ChunkSpecs | None
+    weights_bytes: int
+    stages: tuple[str, ...]
+    note: str
+
+
+def prepare(options: JobOptions, launch: Launch) -> Job:
+    """Make and check all that a process needs.
+
+    Raises
+    ------
+    PartitionError
+        In one line: whatever is wrong, from the plan to the device.
+    """
+    spec = resolve_model(options.model)
+    if isinstance(spec, Path):
+        raise PartitionError(
+            f"{options.model} is a saved problem; a pipeline needs a model that can be built"
+        )
+    check_choice(options.optimizer, OPTIMIZERS, "--optimizer")
+    plan = load_plan(options.plan_file)
+    _check_world(plan, launch)
+    device = local_device(plan.device_order[launch.rank], _wanted(plan, options, launch))
+    manifest = None
+    if options.weights is not None:
+        manifest = load_manifest(options.weights)
+        check_plan(manifest, plan)
+        _check_files(manifest, options.weights, launch.rank)
+    captured, note = _captured(spec, manifest, options.weights)
+    split = split_by_plan(captured, plan)
+    microbatches = options.microbatches or len(plan.device_order)
+    check_pipeline(
+        split,
+        launch.rank,
+        launch.world_size,
+        microbatches=microbatches,
+        schedule=options.schedule,
+        device=device,
+        training=options.train,
+        tied_weights=options.tied_weights,
+    )
+    own = [
+        name
+        for name, where in split.meta["stages"].items()
+        if where == plan.device_order[launch.rank]
+    ]
+    specs = pipeline_specs(captured, microbatches) if microbatches > 1 else None
+    inputs, batch = _batch(captured, specs, microbatches)
+    return Job(
+        captured=captured,
+        split=split,
+        plan=plan,
+        device=device,
+        microbatches=microbatches,
+        inputs=inputs,
+        batch=batch,
+        specs=specs,
+        weights_bytes=_held_bytes(split, own),
+        stages=tuple(own),
+        note=note,
+    )
+
+
+def _check_world(plan: PartitionPlan, launch: Launch) -> None:
+    """Refuse another number of processes before the model is built."""
+    count = len(plan.device_order)
+    if launch.world_size != count:
+        raise PartitionError(
+            f"the job has {counted(launch.world_size, 'process', 'processes')}, but the plan "
+            f"has {counted(count, 'device')} "
+            f"({', '.join(plan.device_order)}); start {count}, such as by torchrun "
+            f"--nproc_per_node={count}"
+        )
+
+
+def _wanted(plan: PartitionPlan, options: JobOptions, launch: Launch) -> str | None:
+    """Return the device that this process is to use instead of the plan's, None to use that."""
+    if options.device is not None:
+        has_number = ":" in options.device or options.device == "cpu"
+        return options.device if has_number else f"{options.device}:{launch.local_rank}"
+    kind, colon, _ = plan.device_order[launch.rank].partition(":")
+    if colon and kind != "cpu" and launch.local_world_size < launch.world_size:
+        # A plan numbers the devices of all hosts, and each host its own from 0.
+        return f"{kind}:{launch.local_rank}"
+    return None
+
+
+def _check_files(manifest: Manifest, folder: str, rank: int) -> None:
+    """Check this rank's files, which no other rank may have."""
+    ranks = len(manifest.plan.device_order)
+    for entry in manifest.stages:
+        if entry.position % ranks == rank:
+            check_file(Path(folder), entry.file, entry.size_bytes, entry.sha256)
+
+
+def _held_bytes(split: fx.GraphModule, own: list[str]) -> int:
+    stages = [split.get_submodule(name) for name in own]
+    tensors = {id(t): t for stage in stages for t in (*stage.parameters(), *stage.buffers())}
+    return sum(tensor.nbytes for tensor in tensors.values())
+
+
+def _captured(
+    spec: ModelSpec, manifest: Manifest | None, folder: str | None
+) -> tuple[CapturedGraph, str]:
+    """Capture the model, without weights in memory if it can be; say why where it cannot."""
+    note = ""
+    inputs = load_inputs(folder) if folder is not None else None
+    if manifest is not None and inputs is not None:
+        try:
+            loaded = build_weightless(spec)
+            captured = capture_model(replace(loaded, args=inputs[0], kwargs=inputs[1]))
+            check_manifest(manifest, captured)
+            return captured, ""
+        except PartitionError as error:
+            # Made once more; what is really wrong is wrong there too.
+            note = f"the model was built with all of its weights, for without: {error}"
+    loaded = build_model(spec)
+    args, kwargs = inputs or (loaded.args, loaded.kwargs)
+    try:
+        captured = capture_model(replace(loaded, args=args, kwargs=kwargs))
+    except PartitionError as error:
+        if manifest is None or inputs is None:
+            raise
+        raise PartitionError(
+            f"the stage files are of another graph: model {spec.name!r} does not take the inputs "
+            f"of {folder}, written for {manifest.model_name!r}: {error}"
+        ) from None
+    if manifest is not None:
+        check_manifest(manifest, captured)
+    elif not loaded.has_weights:
+        raise PartitionError(
+            f"model {spec.name!r} has no weights in memory, so it cannot be run; give --weights, a "
+            "folder that fxpartition split --out wrote"
+        )
+    return captured, note
+
+
+# -- inputs --------------------------------------------------------------------------------
+
+
+def _batch(
+    captured: CapturedGraph, specs: ChunkSpecs | None, microbatches: int
+) -> tuple[
+    tuple[tuple[tuple[Any, ...], Mapping[str, Any]], ...], tuple[tuple[Any, ...], Mapping[str, Any]]
+]:
+    """Return the inputs of each microbatch, and of the batch that they make.
+
+    Each microbatch has the numbers of the example, moved on by one element each, so that no
+    two are the same and every number is one that the model takes.
+    """
+    example = (captured.args, dict(captured.kwargs))
+    if specs is None:
+        return (example,), example
+    chunks = (specs.args, dict(specs.kwargs))
+
+    def moved(index: int) -> Any:
+        def part(value: Any, chunk: Any) -> Any:
+            return value.roll(index) if _is_split(value, chunk) else value
+
+        return pytree.tree_map(part, example, chunks)
+
+    inputs = tuple(moved(index) for index in range(microbatches))
+
+    def joined(chunk: Any, *parts: Any) -> Any:
+        return torch.cat(parts, chunk.split_dim) if _is_split(parts[0], chunk) else parts[0]
+
+    return inputs, pytree.tree_map(joined, chunks, *inputs)
+
+
+def _is_split(value: Any, chunk: Any) -> bool:
+    return isinstance(value, torch.Tensor) and hasattr(chunk, "split_dim")

@@ -1,0 +1,1 @@
+"""Published workloads, with their optima."""

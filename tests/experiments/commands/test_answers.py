@@ -1,0 +1,89 @@
+"""What a command does with its answer: the file first, then the words, then the exit code."""
+
+import json
+
+import pytest
+import typer
+
+from experiments.commands import answers
+from experiments.commands.answers import finish, finish_study, result_json
+from experiments.comparison.records import Study
+from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
+from solver import (
+    Device,
+    Operator,
+    PartitionProblem,
+    SolveLimits,
+    load_plan,
+    solve,
+)
+
+LIMITS = SolveLimits(time_limit_s=5, workers=1)
+
+
+def problem(memory_bytes):
+    operators = (
+        Operator("a\x1b[2J", 10, value_bytes=4, storage_bytes=4),
+        Operator("b", 20, reads=("a\x1b[2J",), value_bytes=4, storage_bytes=4, is_output=True),
+    )
+    return PartitionProblem(operators, (Device("x", memory_bytes), Device("y", memory_bytes)))
+
+
+def test_the_plan_is_saved_before_anything_is_printed(tmp_path, monkeypatch):
+    given = problem(100)
+    path = tmp_path / "plan.json"
+
+    def gone(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(answers, "print_json", gone)
+    with pytest.raises(BrokenPipeError):
+        finish(given, [solve(given, LIMITS)], LIMITS, str(path), as_json=True)
+    assert set(load_plan(path).assignment) == {"a\x1b[2J", "b"}
+
+
+def test_a_report_is_written_before_anything_is_printed(tmp_path, monkeypatch):
+    study = Study((), (), (), (), LIMITS, (), 0.0)
+
+    def gone(*_):
+        raise BrokenPipeError
+
+    monkeypatch.setattr(answers, "print_json", gone)
+    with pytest.raises(BrokenPipeError):
+        finish_study(study, str(tmp_path / "report"), as_json=True)
+    assert (tmp_path / "report" / "results.json").is_file()
+
+
+def test_the_asked_answer_is_the_last_and_the_first_its_baseline(capsys):
+    given = problem(100)
+    results = [solve(given, LIMITS, solver=name) for name in ("greedy", "ideal-dp")]
+    finish(given, results, LIMITS, None, as_json=True)
+    answer = json.loads(capsys.readouterr().out)
+    baseline = answer.pop("baseline")
+    expected = [json.loads(json.dumps(result_json(given, result))) for result in results]
+    assert [baseline, answer] == expected
+    finish(given, results[1:], LIMITS, None, as_json=True)
+    assert json.loads(capsys.readouterr().out) == expected[1]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_no_plan_is_explained(tmp_path, capsys, as_json):
+    given = problem(3)
+    path = tmp_path / "plan.json"
+    with pytest.raises(typer.Exit) as ended:
+        finish(given, [solve(given, LIMITS)], LIMITS, str(path), as_json)
+    assert ended.value.exit_code == EXIT_NO_PLAN
+    printed = capsys.readouterr()
+    assert printed.err.startswith("no plan exists: ")
+    explained = json.loads(printed.out)["diagnosis"]["text"] if as_json else printed.err
+    assert "too few" in explained
+    assert "\x1b" not in printed.err + printed.out
+    assert not path.exists()
+
+
+def test_a_search_that_found_nothing_rules_nothing_out(capsys):
+    given = problem(3)
+    with pytest.raises(typer.Exit) as ended:
+        finish(given, [solve(given, LIMITS, solver="greedy")], LIMITS, None, as_json=False)
+    assert ended.value.exit_code == EXIT_TIME_OUT
+    assert capsys.readouterr().err.startswith("no plan found, and none ruled out: device 'x'")

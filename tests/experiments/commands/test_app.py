@@ -1,0 +1,281 @@
+"""All commands: what their help says, and how they refuse nonsense."""
+
+import inspect
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+import typer.main
+from rich.text import Text
+from typer.testing import CliRunner
+
+from experiments.cli import main
+from experiments.commands.app import app
+from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_CODES
+from tests.support.documents import ROOT
+
+GROUP = typer.main.get_command(app)
+NUMBERS = ("COUNT", "NUMBER", "SECONDS", "FACTOR", "PERCENT")
+
+
+def options_of(name):
+    """The options of a command by their long name."""
+    return {
+        max(parameter.opts, key=len): parameter
+        for parameter in GROUP.commands[name].params
+        if parameter.param_type_name == "option" and parameter.name != "help"
+    }
+
+
+def help_of(*words):
+    done = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "100"}, prog_name="it")
+    assert done.exit_code == 0
+    return done.output
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A plan, a problem without a plan and a problem, of the five-layer model."""
+    path = tmp_path_factory.mktemp("all")
+    devices = ["--devices", "2x400KiB"]
+    assert main(["plan", "mlp", *devices, "--out", str(path / "plan.json")]) == 0
+    assert main(["export", "mlp", *devices, "--out", str(path / "problem.json")]) == 0
+    return path
+
+
+@pytest.fixture
+def inside(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    return folder
+
+
+# -- help ------------------------------------------------------------------------------------
+
+
+def test_help_groups_commands_and_tells_exit_codes():
+    text = help_of()
+    panels = re.findall(r"╭─ ([\w ]+) ─", text)
+    assert panels == ["Options", "Plan", "Use a plan", "Experiments", "Lists"]
+    for name in GROUP.commands:
+        assert re.search(rf"(?m)^│ {name} ", text), name
+    for code, meaning in EXIT_CODES.items():
+        assert re.search(rf"(?m)^ +{code} +{re.escape(meaning)} *$", text)
+    assert text.index("fxpartition plan gpt2") < text.index("╭─ Options")
+    for name in ("--version", "--install-completion", "--show-completion"):
+        assert name in text
+
+
+@pytest.mark.parametrize("name", GROUP.commands)
+def test_help_of_a_command_loses_nothing_to_markup(name):
+    """Whatever stands in brackets would be taken for a style, and vanish."""
+    command = GROUP.commands[name]
+    shown = " ".join(re.sub("[│╭╮╰╯─]", " ", help_of(name)).split())
+    for text in (inspect.cleandoc(command.help), *(p.help for p in command.params if p.help)):
+        assert Text.from_markup(text).plain == text
+    for paragraph in inspect.cleandoc(command.help).split("\n\n"):
+        assert " ".join(paragraph.split()) in shown
+    assert all(option in shown for option in options_of(name))
+
+
+@pytest.mark.parametrize("name", GROUP.commands)
+def test_lines_of_help_fit_a_terminal_of_80_columns(name):
+    first, *rest = inspect.cleandoc(GROUP.commands[name].help).splitlines()
+    assert first.endswith(".")
+    assert all(len(line) <= 78 for line in rest), max(rest, key=len)
+
+
+def examples():
+    found = []
+    for name, command in (("", GROUP), *GROUP.commands.items()):
+        text = re.sub(r"\n {8,}", " ", inspect.cleandoc(command.help))
+        for line in re.findall(r"(?m)^ {4}(fxpartition .*)$", text):
+            found.append(pytest.param(name, shlex.split(line)[1:], id=line))
+    return found
+
+
+@pytest.mark.parametrize(("name", "words"), examples())
+def test_examples_of_help_can_be_parsed(name, words):
+    with GROUP.commands[words[0]].make_context(words[0], words[1:]) as context:
+        assert context.args == []
+
+
+def test_every_command_that_makes_something_has_an_example():
+    shown = {parameters.values[0] for parameters in examples()}
+    assert {"", *GROUP.commands} - shown <= {"models", "devices", "planners"}
+
+
+def test_options_of_one_name_are_the_same_everywhere():
+    """The same metavar and text, but for those whose default differs or that are others."""
+    apart = {"--out", "--solver", "--devices"}
+    seen = {}
+    for name in GROUP.commands:
+        for option, parameter in options_of(name).items():
+            what = (parameter.metavar, parameter.help, tuple(parameter.opts))
+            if option not in apart:
+                assert seen.setdefault(option, (name, what))[1] == what, (name, option)
+            if option == "--out":
+                assert "-o" in parameter.opts, name
+    with_problem = {name for name in GROUP.commands if "--pin" in options_of(name)}
+    assert with_problem == {"plan", "solve", "score", "run", "compare", "export"}
+    assert all("--json" in options_of(name) for name in GROUP.commands)
+
+
+# -- nonsense --------------------------------------------------------------------------------
+
+# Each is right but for what is added to it, and refused before anything is built.
+WORDS = {
+    "plan": ["problem.json"],
+    "solve": ["problem.json"],
+    "score": ["plan.json", "problem.json"],
+    "split": ["mlp", "--plan", "plan.json"],
+    "hand-over": ["plan.json", "mlp", "--to", "device-map", "--out", "map.json"],
+    "run": ["mlp"],
+    "compare": ["problem.json"],
+    "sweep": ["sweep.toml", "--out", "results.sqlite"],
+    "report": ["results.json"],
+    "profile": ["mlp"],
+    "export": ["problem.json", "--out", "new.json"],
+    "generate": ["layered", "--out", "new.json"],
+    "models": [],
+    "devices": [],
+    "planners": [],
+}
+HUGE = "9" * 40
+
+
+def nonsense():
+    for name in GROUP.commands:
+        for option, parameter in options_of(name).items():
+            # Groups are read by the same lines everywhere, but by run and compare.
+            repeated = name in ("plan", "score", "export") and option in options_of("solve")
+            if parameter.is_flag or (repeated and option != "--out"):
+                continue
+            if parameter.metavar in NUMBERS:
+                values = ["", "-1", "nan", "many", "\0"]
+                values += [] if option in ("--time-limit", "--communication-scale") else [HUGE]
+            elif option in ("--out", "--plan", "--profile"):
+                values = ["", "\0", "x" * 3000]
+                # Folders are made with those above them.
+                values += ["no/such/folder/file"] if parameter.metavar == "FILE" else []
+            else:
+                values = ["", "\0", "\x1b[31m", "x" * 3000]
+            yield from ((name, option, value) for value in values)
+
+
+def refused(words, capsys):
+    """What a command says that refuses its words before it does anything."""
+    code = main(words)
+    printed = capsys.readouterr()
+    assert code == EXIT_BAD_INPUT, (words, printed)
+    assert printed.out == ""
+    # A comparison goes on with the next model, so it tells of each, and then that none is left.
+    lines = printed.err.splitlines()[-1:] if words[0] == "compare" else printed.err.splitlines()
+    assert len(lines) == 1, lines
+    assert lines[0].startswith("error: ") and lines[0].isprintable()
+    assert len(lines[0]) < 2100
+    return lines[0]
+
+
+def test_nonsense_in_any_option_is_one_line(inside, capsys):
+    (inside / "new.json").unlink(missing_ok=True)
+    tried = 0
+    for name, option, value in nonsense():
+        # What a model's modules are called is known when it is built; a sweep reads its file first.
+        late = {"run": ("--keep-whole", "--cut-after"), "sweep": ("--model", "--cluster")}
+        if option in late.get(name, ()) or (name == "generate" and option == "--experts"):
+            continue
+        words = [name, *WORDS[name]]
+        if option in words:
+            words[words.index(option) + 1] = value
+        else:
+            words += [option, value]
+        line = refused(words, capsys)
+        shown = repr(value)[1:-1] if value else "''"
+        named = option.removeprefix("--").removesuffix("s").replace("-", "[- _]")
+        assert re.search(named, line) or shown[:14] in line, line
+        tried += 1
+    assert tried > 200
+    assert not (inside / "new.json").exists()
+
+
+@pytest.mark.parametrize("name", GROUP.commands)
+def test_unknown_words_are_one_line(inside, capsys, name):
+    words = [name, *WORDS[name]]
+    path = f"fxpartition {name} --help"
+    line = refused([*words, "--no-such-option"], capsys)
+    assert "--no-such-option" in line and path in line
+    if not any(p.nargs == -1 for p in GROUP.commands[name].params):
+        assert f"(odd); see: {path}" in refused([*words, "odd"], capsys)
+    for parameter in GROUP.commands[name].params:
+        if parameter.required:
+            assert f"see: {path}" in refused([name], capsys)
+
+
+@pytest.mark.parametrize("name", [name for name in WORDS if WORDS[name]])
+@pytest.mark.parametrize("file", ["", "missing.json", ".", "a\0b.json", "x" * 3000 + ".json"])
+def test_what_is_no_file_is_one_line(inside, capsys, name, file):
+    words = [name, file, *WORDS[name][1:]]
+    refused(words, capsys)
+
+
+def test_options_of_other_commands_are_told(inside, capsys):
+    line = refused(["split", "mlp", "--plan", "plan.json", "--memory-model", "weights"], capsys)
+    assert "split has no option --memory-model, which is one of plan, solve, score" in line
+
+
+def test_values_are_shown_as_they_were_written(inside, capsys):
+    assert "--chunks is 'many': " in refused(["solve", "problem.json", "--chunks", "many"], capsys)
+    assert "--chunks is '0': " in refused(["solve", "problem.json", "--chunks=0"], capsys)
+
+
+def test_the_version_is_printed(capsys):
+    import importlib.metadata
+
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"fxpartition {importlib.metadata.version('fxpartition')}\n"
+
+
+# -- where output goes -----------------------------------------------------------------------
+
+
+def run_shell(command, **environment):
+    import os
+
+    python = f"'{sys.executable}' -m experiments"
+    return subprocess.run(
+        ["bash", "-c", command.replace("fxpartition", python)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
+def test_a_reader_that_stops_reading_ends_a_command_quietly():
+    done = run_shell("fxpartition --help | true; echo ${PIPESTATUS[0]}")
+    assert (done.stdout, done.stderr) == ("141\n", "")
+    # A table that the pipe takes whole is nobody's loss.
+    done = run_shell("fxpartition models | head -1; echo ${PIPESTATUS[0]}")
+    assert done.stderr == "" and done.stdout.splitlines()[-1] in ("0", "141")
+
+
+def test_columns_and_colours_are_the_readers_choice(capsys, monkeypatch):
+    def listed(**environment):
+        for name, value in environment.items():
+            monkeypatch.setenv(name, value)
+        assert main(["models"]) == 0
+        return capsys.readouterr().out
+
+    monkeypatch.delenv("COLUMNS", raising=False)
+    plain = listed(TERM="xterm-256color")
+    assert "\x1b" not in plain
+    assert max(map(len, plain.splitlines())) > 80
+    assert max(map(len, listed(COLUMNS="60").splitlines())) == 60
+    for odd in ("0", "-5", "abc"):
+        assert "llama3-70b" in listed(COLUMNS=odd)
+    coloured = listed(COLUMNS="100", FORCE_COLOR="1")
+    assert "\x1b[" in coloured
+    assert "\x1b[3" not in listed(NO_COLOR="1")

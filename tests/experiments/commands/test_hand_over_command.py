@@ -1,0 +1,76 @@
+"""Plans handed over from the shell, and scored again."""
+
+import json
+
+import pytest
+import torch
+
+from experiments.cli import main
+from experiments.console.exit_codes import EXIT_BAD_INPUT
+from fx_bridge.checkpoint.programs import load_stage_programs, run_stage_programs
+from solver import PartitionPlan, load_plan, save_plan
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    """A plan of the five-layer model that divides no layer, over two devices."""
+    path = tmp_path_factory.mktemp("plans") / "plan.json"
+    words = ["plan", "mlp", "--devices", "2x500KB", "--solver", "chain", "--out", str(path)]
+    assert main(words) == 0
+    assert len(load_plan(path).device_order) == 2
+    return str(path)
+
+
+@pytest.mark.parametrize("form", ["device-map", "split-spec"])
+def test_what_is_handed_over_has_the_same_score(plan, form, tmp_path, capsys):
+    out = str(tmp_path / "out.json")
+    assert main(["hand-over", plan, "mlp", "--to", form, "--out", out]) == 0
+    assert f"wrote {out}" in capsys.readouterr().out
+    scores = []
+    for path in (plan, out):
+        assert main(["score", path, "mlp", "--devices", "2x500KB", "--json"]) == 0
+        scores.append(json.loads(capsys.readouterr().out))
+    assert [score["format"] for score in scores] == ["plan", form]
+    assert scores[0]["assignment"] == scores[1]["assignment"]
+    assert scores[0]["values"] == scores[1]["values"]
+
+
+def test_programs_compute_what_the_model_does(plan, tmp_path, capsys):
+    out = str(tmp_path / "programs")
+    assert main(["hand-over", plan, "mlp", "--to", "programs", "--out", out]) == 0
+    assert f"wrote {out}: 2 programs" in capsys.readouterr().out
+    from experiments.zoo.building import build_model
+    from experiments.zoo.models import resolve_model
+
+    loaded = build_model(resolve_model("mlp"))
+    (name,) = load_stage_programs(out).inputs
+    with torch.no_grad():
+        (found,) = run_stage_programs(out, {name: loaded.args[0]})
+        torch.testing.assert_close(found, loaded.module(*loaded.args))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["mlp", "--to", "onnx"], "--to is 'onnx'; write one of device-map, split-spec, programs"),
+        (["mlp", "--to", "split-spec", "--tied-first"], "--tied-first is about device maps"),
+        (["missing.json", "--to", "programs"], "there is no file missing.json"),
+    ],
+)
+def test_wrong_words_are_refused(plan, words, message, tmp_path, capsys):
+    assert main(["hand-over", plan, *words, "--out", str(tmp_path / "out")]) == EXIT_BAD_INPUT
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+def test_a_saved_problem_and_another_graph_are_refused(plan, tmp_path, capsys):
+    saved, other = str(tmp_path / "problem.json"), str(tmp_path / "other.json")
+    assert main(["export", "mlp", "--devices", "2x500KB", "--out", saved]) == 0
+    capsys.readouterr()
+    words = ["--to", "device-map", "--out", str(tmp_path / "out.json")]
+    assert main(["hand-over", plan, saved, *words]) == EXIT_BAD_INPUT
+    assert "is a saved problem, which knows no modules; give the model" in capsys.readouterr().err
+    save_plan(PartitionPlan({"nothing": "cuda:0"}, ("cuda:0",)), other)
+    assert main(["hand-over", other, "mlp", *words]) == EXIT_BAD_INPUT
+    assert "the plan has no device for operator" in capsys.readouterr().err

@@ -1,0 +1,121 @@
+"""Options as values, and what is refused of them."""
+
+import pytest
+
+from experiments.commands.option_reading import (
+    check_given,
+    read_limits,
+    read_pins,
+    read_planners,
+    read_request,
+    read_solvers,
+)
+from experiments.commands.options import LimitOptions, ProblemOptions
+from experiments.problems.request import ProblemRequest
+from solver import Device, Interconnect, Link, PartitionError, SolveLimits
+
+
+def test_options_left_out_leave_everything_open():
+    assert read_request(ProblemOptions()) == ProblemRequest()
+    assert read_limits(LimitOptions()) == SolveLimits(60.0, None, 0, False)
+
+
+def test_every_option_is_read():
+    options = ProblemOptions(
+        devices=["2x1KB"],
+        link="3GB/s,7us",
+        objective="devices, transfer",
+        memory_model="training",
+        chunks=2,
+        max_devices=1,
+        keep_whole=["a", "b+c"],
+        pin=["x=0", "y=cuda:0,cuda:1"],
+        cut_after=["z"],
+        schedule="gpipe",
+        microbatches=3,
+        optimizer="sgd",
+        communication_scale=2.5,
+        no_host=True,
+    )
+    request = read_request(options)
+    assert request.devices.devices == (Device("cuda:0", 1000), Device("cuda:1", 1000))
+    assert request == ProblemRequest(
+        devices=request.devices,
+        interconnect=Interconnect(default=Link(3 * 10**9, 7000)),
+        objective=("devices", "transfer"),
+        memory_model="training",
+        chunks_per_device=2,
+        max_devices=1,
+        keep_whole=("a", "b+c"),
+        pins={"x": 0, "y": ("cuda:0", "cuda:1")},
+        cut_after=("z",),
+        schedule="gpipe",
+        microbatches=3,
+        optimizer="sgd",
+        communication_scale=2.5,
+        with_host=False,
+    )
+    limits = LimitOptions(time_limit=2.5, workers=3, seed=4, deterministic=True)
+    assert read_limits(limits) == SolveLimits(2.5, 3, 4, True)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"devices": ["1GB", "2GB"]}, "--devices is given 2 times; a plan is for one set"),
+        ({"memory_model": "all"}, "--memory-model is 'all'; write one of weights, inference"),
+        ({"schedule": ""}, "--schedule is ''; write one of gpipe, 1f1b"),
+        ({"optimizer": "lion"}, "--optimizer is 'lion'; write one of sgd, momentum, adam, adamw"),
+        ({"profile": ""}, "--profile is empty; write a name such as gpt2.profile.json"),
+        ({"profile": "no.json"}, "cannot read no.json"),
+        ({"pin": ["a"]}, "--pin 'a': write a module or operator, '='"),
+    ],
+)
+def test_options_that_say_nothing_are_refused(options, says):
+    with pytest.raises(PartitionError) as refused:
+        read_request(ProblemOptions(**options))
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"time_limit": 0}, "--time-limit is 0; write a positive number of seconds, such as 60"),
+        ({"time_limit": -1.5}, "--time-limit is -1.5; "),
+        ({"time_limit": float("nan")}, "--time-limit is nan; "),
+        ({"time_limit": float("inf")}, "--time-limit is inf; "),
+        ({"workers": 0}, "--workers is 0; write a whole number of at least 1"),
+        ({"seed": -1}, "--seed is -1; write a whole number of at least 0"),
+    ],
+)
+def test_limits_that_end_nothing_are_refused(options, says):
+    with pytest.raises(PartitionError) as refused:
+        read_limits(LimitOptions(**options))
+    assert says in str(refused.value)
+
+
+def test_names_may_be_repeated_or_have_commas():
+    default = ("greedy", "auto")
+    assert read_solvers(None, default) == read_solvers([], default) == default
+    assert read_solvers(["chain, auto", "chain"], default) == ("chain", "auto")
+    assert read_planners(["pipedream,random", "pipedream"]) == ("pipedream", "random")
+    assert read_planners(None) == ()
+    for read in (lambda: read_solvers(["chain,"], default), lambda: read_planners(["chian"])):
+        with pytest.raises(PartitionError, match="is unknown; "):
+            read()
+
+
+def test_pins():
+    # A module's name may have an equals sign, a device's may not.
+    assert read_pins(["a=b=gpu", "c=2"]) == {"a=b": ("gpu",), "c": 2}
+    with pytest.raises(PartitionError, match="--pin 'a' is given twice; give it once"):
+        read_pins(["a=1", "a=2"])
+    with pytest.raises(PartitionError, match=r"^--pin 'a': a stage of 4,301 digits is none"):
+        read_pins(["a=" + "1" * 4301])
+
+
+def test_empty_names_are_no_current_folder():
+    check_given(None, "--out", "plan.json")
+    check_given("plan.json", "--out", "plan.json")
+    with pytest.raises(PartitionError, match=r"--out is empty; write a name such as plan\.json"):
+        check_given("", "--out", "plan.json")

@@ -1,0 +1,260 @@
+"""Plans of others beside the optimum: what is printed, what is proven, and with which exit code."""
+
+import json
+
+import pytest
+
+from experiments.cli import main
+from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
+from experiments.problems.plan_files import FORMATS
+from fx_bridge.capture.graph import capture
+from fx_bridge.costs.device_specs import DEVICE_SPECS
+from fx_bridge.digraph import to_digraph
+from fx_bridge.interop.read_plans import plan_from_device_map
+from solver import (
+    PCIE,
+    Device,
+    PartitionPlan,
+    evaluate,
+    load_plan,
+    problem_from_digraph,
+    save_plan,
+    solve,
+)
+from tests.support.dispatch_models import TOKENS, Net
+
+DEVICES = "2x2KB"
+MAP = {"positions": 0, "embed": 0, "blocks.0": 0, "blocks.1": 1, "blocks.2": 1, "head": 1}
+
+
+def make():
+    """The model that the command is given."""
+    return Net(3).eval(), TOKENS
+
+
+MODEL = "test_score_command:make"
+
+
+@pytest.fixture(autouse=True)
+def importable(monkeypatch):
+    monkeypatch.syspath_prepend(str(__file__).rpartition("/")[0])
+
+
+@pytest.fixture(scope="module")
+def captured():
+    return capture(*make())
+
+
+@pytest.fixture
+def write(tmp_path):
+    def to_file(content, name="plan.json"):
+        path = tmp_path / name
+        path.write_text(json.dumps(content))
+        return str(path)
+
+    return to_file
+
+
+def problem(captured, memory_bytes, count=2, **settings):
+    devices = [Device(f"cuda:{index}", memory_bytes) for index in range(count)]
+    graph = to_digraph(captured, specs={"default": DEVICE_SPECS["default"]})
+    return problem_from_digraph(graph, devices, interconnect=PCIE, **settings)
+
+
+def answer(capsys, words, code=0):
+    assert main(words) == code
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_device_map_is_scored_against_the_optimum(captured, write, capsys):
+    given = problem(captured, 20_000)
+    plan = plan_from_device_map(captured, given.devices, MAP)
+    expected = evaluate(given, plan)
+    best = solve(given)
+    words = ["score", write(MAP), MODEL, "--devices", "2x20KB"]
+    found = answer(capsys, [*words, "--json"])
+    assert found["format"] == "device-map"
+    assert found["assignment"] == dict(plan.assignment)
+    assert found["feasible"] is True and found["violations"] == []
+    assert found["values"] == {
+        "transfer": expected.transfer_bytes,
+        "bottleneck": expected.bottleneck_ns,
+        "latency": expected.latency_ns,
+        "peak_memory": expected.peak_memory_permille,
+    }
+    assert [entry["memory_bytes"] for entry in found["devices"]] == [
+        usage.memory_bytes for usage in expected.usage
+    ]
+    assert found["best"]["objective"] == best.objective
+    assert found["gap"]["proven"] is True
+    assert found["gap"]["least"] == found["gap"]["most"]
+    assert found["gap"]["least"] == pytest.approx(expected.bottleneck_ns / best.objective - 1)
+
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert f"{found['gap']['least'] * 100:.2f} % above the proven optimum" in text
+    for part in ("read as device-map", "capacity", "transfer 272 B", "latency", "peak memory"):
+        assert part in text
+
+
+def test_every_form_of_one_plan_has_one_score(captured, write, tmp_path, capsys):
+    given = problem(captured, 20_000)
+    plan = plan_from_device_map(captured, given.devices, MAP)
+    save_plan(plan, tmp_path / "saved.json")
+    tags = {n: {"cuda:0": "early", "cuda:1": "late"}[d] for n, d in plan.assignment.items()}
+    files = {
+        "plan": str(tmp_path / "saved.json"),
+        "device-map": write(MAP, "map.json"),
+        "split-spec": write({"blocks.1": "beginning"}, "spec.json"),
+        "tags": write(tags, "tags.json"),
+    }
+    assert set(files) == set(FORMATS)
+    for form, path in files.items():
+        words = ["score", path, MODEL, "--devices", "2x20KB", "--json"]
+        found = answer(capsys, words)
+        assert found["format"] == form
+        assert found["assignment"] == dict(plan.assignment), form
+        assert found["values"]["transfer"] == evaluate(given, plan).transfer_bytes
+        if form == "tags":
+            assert "'early' is cuda:0, 'late' is cuda:1" in found["notes"][0]
+
+
+def test_the_optimum_itself_has_no_gap(tmp_path, capsys):
+    path = str(tmp_path / "plan.json")
+    options = ["--devices", "2x5KB", "--objective", "bottleneck,transfer"]
+    assert main(["plan", MODEL, *options, "--out", path]) == 0
+    capsys.readouterr()
+    assert main(["score", path, MODEL, *options]) == 0
+    assert "no plan is better: it is a proven optimum" in capsys.readouterr().out
+    found = answer(capsys, ["score", path, MODEL, *options, "--json"])
+    assert found["gap"]["least"] == 0
+    assert found["assignment"] == dict(load_plan(path).assignment)
+
+
+def test_a_later_objective_may_be_what_is_worse(captured, tmp_path, capsys):
+    """Equal in the devices used, worse in latency: the gap is that of the second."""
+    given = problem(captured, 2**30, count=2)
+    whole = PartitionPlan(dict.fromkeys(given.index_of, "cuda:0"), ("cuda:0",))
+    save_plan(whole, tmp_path / "plan.json")
+    words = ["score", str(tmp_path / "plan.json"), MODEL, "--devices", "2x1GiB", "--json"]
+    found = answer(capsys, [*words, "--objective", "devices,transfer"])
+    assert found["gap"]["least"] == 0
+    split = plan_from_device_map(captured, given.devices, MAP)
+    save_plan(split, tmp_path / "plan.json")
+    found = answer(capsys, [*words, "--objective", "transfer,latency"])
+    assert found["gap"]["objective"] == "transfer"
+    assert found["gap"]["least"] is None and "the proven optimum is 0" in found["gap"]["text"]
+
+
+def test_without_a_proof_the_gap_is_between_two_numbers(captured, write, monkeypatch, capsys):
+    import dataclasses
+
+    from experiments.commands import score as score_command
+    from solver import SolveStatus
+
+    solve_all = score_command.solve_all
+
+    def unproven(*args):
+        (result,) = solve_all(*args)
+        bound = result.objective_bound * 8 // 10
+        return [
+            dataclasses.replace(
+                result, status=SolveStatus.FEASIBLE, objective_bounds=(bound,), reason=""
+            )
+        ]
+
+    monkeypatch.setattr(score_command, "solve_all", unproven)
+    words = ["score", write(MAP), MODEL, "--devices", "2x20KB"]
+    found = answer(capsys, [*words, "--json"])
+    value = found["values"]["bottleneck"]
+    assert found["gap"]["proven"] is False
+    assert found["gap"]["least"] == pytest.approx(value / found["best"]["objective"] - 1)
+    assert found["gap"]["most"] == pytest.approx(value / found["best"]["objective_bound"] - 1)
+    assert main(words) == 0
+    assert "above the best possible (bound " in capsys.readouterr().out
+
+
+def test_a_plan_that_breaks_limits_ends_with_one(captured, write, capsys):
+    words = ["score", write(MAP), MODEL, "--devices", DEVICES]
+    found = answer(capsys, [*words, "--json"], EXIT_NO_PLAN)
+    assert found["feasible"] is False
+    assert "device 'cuda:0' needs" in found["violations"][0]
+    assert found["gap"]["least"] is None
+    assert main(words) == EXIT_NO_PLAN
+    text = capsys.readouterr().out
+    assert "given: its plan breaks limits: device 'cuda:0' needs" in text
+    assert "the plan breaks limits, so it has no gap" in text
+
+
+def test_modules_that_the_plan_divides_are_told(captured, write, capsys):
+    words = ["score", write({"": 0, "blocks.1.down": 1}), MODEL, "--devices", "2x20KB", "--json"]
+    found = answer(capsys, words)
+    assert "would read" in found["notes"][0] and "(and 2 more)" in found["notes"][0]
+    found = answer(capsys, [*words, "--keep-whole", "blocks.*"], EXIT_NO_PLAN)
+    assert "module 'blocks.1' is kept whole" in found["violations"][-1]
+
+
+def test_data_that_comes_back_is_compared_with_plans_of_several_rounds(captured, write, capsys):
+    back = MAP | {"head": 0}
+    words = ["score", write(back), MODEL, "--devices", "2x20KB", "--json"]
+    found = answer(capsys, words)
+    assert found["feasible"] is True
+    assert max(found["chunks"].values()) == 1
+    assert "plans with up to 2 stages on each" in found["notes"][0]
+    found = answer(capsys, [*words, "--chunks", "1"], EXIT_NO_PLAN)
+    assert "has 2 chunks per device, but at most 1" in found["violations"][0]
+
+
+def test_a_saved_problem_can_score_plans(captured, write, tmp_path, capsys):
+    saved = str(tmp_path / "problem.json")
+    assert main(["export", MODEL, "--devices", "2x20KB", "--out", saved]) == 0
+    plan = plan_from_device_map(captured, problem(captured, 20_000).devices, MAP)
+    save_plan(plan, tmp_path / "plan.json")
+    capsys.readouterr()
+    found = answer(capsys, ["score", str(tmp_path / "plan.json"), saved, "--json"])
+    assert found["assignment"] == dict(plan.assignment)
+    path = write(MAP, "map.json")
+    assert main(["score", path, saved, "--format", "device-map"]) == EXIT_BAD_INPUT
+    assert "give the model in the place of a saved problem" in capsys.readouterr().err
+    assert main(["score", path, saved, "--keep-whole", "head"]) == EXIT_BAD_INPUT
+    assert "knows no modules; --keep-whole needs a model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        ([], [], "holds no plan; write a plan of fxpartition plan --out, a device map"),
+        ({}, [], "holds no plan"),
+        ({"one": "a", "two": "b"}, [], "has names of neither operators nor modules of the model"),
+        ({"one": "a"}, ["--format", "tags"], "tags names 'one', which is not a node"),
+        ({"block.1": 0}, [], "the model has no module 'block.1'; did you mean 'blocks.1'"),
+        ({"": 5}, [], "the device of '' is 5; the devices are cuda:0, cuda:1"),
+        ({"blocks.9": "end"}, [], "the model has no module 'blocks.9'"),
+        ({"schema": "fxpartition.plan"}, [], "version"),
+        ({"a": 0}, ["--format", "yaml"], "format 'yaml' is unknown; write one of plan, device-map"),
+        ([1], ["--format", "tags"], "is no tags: it holds no object"),
+    ],
+)
+def test_what_is_no_plan_is_refused(content, options, message, write, capsys):
+    path = write(content)
+    assert main(["score", path, MODEL, "--devices", "2x20KB", *options]) == EXIT_BAD_INPUT
+    error = capsys.readouterr().err
+    assert message in error
+    assert len(error.splitlines()) == 1
+    if "--format" not in options or "yaml" not in options:
+        assert "plan.json" in error
+
+
+def test_plans_of_other_graphs_and_missing_files_are_refused(tmp_path, capsys):
+    save_plan(PartitionPlan({"nothing": "cuda:0"}, ("cuda:0",)), tmp_path / "plan.json")
+    words = ["score", str(tmp_path / "plan.json"), MODEL, "--devices", "2x20KB"]
+    assert main(words) == EXIT_BAD_INPUT
+    assert "plan.json: the plan has no device for operator" in capsys.readouterr().err
+    assert main(["score", "missing.json", MODEL, "--devices", "2x20KB"]) == EXIT_BAD_INPUT
+    assert "there is no file missing.json; write the path of a plan" in capsys.readouterr().err
+
+
+def test_more_tags_than_devices_are_refused(captured, write, capsys):
+    tags = {node.name: f"tag {at // 9}" for at, node in enumerate(captured.operators)}
+    assert main(["score", write(tags), MODEL, "--devices", "2x20KB"]) == EXIT_BAD_INPUT
+    assert "tags but 2 devices; give as many" in capsys.readouterr().err

@@ -1,0 +1,130 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.cli import main
+from experiments.sweep.settings import read_sweep
+from experiments.sweep.store import load_study
+from tests.docs.test_terminal_page import told_keys
+
+SWEEP = """
+models = [{generate = "layered", operators = 8, width = 2, devices = 2, slack = 400, name = "g"}]
+planners = ["greedy", "auto"]
+[limits]
+workers = 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sweep.toml").write_text(SWEEP)
+    return tmp_path
+
+
+def test_a_sweep_is_run_once_and_reported(folder, capsys):
+    assert main(["sweep", "sweep.toml", "--out", "r.sqlite", "--jobs", "1"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == "2 cells of 1 case: 1 feasible, 1 optimal"
+    assert out.splitlines()[1].startswith("2 done in ")
+    assert err.splitlines()[-1] == "wrote r.sqlite"
+    assert main(["sweep", "sweep.toml", "-o", "r.sqlite", "--json"]) == 0
+    out, _ = capsys.readouterr()
+    found = json.loads(out)
+    assert set(found) == told_keys("### `sweep`")
+    assert (found["cells"], found["present"], found["done"], found["failed"]) == (2, 2, 0, 0)
+    assert found["by_status"] == {"feasible": 1, "optimal": 1}
+    assert found["wall_time_s"] > 0
+    assert main(["report", "r.sqlite", "--json"]) == 0
+    assert len(json.loads(capsys.readouterr().out)["rows"]) == 2
+
+
+def test_code_comes_from_the_command_line_alone(folder, capsys):
+    (folder / "own_code.py").write_text(
+        "import torch\ndef make():\n    return torch.nn.Linear(2, 2), (torch.zeros(1, 2),)\n"
+    )
+    (folder / "other.toml").write_text('devices = ["1x1GiB"]\nplanners = ["greedy"]\n')
+    arguments = ["sweep", "other.toml", "--out", "r.sqlite", "--model", "own_code:make"]
+    assert main(arguments) == 0
+    assert [row.case.model for row in load_study("r.sqlite").rows] == ["own_code:make"]
+    (folder / "other.toml").write_text('models = ["own_code:make"]\n')
+    capsys.readouterr()
+    assert main(["sweep", "other.toml", "--out", "r.sqlite"]) == 2
+    assert "give it on the command line: --model own_code:make" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["no.toml", "--out", "r.sqlite"], "cannot read no.toml"),
+        (["sweep.toml"], "Missing option '--out'"),
+        (["sweep.toml", "--out", ""], "--out is empty"),
+        (["sweep.toml", "--out", "sweep.toml"], "--out sweep.toml is the file that is read"),
+        (["sweep.toml", "--out", "no/r.sqlite"], "there is no folder no"),
+        (["sweep.toml", "--out", "r.sqlite", "--jobs", "0"], "greater than or equal to 1"),
+        (["sweep.toml", "--out", "r.sqlite", "--model", "mpl"], "did you mean mlp"),
+        (
+            ["sweep.toml", "--out", "r.sqlite", "--cluster", "tcp://h:1", "--jobs", "2"],
+            "--jobs is for this machine",
+        ),
+        (["sweep.toml", "--out", "r.sqlite", "--cluster", "h"], "not the address of a Dask"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_no_file(folder, capsys, arguments, says):
+    assert main(["sweep", *arguments]) == 2
+    err = capsys.readouterr().err
+    assert says in err
+    assert len(err.splitlines()) == 1
+    assert sorted(path.name for path in folder.iterdir()) == ["sweep.toml"]
+
+
+def test_a_sweep_without_any_problem_says_why(folder, capsys):
+    (folder / "bad.toml").write_text(
+        'models = ["published:layer.gnmt_inference"]\ndevices = ["2x1GiB"]\n'
+    )
+    assert main(["sweep", "bad.toml", "--out", "r.sqlite", "--json"]) == 2
+    out, err = capsys.readouterr()
+    assert list(json.loads(out)["reasons"]) == [
+        "published:layer.gnmt_inference on 2x1GiB, bottleneck, weights"
+    ]
+    assert "no problem: " in err
+    assert err.splitlines()[-1].startswith("error: no case has a problem")
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [
+        (signal.SIGTERM, 143, "terminated"),
+        pytest.param(signal.SIGINT, 130, "interrupted", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_signal_ends_it_at_once_and_what_was_done_is_kept(folder, number, code, word):
+    (folder / "long.toml").write_text(
+        'models = [{generate = "layered", operators = 200, name = "long"}]\n'
+        'planners = ["greedy", "cp-sat"]\n[limits]\ntime_limit_s = 300\nworkers = 1\n'
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-m", "experiments", "sweep", "long.toml", "-o", "r.sqlite", "--jobs=1"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as process:
+        for line in process.stderr:
+            if line.startswith("[1/2]"):
+                break
+        process.send_signal(number)
+        _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert err.splitlines() == ["what was done is in r.sqlite; the same command goes on", word]
+    assert [row.planner for row in load_study("r.sqlite").rows] == ["greedy"]
+
+
+def test_the_example_is_a_sweep():
+    example = Path(__file__).parents[1] / "docs" / "examples" / "sweep.toml"
+    assert len(read_sweep(example).models) == 3

@@ -1,0 +1,67 @@
+"""Traces of searches: clock, order, and the point at the end."""
+
+from experiments.comparison.records import SearchPoint
+from experiments.comparison.search_trace import SearchTrace
+from solver import Device, Operator, PartitionProblem, Progress, SolveLimits, solve
+
+
+def small_problem(**settings):
+    operators = (Operator("a", 3), Operator("b", 5, reads=("a",), value_bytes=2, storage_bytes=2))
+    return PartitionProblem(operators, (Device("x"), Device("y")), **settings)
+
+
+def moment(incumbent, bound, name="bottleneck"):
+    return Progress("cp-sat", name, incumbent, bound, elapsed_s=99.0)
+
+
+def test_a_point_has_the_time_since_the_start_and_keeps_the_best():
+    """Tests that later methods, which know less, take nothing back, and repeat nothing."""
+    clock = iter([10.0, 11.0, 12.0, 14.0])
+    told = []
+    trace = SearchTrace(told.append, lambda: next(clock))
+    moments = [moment(9, None), moment(None, 2), moment(9, 1), moment(7, 3)]
+    for each in moments:
+        trace(each)
+    assert told == moments
+    assert trace._points == [
+        SearchPoint(1.0, "bottleneck", 9, None),
+        SearchPoint(2.0, "bottleneck", 9, 2),
+        SearchPoint(4.0, "bottleneck", 7, 3),
+    ]
+
+
+def test_the_next_objective_starts_anew():
+    """Tests that a bound of one objective is not taken for one of the next."""
+    trace = SearchTrace()
+    trace(moment(9, 9))
+    trace(moment(4, 1, "transfer"))
+    last = trace._points[-1]
+    assert (last.objective_name, last.incumbent, last.bound) == ("transfer", 4, 1)
+
+
+def test_the_last_point_is_the_answer():
+    """Tests it for solvers that tell nothing, that prove, and that only find."""
+    problem = small_problem()
+    for solver in ("greedy", "chain", "ideal-dp", "cp-sat"):
+        trace = SearchTrace()
+        result = solve(problem, SolveLimits(workers=1, on_progress=trace), solver=solver)
+        points = trace.finish(result, problem.objective)
+        assert points[-1].incumbent == result.objective
+        assert points[-1].bound == result.objective_bound
+
+
+def test_the_last_point_of_several_objectives_is_the_last_ones():
+    problem = small_problem(objective=("bottleneck", "transfer"))
+    trace = SearchTrace()
+    result = solve(problem, SolveLimits(workers=1, on_progress=trace), solver="cp-sat")
+    last = trace.finish(result, problem.objective)[-1]
+    assert result.objective_values is not None
+    assert (last.objective_name, last.incumbent) == ("transfer", result.objective_values[1])
+
+
+def test_without_any_plan_the_last_point_is_empty():
+    problem = small_problem().replace(devices=(Device("x", 1),))
+    trace = SearchTrace()
+    result = solve(problem, SolveLimits(workers=1, on_progress=trace), solver="chain")
+    assert result.objective is None
+    assert trace.finish(result, problem.objective)[-1].incumbent is None

@@ -1,0 +1,159 @@
+import dataclasses
+import math
+
+import pytest
+
+from experiments.pipelines.group import MeasuredPlan
+from experiments.pipelines.prediction import PlanPrediction, PlanRow, accuracy, in_order, predict
+from experiments.pipelines.tables import accuracy_lines, plan_table, row_json
+from solver import (
+    Device,
+    GraphInput,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionPlan,
+    PartitionProblem,
+    Weight,
+    evaluate,
+)
+from solver.model.training import Backward
+
+LINK = Link(10**9, 100)
+
+
+def problem(training, microbatches, schedule="gpipe"):
+    """A chain of two with times 1000 and 3000 ns, a value of 400 bytes between them."""
+    operators = (
+        Operator(
+            "a",
+            1000,
+            reads=("x",),
+            storage_bytes=400,
+            value_bytes=400,
+            weights=("w",),
+            backward=Backward(latency_ns=2000, gradient_bytes=400),
+        ),
+        Operator(
+            "b",
+            3000,
+            reads=("a",),
+            storage_bytes=8,
+            value_bytes=8,
+            is_output=True,
+            backward=Backward(latency_ns=5000, gradient_bytes=8),
+        ),
+    )
+    return PartitionProblem(
+        operators,
+        (Device("p"), Device("q")),
+        inputs=(GraphInput("x", 50),),
+        weights={"w": Weight(1000)},
+        interconnect=Interconnect(LINK, charging="relayed"),
+        memory_model="training" if training else "inference",
+        microbatches=microbatches,
+        schedule=schedule,
+    )
+
+
+PLAN = PartitionPlan({"a": "p", "b": "q"}, ("p", "q"))
+
+
+def test_forward_steps_are_those_of_a_flow_shop_with_receivers_that_pay():
+    hop_ns = LINK.transfer_ns(400)
+    found = predict(problem(False, 4), PLAN)
+    assert found.microbatch_ns == 3000 + hop_ns
+    assert found.step_ns == 1000 + 4 * (3000 + hop_ns)
+
+
+def test_memory_is_that_of_all_microbatches():
+    found = predict(problem(False, 4), PLAN)
+    # The weight, four inputs, and four values that were sent; four that were received, four
+    # numbers that are returned, and what these are merged in.
+    assert found.peak_bytes == (1000 + 4 * 50 + 4 * 400, 4 * 400 + 2 * 4 * 8)
+    usage = evaluate(problem(False, 4), PLAN).usage
+    assert [entry.memory_bytes for entry in usage] == [found.peak_bytes[0], 4 * 400 + 4 * 8]
+    found = predict(problem(False, 1), PLAN)
+    assert found.peak_bytes == (1000 + 50 + 400, 400 + 8)
+
+
+def test_training_steps_are_those_of_the_schedule():
+    hop_ns = LINK.transfer_ns(400)
+    forward, backward = (1000, 3000 + hop_ns), (2000 + hop_ns, 5000)
+    found = predict(problem(True, 3, "gpipe"), PLAN)
+    assert found.step_ns == sum(forward) + 2 * max(forward) + sum(backward) + 2 * max(backward)
+    found = predict(problem(True, 3, "1f1b"), PLAN)
+    # The last rank is never idle between its first and its last pass.
+    assert found.step_ns == forward[0] + 3 * (forward[1] + backward[1]) + backward[0]
+    assert found.microbatch_ns == forward[1] + backward[1]
+
+
+def test_one_device_sends_nothing():
+    plan = PartitionPlan({"a": "q", "b": "q"}, ("q",))
+    found = predict(problem(False, 4), plan)
+    assert found.step_ns == 4 * 4000
+    assert len(found.peak_bytes) == 1
+
+
+def row(name, predicted_ns, steps_ns, *, model="m", same_as=None, peaks=((100, 100),)):
+    predicted = PlanPrediction(predicted_ns, predicted_ns // 4, tuple(p for p, _ in peaks))
+    measured = MeasuredPlan(tuple(steps_ns), (), tuple(m for _, m in peaks), ())
+    return PlanRow(model, name, same_as, 4, ("p", "q"), predicted, measured)
+
+
+def test_a_row_compares_medians():
+    found = row("greedy", 110, (90, 100, 104, 96, 500), peaks=((95, 100), (30, 20)))
+    assert found.step_ns == 100
+    assert found.time_error == pytest.approx(0.1)
+    assert found.spread == pytest.approx(0.08)
+    assert found.memory_errors == pytest.approx((-0.05, 0.5))
+    assert row("greedy", 110, (100,)).spread == 0.0
+
+
+def test_order_is_that_of_the_prediction_or_noise():
+    slow, fast = row("greedy", 200, (200,) * 5), row("auto", 100, (120,) * 5)
+    assert in_order([slow, fast])
+    assert not in_order([slow, row("auto", 100, (201,) * 5)])
+    # Its own steps are further apart than the two medians.
+    noisy = row("auto", 100, (150, 195, 201, 205, 250))
+    assert in_order([slow, noisy])
+    assert in_order([row("greedy", 100, (100,) * 5), row("auto", 100, (300,) * 5)])
+    assert in_order([row("greedy", 1000, (100,) * 5), row("auto", 991, (300,) * 5)])
+    assert not in_order([row("greedy", 1000, (100,) * 5), row("auto", 989, (300,) * 5)])
+
+
+def test_accuracy_is_of_medians_over_different_plans():
+    rows = [
+        row("greedy", 120, (100,) * 3, model="a", peaks=((100, 100), (104, 100))),
+        row("auto", 90, (100,) * 3, model="a", peaks=((110, 100), (90, 100))),
+        row("greedy", 130, (100,) * 3, model="b"),
+        row("auto", 130, (100,) * 3, model="b", same_as="greedy"),
+        row("greedy", 200, (100,) * 3, model="c"),
+        row("auto", 150, (140,) * 3, model="c"),
+    ]
+    found = accuracy(rows)
+    assert found.time_error == pytest.approx(0.2)
+    assert found.memory_error == pytest.approx(0.0)
+    assert (found.ordered, found.unordered, found.slower) == (("a", "b"), ("c",), ("c",))
+    lines = accuracy_lines(found)
+    assert "plans measured in the predicted order: 2 of 3 models" in lines
+    assert "not in order: c" in lines
+    assert math.isnan(accuracy([]).time_error)
+
+
+def test_tables_show_every_row_and_rank():
+    from rich.console import Console
+
+    rows = [
+        row("greedy", 2_000_000, (1_000_000,) * 3, peaks=((2048, 1024), (512, 1024))),
+        row("auto", 2_000_000, (1_000_000,) * 3, same_as="greedy"),
+    ]
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: PTH123, SIM115
+    console.print(plan_table(rows))
+    text = console.export_text()
+    for part in ("+100.0%", "-50.0%", "auto = greedy", "2.048 kB", "500 us"):
+        assert part in text
+    data = row_json(rows[0])
+    assert data["measured"]["steps_ns"] == (1_000_000,) * 3
+    assert data["memory_errors"] == [1.0, -0.5]
+    assert dataclasses.asdict(rows[0])["name"] == data["name"]

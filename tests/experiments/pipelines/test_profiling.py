@@ -1,0 +1,114 @@
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.pipelines.profiling import ProfileSettings
+from experiments.problems.profile import Profile
+from fx_bridge.capture.digest import graph_digest
+from fx_bridge.capture.graph import capture
+from fx_bridge.digraph import to_digraph
+from solver import Link, PartitionError
+
+MODEL = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+CAPTURED = capture(MODEL, (torch.ones(3, 4),))
+NAMES = [node.name for node in CAPTURED.operators]
+
+
+def profile(**changes):
+    values = {
+        "model": "mine",
+        "graph_digest": graph_digest(CAPTURED),
+        "training": True,
+        "threads": 1,
+        "processes": 2,
+        "repeats": 5,
+        "machine": {"cores": "2"},
+        "forward_ns": {name: 10 + i for i, name in enumerate(NAMES)},
+        "backward_ns": {name: 20 + i for i, name in enumerate(NAMES)},
+        "workspace_bytes": {name: 30 + i for i, name in enumerate(NAMES)},
+        "backward_workspace_bytes": {name: 5000 + i for i, name in enumerate(NAMES)},
+        "forward_permille": 1010,
+        "backward_permille": 990,
+        "link": Link(10**9, 5000),
+        "link_samples": ((64, 5000), (1024, 6000)),
+    }
+    return Profile(**{**values, **changes})
+
+
+def test_a_file_gives_back_what_was_written(tmp_path):
+    for link in (Link(10**9, 5000), Link(None, 7)):
+        made = profile(link=link)
+        made.save(tmp_path / "profile.json")
+        assert Profile.load(tmp_path / "profile.json") == made
+    data = json.loads((tmp_path / "profile.json").read_text())
+    assert data["schema"] == "fxpartition.profile"
+    assert data["operators"]["linear"]["forward_ns"] == 10
+
+
+def test_costs_go_into_the_operator_graph():
+    graph = to_digraph(CAPTURED, training=True, **profile().costs(True))
+    assert graph.nodes["linear"]["latency_ns"] == 10
+    assert graph.nodes["linear"]["backward"]["latency_ns"] == 20
+    assert graph.nodes["relu"]["workspace_bytes"] == 31
+    assert graph.nodes["relu"]["backward"]["workspace_bytes"] == 5001
+    graph = to_digraph(CAPTURED, **profile(training=False).costs(False))
+    assert graph.nodes["linear"]["latency_ns"] == 10
+
+
+def test_backward_passes_that_were_not_measured_are_missed():
+    with pytest.raises(PartitionError, match=r"mine has no backward passes; measure it with --tr"):
+        profile(training=False).costs(True)
+
+
+def test_a_profile_is_of_one_graph():
+    profile().check(CAPTURED)
+    other = capture(MODEL, (torch.ones(5, 4),))
+    with pytest.raises(PartitionError, match=r"one of another graph \(mine\); measure this model"):
+        profile().check(other)
+
+
+def test_transfers_of_plans_are_relayed_over_the_measured_link():
+    interconnect = profile().interconnect
+    assert interconnect.charging == "relayed"
+    assert interconnect.link("a", "b") == Link(10**9, 5000)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("schema",), "fxpartition.plan", "this is no fxpartition.profile file"),
+        (("version",), 99, "version is 99; this release reads 1"),
+        (("model",), 3, "model is 3, not a str"),
+        (("training",), 1, "training is 1, not a bool"),
+        (("threads",), -1, "threads is -1, not a whole number"),
+        (("operators",), [], "operators is .*, not an object"),
+        (("operators", "linear"), 3, "'linear'.* is 3, not an object"),
+        (("operators", "linear", "forward_ns"), 1.5, "forward_ns is 1.5, not a whole number"),
+        (("operators", "linear"), {"forward_ns": 1}, "backward_ns is None"),
+        (("link",), None, "link is None, not an object"),
+        (("link", "samples"), [[1]], "link.samples are no pairs"),
+        (("link", "bandwidth_bytes_per_s"), 0, "bandwidth_bytes_per_s is 0"),
+        (("link", "latency_ns"), True, "latency_ns is True"),
+        (("machine",), "mine", "machine is 'mine', not an object"),
+    ],
+)
+def test_files_that_say_something_else_are_refused(tmp_path, path, value, message):
+    data = profile().to_dict()
+    place = data
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    file = tmp_path / "profile.json"
+    file.write_text(json.dumps(data))
+    with pytest.raises(PartitionError, match=message) as caught:
+        Profile.load(file)
+    assert str(caught.value).startswith(str(file))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("change", [{"repeats": 0}, {"processes": True}])
+def test_settings_that_measure_nothing_are_refused(change):
+    with pytest.raises(PartitionError, match="write a whole number from 1 on"):
+        ProfileSettings(**change)

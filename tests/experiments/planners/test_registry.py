@@ -1,0 +1,78 @@
+"""The planners that can be named, and their list."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.commands.app import app
+from experiments.planners.registry import PLANNERS, check_planner
+from solver import SOLVERS, PartitionError
+
+
+def test_solvers_come_first_under_their_own_names():
+    assert list(PLANNERS)[: len(SOLVERS)] == list(SOLVERS)
+
+
+def test_every_planner_says_what_it_is():
+    for name, spec in PLANNERS.items():
+        assert spec.name == name
+        assert spec.description
+        assert spec.source
+        assert "\n" not in spec.description + spec.source
+    assert len({spec.description for spec in PLANNERS.values()}) == len(PLANNERS)
+
+
+def test_the_page_has_a_line_for_each():
+    page = Path(__file__).parents[1] / "docs" / "planners.md"
+    lines = re.findall(r"(?m)^\| `([\w-]+)` \|", page.read_text(encoding="utf-8"))
+    assert lines == list(PLANNERS)
+
+
+def test_only_solvers_prove():
+    assert [name for name, spec in PLANNERS.items() if spec.proves] == [
+        "auto",
+        "ideal-dp",
+        "coarse",
+        "cp-sat",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("pipe-dream", "did you mean pipedream?"),
+        ("Greedy", "did you mean greedy?"),
+        ("zzz", "write one of auto, greedy, "),
+        (3, "write one of auto, greedy, "),
+    ],
+)
+def test_an_unknown_planner(name, hint):
+    with pytest.raises(PartitionError) as error:
+        check_planner(name)
+    assert str(error.value).startswith(f"planner {name!r} is unknown; {hint}")
+
+
+def test_planners_are_listed():
+    listed = CliRunner().invoke(app, ["planners", "--json"])
+    assert listed.exit_code == 0
+    entries = {entry["name"]: entry for entry in json.loads(listed.output)}
+    assert list(entries) == list(PLANNERS)
+    assert entries["accelerate"]["extra"] == "hf"
+    assert entries["random"]["seeded"]
+    table = CliRunner().invoke(app, ["planners"]).output
+    assert all(name in table for name in PLANNERS)
+    assert "a model, fxpartition[hf]" in table
+
+
+def test_naming_planners_loads_no_torch():
+    script = (
+        "import sys, experiments.comparison.planner_row\n"
+        "sys.exit(str({'torch', 'ortools', 'transformers'} & set(sys.modules) or ''))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stderr.strip() == ""

@@ -1,0 +1,120 @@
+"""torch's partitioner as planners: its partitions as plans, its failures as they are."""
+
+import pytest
+import torch
+from torch import nn
+
+from experiments.comparison.planner_row import plan_row
+from experiments.comparison.records import CaseKey
+from experiments.planners import torch_partitioner
+from experiments.planners.task import PlanningTask
+from experiments.planners.torch_partitioner import TORCH_PLANNERS
+from experiments.zoo.building import LoadedModel
+from fx_bridge.capture.graph import capture
+from fx_bridge.digraph import to_digraph
+from fx_bridge.interop.accelerator_partitioner import TORCH_MODES, TorchPartition, torch_partition
+from solver import Device, PartitionError, SolveLimits, problem_from_digraph
+
+BYTES = [2600, 2700, 2900]
+PLANNERS = {spec.name: spec.plan for spec in TORCH_PLANNERS}
+
+
+def task_of(*memory_bytes, **settings):
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(6))).eval()
+    loaded = LoadedModel("linear", model, (torch.ones(2, 16),))
+    captured = capture(model, loaded.args)
+    devices = [Device(f"gpu{i}", size) for i, size in enumerate(memory_bytes)]
+    return PlanningTask(
+        problem_from_digraph(to_digraph(captured), devices, **settings), loaded, captured
+    )
+
+
+@pytest.fixture(scope="module")
+def task():
+    return task_of(*BYTES)
+
+
+def test_every_mode_is_a_planner():
+    assert list(PLANNERS) == [f"torch-{mode.replace('_', '-')}" for mode in TORCH_MODES]
+
+
+def test_the_plan_is_torchs_partition_judged_by_the_evaluator(task):
+    answer = PLANNERS["torch-size-based"](task, SolveLimits())
+    found = torch_partition(task.captured, "size_based", BYTES)
+    names = {at: f"gpu{devices[0]}" for at, devices in found.devices_of.items()}
+    assert answer.result.plan.assignment == {
+        operator: names[at] for operator, at in found.partition_of.items()
+    }
+    assert len(set(found.partition_of.values())) == 3
+    assert answer.result.status.value == "feasible"
+    assert answer.words == "3 partitions: 1 on gpu0, 1 on gpu1, 1 on gpu2"
+    carried_out = PLANNERS["torch-aot-based"](task, SolveLimits())
+    assert carried_out.result.plan == answer.result.plan
+
+
+def test_data_that_comes_back_to_a_device_takes_a_chunk(task, monkeypatch):
+    names = [op.name for op in task.problem.operators]
+    there_and_back = TorchPartition(
+        {name: min(i // 2, 2) for i, name in enumerate(names)}, {0: (0,), 1: (1,), 2: (0,)}
+    )
+    monkeypatch.setattr(torch_partitioner, "_ask", lambda *_: there_and_back)
+    answer = PLANNERS["torch-kl-based"](task, SolveLimits())
+    assert [str(stage) for stage in answer.result.plan.stages] == [
+        "gpu0",
+        "gpu1",
+        "gpu0 (chunk 1)",
+    ]
+    assert "the plan has 2 chunks per device, but at most 1 may be used" in answer.result.reason
+    assert answer.words == ("3 partitions: 2 on gpu0, 1 on gpu1; data comes back to devices once")
+    assert answer.result.evaluation.bottleneck_ns > 0
+    roomier = PlanningTask(
+        task_of(9000, 9000, chunks_per_device=2).problem, task.loaded, task.captured
+    )
+    assert PLANNERS["torch-kl-based"](roomier, SolveLimits()).result.status.value == "feasible"
+
+
+def test_copies_are_left_out_and_lost_partitions_told(task, monkeypatch):
+    names = [op.name for op in task.problem.operators]
+    halves = {name: i // 3 for i, name in enumerate(names)}
+    monkeypatch.setattr(
+        torch_partitioner, "_ask", lambda *_: TorchPartition(halves, {0: (0, 2), 1: (1,)})
+    )
+    answer = PLANNERS["torch-sparse-nn"](task, SolveLimits())
+    assert answer.words == (
+        "2 partitions: 1 on gpu0, 1 on gpu1; 1 with copies on more devices, left out"
+    )
+    monkeypatch.setattr(
+        torch_partitioner, "_ask", lambda *_: TorchPartition(halves, {0: (), 1: ()})
+    )
+    with pytest.raises(PartitionError, match="torch reports no device for 2 of 2 partitions"):
+        PLANNERS["torch-sparse-nn"](task, SolveLimits())
+
+
+def test_failures_are_torchs_own(task):
+    with pytest.raises(RuntimeError, match="All devices must have same memory size!"):
+        PLANNERS["torch-sparse-nn"](task, SolveLimits())
+    with pytest.raises(RuntimeError, match="too large to fit any device"):
+        PLANNERS["torch-size-based"](task_of(1000, 1000, 7000), SolveLimits())
+
+
+def test_a_mode_that_takes_too_long_is_ended():
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(40))).eval()
+    loaded = LoadedModel("long", model, (torch.ones(2, 16),))
+    captured = capture(model, loaded.args)
+    devices = [Device(f"gpu{i}", 20_000) for i in range(3)]
+    problem = problem_from_digraph(to_digraph(captured), devices)
+    key = CaseKey("long", "equal", ("bottleneck",), "inference")
+    task = PlanningTask(problem, loaded, captured)
+    row = plan_row(key, task, "torch-cost-aware", SolveLimits(0.2))
+    assert (row.status, row.reason) == ("timed out", "no answer within 0.2 s")
+
+
+def test_unlimited_memory_is_enough():
+    answer = PLANNERS["torch-size-based"](task_of(None, None), SolveLimits())
+    assert answer.result.plan.device_order == ("gpu0",)
+    assert answer.words == "1 partition: 1 on gpu0"
+
+
+def test_a_saved_problem_has_no_graph(task):
+    with pytest.raises(PartitionError, match="planner 'torch-kl-based' reads the model"):
+        PLANNERS["torch-kl-based"](PlanningTask(task.problem), SolveLimits())

@@ -1,0 +1,167 @@
+"""Problems as they are asked for, of models and of files."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments.problems.devices import DeviceSet, parse_devices
+from experiments.problems.request import (
+    ProblemRequest,
+    parse_objective,
+    read_problem,
+    read_saved_problem,
+)
+from solver import (
+    PCIE,
+    Device,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionError,
+    PartitionProblem,
+    save_problem,
+)
+
+LINK = Interconnect(default=Link(10**9, 5))
+TWO = parse_devices("2x400KiB")
+
+
+def ignore(_):
+    pass
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(**settings):
+        operators = (Operator("a", 10), Operator("b", 20, reads=("a",)))
+        path = tmp_path / "problem.json"
+        save_problem(PartitionProblem(operators, (Device("x"), Device("y")), **settings), path)
+        return path
+
+    return save
+
+
+def test_objectives_are_named_with_commas_between_them():
+    assert parse_objective("latency, devices", "here") == ("latency", "devices")
+    with pytest.raises(PartitionError, match=r"^here: 'speed' is unknown; write one or more of"):
+        parse_objective("latency,speed", "here")
+    with pytest.raises(PartitionError, match=r"^here 'latency,latency' names latency twice; name"):
+        parse_objective("latency,latency", "here")
+
+
+def test_a_file_keeps_what_is_left_open(saved):
+    own = {"objective": ("latency",), "memory_model": "weights", "interconnect": LINK}
+    path = saved(chunks_per_device=2, max_devices=1, **own)
+    problem = read_saved_problem(path, ProblemRequest())
+    assert (problem.objective, problem.memory_model) == (("latency",), "weights")
+    assert (problem.chunks_per_device, problem.max_devices) == (2, 1)
+    assert problem.interconnect == LINK
+    _, through = read_problem(str(path), ProblemRequest(), ignore)
+    assert through == problem
+    moved = read_saved_problem(path, ProblemRequest(devices=TWO, max_devices=2))
+    assert moved.devices == TWO.devices
+    assert (moved.interconnect, moved.max_devices) == (LINK, 2)
+
+
+def test_a_schedule_relays_and_asks_for_the_step(saved):
+    path = saved(interconnect=LINK)
+    request = ProblemRequest(schedule="gpipe", microbatches=3)
+    problem = read_saved_problem(path, request)
+    assert (problem.objective, problem.schedule, problem.microbatches) == (("step",), "gpipe", 3)
+    assert problem.interconnect == replace(LINK, charging="relayed")
+    problem = read_saved_problem(path, replace(request, objective=("bottleneck",)))
+    assert problem.objective == ("bottleneck",)
+
+
+def test_devices_come_with_links_and_options_go_before_both(saved):
+    ring = DeviceSet(TWO.devices, Interconnect(links={("cuda:0", "cuda:1"): Link(7)}))
+    path = saved()
+    assert read_saved_problem(path, ProblemRequest(devices=ring)).interconnect == ring.interconnect
+    asked = ProblemRequest(devices=ring, interconnect=LINK)
+    assert read_saved_problem(path, asked).interconnect == LINK
+    linked = saved(interconnect=Interconnect(links={("x", "y"): Link(7)}))
+    assert read_saved_problem(linked, asked).interconnect == LINK
+    with pytest.raises(PartitionError, match=r"links between its own devices; .* give a link"):
+        read_saved_problem(linked, ProblemRequest(devices=TWO))
+
+
+def test_a_model_has_the_settings_of_its_request():
+    captured, problem = read_problem("mlp", ProblemRequest(devices=TWO), ignore)
+    assert captured is not None
+    assert (problem.objective, problem.memory_model) == (("bottleneck",), "inference")
+    assert (problem.interconnect, problem.devices) == (PCIE, TWO.devices)
+    request = ProblemRequest(
+        devices=TWO,
+        interconnect=LINK,
+        memory_model="training",
+        optimizer="sgd",
+        microbatches=2,
+        keep_whole=("0+2",),
+        pins={"8": 1},
+        cut_after=("4",),
+    )
+    steps = []
+    _, problem = read_problem("mlp", request, steps.append)
+    assert steps == ["mlp: building", "mlp: capturing", "mlp: operator graph"]
+    assert (problem.interconnect, problem.microbatches) == (LINK, 2)
+    assert problem.stage_pins["linear_4"] == 1
+    assert problem.cuts == ("linear_2",)
+    assert any({"linear", "linear_1"} <= set(unit) for unit in problem.units)
+    _, heavier = read_problem("mlp", replace(request, optimizer="adam"), ignore)
+    state = [sum(w.training_bytes for w in p.weights.values()) for p in (problem, heavier)]
+    assert state[0] < state[1]
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (ProblemRequest(), "--devices is missing; write for example 4x24GiB"),
+        (ProblemRequest(devices=TWO, optimizer="sgd"), "write --memory-model training"),
+        (ProblemRequest(devices=TWO, attention="maths"), "--attention is 'maths'; write one or"),
+        (ProblemRequest(devices=TWO, with_host=False), "--no-host are for published workloads"),
+        (ProblemRequest(devices=TWO, communication_scale=1.0), "are for published workloads"),
+        (ProblemRequest(devices=TWO, microbatches=2), "--microbatches changes nothing here"),
+    ],
+)
+def test_what_makes_no_sense_for_a_model_is_refused(request_, says):
+    with pytest.raises(PartitionError) as refused:
+        read_problem("mlp", request_, ignore)
+    assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("request_", "says"),
+    [
+        (ProblemRequest(keep_whole=("a",)), "which knows no modules; --keep-whole needs a model"),
+        (ProblemRequest(optimizer="sgd"), "which counts its optimizer; --optimizer needs a model"),
+        (ProblemRequest(attention="math"), "which has its costs; --attention needs a model"),
+        (ProblemRequest(profile=object()), "which has its times; --profile needs a model"),
+        (ProblemRequest(with_host=False), "--no-host are for published workloads"),
+        (ProblemRequest(microbatches=2), "--microbatches changes nothing here; give --schedule"),
+        (ProblemRequest(pins={"c": 0}), "pin 'c': there is no such module or operator"),
+    ],
+)
+def test_what_makes_no_sense_for_a_file_is_refused(saved, request_, says):
+    with pytest.raises(PartitionError) as refused:
+        read_saved_problem(saved(), request_)
+    assert says in str(refused.value)
+
+
+def test_published_workloads_are_files_too():
+    request = ProblemRequest(with_host=False, communication_scale=2.0)
+    _, problem = read_problem("published:layer.gnmt_inference", request, ignore)
+    assert not any(device.is_host for device in problem.devices)
+    path = Path("published:layer.gnmt_inference")
+    assert read_saved_problem(path, ProblemRequest()) != problem
+    with pytest.raises(PartitionError, match=r"workload 'layer\.gnmt' is unknown; did you mean"):
+        read_problem("published:layer.gnmt", request, ignore)
+
+
+def test_a_link_changes_how_fast_transfers_are_and_not_who_pays_for_them(saved):
+    staged = Interconnect(Link(10**6), {("x", "y"): Link(1)}, charging="host_staged", overlap=True)
+    problem = read_saved_problem(saved(interconnect=staged), ProblemRequest(interconnect=LINK))
+    assert problem.interconnect == replace(staged, default=LINK.default, links={})
+    workload = Path("published:layer.gnmt_inference")
+    with pytest.raises(PartitionError, match=r"--link changes nothing here; every operator says"):
+        read_saved_problem(workload, ProblemRequest(interconnect=LINK))

@@ -1,0 +1,170 @@
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.processes.workers import WorkerGroup, WorkerProcess, exit_words
+from solver import PartitionError
+
+
+@pytest.fixture
+def workers():
+    with WorkerGroup("echo_worker", 2, time_limit_s=60, threads=3) as group:
+        yield group
+
+
+def is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # What has ended and was not waited for is still there.
+    with contextlib.suppress(OSError), Path(f"/proc/{pid}/stat").open() as stat:
+        return stat.read().rpartition(")")[2].split()[0] != "Z"
+    return True
+
+
+def wait_until_gone(pids):
+    for _ in range(600):
+        if not any(map(is_alive, pids)):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_every_worker_answers_again_and_again_and_none_is_left(workers):
+    for turn in range(2):
+        jobs = [{"do": "echo", "word": f"{turn} {rank}"} for rank in range(2)]
+        answers = workers.ask(jobs)
+        assert [answer["said"] for answer in answers] == [f"{turn} 0", f"{turn} 1"]
+        assert {answer["threads"] for answer in answers} == {"3"}
+    pids = [answer["pid"] for answer in answers]
+    assert len(set(pids)) == 2
+    assert all(map(is_alive, pids))
+    workers.__exit__(None, None, None)
+    assert not any(map(is_alive, pids))
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("refuse", "^the input is wrong; write another$"),
+        ("fail", r"process 1 of 2 \(echo_worker\) failed: ValueError: something broke$"),
+        ("die", "process 1 of 2 .* ended with signal SIGKILL"),
+        ("exit", "process 1 of 2 .* ended with exit code 7: last words"),
+    ],
+)
+def test_what_goes_wrong_in_a_worker_is_said_while_others_still_work(workers, what, message):
+    started_s = time.monotonic()
+    with pytest.raises(PartitionError, match=message):
+        workers.ask([{"do": "sleep"}, {"do": what}])
+    assert time.monotonic() - started_s < 30
+
+
+def test_a_worker_that_is_late_is_named():
+    with WorkerGroup("echo_worker", 2, time_limit_s=0.5) as group:
+        with pytest.raises(PartitionError, match=r"no answer after 0.5 s; give more time"):
+            group.ask([{"do": "sleep"}, {"do": "sleep"}])
+        pids = [process.pid for process in group._processes]
+    assert not any(map(is_alive, pids))
+
+
+def test_workers_and_what_they_started_end_when_their_parent_is_killed():
+    code = """
+import sys, time
+from experiments.pipelines.workers import WorkerGroup
+with WorkerGroup("echo_worker", 2, time_limit_s=60) as group:
+    answers = group.ask([{"do": "echo", "word": ""}] * 2)
+    answers += group.ask([{"do": "spawn"}] * 2)
+    group.send([{"do": "sleep"}] * 2)
+    print(*(answer["pid"] for answer in answers), flush=True)
+    time.sleep(60)
+"""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 4
+        parent.send_signal(signal.SIGKILL)
+    assert wait_until_gone(pids)
+
+
+@pytest.mark.parametrize("later_s", [0.0, 1.0])
+def test_a_group_that_is_killed_while_it_starts_leaves_no_process_and_no_file(tmp_path, later_s):
+    code = """
+import time
+from experiments.pipelines.pipeline_group import PipelineGroup
+from experiments.pipelines.workers import WorkerGroup
+entered = WorkerGroup.__enter__
+def enter(group):
+    entered(group)
+    print(*(process.pid for process in group._processes), flush=True)
+    return group
+WorkerGroup.__enter__ = enter
+with PipelineGroup(2):
+    time.sleep(60)
+"""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "TMPDIR": str(tmp_path),
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(pids) == 2
+        time.sleep(later_s)
+        parent.send_signal(signal.SIGKILL)
+    assert wait_until_gone(pids)
+    assert not list(tmp_path.glob("fxpartition*"))
+
+
+def test_a_group_that_is_killed_at_work_leaves_no_file(tmp_path):
+    code = """
+import time
+from experiments.pipelines.pipeline_group import PipelineGroup
+with PipelineGroup(2) as group:
+    print("ready", flush=True)
+    time.sleep(60)
+"""
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(sys.path),
+        "TMPDIR": str(tmp_path),
+    }
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment
+    ) as parent:
+        assert parent.stdout.readline() == "ready\n"
+        parent.send_signal(signal.SIGKILL)
+    assert not list(tmp_path.glob("fxpartition*"))
+
+
+def test_last_words_are_those_of_the_last_job():
+    process = WorkerProcess("echo_worker")
+    try:
+        process.send({"do": "fail"})  # leaves a traceback
+        assert process.answer(60)["error"].startswith("ValueError")
+        process.send({"do": "die"})
+        assert process.answer(60) is None
+        assert exit_words(process.exit_code()) == "signal SIGKILL"
+        assert process.last_words() == ""
+    finally:
+        process.kill()
+        process.close()
+
+
+def test_a_group_ends_with_ctrl_c():
+    pids = []
+    group = WorkerGroup("echo_worker", 1, time_limit_s=60)
+    with pytest.raises(KeyboardInterrupt), group:
+        pids += [process.pid for process in group._processes]
+        raise KeyboardInterrupt
+    assert not any(map(is_alive, pids))

@@ -1,0 +1,146 @@
+"""Details of plans: the evaluator's numbers, and what is left out said."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from experiments.reports.content.details import MAX_POINTS, plan_details, thinned
+from solver import (
+    Device,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionError,
+    PartitionPlan,
+    PartitionProblem,
+    Weight,
+    evaluate,
+)
+from tests.support.random_problems import random_plan, random_problem
+
+SEEDS = st.integers(0, 100_000)
+
+
+def chain(count=4, **settings):
+    """Operators of 10 ns in a chain, values of 3 bytes that take 3 ns."""
+    settings.setdefault("interconnect", Interconnect(Link(10**9)))
+    return PartitionProblem(
+        tuple(
+            Operator(
+                f"op{i}",
+                10,
+                reads=(f"op{i - 1}",) if i else (),
+                storage_bytes=3,
+                value_bytes=3,
+                weights=("shared", f"w{i}"),
+            )
+            for i in range(count)
+        ),
+        (Device("a", 1000), Device("b", 1000)),
+        weights={"shared": Weight(7), **{f"w{i}": Weight(i) for i in range(count)}},
+        **settings,
+    )
+
+
+def halves(problem):
+    names = [op.name for op in problem.operators]
+    half = len(names) // 2
+    return PartitionPlan({n: "ab"[i >= half] for i, n in enumerate(names)}, ("a", "b"))
+
+
+def test_stages_and_arcs():
+    problem = chain()
+    details = plan_details(problem, halves(problem))
+    first, second = details.stages
+    assert (first.device, first.operators, first.first_operator) == ("a", 2, "op0")
+    assert (first.weights_bytes, second.weights_bytes) == (7 + 0 + 1, 7 + 2 + 3)
+    assert (second.receive_ns, second.compute_ns, second.time_ns) == (3, 20, 23)
+    assert [tuple(arc) for arc in details.arcs] == [(0, 1, 1, 3, 0)]
+
+
+def test_a_plan_without_a_pipeline_is_shown_as_one():
+    problem = chain()
+    pipeline = plan_details(problem, halves(problem)).pipeline
+    assert pipeline.assumed and pipeline.schedule == "gpipe" and not pipeline.backward
+    assert pipeline.microbatches == pipeline.shown_microbatches == 4
+    # The first microbatch, then one every 23 ns.
+    assert pipeline.step_ns == pipeline.shown_ns == 23 + 4 * 23
+    assert pipeline.idle_shares == (0.2, 0.2)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"microbatches": 3},
+        {"objective": "step"},
+        {"interconnect": Interconnect(Link(10**9), charging="relayed")},
+    ],
+)
+def test_a_pipeline_that_was_asked_for_is_shown_as_it_is(settings):
+    problem = chain(**settings)
+    plan = halves(problem)
+    pipeline = plan_details(problem, plan).pipeline
+    assert not pipeline.assumed
+    assert (pipeline.schedule, pipeline.microbatches) == ("1f1b", problem.microbatches)
+    assert pipeline.step_ns == evaluate(problem, plan).step_ns
+
+
+def test_of_many_microbatches_some_are_shown():
+    problem = chain(microbatches=1000)
+    pipeline = plan_details(problem, halves(problem)).pipeline
+    assert (pipeline.microbatches, pipeline.shown_microbatches) == (1000, 16)
+    assert (pipeline.step_ns, pipeline.shown_ns) == (23 + 1000 * 23, 23 + 16 * 23)
+    assert {span.microbatch for span in pipeline.spans} == set(range(16))
+
+
+def test_stages_in_a_cycle_run_in_turn():
+    problem = chain()
+    plan = PartitionPlan.from_assignment(problem, {"op0": "a", "op1": "b", "op2": "a", "op3": "b"})
+    details = plan_details(problem, plan)
+    assert "cycle" in details.violations[0]
+    assert details.pipeline.in_turn
+    assert details.pipeline.stage_of_position == (None,)
+    assert {span.rank for span in details.pipeline.spans} == {0}
+
+
+def test_timelines_are_thinned_by_their_largest_numbers():
+    numbers = [(i * 7919) % 1009 for i in range(5000)]
+    found = thinned(numbers, 480)
+    assert len(found) == 480 and max(found) == max(numbers)
+    assert thinned(numbers[:480], 480) == tuple(numbers[:480])
+    assert thinned((), 480) == ()
+    problem = chain(3 * MAX_POINTS)
+    details = plan_details(problem, halves(problem))
+    for entry in details.devices:
+        assert len(entry.timeline_bytes) == MAX_POINTS
+        assert entry.timeline_bytes[entry.peak_position] == entry.memory_bytes
+
+
+@given(SEEDS, st.booleans(), st.booleans())
+def test_details_are_what_the_evaluator_says(seed, draw_chunks, relayed):
+    problem = random_problem(seed, draw_chunks=draw_chunks, relayed=relayed)
+    plan = random_plan(problem, seed, draw_chunks=draw_chunks)
+    details, evaluation = plan_details(problem, plan), evaluate(problem, plan)
+    for entry, usage in zip(details.devices, evaluation.usage, strict=True):
+        assert entry.operators == len(usage.operators)
+        assert entry.timeline_bytes == usage.timeline_bytes
+        assert sum(item.size_bytes for item in entry.alive) == usage.memory_bytes
+        if entry.operators:
+            assert usage.operators[entry.peak_position] == entry.peak_operator
+    assert sum(stage.operators for stage in details.stages) == len(problem.operators)
+    pipeline = details.pipeline
+    if pipeline.in_turn:
+        assert details.violations or any(op.is_backward for op in problem.operators)
+    else:
+        numbers = [number for number in pipeline.stage_of_position if number is not None]
+        assert numbers == [stage.number for stage in details.stages]
+        compute_ns = sum(
+            span.end_ns - span.start_ns for span in pipeline.spans if span.kind == "compute"
+        )
+        total_ns = sum(stage.compute_ns for stage in details.stages)
+        assert compute_ns == total_ns * pipeline.shown_microbatches
+
+
+def test_a_plan_must_be_total():
+    with pytest.raises(PartitionError, match="no device for operator"):
+        plan_details(chain(), PartitionPlan({"op0": "a"}, ("a",)))

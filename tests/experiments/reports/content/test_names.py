@@ -1,0 +1,61 @@
+"""Tests that no name of a model leads out of the folder of a report, or to a file twice."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from experiments.comparison.records import Case
+from experiments.reports.content.names import name_files, slug
+from solver import PartitionPlan
+from tests.support.studies import key, row, small_problem, study
+
+HOSTILE = (
+    "../../x",
+    "..\\..\\x",
+    "/etc/passwd",
+    "C:\\x",
+    "<script>alert(1)</script>",
+    "a\nb\x00c",
+    "\u202egnp.exe",
+    "CON",
+    ".",
+    "..",
+    "",
+    "~",
+    "$(rm -rf .)",
+    "é" * 500,
+    "x" * 5000,
+)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_slugs_are_harmless(text: str) -> None:
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug(text))
+    assert len(slug(text)) <= 40
+
+
+def test_no_file_is_given_twice() -> None:
+    """Tests models and planners whose slugs are the same, and one planner with several seeds."""
+    plan = PartitionPlan({"a": "x", "b": "x"}, ("x",))
+    keys = [key(text, device_set) for text in HOSTILE for device_set in ("a b", "a-b")]
+    planners = ("auto", "Auto", "auto 2", "../auto", "auto-seed-1", "auto")
+    rows = [
+        row(planner, 1, case=case, plan=plan, seed=seed)
+        for case in keys
+        for seed, planner in enumerate(planners)
+    ]
+    cases = tuple(Case(case, small_problem()) for case in keys)
+    files = name_files(study(*rows, row("none", case=keys[0]), cases=cases))
+    given = [*files.problems, *files.plans[:-1], *files.traces]
+    assert None not in given
+    assert files.plans[-1] is None
+    assert len(set(given)) == len(given) == len(keys) * (2 + len(planners))
+    assert all(re.fullmatch(r"(problems|plans|traces)/[a-z0-9-]+\.json", str(n)) for n in given)
+    assert all(len(str(name)) < 160 for name in given)
+
+
+def test_what_is_not_there_has_no_file() -> None:
+    files = name_files(study(row("auto"), cases=(Case(key(), None, "too small"),)))
+    assert (files.problems, files.traces, files.plans) == ((None,), (None,), (None,))

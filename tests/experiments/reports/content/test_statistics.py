@@ -1,0 +1,172 @@
+"""Tests of what is counted and averaged over a study, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+
+from experiments.reports.content.statistics import (
+    BEST_OTHER,
+    Outcomes,
+    by_objective,
+    compare_planners,
+    outcomes_of,
+    proofs_of,
+    reference_planner,
+)
+from tests.support.studies import key, row
+
+A, B, C, D = (key(name) for name in "abcd")
+
+
+def test_ratios_are_averaged_by_their_geometric_mean() -> None:
+    rows = [
+        row("greedy", 200, case=A),
+        row("greedy", 50, case=B),
+        row("greedy", 800, case=C),
+        row("auto", 100, case=A, bound=100),
+        row("auto", 100, case=B, bound=50),
+        row("auto", 100, case=C, bound=100),
+    ]
+    (versus,) = compare_planners(rows, "auto")
+    assert (versus.wins, versus.ties, versus.losses) == ((A, C), (), (B,))
+    assert versus.geometric_mean == pytest.approx((2 * 0.5 * 8) ** (1 / 3))
+    assert versus.largest == (8.0, C)
+    assert versus.least == (0.5, B)
+    assert versus.compared == 3
+
+
+def test_the_mean_does_not_depend_on_the_direction_of_the_ratio() -> None:
+    draw = random.Random(5)
+    values = [(draw.randrange(1, 10**12), draw.randrange(1, 10**12)) for _ in range(30)]
+    cases = [key(str(index)) for index in range(30)]
+
+    def mean(swap: bool) -> float:
+        rows = []
+        for case, pair in zip(cases, values, strict=True):
+            ours, theirs = reversed(pair) if swap else pair
+            rows += [row("auto", ours, case=case), row("chain", theirs, case=case)]
+        (versus,) = compare_planners(rows, "auto")
+        assert versus.geometric_mean is not None
+        return versus.geometric_mean
+
+    assert mean(False) * mean(True) == pytest.approx(1)
+    expected = math.prod((theirs / ours) ** (1 / 30) for ours, theirs in values)
+    assert mean(False) == pytest.approx(expected)
+
+
+def test_ties_are_ties_of_exact_integers() -> None:
+    """Tests two values that are one float."""
+    large = 2**60
+    assert float(large) == float(large + 1)
+    rows = [row("chain", large + 1, case=A), row("auto", large, case=A)]
+    rows += [row("chain", large, case=B), row("auto", large, case=B)]
+    (versus,) = compare_planners(rows, "auto")
+    assert (versus.wins, versus.ties) == ((A,), (B,))
+
+
+def test_later_objectives_decide_but_are_not_in_the_ratio() -> None:
+    rows = [row("chain", 10, 9), row("auto", 10, 3)]
+    (versus,) = compare_planners(rows, "auto")
+    assert len(versus.wins) == 1
+    assert versus.geometric_mean == 1
+
+
+def test_zeros_and_missing_plans_are_left_out_of_the_mean_and_counted() -> None:
+    rows = [
+        row("chain", 0, case=A),
+        row("auto", 0, case=A),
+        row("chain", 5, case=B),
+        row("auto", 0, case=B),
+        row("chain", case=C),
+        row("auto", 4, case=C),
+        row("chain", 4, case=D),
+        row("auto", case=D),
+        row("chain", case=key("e")),
+        row("auto", case=key("e")),
+    ]
+    (versus,) = compare_planners(rows, "auto")
+    assert versus.geometric_mean is versus.largest is versus.least is None
+    assert (versus.ties, versus.wins, versus.without_ratio) == ((A,), (B,), 2)
+    assert (versus.only_reference, versus.only_planner) == ((C,), (D,))
+    assert versus.neither == (key("e"),)
+
+
+def test_the_best_of_the_others_leaves_out_what_proves() -> None:
+    rows = [
+        row("greedy", 30, case=A),
+        row("chain", 20, case=A),
+        row("cp-sat", 10, case=A),
+        row("coarse", 5, case=A),
+        row("auto", 10, case=A),
+        row("greedy", 7, case=B),
+        row("chain", case=B),
+        row("auto", 7, case=B),
+    ]
+    compared = {versus.planner: versus for versus in compare_planners(rows, "auto")}
+    assert tuple(compared) == ("greedy", "chain", "cp-sat", "coarse", BEST_OTHER)
+    best = compared[BEST_OTHER]
+    assert (best.wins, best.ties) == ((A,), (B,))
+    assert best.largest == (2.0, A)
+
+
+def test_answers_are_compared_seed_by_seed() -> None:
+    rows = [
+        *(row("random", value, seed=seed) for seed, value in enumerate((10, 20, 40))),
+        row("chain", 30, seed=7),
+        *(row("auto", value, seed=seed) for seed, value in enumerate((10, 10, 5))),
+    ]
+    compared = {versus.planner: versus for versus in compare_planners(rows, "auto")}
+    assert [ratio for ratio, _ in compared["random"].ratios] == [1, 2, 8]
+    assert [ratio for ratio, _ in compared["chain"].ratios] == [3, 3, 6]
+    single = compare_planners([row("chain", 9, seed=7), row("auto", 3, seed=0)], "auto")
+    assert [ratio for ratio, _ in single[0].ratios] == [3]
+    other = compare_planners([*rows[:3], row("auto", 10)], "auto")
+    assert [ratio for ratio, _ in other[0].ratios] == [1, 2, 4]
+
+
+def test_every_answer_has_one_outcome() -> None:
+    rows = [
+        row("x", 1),
+        row("x", 1, bound=1),
+        row("x", status="spills", spilled_bytes=9),
+        row("x", status="unknown", spilled_bytes=9),
+        *(row("x", status=word) for word in ("failed", "timed out", "out of memory", "killed")),
+        row("x", status="infeasible"),
+        row("x", status="unknown"),
+    ]
+    assert outcomes_of(rows) == Outcomes(2, 2, 4, 1, 1)
+    assert outcomes_of(rows).answers == len(rows)
+
+
+def test_proofs_are_counted_by_what_is_proven() -> None:
+    rows = [
+        row("auto", 4, bound=4, case=A, wall_time_s=2.0),
+        row("auto", 4, bound=4, case=B, wall_time_s=8.0),
+        row("auto", 4, bound=3, case=C),
+        row("auto", 8, bound=2, case=D),
+        row("auto", status="infeasible", case=key("e")),
+        row("auto", status="timed out", case=key("f")),
+        row("chain", 4, case=A),
+    ]
+    proofs = proofs_of(rows, "auto")
+    assert proofs.answers == 6
+    assert [len(kind) for kind in (proofs.optimal, proofs.infeasible)] == [2, 1]
+    assert [row.case for row in proofs.undecided] == [key("f")]
+    assert proofs.median_proof_s == 5.0
+    assert proofs.longest_proof is rows[1]
+    assert proofs.median_gap == 0.5
+    assert proofs.largest_gap is rows[3]
+
+
+def test_the_reference_is_an_exact_solver_that_was_asked() -> None:
+    assert reference_planner([row("greedy", 1), row("cp-sat", 1)]) == "cp-sat"
+    assert reference_planner([row("cp-sat", 1), row("auto", 1)]) == "auto"
+    assert reference_planner([row("greedy", 1)]) is None
+
+
+def test_objectives_are_not_averaged_together() -> None:
+    rows = [row("auto", 1), row("auto", 2, case=key(objective=("transfer",)))]
+    assert by_objective(rows) == {("bottleneck",): (rows[0],), ("transfer",): (rows[1],)}

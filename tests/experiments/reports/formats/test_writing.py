@@ -1,0 +1,143 @@
+"""Tests of how the files of a report are written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from experiments.reports.formats import writing
+from experiments.reports.formats.writing import prepare_folder, write_report
+from solver import PartitionError
+from tests.support.studies import HOSTILE, row, solved_study, study
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def test_all_files_are_written(tmp_path: Path) -> None:
+    folder = tmp_path / "deep" / "report"
+    paths = write_report(solved_study(), folder)
+    assert [path.name for path in paths] == ["results.json", "report.md", "report.html"]
+    assert sorted(files_of(folder)) == [
+        "plans/1-m-a-chain.json",
+        "plans/1-m-a-cp-sat.json",
+        "plans/1-m-a-greedy.json",
+        "problems/1-m-a.json",
+        "report.html",
+        "report.md",
+        "results.json",
+        "traces/1-m-a.json",
+    ]
+
+
+def test_a_study_without_cases_has_a_report(tmp_path: Path) -> None:
+    write_report(study(), tmp_path)
+    assert "# How plans compare" in (tmp_path / "report.md").read_text()
+
+
+def test_names_of_models_do_not_lead_out_of_the_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "here"
+    for name in HOSTILE:
+        write_report(solved_study((name, "b"), name), folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+    assert all(path.count("/") <= 1 for path in files_of(folder))
+
+
+def test_a_folder_that_cannot_be_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "report"
+    path.write_text("mine")
+    with pytest.raises(PartitionError, match="is a file; give --out a folder"):
+        prepare_folder(path)
+    with pytest.raises(PartitionError, match="cannot create the folder"):
+        prepare_folder(path / "below")
+    assert path.read_text() == "mine"
+    for name, says in (("", "--out is empty"), ("x\0y", "cannot create the folder")):
+        with pytest.raises(PartitionError, match=says):
+            prepare_folder(name)
+
+
+def test_a_report_stays_whole_when_the_new_one_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_report(solved_study(), tmp_path)
+    before = files_of(tmp_path)
+
+    def fail(*_: object) -> str:
+        raise MemoryError
+
+    monkeypatch.setattr(writing, "to_markdown", fail)
+    with pytest.raises(MemoryError):
+        write_report(study(row("auto", 2, bound=2)), tmp_path)
+    assert files_of(tmp_path) == before
+
+
+def test_a_report_stays_whole_when_the_disk_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_report(solved_study(), tmp_path)
+    before = files_of(tmp_path)
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(PartitionError, match="No space left on device"):
+        write_report(solved_study(("d", "e", "f")), tmp_path)
+    assert files_of(tmp_path) == before
+
+
+@pytest.mark.parametrize("after", [1, 2])
+def test_no_file_of_a_report_is_replaced_when_the_disk_is_full_for_a_later_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    write_report(solved_study(), tmp_path)
+    before = files_of(tmp_path)
+    written: list[int] = []
+    sync = os.fsync
+
+    def full(handle: int) -> None:
+        written.append(handle)
+        if len(written) > after:
+            raise OSError(28, "No space left on device")
+        sync(handle)
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(PartitionError, match="No space left on device"):
+        write_report(study(row("auto", 2, bound=2)), tmp_path)
+    assert len(written) == after + 1
+    assert files_of(tmp_path) == before
+
+
+def test_a_report_that_is_interrupted_while_it_is_put_in_place_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new = tmp_path / "new"
+    write_report(study(row("auto", 2, bound=2)), new)
+    old = tmp_path / "old"
+    write_report(solved_study(), old)
+    replace = Path.replace
+    turns: list[Path] = []
+
+    def interrupted(path: Path, target: Path) -> Path:
+        turns.append(target)
+        if len(turns) == 2:
+            raise KeyboardInterrupt
+        return replace(path, target)
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_report(study(row("auto", 2, bound=2)), old)
+    assert {**files_of(old), **files_of(new)} == files_of(old)
+
+
+def test_other_files_in_the_folder_stay(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    write_report(solved_study(), tmp_path)
+    assert (tmp_path / "notes.txt").read_text() == "mine"

@@ -1,0 +1,62 @@
+import json
+from dataclasses import asdict
+
+import pytest
+
+from experiments.comparison.records import CaseKey, ModelRecord, PlannerRow, SearchPoint
+from experiments.sweep.rows import record_from_json, row_from_json, row_to_json
+from solver import PartitionError, PartitionPlan
+
+CASE = CaseKey("<script>", "../../x", ("bottleneck", "transfer"), "inference")
+ROW = PlannerRow(
+    case=CASE,
+    planner="a'; DROP TABLE cells; --",
+    status="optimal",
+    seed=3,
+    objective=(12, 5),
+    bound=(12,),
+    gap=0.0,
+    bottleneck_ns=12,
+    latency_ns=20,
+    transfer_bytes=5,
+    peak_memory_permille=900,
+    devices_used=2,
+    wall_time_s=0.25,
+    peak_rss_bytes=10**9,
+    feasible=True,
+    answered_by="cp-sat",
+    words="line one\nline two",
+    spilled_bytes=7,
+    trace=(SearchPoint(0.1, "bottleneck", None, 3), SearchPoint(0.2, "bottleneck", 12, 12)),
+    plan=PartitionPlan({"a": "x", "b": "y"}, ("x", "y"), {"b": 1}),
+)
+FAILED = PlannerRow(CASE, "auto", "timed out", reason="no answer after 3 s")
+
+
+@pytest.mark.parametrize("row", [ROW, FAILED])
+def test_a_row_survives_json(row):
+    again = row_from_json(json.loads(json.dumps(row_to_json(row))), CASE, "x")
+    assert again == row
+    # Neither counts in comparisons of rows.
+    assert (again.trace, again.plan) == (row.trace, row.plan)
+
+
+def test_a_record_survives_json():
+    record = ModelRecord("<b>", has_weights=True, build_s=0.5, operators=3)
+    assert record_from_json(json.loads(json.dumps(asdict(record))), "x") == record
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"seed": "3"}, "x: seed is '3'"),
+        ({"gap": "none"}, "x: gap is 'none'; write a number"),
+        ({"more": 1}, "x: 'more' is unknown"),
+        ({"trace": [{"elapsed_s": 1}]}, r"x: trace\[0\]: "),
+        ({"plan": {"schema": "other"}}, "schema is 'other'"),
+        ({"objective": [-1]}, r"x: objective\[0\] is -1"),
+    ],
+)
+def test_a_row_that_is_made_up_is_refused(change, says):
+    with pytest.raises(PartitionError, match=says):
+        row_from_json({**row_to_json(ROW), **change}, CASE, "x")

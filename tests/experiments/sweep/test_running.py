@@ -1,0 +1,394 @@
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+
+from experiments.comparison.records import PlannerRow
+from experiments.sweep.executors import JobRunner, local_runner
+from experiments.sweep.progress import SweepProgress
+from experiments.sweep.running import Sweep
+from experiments.sweep.settings import DeviceChoice, SweepLimits, SweepSettings
+from experiments.sweep.sources import ModelSource, read_model
+from experiments.sweep.store import load_study, open_store
+from experiments.sweep.worker import JobHandler
+from solver import PartitionError
+from tests.support.sweep_worker import plan, specs
+
+GENERATED = read_model(
+    {"generate": "layered", "operators": 8, "width": 2, "devices": 2, "name": "<script>"},
+    "here",
+    Path(),
+)
+
+
+@contextlib.contextmanager
+def in_process(answer=plan, spoil=lambda answer: answer):
+    """A runner whose jobs run in this process; counts what they do."""
+    handler = JobHandler(answer)
+    jobs = []
+
+    def run(text):
+        job = json.loads(text)
+        jobs.append(job)
+        try:
+            answered = handler(job)
+        except ValueError as error:
+            answered = {"error": str(error), "is_input": False}
+        return json.dumps(spoil(answered))
+
+    with ThreadPoolExecutor(1) as threads:
+        runner = JobRunner(threads, run, lambda: 2, lambda: None, (ZeroDivisionError,))
+        yield runner, jobs
+
+
+def settings(*planners, models=(GENERATED,), **changes):
+    return SweepSettings(models, planners=planners, **changes)
+
+
+def sweep(path, settings, runner, **options):
+    known = {**specs(*settings.planners), **options.pop("specs", {})}
+    with open_store(path) as store, SweepProgress() as progress:
+        return Sweep(settings, store, runner, progress, specs=known, **options).run()
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "results.sqlite"
+
+
+def test_every_cell_is_done_once_and_a_second_run_does_nothing(path):
+    asked = settings("greedy", "auto", seeds=(0, 1), objectives=(("bottleneck",), ("latency",)))
+    with in_process() as (runner, jobs):
+        first = sweep(path, asked, runner)
+        assert (first.cases, first.cells, first.present, first.done) == (2, 8, 0, 8)
+        assert first.failed == 0
+        assert sum(first.by_status.values()) == 8
+        assert [job["do"] for job in jobs] == ["prepare", *["plan"] * 8]
+        second = sweep(path, asked, runner)
+    assert (second.cells, second.present, second.done) == (8, 8, 0)
+    assert second.by_status == first.by_status
+    assert len(jobs) == 9
+    study = load_study(path)
+    assert [(row.case.objective, row.planner, row.seed) for row in study.rows] == [
+        (objective, planner, seed)
+        for objective in (("bottleneck",), ("latency",))
+        for planner in ("greedy", "auto")
+        for seed in (0, 1)
+    ]
+
+
+def test_what_is_added_to_a_sweep_is_all_that_is_done(path):
+    with in_process() as (runner, jobs):
+        sweep(path, settings("greedy"), runner)
+        jobs.clear()
+        more = sweep(path, settings("greedy", "chain", seeds=(0, 3)), runner)
+    assert (more.cells, more.present, more.done) == (4, 1, 3)
+    assert [(job["do"], job["planner"], job["solve"]["seed"]) for job in jobs] == [
+        ("plan", "greedy", 3),
+        ("plan", "chain", 0),
+        ("plan", "chain", 3),
+    ]
+
+
+def test_cases_of_equal_problems_share_their_cells(path):
+    same = (DeviceChoice("one", "2x1GiB"), DeviceChoice("other", "1GiB,1GiB"))
+    with in_process() as (runner, _):
+        found = sweep(path, settings("greedy", devices=same), runner)
+    assert (found.cases, found.cells, found.done) == (2, 1, 1)
+    study = load_study(path)
+    assert study.cases[0].digest == study.cases[1].digest
+    assert [row.case.device_set for row in study.rows] == ["one", "other"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "reason"),
+    [
+        ({"error": "ValueError: no"}, "failed", "ValueError: no"),
+        (
+            {"ended": {"status": "timed out", "reason": "no answer", "wall_time_s": 1.5}},
+            "timed out",
+            "no answer",
+        ),
+    ],
+)
+def test_what_fails_is_kept_and_done_again_where_asked(path, answer, status, reason):
+    asked = settings("greedy")
+    with in_process() as (runner, _):
+        # Once without a cell: the problem is not what fails.
+        sweep(path, settings("chain"), runner)
+    with in_process(spoil=lambda _: answer) as (runner, jobs):
+        found = sweep(path, asked, runner)
+        assert (found.done, found.failed, found.by_status) == (1, 1, {status: 1})
+        assert sweep(path, asked, runner).done == 0
+        assert len(jobs) == 1
+    row = load_study(path).rows[0]
+    assert (row.status, row.reason, row.plan) == (status, reason, None)
+    with in_process() as (runner, _):
+        again = sweep(path, asked, runner, retry_failed=True)
+    assert (again.done, again.failed, again.by_status) == (1, 0, {"unknown": 1})
+    with in_process() as (runner, jobs):
+        assert sweep(path, asked, runner, retry_failed=True).done == 0
+        assert not jobs
+
+
+def test_a_planner_that_answers_nothing_is_an_answer(path):
+    def nothing(key, task, planner, limits):
+        return PlannerRow(key, planner, "infeasible", reason="no plan exists")
+
+    with in_process(nothing) as (runner, _):
+        found = sweep(path, settings("greedy"), runner)
+        assert found.failed == 0
+        assert sweep(path, settings("greedy"), runner, retry_failed=True).done == 0
+
+
+def test_a_case_without_a_problem_has_a_reason_and_no_cells(path):
+    workload = read_model({"file": "published:layer.gnmt_inference"}, "here", Path())
+    devices = (DeviceChoice("own", "own"), DeviceChoice("two", "2x1GiB"))
+    asked = settings("greedy", models=(workload,), devices=devices)
+    with in_process() as (runner, jobs):
+        found = sweep(path, asked, runner)
+        assert (found.cases, found.cells, found.done) == (2, 1, 1)
+        assert list(found.reasons) == ["published:layer.gnmt_inference on two, bottleneck, weights"]
+        assert "no entry for device class 'default'" in next(iter(found.reasons.values()))
+        sweep(path, asked, runner)
+        assert [job["do"] for job in jobs] == ["prepare", "plan"]
+        sweep(path, asked, runner, retry_failed=True)
+        assert [job["do"] for job in jobs] == ["prepare", "plan", "prepare"]
+        assert [case["key"][1] for case in jobs[-1]["cases"]] == ["two"]
+    study = load_study(path)
+    assert study.cases[1].problem is None
+    assert study.cases[1].reason == next(iter(found.reasons.values()))
+    assert study.models[0].reason == ""
+
+
+def test_code_is_prepared_again_since_it_may_have_changed(path, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own_model.py").write_text(
+        "import torch\nwidth = 8\n"
+        "def make():\n    return torch.nn.Linear(4, width), (torch.zeros(1, 4),)\n"
+    )
+    model = ModelSource("own_model:make", "code")
+    asked = settings("greedy", models=(model,), devices=(DeviceChoice("one", "1x1GiB"),))
+    with in_process() as (runner, jobs):
+        assert sweep(path, asked, runner).done == 1
+    with in_process() as (runner, jobs):
+        again = sweep(path, asked, runner)
+        assert (again.present, again.done) == (1, 0)
+        assert [job["do"] for job in jobs] == ["prepare"]
+    import own_model
+
+    own_model.width = 16
+    with in_process() as (runner, jobs):
+        changed = sweep(path, asked, runner)
+        assert (changed.present, changed.done) == (0, 1)
+    assert len(load_study(path).rows) == 1
+
+
+def test_a_model_that_cannot_be_built_ends_nothing(path):
+    model = ModelSource("no_such_module:make", "code")
+    asked = settings("greedy", models=(model, GENERATED))
+    with in_process() as (runner, _):
+        found = sweep(path, asked, runner)
+    assert (found.cases, found.cells) == (4, 1)
+    study = load_study(path)
+    assert "cannot import no_such_module" in study.models[0].reason
+    assert study.models[1].operators == 8
+
+
+def test_a_planner_that_reads_the_model_gets_it_and_checks_it(path):
+    def read(key, task, planner, limits):
+        loaded, captured = task.model(planner)
+        words = f"{type(loaded.module).__name__}, {len(captured.operators)} operators"
+        return PlannerRow(key, planner, "unknown", words=words)
+
+    mlp = ModelSource("mlp", "zoo")
+    asked = settings("peer", models=(mlp,))
+    known = specs("peer", needs_model=True)
+
+    with in_process(read) as (runner, jobs):
+        from experiments.sweep import worker
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(worker, "PLANNERS", known)
+            found = sweep(path, asked, runner, specs=known)
+            assert found.by_status == {"unknown": 3}
+            plans = [job for job in jobs if job["do"] == "plan"]
+            assert {row.words for row in load_study(path).rows} == {"Sequential, 9 operators"}
+            assert plans[0]["limits"]["seconds"] == 75 + 600
+            other = json.dumps({**plans[0], "digest": "0" * 64})
+            answer = json.loads(runner.run(other))
+    assert "model 'mlp' makes another problem here" in answer["error"]
+
+
+def test_answers_that_belong_to_other_versions_are_refused(path):
+    with (
+        in_process(spoil=lambda _: {"refused": "a worker has torch 1.0 instead of 2.0"}) as (
+            runner,
+            _,
+        ),
+        pytest.raises(PartitionError, match=r"^a worker has torch 1\.0 instead of 2\.0$"),
+    ):
+        sweep(path, settings("greedy"), runner)
+
+
+def test_a_job_that_is_lost_with_its_worker_is_a_row_and_other_faults_end_the_run(path):
+    with in_process() as (runner, _):
+        sweep(path, settings("chain"), runner)
+    asked = settings("greedy")
+    with in_process(spoil=lambda _: 1 / 0) as (runner, _):
+        assert sweep(path, asked, runner).by_status == {"killed": 1}
+    with (
+        in_process(spoil=lambda _: int("x")) as (runner, _),
+        pytest.raises(PartitionError, match=r"^a worker cannot run cells: ValueError: "),
+    ):
+        sweep(path, asked, runner, retry_failed=True)
+
+
+def test_no_more_jobs_are_handed_out_than_the_runner_takes(path):
+    with in_process() as (runner, _):
+        handed, done = [], []
+        submit = runner.executor.submit
+
+        def counting(run, text):
+            handed.append(text)
+            assert len(handed) - len(done) <= 2
+            future = submit(run, text)
+            future.add_done_callback(lambda _: done.append(text))
+            return future
+
+        runner.executor.submit = counting
+        sweep(path, settings("greedy", seeds=tuple(range(9))), runner)
+    assert len(handed) == 10
+
+
+# -- interruptions ------------------------------------------------------------------------------
+
+CELLS = 16
+SCRIPT = """
+import sys
+sys.path.insert(0, {tests!r})
+from test_sweep_running import CELLS, settings, specs, sweep
+from experiments.sweep.executors import local_runner
+with local_runner(2, "sweep_worker") as runner:
+    sweep(sys.argv[1], settings("slow", seeds=tuple(range(CELLS))), runner)
+"""
+
+
+def start(path):
+    script = SCRIPT.format(tests=str(Path(__file__).parent))
+    return subprocess.Popen(
+        [sys.executable, "-c", script, str(path)],
+        start_new_session=True,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+
+
+def answers(path):
+    """What is stored: the process that answered, by cell."""
+    if not path.exists() or not path.stat().st_size:
+        return {}
+    with contextlib.suppress(PartitionError):
+        return {row.seed: row.words for row in load_study(path).rows}
+    return {}
+
+
+def wait_for(path, count, process):
+    deadline_s = time.monotonic() + 120
+    while len(answers(path)) < count:
+        assert process.poll() is None
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def finish(path):
+    asked = settings("slow", seeds=tuple(range(CELLS)))
+    with local_runner(2, "sweep_worker") as runner:
+        return sweep(path, asked, runner)
+
+
+def test_a_sweep_that_was_killed_goes_on_and_has_lost_nothing(path):
+    process = start(path)
+    try:
+        wait_for(path, 3, process)
+        workers = psutil.Process(process.pid).children()
+        with pytest.raises(PartitionError, match="another sweep is writing to"):
+            finish(path)
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    _, alive = psutil.wait_procs(workers, timeout=30)
+    assert len(workers) == 2
+    assert not alive
+    before = answers(path)
+    assert 3 <= len(before) < CELLS
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    found = finish(path)
+    assert (found.cells, found.present, found.done) == (CELLS, len(before), CELLS - len(before))
+    after = answers(path)
+    assert set(after) == set(range(CELLS))
+    assert before.items() <= after.items()
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.nightly
+def test_a_sweep_that_is_killed_again_and_again_comes_to_its_end(path):
+    draws = random.Random(0)
+    before = {}
+    for _ in range(40):
+        process = start(path)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(draws.uniform(0.5, 5))
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        after = answers(path)
+        assert before.items() <= after.items()
+        before = after
+    assert finish(path).cells == CELLS
+    assert before.items() <= answers(path).items()
+
+
+def test_ctrl_c_keeps_what_was_done_and_leaves_no_process(path):
+    asked = settings("slow", seeds=tuple(range(CELLS)))
+    known = specs("slow")
+
+    class Impatient(SweepProgress):
+        def done(self, row):
+            super().done(row)
+            if self._done == 2:
+                raise KeyboardInterrupt
+
+    with (
+        pytest.raises(KeyboardInterrupt),
+        open_store(path) as store,
+        local_runner(2, "sweep_worker") as runner,
+    ):
+        Sweep(asked, store, runner, Impatient(), specs=known).run()
+    assert not [child for child in psutil.Process().children() if "sweep_worker" in child.cmdline()]
+    assert len(answers(path)) == 2
+    study = load_study(path)
+    assert study.environment[-1] == ("cells", f"2 of {CELLS} done")
+
+
+def test_limits_reach_the_process(path):
+    limits = SweepLimits(time_limit_s=0.1, kill_after_s=0.3)
+    with local_runner(1, "sweep_worker") as runner:
+        found = sweep(path, settings("sleep", "exit", limits=limits), runner)
+    assert found.by_status == {"failed": 1, "timed out": 1}
+    assert {row.planner: row.reason for row in load_study(path).rows} == {
+        "sleep": "no answer after 0.3 s",
+        "exit": "its process ended with exit code 7: last <words>",
+    }

@@ -1,0 +1,58 @@
+from experiments.sweep import versions as module
+from experiments.sweep.versions import difference, versions
+
+
+def test_an_answer_depends_on_libraries_and_sources():
+    found = versions()
+    assert list(found) == [
+        "python",
+        "fxpartition",
+        "torch",
+        "ortools",
+        "networkx",
+        "numpy",
+        "transformers",
+        "accelerate",
+        "sources",
+    ]
+    assert found["torch"].startswith("2.")
+    assert len(found["sources"]) == 16
+
+
+def test_the_digest_changes_with_every_source_but_for_what_shows_answers(tmp_path, monkeypatch):
+    for folder in (
+        "solver",
+        "fx_bridge",
+        "experiments/sweep",
+        "experiments/reports",
+        "experiments/zoo",
+        "experiments/commands",
+    ):
+        (tmp_path / folder).mkdir(parents=True)
+    monkeypatch.setattr(module, "_ROOT", tmp_path)
+    digests = [module._source_digest()]
+    for name, content in (
+        ("solver/a.py", ""),
+        ("solver/a.py", "1"),
+        ("solver/b.py", "1"),
+        ("fx_bridge/b.py", "1"),
+        ("experiments/zoo/models.py", "1"),
+        ("experiments/sweep/worker.py", "1"),
+    ):
+        (tmp_path / name).write_text(content)
+        digests.append(module._source_digest())
+    assert len(set(digests)) == len(digests)
+    for name in (
+        "experiments/reports/formats/html.py",
+        "experiments/commands/lists.py",
+        "experiments/console/output.py",
+        "solver/a.txt",
+    ):
+        (tmp_path / name).write_text("1")
+        assert module._source_digest() == digests[-1]
+
+
+def test_differences_are_said_in_words():
+    assert difference({"a": "1", "b": "2"}, {"a": "1", "b": "2"}) == ""
+    assert difference({"a": "1", "b": "2"}, {"a": "3"}) == "a 3 instead of 1, b none instead of 2"
+    assert difference({}, {"c": "1"}) == "c 1 instead of none"

@@ -1,0 +1,629 @@
+"""Tests of the command line: what it prints, writes and exits with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from experiments.cli import main
+from experiments.commands.app import app
+from experiments.console.exit_codes import EXIT_NOT_EQUAL
+from experiments.workloads import reader as workloads
+from solver import PCIE, SOLVERS, Device, PartitionPlan, evaluate, load_plan, load_problem
+
+ONE_LAYER = "import torch\ndef make():\n    return torch.nn.Linear(4, 4), (torch.ones(1, 4),)\n"
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The five-layer model as a saved problem on three devices."""
+    path = tmp_path_factory.mktemp("saved") / "problem.json"
+    assert main(["export", "mlp", "--devices", "3x350KiB", "--out", str(path)]) == 0
+    return path
+
+
+def test_help_and_lists_need_no_heavy_imports() -> None:
+    for words in (["--help"], ["models"], ["plan", "gtp2"], ["plan", "mlp", "--devices", "4x24"]):
+        script = (
+            "import sys\nfrom experiments.cli import main\n"
+            f"code = main({words!r})\n"
+            "heavy = {'torch', 'ortools', 'transformers'} & set(sys.modules)\n"
+            "sys.exit(f'imported {heavy}' if heavy else code)\n"
+        )
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        assert done.returncode == (2 if words[0] == "plan" else 0), done.stderr
+        assert "imported" not in done.stderr
+
+
+def test_python_dash_m_is_the_command(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "experiments", "plan", "gtp2", "--devices", "4x24GiB"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("error: model 'gtp2' is unknown; did you mean gpt2?")
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_cuts_and_pins_of_modules_and_operators(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--cut-after", "2", "--pin", "0=cuda:1,cuda:2", "--pin", "8=2", "--json"]
+    assert main(["plan", "mlp", "--devices", "3x1GiB", *words]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["status"] == "optimal"
+    order, assignment = answer["device_order"], answer["assignment"]
+    stage = {name: order.index(device) for name, device in assignment.items()}
+    assert stage["linear_1"] < stage["linear_2"]
+    assert stage["linear_4"] == 2
+    assert assignment["linear"] in ("cuda:1", "cuda:2")
+    # A saved problem has operators, and may need the chunks for its cuts.
+    cuts = [word for name in ("linear", "linear_1", "linear_2") for word in ("--cut-after", name)]
+    assert main(["plan", str(saved), *cuts, "--chunks", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "optimal"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--pin", "lm_head"], "--pin 'lm_head': write a module or operator, '=', and a device"),
+        (["--pin", "=2"], "--pin '=2': write a module or operator"),
+        (["--pin", "a=1", "--pin", "a=2"], "--pin 'a' is given twice"),
+        (["--pin", "linear=gpu"], "pin 'linear': there is no device 'gpu'; the devices are cuda:0"),
+        (["--cut-after", "lnear_1"], "cut after 'lnear_1': there is no such module or operator"),
+    ],
+)
+def test_wrong_cuts_and_pins_are_one_line(
+    saved: Path, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert main(["plan", str(saved), *words]) == 2
+    printed = capsys.readouterr()
+    assert len(printed.err.splitlines()) == 1
+    assert message in printed.err
+
+
+def test_models_and_devices_are_listed() -> None:
+    runner = CliRunner()
+    listed = runner.invoke(app, ["models"])
+    assert listed.exit_code == 0
+    assert "llama3-70b" in listed.output
+    listed = runner.invoke(app, ["devices"])
+    assert listed.exit_code == 0
+    assert "a100-80gb" in listed.output
+
+
+def test_plan_shows_greedy_beside_optimal_and_saves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    assert main(["plan", "mlp", "--devices", "300KiB,350KiB,3MB", "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "greedy" in text
+    assert "ideal-dp: optimal in" in text
+    assert "gap 0 %" in text
+    plan = load_plan(out)
+    assert len(plan.assignment) == 9
+
+
+def test_plan_as_json_has_the_baseline_too(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(saved), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["solver"] == "ideal-dp"  # what auto picked
+    assert answer["status"] == "optimal"
+    assert answer["objective"] == answer["objective_bound"]
+    assert answer["gap"] == 0
+    assert answer["baseline"]["solver"] == "greedy"
+
+
+def test_solve_prints_json_and_writes_the_plan(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    assert main(["solve", str(saved), "--json", "--out", str(out)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    wanted = {"status", "objective", "objective_bound", "gap", "wall_time_s", "solver"}
+    assert wanted | {"assignment", "devices"} <= set(answer)
+    problem = load_problem(saved)
+    assert set(answer["assignment"]) == {op.name for op in problem.operators}
+    assert [device["name"] for device in answer["devices"]] == ["cuda:0", "cuda:1", "cuda:2"]
+    assert dict(load_plan(out).assignment) == answer["assignment"]
+
+
+@pytest.mark.parametrize("solver", [name for name in SOLVERS if name != "auto"])
+def test_every_solver_can_be_chosen(
+    saved: Path, solver: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["solve", str(saved), "--solver", solver, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["solver"] == solver
+
+
+@pytest.mark.parametrize("command", ["plan", "solve"])
+def test_every_solver_is_named_in_the_help(command: str) -> None:
+    text = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).output
+    for name in (*SOLVERS, "--deterministic"):
+        assert name in text
+
+
+@pytest.mark.parametrize("command", ["plan", "solve", "compare"])
+def test_repeatable_searches_can_be_asked_for(
+    saved: Path, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plans = []
+    for workers in ("1", "2"):
+        which = "--planner" if command == "compare" else "--solver"
+        words = [command, str(saved), "--json", which, "cp-sat", "--time-limit", "2"]
+        assert main([*words, "--deterministic", "--workers", workers]) == 0
+        answer = json.loads(capsys.readouterr().out)
+        if command == "compare":
+            assert answer["limits"]["deterministic"] is True
+            answer = answer["rows"][0]["plan"]
+        plans.append((answer["device_order"], answer["assignment"]))
+    assert plans[0] == plans[1]
+
+
+def test_objectives_are_lexicographic(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["solve", str(saved), "--objective", "devices,transfer", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert list(answer["objectives"]) == ["devices", "transfer"]
+    assert answer["objectives"]["devices"] == 2
+
+
+@pytest.mark.parametrize("command", ["plan", "solve"])
+def test_chunks_and_a_limit_on_devices_can_be_asked_for(
+    saved: Path, command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    options = ["--chunks", "2", "--max-devices", "2", "--solver", "cp-sat", "--out", str(out)]
+    assert main([command, str(saved), "--json", *options]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert len(answer["device_order"]) <= 2
+    assert answer["chunks"] == dict(load_plan(out).chunks)
+    problem = load_problem(saved).replace(chunks_per_device=2, max_devices=2)
+    evaluation = evaluate(problem, load_plan(out))
+    assert evaluation.feasible
+    assert evaluation.objective[0] == answer["objective"]
+    assert main([command, str(saved), "--chunks", "0"]) == 2
+    assert main([command, str(saved), "--max-devices", "-1"]) == 2
+
+
+def test_no_plan_exits_with_1_and_the_reason(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["solve", str(saved), "--devices", "2x100KiB"]) == 1
+    assert capsys.readouterr().err.startswith("no plan exists: ")
+
+
+def test_a_heuristic_without_a_plan_exits_with_3(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["solve", str(saved), "--devices", "2x100KiB", "--solver", "greedy"]) == 3
+    assert "none ruled out" in capsys.readouterr().err
+
+
+def test_a_plan_that_is_not_feasible_is_not_saved(saved: Path, tmp_path: Path) -> None:
+    out = tmp_path / "plan.json"
+    words = ["solve", str(saved), "--devices", "2x100KiB", "--solver", "greedy"]
+    assert main([*words, "--out", str(out)]) == 3
+    assert not out.exists()
+
+
+def test_split_checks_that_the_stages_compute_the_same(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    assert main(["solve", str(saved), "--out", str(out)]) == 0
+    capsys.readouterr()
+    assert main(["split", "mlp", "--plan", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert "The split computes the same (largest error 0)" in text
+    assert "cuda:0" in text
+
+
+def test_a_split_that_differs_exits_with_4(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from fx_bridge.equivalence import check as equivalence
+
+    out = tmp_path / "plan.json"
+    assert main(["solve", str(saved), "--out", str(out)]) == 0
+    genuine = equivalence.check_equivalence
+
+    def against_noise(model: torch.nn.Module, split: object, *rest: object) -> object:
+        return genuine(model, torch.nn.Sequential(model, torch.nn.Tanh()), *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(equivalence, "check_equivalence", against_noise)
+    assert main(["split", "mlp", "--plan", str(out)]) == EXIT_NOT_EQUAL
+    assert "computes something else" in capsys.readouterr().err
+
+
+def test_compare_writes_the_report_and_survives_a_failing_model(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "failing_model.py").write_text("def make():\n    raise ValueError('no luck')\n")
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "report"
+    words = ["compare", "mlp", "failing_model:make", str(saved), "--out", str(folder)]
+    words += ["--planner", "greedy,chain,auto"]
+    assert main([*words, "--time-limit", "10", "--workers", "1"]) == 0
+    captured = capsys.readouterr()
+    assert "wrote" in captured.err
+    assert "auto" in captured.out
+    assert "failing_model:make could not be compared" in captured.out.replace("\n", " ")
+    data = json.loads((folder / "results.json").read_text())
+    asked = [row["case"]["model"] for row in data["rows"]]
+    assert asked == ["mlp"] * 9 + [str(saved)] * 3
+    assert "ValueError: no luck" in data["models"][1]["reason"]
+    page = (folder / "report.md").read_text()
+    assert "no luck" in page
+    assert "| **auto (ideal-dp)** | **optimal** |" in page
+    assert "ValueError: no luck" in (folder / "report.html").read_text()
+
+
+def test_a_report_of_results_that_exist(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = [tmp_path / "first", tmp_path / "second"]
+    words = ["compare", str(saved), "--planner", "greedy", "--planner", "chain"]
+    assert main([*words, "--out", str(folders[0])]) == 0
+    compared = capsys.readouterr().out
+    results = str(folders[0] / "results.json")
+    assert main(["report", results, "--out", str(folders[1])]) == 0
+    assert capsys.readouterr().out == compared
+    first, second = (
+        {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
+        for folder in folders
+    )
+    assert first == second
+    assert main(["report", results, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["schema"] == "fxpartition.study"
+    assert main(["report", str(saved)]) == 2
+    assert "expected 'fxpartition.study'" in capsys.readouterr().err
+
+
+def test_compare_as_json(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["compare", str(saved), "--json", "--planner", "greedy", "--devices", "2x400KiB"]
+    assert main([*words, "--devices", "1MB", "--memory-model", "weights"]) == 0
+    data = json.loads(capsys.readouterr().out)
+    assert [(row["case"]["device_set"], row["planner"]) for row in data["rows"]] == [
+        ("2x400KiB", "greedy"),
+        ("1MB", "greedy"),
+    ]
+
+
+BAD_INPUT = [
+    (["plan", "mlp"], "--devices is missing"),
+    (["plan", "mlp", "--devices", ""], "device list is empty"),
+    (["report", ""], "RESULTS is empty; write a name such as results.sqlite"),
+    (["plan", "mlp", "--devices", "0GiB"], "memory is 0GiB"),
+    (["plan", "mlp", "--devices", "4x24"], "has no unit"),
+    (["plan", "mlp", "--devices", "80GiB@zzz"], "device class 'zzz' is unknown"),
+    (["plan", "mlp", "--devices", "no.toml"], "cannot read no.toml"),
+    (["plan", "mlp", "--devices", "1GiB", "--link", "fast"], "not a bandwidth"),
+    (
+        ["plan", "mlp", "--devices", "1GiB", "--objective", "speed"],
+        "--objective: 'speed' is unknown",
+    ),
+    (["plan", "mlp", "--devices", "1GiB", "--objective", ""], "--objective: '' is unknown"),
+    (["plan", "mlp", "--devices", "1GiB", "--objective", "latency,latency"], "names latency twice"),
+    (["plan", "mlp", "--devices", "1GiB", "--memory-model", "all"], "--memory-model is 'all'"),
+    (["plan", "mlp", "--devices", "1GiB", "--solver", "fast"], "solver 'fast' is unknown"),
+    (["plan", "mlp", "--devices", "1GiB", "--time-limit", "0"], "positive number of seconds"),
+    (["plan", "mlp", "--devices", "1GiB", "--time-limit", "soon"], "--time-limit"),
+    (["plan", "mlp", "--devices", "1GiB", "--workers", "0"], "whole number of at least 1"),
+    (["plan", "mlp", "--devices", "1GiB", "--out", "no/such/plan.json"], "there is no folder"),
+    (["plan", "mlp", "--devices", "1GiB", "--out", "."], "is a folder"),
+    (["plan", "gtp2", "--devices", "1GiB"], "did you mean gpt2"),
+    (["plan", "nothing_here:make", "--devices", "1GiB"], "cannot import nothing_here"),
+    (["plan", "empty_model:make", "--devices", "1GiB"], "no operators"),
+    (["plan", "odd_model:make", "--devices", "1GiB"], "error: "),
+    (["plan"], "Missing argument"),
+    (["plan", "mlp", "--device", "1GiB"], "No such option"),
+    (["solve", "no.json"], "cannot read no.json"),
+    (["solve", "."], "cannot read ."),
+    (["solve", "broken.json"], "not valid JSON"),
+    (["solve", "list.json"], "not an object"),
+    (["solve", "none.json"], "no operators"),
+    (["split", "mlp", "--plan", "no.json"], "cannot read no.json"),
+    (["split", "mlp", "--plan", "list.json"], "not an object"),
+    (["split", "mlp", "--plan", "other_plan.json"], "error: "),
+    (["split", "none.json", "--plan", "no.json"], "needs a model"),
+    (["export", "mlp", "--devices", "1GiB"], "Missing option"),
+    (["compare", "gtp2"], "did you mean gpt2"),
+    (["compare", "mlp", "--out", "list.json"], "give --out a folder"),
+    (["compare", "mlp", "--planner", "fast"], "planner 'fast' is unknown"),
+    (["compare", "mlp", "--devices", "4x24"], "has no unit"),
+    (["compare", "empty_model:make"], "no model could be compared"),
+    (["pla"], "No such command"),
+]
+
+
+@pytest.fixture
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with files that are wrong in many ways."""
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "list.json").write_text("[]")
+    graph = {"directed": True, "multigraph": False, "graph": {}, "nodes": [], "edges": []}
+    problem = {"schema": "fxpartition.problem", "version": 2, "graph": graph}
+    (tmp_path / "none.json").write_text(json.dumps({**problem, "devices": [{"name": "a"}]}))
+    plan = {"schema": "fxpartition.plan", "version": 2, "device_order": ["a"]}
+    plan["assignment"] = {"x": "a"}
+    (tmp_path / "other_plan.json").write_text(json.dumps(plan))
+    (tmp_path / "empty_model.py").write_text(
+        "import torch\nclass Same(torch.nn.Module):\n    def forward(self, x):\n        return x\n"
+        "def make():\n    return Same(), (torch.ones(1),)\n"
+    )
+    (tmp_path / "odd_model.py").write_text(
+        "import torch\nclass Odd(torch.nn.Module):\n    def forward(self, x):\n"
+        "        return x if x.sum() > 0 else -x\n"
+        "def make():\n    return Odd(), (torch.ones(1),)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "says"), BAD_INPUT, ids=[" ".join(words) for words, _ in BAD_INPUT]
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    scene: Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    error = capsys.readouterr().err
+    lines = [line for line in error.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, error
+    assert says in lines[0]
+    assert "Traceback" not in error
+    # Before the error there may be progress, one line each; after it, nothing.
+    assert error.splitlines()[-1] == lines[0]
+
+
+def test_ctrl_c_is_one_line_and_130(
+    saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(workloads, "read_json", interrupt)
+    assert main(["solve", str(saved)]) == 130
+    assert capsys.readouterr().err.strip() == "interrupted"
+
+
+def test_a_report_stays_when_a_later_run_is_refused(scene: Path) -> None:
+    folder = scene / "report"
+    folder.mkdir()
+    (folder / "results.json").write_text("mine")
+    assert main(["compare", "gtp2", "--out", str(folder)]) == 2
+    assert (folder / "results.json").read_text() == "mine"
+    assert [path.name for path in folder.iterdir()] == ["results.json"]
+
+
+def test_an_import_string_names_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "one_layer_of_test.py").write_text(ONE_LAYER)
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", "one_layer_of_test:make", "--devices", "1MB", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["assignment"] == {"linear": "cuda:0"}
+
+
+def test_a_model_cannot_end_the_program_or_print_into_an_answer(
+    saved: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "talkative_of_test.py").write_text(
+        "import sys, torch\nprint('imported')\n"
+        "class Loud(torch.nn.Linear):\n"
+        "    def forward(self, x):\n        print('forward')\n        return super().forward(x)\n"
+        "class Quits(torch.nn.Module):\n    def forward(self, x):\n        sys.exit(7)\n"
+        "class Stubborn(torch.nn.Module):\n    def eval(self):\n        raise ValueError('no')\n"
+        "class Odd:\n    def __getattr__(self, name):\n        raise RuntimeError(name)\n"
+        "odd = Odd()\n"
+        "def loud():\n    print('made')\n    return Loud(4, 4), (torch.ones(1, 4),)\n"
+        "def quits():\n    sys.exit(7)\n"
+        "class Rare(BaseException):\n    pass\n"
+        "class Rarely(torch.nn.Module):\n    def forward(self, x):\n        raise Rare('now')\n"
+        "def rare():\n    raise Rare('now')\n"
+        "def rarely():\n    return Rarely(), (torch.ones(1),)\n"
+        "def quits_later():\n    return Quits(), (torch.ones(1),)\n"
+        "def stubborn():\n    return Stubborn(), (torch.ones(1),)\n"
+    )
+    (tmp_path / "quitting_of_test.py").write_text("import sys\nsys.exit(0)\n")
+    monkeypatch.chdir(tmp_path)
+    devices = ["--devices", "1MB"]
+    assert main(["plan", "talkative_of_test:loud", *devices, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["status"] == "optimal"
+    for model, says in (
+        ("quitting_of_test:make", "module quitting_of_test calls sys.exit(0)"),
+        ("talkative_of_test:quits", "calls sys.exit(7)"),
+        ("talkative_of_test:quits_later", "calls sys.exit(7)"),
+        ("talkative_of_test:rare", "raises Rare (now), which is no Exception"),
+        ("talkative_of_test:rarely", "raises Rare (now), which is no Exception"),
+        ("talkative_of_test:stubborn", "ValueError: no"),
+        ("talkative_of_test:odd.make", "has no 'odd.make'"),
+    ):
+        assert main(["plan", model, *devices]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert says in captured.err.splitlines()[-1]
+    words = ["compare", "talkative_of_test:quits", "talkative_of_test:quits_later", str(saved)]
+    assert main([*words, "talkative_of_test:loud", "--planner", "greedy", "--json", *devices]) == 0
+    data = json.loads(capsys.readouterr().out)
+    reasons = [model["reason"] for model in data["models"]]
+    assert ["sys.exit(7)" in reason for reason in reasons] == [True, True, False, False]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--out", ""], "--out is empty"),
+        (["--out", "x\0y"], "cannot write"),
+        (["--out", "x" * 300], "cannot write"),
+        (["--time-limit", "inf"], "--time-limit is inf"),
+        (["--time-limit", "nan"], "--time-limit is nan"),
+        (["--workers", "9" * 20], "workers is"),
+        (["--seed", "9" * 20], "seed is"),
+        (["--devices", "9" * 20 + "TB"], "memory_bytes is above"),
+        (["--devices", "\x1b[31m"], "'\\x1b[31m' is not a memory"),
+    ],
+)
+def test_odd_options_are_refused_before_the_work(
+    saved: Path, words: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["solve", str(saved), *words]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == 1
+    assert says in captured.err
+    assert captured.err.rstrip("\n").isprintable()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_comparison_leaves_the_old_report_whole(
+    saved: Path, tmp_path: Path, number: signal.Signals, code: int
+) -> None:
+    folder = tmp_path / "report"
+    folder.mkdir()
+    (folder / "report.md").write_text("mine")
+    # The signal comes in the middle of writing.
+    script = (
+        "import os, signal, sys\nfrom experiments.cli import main\n"
+        f"os.fsync = lambda handle: os.kill(os.getpid(), {int(number)})\n"
+        f"sys.argv[1:] = ['compare', {str(saved)!r}, '--planner', 'greedy', '--out', "
+        f"{str(folder)!r}]\nsys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+    assert [path.name for path in folder.rglob("*") if path.is_file()] == ["report.md"]
+    assert (folder / "report.md").read_text() == "mine"
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="Linux only")
+@pytest.mark.parametrize("where", ["> /dev/full", ">&-"])
+def test_an_answer_that_cannot_be_printed_is_one_line_and_exit_code_2(
+    saved: Path, where: str
+) -> None:
+    for words in ("models", f"solve '{saved}' --solver greedy"):
+        command = f"'{sys.executable}' -m experiments {words} {where}"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+        assert done.returncode == 2, done.stderr
+        assert len(done.stderr.splitlines()) == 1, done.stderr
+        assert done.stderr.startswith("error: ")
+
+
+@pytest.mark.skipif(not Path("/dev/full").is_char_device(), reason="Linux only")
+@pytest.mark.parametrize("where", ["2> /dev/full", "2>&-", "2>&- <&-"])
+def test_what_cannot_be_said_on_stderr_fails_nothing_and_is_not_in_the_answer(
+    saved: Path, tmp_path: Path, where: str
+) -> None:
+    plan = tmp_path / "plan.json"
+    for words, code in ((f"solve '{saved}' --solver greedy --json --out '{plan}'", 0), ("no", 2)):
+        command = f"'{sys.executable}' -m experiments {words} {where}"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True)
+        assert done.returncode == code
+        assert (json.loads(done.stdout)["status"] == "feasible") if code == 0 else not done.stdout
+    assert load_plan(plan).assignment
+
+
+def test_a_schedule_plans_a_pipeline(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", str(saved), "--schedule", "gpipe", "--microbatches", "3", "--json"]
+    assert main([*words, "--devices", "3x1MiB"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert list(answer["objectives"]) == ["step"]
+    problem = load_problem(saved).replace(
+        devices=tuple(Device(f"cuda:{i}", 2**20) for i in range(3)),
+        interconnect=replace(PCIE, charging="relayed"),
+        objective="step",
+        schedule="gpipe",
+        microbatches=3,
+    )
+    plan = PartitionPlan(answer["assignment"], tuple(answer["device_order"]))
+    assert evaluate(problem, plan).objective == (answer["objective"],)
+    assert main([*words, "--optimizer", "sgd"]) == 2
+    assert "counts its optimizer" in capsys.readouterr().err
+    assert main(["plan", "mlp", "--devices", "2x1GiB", "--schedule", "pipedream"]) == 2
+    assert "write one of gpipe, 1f1b" in capsys.readouterr().err
+    assert main(["plan", "mlp", "--devices", "2x1GiB", "--optimizer", "sgd"]) == 2
+    assert "--memory-model training" in capsys.readouterr().err
+
+
+def test_a_file_that_is_read_is_not_written_over(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = saved.read_bytes()
+    (tmp_path / "link.json").symlink_to(saved)
+    for words in (
+        ["solve", str(saved), "--out", str(saved)],
+        ["solve", str(saved), "--out", str(tmp_path / "link.json")],
+        ["plan", str(saved), "--out", str(saved)],
+        ["export", str(saved), "--out", str(saved)],
+    ):
+        assert main(words) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert "is the file that is read, which would be lost; write another name" in line
+    assert saved.read_bytes() == before
+
+
+def test_a_plan_may_come_through_a_pipe(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["solve", str(saved), "--out", str(tmp_path / "plan.json")]) == 0
+    reading, writing = os.pipe()
+    os.write(writing, (tmp_path / "plan.json").read_bytes())
+    os.close(writing)
+    try:
+        assert main(["score", f"/dev/fd/{reading}", str(saved)]) == 0
+    finally:
+        os.close(reading)
+
+
+def test_a_name_that_is_too_long_is_one_line(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in (["score", "a" * 300, str(saved)], ["plan", f"{'a' * 300}.json"]):
+        assert main(words) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert "there is no file aaa" in line
+
+
+def test_a_folder_that_was_removed_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    assert main(["models"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: the current folder cannot be used: ")
+
+
+def test_what_the_system_refuses_is_not_blamed_on_the_answer(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for error, says in (
+        (OSError(24, "Too many open files"), "the system refuses to go on: Too many open files"),
+        (OSError(13, "Permission denied", "/x"), "cannot use /x: Permission denied"),
+        (OSError(28, "No space left on device"), "cannot write the answer: No space left"),
+    ):
+
+        def fail(*_: object, error: OSError = error) -> None:
+            raise error
+
+        monkeypatch.setattr("experiments.commands.solve.solve_all", fail)
+        assert main(["solve", str(saved)]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert says in line

@@ -1,0 +1,148 @@
+import pytest
+import torch
+from torch import fx, nn
+from torch.distributed.pipelining.microbatch import merge_chunks, split_args_kwargs_into_chunks
+from torch.utils import _pytree as pytree
+
+from fx_bridge.batch.microbatches import chunk_specs, pipeline_specs
+from fx_bridge.batch.resize import rescale
+from fx_bridge.capture.graph import capture
+from solver import PartitionError
+from tests.support.batch_models import build
+
+
+def in_microbatches(captured, args, kwargs, count):
+    """Outputs of a model run on `count` microbatches, split and merged by torch's functions."""
+    specs = chunk_specs(captured, count)
+    parts = split_args_kwargs_into_chunks(args, kwargs, count, specs.args, dict(specs.kwargs))
+    small = rescale(captured, 4 // count)
+    with torch.no_grad():
+        return merge_chunks(
+            [small.module(*a, **k) for a, k in zip(*parts, strict=True)], specs.outputs
+        )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt2-mask",
+        "mixtral",
+        "lstm",
+        "branches",
+        "layers",
+        "loss",
+        "encoder",
+        pytest.param("t5", marks=pytest.mark.nightly),
+        pytest.param("resnet", marks=pytest.mark.nightly),
+        pytest.param("deepseek", marks=pytest.mark.nightly),
+        pytest.param("whisper", marks=pytest.mark.nightly),
+    ],
+)
+def test_microbatches_give_what_the_whole_batch_does(name):
+    model, args, kwargs = build(name)
+    captured = capture(model, args, kwargs)
+    with torch.no_grad():
+        expected = captured.module(*args, **kwargs)
+    for count in (1, 2, 4) if name in ("layers", "loss") else (2,):
+        found = in_microbatches(captured, args, kwargs, count)
+        assert pytree.tree_structure(found) == pytree.tree_structure(expected)
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("how", ["program", "dynamic", "traced"])
+def test_other_captures_have_the_same_specs(how):
+    model, args, kwargs = build("branches")
+    if how == "traced":
+        captured = capture(fx.symbolic_trace(model), args)
+    elif how == "program":
+        captured = capture(torch.export.export(model, args))
+    else:
+        captured = capture(model, args, dynamic_batch=True)
+    torch.testing.assert_close(in_microbatches(captured, args, kwargs, 2), model(*args))
+    bare = capture(captured.module)
+    assert str(chunk_specs(bare, 2).outputs) == str(chunk_specs(captured, 2).outputs)
+    assert [str(s) for s in chunk_specs(bare, 2).args] == ["TensorChunkSpec(0)"] * len(args)
+
+
+def test_inputs_without_a_batch_and_nested_ones_are_told_apart():
+    class Model(nn.Module):
+        def forward(self, x, pair, *, table, scale):
+            return {"y": (x + pair["a"]) * scale + table, "table": table * 2, "n": None}
+
+    x = torch.randn(4, 3)
+    args, kwargs = (x, {"a": x + 1}), {"scale": 2.0, "table": torch.randn(3)}
+    captured = capture(Model(), args, kwargs)
+    specs = chunk_specs(captured, 2)
+    assert str(specs.args[1]["a"]) == "TensorChunkSpec(0)"
+    assert type(specs.kwargs["table"]).__name__ == "_Replicate"
+    found = in_microbatches(captured, args, kwargs, 2)
+    torch.testing.assert_close(found, captured.module(*args, **kwargs))
+
+
+@pytest.mark.parametrize(
+    ("microbatches", "words"),
+    [(3, "has no 3 equal microbatches"), (0, "microbatches is 0"), (True, "microbatches is True")],
+)
+def test_nonsense_is_refused(microbatches, words):
+    captured = capture(nn.Linear(3, 3), (torch.ones(4, 3),))
+    with pytest.raises(PartitionError, match=words):
+        chunk_specs(captured, microbatches)
+
+
+def test_a_model_that_mixes_samples_is_refused():
+    captured = capture(nn.Softmax(0), (torch.ones(4, 3),))
+    with pytest.raises(PartitionError, match=r"operator 'softmax'.*runs along the batch"):
+        chunk_specs(captured, 2)
+
+
+def test_a_returned_batch_size_is_no_output_of_microbatches():
+    class Counts(nn.Module):
+        def forward(self, x, of_samples):
+            return x.sin(), x.size(0 if of_samples else 1)
+
+    x = torch.ones(6, 4)
+    with pytest.raises(PartitionError, match="returns the number 6, which is 2 for a microbatch"):
+        chunk_specs(capture(Counts(), (x, True)), 3)
+    outputs = [Counts()(part, False) for part in x.chunk(3)]
+    specs = chunk_specs(capture(Counts(), (x, False)), 3)
+    assert merge_chunks(outputs, specs.outputs)[1] == 4
+
+
+class Mixing(nn.Module):
+    """What depends on a microbatch as a whole, and what on none."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+
+    def forward(self, x, table):
+        y = self.norm(x)
+        return y, y.square().mean(), x.mean(), table * 2, x.argsort(0), self.norm.running_mean
+
+
+def test_a_pipeline_runs_each_microbatch_by_itself():
+    torch.manual_seed(0)
+    x, table = torch.randn(6, 3), torch.randn(5)
+    captured = capture(Mixing(), (x[:2], table))
+    specs = pipeline_specs(captured, 3)
+    parts, _ = split_args_kwargs_into_chunks((x, table), {}, 3, specs.args, {})
+    outputs = [pytree.tree_map(torch.clone, captured.module(*part)) for part in parts]
+    found = merge_chunks(outputs, specs.outputs)
+    assert torch.equal(found[0], torch.cat([output[0] for output in outputs]))
+    # Nobody knows how the mean of what was normalised is merged.
+    assert found[1] == [output[1] for output in outputs]
+    torch.testing.assert_close(found[2], x.mean())
+    assert torch.equal(found[3], table * 2)
+    assert torch.equal(found[5], outputs[-1][5])
+    with pytest.raises(PartitionError, match="mixes samples"):
+        chunk_specs(capture(Mixing(), (x, table)), 3)
+
+
+def test_a_pipeline_does_not_return_the_size_of_a_microbatch():
+    class Counts(nn.Module):
+        def forward(self, x):
+            return x.sin(), x.size(0)
+
+    captured = capture(Counts(), (torch.ones(2, 4),))
+    with pytest.raises(PartitionError, match="returns the number 2, which is 6"):
+        pipeline_specs(captured, 3)

@@ -1,0 +1,72 @@
+import pytest
+import torch
+from torch import nn
+
+from fx_bridge.capture.graph import capture
+from fx_bridge.storages.table import saved_storages
+from solver import PartitionError
+from tests.support.split_checks import check_random_plans, check_values
+
+
+class Vmapped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return torch.vmap(lambda row: self.linear(row).sin())(x) + 1
+
+
+def test_vmap_becomes_ordinary_operators():
+    """Tests that no operator is left whose value is no tensor of its own."""
+    model, args = Vmapped(), (torch.ones(3, 2),)
+    program = torch.export.export(model, args)
+    for captured in (capture(model, args), capture(program)):
+        assert not any("nesting" in node.name for node in captured.operators)
+        assert captured.storage_table.made_up == ()
+        assert torch.allclose(captured.module(*args), model(*args))
+
+
+def test_vmap_in_a_given_graph_becomes_one_operator():
+    model, args = Vmapped(), (torch.ones(3, 2),)
+    captured = capture(torch.export.export(model, args).module(), args)
+    names = [node.name for node in captured.operators]
+    assert names == ["lazy_load_decompositions", "transform_0", "getitem", "add"]
+    check_values(captured)
+    assert captured.storage_table.made_up == ()
+    check_random_plans(model, args, captured=captured, plans=4)
+
+
+class Twice(nn.Module):
+    """Two regions, one in the other's place, with randomness and a result that is used twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2), nn.Linear(2, 2)
+
+    def forward(self, x):
+        y = torch.vmap(torch.vmap(lambda v: v * 2 + 1))(x)
+        z = torch.vmap(lambda row: self.a(row).relu())(self.b(y))
+        return y + z, z.sum()
+
+
+def test_nested_and_repeated_regions():
+    model, args = Twice(), (torch.randn(3, 2),)
+    given = torch.export.export(model, args).module()
+    before = [node.name for node in given.graph.nodes]
+    captured = capture(given, args)
+    assert sum(node.op == "call_module" for node in captured.operators) == 2
+    assert [node.name for node in given.graph.nodes] == before
+    # What backward needs of a region is found through it: inputs of linear and relu.
+    saved = saved_storages(captured)["transform_1"]
+    assert {storage.owner for storage in saved} == {"linear", "transform_1"}
+    check_random_plans(model, args, captured=captured, plans=4)
+
+
+def test_a_region_that_is_not_closed_is_refused():
+    given = torch.export.export(Vmapped(), (torch.ones(3, 2),)).module()
+    for node in reversed(given.graph.nodes):
+        if node.name.startswith("_vmap_decrement_nesting"):
+            given.graph.erase_node(node)
+    with pytest.raises(PartitionError, match="it does not close"):
+        capture(given)

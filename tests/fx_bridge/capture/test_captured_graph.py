@@ -1,0 +1,567 @@
+import collections
+import copy
+import dataclasses
+import functools
+import io
+import warnings
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.utils import _pytree as pytree
+
+import fx_bridge
+from fx_bridge.capture.graph import capture, placeholder_values
+from solver import PartitionError
+from tests.support.split_checks import check_random_plans, check_values
+
+
+class Box:
+    """A type that torch.export does not take as an input."""
+
+    def __init__(self, x):
+        self.x = x
+
+
+class TakesBox(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, box, mask=None, scale=3):
+        y = self.norm(self.linear(box.x)) * scale
+        return y if mask is None else y + mask
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if x.sum() > 0:
+            return self.inner(x)
+        return x
+
+
+class Nested(nn.Module):
+    def forward(self, x, *, scale, extra):
+        return {"out": x * scale + extra["a"], "pair": (x, extra["b"])}
+
+
+class NoGrad(nn.Module):
+    def forward(self, x):
+        y = x * 2
+        with torch.no_grad():
+            z = (y + 1).relu()
+        return y + z
+
+
+class Conditional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.cond(x.sum() > 0, lambda x: self.a(x), lambda x: self.b(x).relu(), (x,))
+
+
+def convnet():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Flatten())
+
+
+def test_a_module_is_exported_with_values_and_the_same_parameters():
+    model = convnet()
+    captured = capture(model, (torch.randn(2, 3, 8, 8),))
+    assert (captured.how, captured.note) == ("export", "")
+    check_values(captured)
+    own = dict(captured.module.named_parameters())
+    assert all(own[name] is parameter for name, parameter in model.named_parameters())
+    # A guards function could not be pickled.
+    assert not any(node.op == "call_module" for node in captured.graph.nodes)
+
+
+@pytest.mark.parametrize("model", [NoGrad(), Conditional()])
+def test_regions_and_branches_survive(model):
+    x = torch.randn(2, 4)
+    captured = capture(model, (x,))
+    check_values(captured)
+    torch.testing.assert_close(captured.module(x), model(x))
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("wrap", [lambda model: model, fx.symbolic_trace])
+def test_the_model_is_not_changed(wrap, training):
+    model = convnet().train(training)
+    model[1].requires_grad_(False)
+    before = copy.deepcopy(model.state_dict())
+    given = wrap(model)
+    attributes = set(vars(given))
+    captured = capture(given, (torch.randn(2, 3, 8, 8),))
+    assert captured.module.training is training
+    assert model.training is training
+    assert set(vars(given)) == attributes
+    assert not model[1].weight.requires_grad
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_what_export_refuses_is_traced_symbolically_and_says_why():
+    model = TakesBox().eval()
+    box = Box(torch.randn(2, 4))
+    captured = capture(model, (box,))
+    assert captured.how == "symbolic_trace"
+    assert "export failed" in captured.note
+    assert "\n" not in captured.note
+    check_values(captured)
+    # Arguments left out had their defaults while tracing, and can still be left out.
+    torch.testing.assert_close(captured.module(box), model(box))
+    assert [node.target for node in captured.graph.nodes if node.op == "placeholder"] == [
+        "box",
+        "mask",
+        "scale",
+    ]
+    assert all(node.name[:7] != "_assert" for node in captured.operators)
+
+
+def test_a_graph_module_gets_values_from_example_inputs_and_stays_as_it_was():
+    traced = fx.symbolic_trace(nn.Sequential(nn.Linear(4, 8), nn.ReLU()))
+    captured = capture(traced, (torch.randn(2, 4),))
+    assert captured.how == "graph_module"
+    check_values(captured)
+    assert captured.operators[0].meta["val"].shape == (2, 8)
+    assert not any("val" in node.meta for node in traced.graph.nodes)
+    assert capture(captured.module).how == "graph_module"
+
+
+def test_variadic_inputs_of_a_traced_graph():
+    class Sum(nn.Module):
+        def forward(self, *xs):
+            return xs[0] + xs[1]
+
+    captured = capture(fx.symbolic_trace(Sum()), (torch.ones(3), torch.ones(3)))
+    assert captured.operators[-1].meta["val"].shape == (3,)
+
+
+def test_names_that_dynamo_gives_values_are_taken_and_dropped():
+    captured = capture(nn.Linear(4, 4), (torch.ones(2, 4),))
+    for node in captured.graph.nodes:
+        if "val" in node.meta:
+            node.meta["example_value"] = node.meta.pop("val")
+    again = capture(captured.module)
+    check_values(again)
+    assert not any("example_value" in node.meta for node in again.graph.nodes)
+
+
+def test_an_exported_program_and_a_saved_one():
+    program = torch.export.export(nn.Linear(4, 4), (torch.ones(2, 4),))
+    buffer = io.BytesIO()
+    torch.export.save(program, buffer)
+    buffer.seek(0)
+    for given in (program, torch.export.load(buffer)):
+        captured = capture(given)
+        assert captured.how == "exported_program"
+        check_values(captured)
+        assert captured.module(torch.ones(2, 4)).shape == (2, 4)
+        assert torch.equal(captured.args[0], torch.ones(2, 4))
+        assert capture(given, (torch.zeros(2, 4),)).args[0].sum() == 0
+        with pytest.raises(PartitionError, match="too many positional arguments"):
+            capture(given, (torch.zeros(2, 4), 3))
+
+
+def test_a_model_on_the_meta_device_takes_inputs_from_anywhere():
+    with torch.device("meta"):
+        model = nn.Linear(2**20, 2**20, dtype=torch.bfloat16)
+    captured = capture(model, (torch.ones(1, 2**20, dtype=torch.bfloat16),))
+    assert captured.operators[0].meta["val"].device.type == "meta"
+    assert captured.args[0].is_meta
+
+
+def test_placeholder_values_follow_the_graph_not_the_order_of_the_call():
+    captured = capture(
+        Nested(),
+        (torch.ones(2),),
+        {"scale": torch.full((2,), 2.0), "extra": {"a": torch.zeros(2), "b": torch.ones(2)}},
+    )
+    call = {"extra": {"a": torch.full((2,), 5.0), "b": torch.ones(2)}, "scale": torch.zeros(2)}
+    values = placeholder_values(captured, (torch.ones(2),), call)
+    flat = fx.Interpreter(captured.module).run(*values, enable_io_processing=False)
+    assert torch.equal(flat[0], torch.full((2,), 5.0))
+    with pytest.raises(PartitionError, match="missing a required argument: 'scale'"):
+        placeholder_values(captured, (torch.ones(2),))
+    traced = capture(fx.symbolic_trace(nn.Linear(2, 2)), (torch.ones(1, 2),))
+    assert placeholder_values(traced, (), {"input": 7}) == (7,)
+    with pytest.raises(PartitionError, match=r"do not fit .* captured with input float32\[1, 2\]"):
+        placeholder_values(traced, (1, 2))
+
+
+def broken_graph(what):
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.call_module("gone", (x,))
+    if what != "no output":
+        graph.output(y)
+    module = fx.GraphModule({"gone": nn.ReLU()}, graph)
+    if what == "no module":
+        del module.gone
+    return module
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "expected"),
+    [
+        (nn.Linear, (), "give an instance, not the class"),
+        (lambda x: x, (), "give a torch.nn.Module"),
+        (nn.Identity(), (torch.ones(2),), "has no operators"),
+        (nn.Linear(2, 2), torch.ones(2), "give a tuple of inputs"),
+        (nn.Linear(2, 2), (), "missing a required argument: 'input'"),
+        (fx.symbolic_trace(nn.Linear(2, 2)), (), "has no meta['val'] and there are no example"),
+        (fx.symbolic_trace(nn.Linear(2, 2)), (torch.ones(3, 3),), "pass inputs that it accepts"),
+        (
+            nn.Sequential(nn.Linear(2, 3), nn.Linear(4, 4)),
+            (torch.ones(1, 2),),
+            "in module '1' (RuntimeError",
+        ),
+        (Branching(), (torch.ones(2, 4),), "'if x.sum() > 0:'"),
+        (broken_graph("no output"), (torch.ones(2),), "has no output node"),
+        (broken_graph("no module"), (torch.ones(2),), "reads 'gone', which it does not have"),
+    ],
+)
+def test_errors_say_in_one_line_what_and_where(model, args, expected, capfd):
+    with pytest.raises(PartitionError) as caught:
+        capture(model, args)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_warning_of_torch_is_no_failure():
+    """Tests a recurrent layer, for which torch.export warns, where warnings are errors."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        captured = capture(nn.LSTM(4, 4), (torch.ones(2, 3, 4),))
+    assert (captured.how, captured.note) == ("export", "")
+
+
+def test_inputs_that_do_not_fit_a_graph_with_values_are_refused():
+    """Tests the graph of an exported program itself, whose parameters are inputs."""
+    program = torch.export.export(nn.Linear(2, 2), (torch.ones(1, 2),))
+    with pytest.raises(PartitionError, match=r"captured with p_weight .*, p_bias .*, input"):
+        capture(program.graph_module, (torch.ones(1, 2),))
+    assert capture(program.module(), (torch.ones(1, 2),)).how == "graph_module"
+
+
+@pytest.mark.parametrize("kwargs", [3, "ab", torch.ones(2, 2), {1: torch.ones(2)}])
+def test_wrong_keyword_inputs_are_refused(kwargs):
+    with pytest.raises(PartitionError, match="kwargs"):
+        capture(nn.Linear(2, 2), (torch.ones(1, 2),), kwargs)
+
+
+def test_a_model_that_returns_its_cache_is_told_not_to():
+    class ReturnsBox(nn.Module):
+        def forward(self, x):
+            return Box(x + 1)
+
+    with pytest.raises(PartitionError, match="use_cache=False"):
+        capture(ReturnsBox(), (torch.ones(2),))
+
+
+class Counts(nn.Module):
+    """Keeps what the call gave it; takes what export does not."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.calls, self.last = nn.Linear(4, 4), 0, None
+
+    def forward(self, box):
+        self.calls += 1
+        self.last = self.linear(box.x)
+        return self.last
+
+
+def test_what_a_model_remembers_is_not_changed():
+    model = Counts()
+    captured = capture(model, (Box(torch.randn(2, 4)),))
+    assert captured.how == "symbolic_trace"
+    assert (model.calls, model.last) == (0, None)
+    assert "forward changes 'calls', 'last', which the graph does not" in captured.note
+
+
+class RegistersHooks(nn.Module):
+    """Registers its hook in the first call, and fills lists and dicts, as transformers does."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear, self.ready = nn.Linear(4, 4), False
+        self.seen, self.by_name = [], {"a": set()}
+
+    def forward(self, x):
+        if not self.ready:
+            self.linear.register_forward_hook(lambda _, args, output: output * 2)
+            self.ready = True
+        self.seen.append(x)
+        self.by_name["a"].add(len(self.seen))
+        self.by_name["b"] = x
+        return self.linear(x)
+
+
+def test_hooks_that_forward_registers_are_not_registered_twice():
+    model, args = RegistersHooks(), (torch.randn(2, 4),)
+    captured = capture(model, args)
+    assert (model.ready, model.seen, model.by_name) == (False, [], {"a": set()})
+    assert not model.linear._forward_hooks
+    assert torch.equal(captured.module(*args), model(*args))
+    assert "forward changes 'ready', 'seen', 'by_name', which the graph" in captured.note
+
+
+class Inner(nn.Linear):
+    def __init__(self):
+        super().__init__(4, 4)
+
+
+class Remembers(nn.Module):
+    """Changes more attributes than a note names, of which buffers alone are in the graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.plain, self.by_name = Inner(), 0, {"inner": []}
+        self.calls = 0
+        self.register_buffer("steps", torch.zeros(()))
+
+    def forward(self, x):
+        self.steps = self.steps + 1
+        self.plain, self.calls = int("0"), self.calls + 1
+        self.by_name["inner"].append(1)
+        self.inner.new = x
+        self.added = 3
+        return self.inner(x) + self.steps
+
+
+def test_what_forward_changes_and_the_graph_does_not_is_noted():
+    captured = capture(Remembers(), (torch.ones(2, 4),))
+    assert captured.how == "export"
+    assert captured.note == (
+        "forward changes 'by_name', 'calls', 'added' and 1 other, which the graph does not; "
+        "make them buffers if later calls read what an earlier one left"
+    )
+
+
+class Seeds(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        torch.manual_seed(3)
+        return self.linear(x) + torch.rand(4)
+
+
+def test_a_seed_in_forward_is_noted_and_not_set():
+    model, state = Seeds(), torch.get_rng_state()
+    captured = capture(model, (torch.ones(2, 4),))
+    assert "forward sets the state of the random number generator" in captured.note
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+class Sine(nn.Module):
+    def forward(self, x):
+        return x.sin() + 1
+
+
+@torch.library.custom_op("test_capture::plain", mutates_args=())
+def plain(x: torch.Tensor) -> torch.Tensor:
+    return x.sin()
+
+
+class CallsPlain(nn.Module):
+    def forward(self, x):
+        return plain(x) + 1
+
+
+class TwoDevices(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4, device="meta")
+
+    def forward(self, x):
+        return self.b(self.a(x))
+
+
+def packed():
+    from torch.ao.quantization import quantize_dynamic
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return quantize_dynamic(nn.Sequential(nn.Linear(4, 4)), {nn.Linear}, dtype=torch.qint8)
+
+
+def jagged():
+    parts = [torch.randn(2, 4), torch.randn(3, 4)]
+    return torch.nested.nested_tensor(parts, layout=torch.jagged)
+
+
+@pytest.mark.parametrize(
+    ("model", "args", "expected"),
+    [
+        (nn.Sequential(nn.LazyLinear(4)), (torch.ones(2, 4),), "'0.weight' of Sequential has no"),
+        (Sine(), (jagged(),), "is a nested tensor"),
+        (torch.jit.script(nn.Linear(4, 4)), (torch.ones(2, 4),), "it is TorchScript"),
+        (
+            CallsPlain(),
+            (torch.ones(2, 4),),
+            "return plain(x) + 1' (RuntimeError: There was no fake",
+        ),
+        (CallsPlain(), (torch.ones(2, 4),), "register one with torch.library.register_fake"),
+        (TwoDevices(), (torch.ones(2, 4),), "in module 'b' at "),
+        (nn.Embedding(4, 4), (torch.ones(2),), "Expected tensor for argument #1 'indices'"),
+        (nn.Linear(4, 4), (None,), "must be Tensor, not NoneType"),
+        (TakesBox(), (3,), "AttributeError: 'int' object has no attribute 'x'"),
+    ],
+)
+def test_awkward_models_are_refused_with_what_to_do(model, args, expected):
+    with pytest.raises(PartitionError) as caught:
+        capture(model, args)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 700
+
+
+def test_wrapped_models_are_captured():
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(2, 4)
+    for wrapped in (torch.compile(model), nn.DataParallel(model)):
+        assert torch.equal(capture(wrapped, (x,)).module(x), model(x))
+
+
+# -- structured inputs ---------------------------------------------------------------------
+
+
+@dataclasses.dataclass
+class Batch:
+    tokens: torch.Tensor
+    extra: dict
+
+
+pytree.register_dataclass(
+    Batch, serialized_type_name="tests.fx_bridge.capture.test_captured_graph.Batch"
+)
+Pair = collections.namedtuple("Pair", "left right")
+
+
+class Structured(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, batch, pair, *rest, mask=None, **named):
+        y = self.a(batch.tokens) + batch.extra["bias"] + pair.left
+        z = self.b(y).relu()
+        for value in rest:
+            z = z * value
+        if mask is not None:
+            z = z + mask
+        return Batch(z, {"y": y, "named": [named["scale"] * z, None, 3]})
+
+
+def structured_inputs(**changes):
+    args = (
+        Batch(torch.randn(2, 4), {"bias": torch.randn(4)}),
+        Pair(torch.randn(2, 4), None),
+        torch.randn(2, 4),
+        2.0,
+    )
+    return args, {"mask": None, "scale": torch.randn(2, 1), **changes}
+
+
+@pytest.mark.parametrize("mask", [None, torch.ones(2, 4)])
+def test_nested_inputs_and_outputs_of_registered_types(mask):
+    model = Structured()
+    args, kwargs = structured_inputs(mask=mask)
+    captured = capture(model, args, kwargs)
+    assert (captured.how, captured.note) == ("export", "")
+    check_values(captured)
+    check_random_plans(model, args, kwargs, captured=captured, plans=4)
+
+
+def test_a_captured_graph_is_returned():
+    captured = capture(nn.Linear(2, 2), (torch.ones(1, 2),))
+    assert capture(captured) is captured
+    with pytest.raises(PartitionError, match="a captured graph has its inputs"):
+        capture(captured, (torch.ones(1, 2),))
+
+
+def test_weights_on_several_devices_are_named():
+    class Legacy(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+            # Heeds no default device.
+            self.scale = nn.Parameter(torch.FloatTensor(4))
+
+        def forward(self, x):
+            return self.linear(x) * self.scale
+
+    with torch.device("meta"):
+        model = Legacy()
+    with pytest.raises(PartitionError, match=r"weights are on cpu and meta: .*to\('meta'\)"):
+        capture(model, (torch.ones(2, 4),))
+    assert capture(model.to("meta"), (torch.ones(2, 4),)).how == "export"
+
+
+@pytest.mark.parametrize("given", [None, nn.Linear(2, 2), fx.symbolic_trace(nn.Linear(2, 2))])
+@pytest.mark.parametrize(
+    "function",
+    [
+        fx_bridge.batch_dimensions,
+        fx_bridge.check_microbatchable,
+        fx_bridge.colocation_groups,
+        fx_bridge.measured_latency_ns,
+        fx_bridge.memory_profile,
+        fx_bridge.node_flops,
+        fx_bridge.peak_memory,
+        fx_bridge.roofline_latency_ns,
+        fx_bridge.to_digraph,
+        functools.partial(fx_bridge.chunk_specs, microbatches=2),
+        functools.partial(fx_bridge.move_non_tensors, plan={}),
+        functools.partial(fx_bridge.plan_from_tags, tags={}),
+        functools.partial(fx_bridge.rescale, batch_size=2),
+        functools.partial(fx_bridge.split_by_plan, plan=None),
+    ],
+)
+def test_what_takes_a_captured_graph_says_so(function, given):
+    with pytest.raises(
+        PartitionError, match=r"; capture the model first: .*capture\(model, args\)"
+    ):
+        function(given)
+
+
+@pytest.mark.parametrize("wish", [None, "yes", 1])
+def test_dynamic_batch_is_yes_or_no(wish):
+    with pytest.raises(PartitionError, match="write True or False"):
+        capture(nn.Linear(2, 2), (torch.ones(2, 2),), dynamic_batch=wish)
+
+
+class CountsInBuffer(nn.Module):
+    """Rebinds a buffer that it reads afterwards, as ``self.n += 1`` does."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("n", torch.zeros(()))
+
+    def forward(self, x):
+        self.n += 1
+        return self.linear(x) / self.n
+
+
+def test_a_rebound_buffer_is_written_once_and_backward_works():
+    model, x = CountsInBuffer(), torch.randn(2, 4)
+    captured = capture(copy.deepcopy(model), (x,))
+    module = captured.module
+    for _ in range(2):
+        expected, found = model(x), module(x)
+        assert torch.equal(found, expected)
+        assert torch.equal(module.n, model.n)
+    expected.sum().backward()
+    found.sum().backward()
+    assert torch.equal(module.linear.weight.grad, model.linear.weight.grad)

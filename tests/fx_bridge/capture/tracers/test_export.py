@@ -1,0 +1,118 @@
+"""Tests of .pt2 files: what they hold, and what is wrong with those that cannot be read."""
+
+import pathlib
+import re
+import subprocess
+import sys
+import zipfile
+
+import pytest
+import torch
+from torch import nn
+
+from fx_bridge.capture.graph import capture
+from solver import PartitionError
+from tests.support.split_checks import check_values
+
+
+def program():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    return torch.export.export(model, (torch.ones(2, 4),), strict=False)
+
+
+@pytest.mark.parametrize("kind", [str, pathlib.Path])
+def test_a_file_is_captured_with_weights_values_and_inputs(tmp_path, kind):
+    torch.export.save(program(), tmp_path / "model.pt2")
+    captured = capture(kind(tmp_path / "model.pt2"))
+    assert (captured.how, captured.note) == ("exported_program", "")
+    check_values(captured)
+    assert sorted(name for name, _ in captured.module.named_parameters()) == [
+        "0.bias",
+        "0.weight",
+        "2.bias",
+        "2.weight",
+    ]
+    assert captured.module(*captured.args).shape == (2, 2)
+
+
+def test_symbolic_sizes_of_a_file_keep_their_hints(tmp_path):
+    batch = torch.export.Dim("batch")
+    dynamic = torch.export.export(
+        nn.Linear(4, 4), (torch.ones(3, 4),), dynamic_shapes=({0: batch},), strict=False
+    )
+    torch.export.save(dynamic, tmp_path / "model.pt2")
+    captured = capture(tmp_path / "model.pt2")
+    assert captured.storage_table.value_bytes["linear"] == 3 * 4 * 4
+    assert captured.module(torch.ones(5, 4)).shape == (5, 4)
+
+
+def write(path, what):
+    """Write a file with something else in it than a program."""
+    if what == "junk":
+        path.write_bytes(b"hello")
+    elif what == "empty":
+        path.touch()
+    elif what == "folder":
+        path.mkdir()
+    elif what == "weights":
+        torch.save(nn.Linear(2, 2).state_dict(), path)
+    elif what == "zip":
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("a.txt", "x")
+    elif what in ("truncated", "changed"):
+        torch.export.save(program(), path)
+        data = bytearray(path.read_bytes())
+        if what == "truncated":
+            del data[len(data) // 2 :]
+        else:
+            start = data.index(b'"graph_module"')
+            data[start : start + 400] = b"\xff" * 400
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("what", "message"),
+    [
+        ("missing", "there is no file"),
+        ("folder", "is a folder"),
+        ("junk", "it is no exported program"),
+        ("empty", "it is no exported program"),
+        ("weights", "a checkpoint holds weights without a model"),
+        ("zip", "it is no exported program"),
+        ("truncated", "it is no exported program"),
+        ("changed", "the file is damaged"),
+    ],
+)
+def test_a_file_that_is_no_program_is_one_line(tmp_path, what, message, capfd):
+    path = tmp_path / "model.pt2"
+    write(path, what)
+    with pytest.raises(PartitionError) as caught:
+        capture(path)
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "no/such/file.pt2"])
+def test_nonsense_paths(path):
+    with pytest.raises(PartitionError, match=r"there is no file|is a folder"):
+        capture(path)
+
+
+def test_an_operator_that_is_not_registered_is_named(tmp_path):
+    path = tmp_path / "model.pt2"
+    source = f"""
+import torch
+@torch.library.custom_op("elsewhere::double", mutates_args=())
+def double(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+double.register_fake(torch.empty_like)
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return double(x)
+torch.export.save(torch.export.export(Model(), (torch.ones(2),)), {str(path)!r})
+"""
+    subprocess.run([sys.executable, "-c", source], check=True, capture_output=True)
+    with pytest.raises(PartitionError, match=re.escape("elsewhere::double".replace("::", "."))):
+        capture(path)

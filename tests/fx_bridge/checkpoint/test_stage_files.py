@@ -1,0 +1,619 @@
+import copy
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+from fx_bridge.capture.digest import first_difference, graph_lines
+from fx_bridge.capture.graph import capture
+from fx_bridge.checkpoint.manifest import check_manifest, check_plan, load_manifest
+from fx_bridge.checkpoint.stages import load_inputs, load_stage_weights, save_stages
+from fx_bridge.checkpoint.tensors import restored, slots_of, stored
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
+from solver import PartitionError, PartitionPlan
+from tests.support.random_plans import random_plan
+
+ROOT = Path(__file__).parents[1]
+
+
+class Everything(nn.Module):
+    """Tensors of every kind that a stage may own."""
+
+    def __init__(self, constant):
+        super().__init__()
+        self.constant = constant
+        self.embed = nn.Embedding(7, 6)
+        self.head = nn.Linear(6, 7, bias=False)
+        self.head.weight = self.embed.weight
+        self.convolution = nn.Conv1d(6, 6, 3, padding=1)
+        self.convolution.weight = nn.Parameter(
+            self.convolution.weight.detach().permute(2, 1, 0).contiguous().permute(2, 1, 0)
+        )
+        self.norm = nn.BatchNorm1d(6)
+        self.register_buffer("mask", torch.tensor([True, False] * 3), persistent=False)
+        self.register_buffer("scale", torch.tensor(1.5, dtype=torch.bfloat16))
+        self.register_buffer("nothing", torch.empty(0, 6))
+        self.register_buffer("rotation", torch.tensor([1j, 1 + 2j], dtype=torch.complex64))
+        self.register_buffer("wide", torch.arange(6.0).expand(4, 6))
+        flat = torch.randn(12)
+        self.register_buffer("left", flat[:8])
+        self.register_buffer("right", flat[4:])
+        self.frozen = nn.Parameter(torch.randn(6), requires_grad=False)
+
+    def forward(self, tokens):
+        x = self.embed(tokens) * self.frozen
+        if self.constant:
+            x = x + torch.tensor([0.5, 1.0, 2.0, 3.0, 5.0, 8.0])
+        x = self.norm(self.convolution(x.transpose(1, 2))).transpose(1, 2)
+        x = torch.where(self.mask, x, x * self.scale.float()) + self.wide[0]
+        x = x * self.left.sum() + self.right.prod() * self.rotation.real.sum()
+        return self.head(x), torch.cat([x.flatten(0, 1), self.nothing]).sum()
+
+
+def model_of(kind, on_meta=False):
+    torch.manual_seed(3)
+    with torch.device("meta" if on_meta else "cpu"):
+        if kind != "chain":
+            return Everything(kind == "constant").eval()
+        return nn.Sequential(
+            nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2)
+        ).eval()
+
+
+INPUTS = {"everything": (torch.arange(12).reshape(2, 6) % 7,), "chain": (torch.ones(3, 4),)}
+INPUTS["constant"] = INPUTS["everything"]
+
+
+def split_of(kind, seed=0, *, devices=2, chunks=1):
+    captured = capture(model_of(kind), INPUTS[kind])
+    groups = colocation_groups(captured)
+    plan = random_plan(captured, groups, devices, random.Random(seed), chunks=chunks)
+    return captured, split_by_plan(captured, plan)
+
+
+def position(split, name):
+    stage = split.get_submodule(name)
+    order = split.meta["plan"].device_order
+    return stage.meta["chunk"] * len(order) + order.index(stage.meta["device"])
+
+
+def one_line(error):
+    text = str(error.value)
+    assert "\n" not in text and len(text) < 500, text
+    return text
+
+
+@pytest.fixture
+def chain(tmp_path):
+    """A saved chain of three stages: its captured graph, split and folder."""
+    captured = capture(model_of("chain"), INPUTS["chain"])
+    devices = ["a", "a", "b", "b", "c"]
+    assignment = {n.name: d for n, d in zip(captured.operators, devices, strict=True)}
+    split = split_by_plan(captured, PartitionPlan(assignment, ("a", "b", "c")))
+    folder = tmp_path / "stages"
+    save_stages(split, captured, folder, model_name="chain")
+    return captured, split, folder
+
+
+@pytest.mark.parametrize(
+    ("kind", "on_meta"),
+    [("everything", True), ("constant", False), ("chain", True)],
+)
+@pytest.mark.parametrize(("seed", "chunks"), [(0, 1), (1, 1), (2, 2), (3, 3)])
+def test_loaded_stages_compute_what_the_model_computes(tmp_path, kind, seed, chunks, on_meta):
+    captured, split = split_of(kind, seed, chunks=chunks)
+    save_stages(split, captured, tmp_path)
+    other = copy.deepcopy(split)
+    for name in other.meta["stages"]:
+        for slot in slots_of(other.get_submodule(name)).values():
+            # Whatever numbers a stage has, or none, those of its file replace them.
+            old = slot.tensor
+            empty = torch.zeros_like(old, device="meta" if on_meta else "cpu")
+            is_parameter = isinstance(old, nn.Parameter)
+            slot.fill(nn.Parameter(empty, old.requires_grad) if is_parameter else empty)
+    for name in other.meta["stages"]:
+        stage = other.get_submodule(name)
+        before = {path: slot.tensor for path, slot in slots_of(stage).items()}
+        loaded_bytes = load_stage_weights(stage, tmp_path, position(other, name))
+        after = {path: slot.tensor for path, slot in slots_of(stage).items()}
+        memories = {t.untyped_storage().data_ptr(): t.untyped_storage() for t in after.values()}
+        assert loaded_bytes == sum(memory.nbytes() for memory in memories.values())
+        for path, old in before.items():
+            assert after[path].requires_grad == old.requires_grad, path
+            assert isinstance(after[path], nn.Parameter) == isinstance(old, nn.Parameter), path
+            original = slots_of(split.get_submodule(name))[path].tensor
+            assert torch.equal(after[path], original), path
+            assert after[path].stride() == original.stride(), path
+    expected = model_of(kind)(*INPUTS[kind])
+    found = other(*INPUTS[kind])
+    for there, here in zip(
+        *(x if isinstance(x, tuple) else (x,) for x in (expected, found)), strict=True
+    ):
+        assert torch.equal(there, here)
+
+
+def test_tied_tensors_are_written_once_and_are_one_object_again(tmp_path):
+    # A traced graph calls modules as a whole, so that a stage has both names.
+    def traced(on_meta):
+        model = model_of("everything", on_meta)
+        return capture(fx.symbolic_trace(model), INPUTS["everything"])
+
+    captured = traced(on_meta=False)
+    plan = PartitionPlan({node.name: "a" for node in captured.operators}, ("a",))
+    manifest = save_stages(split_by_plan(captured, plan), captured, tmp_path)
+    assert manifest.stages[0].aliases == {"head.weight": "embed.weight"}
+    assert set(manifest.stages[0].views) == {"convolution.weight"}
+    other = split_by_plan(traced(on_meta=True), plan)
+    load_stage_weights(other.submod_0, tmp_path, 0)
+    assert other.submod_0.head.weight is other.submod_0.embed.weight
+    expected = model_of("everything")(*INPUTS["everything"])
+    assert all(map(torch.equal, expected, other(*INPUTS["everything"])))
+
+
+def test_tensors_that_share_memory_share_it_again(tmp_path):
+    captured = capture(model_of("everything"), INPUTS["everything"])
+    plan = PartitionPlan({node.name: "a" for node in captured.operators}, ("a",))
+    split = split_by_plan(captured, plan)
+    manifest = save_stages(split, captured, tmp_path)
+    assert set(manifest.stages[0].views) == {"left", "right", "convolution.weight", "wide"}
+    load_stage_weights(split.submod_0, tmp_path, 0)
+    split.submod_0.left[5] = 9.0
+    assert split.submod_0.right[1] == 9.0
+
+
+def test_a_loaded_stage_trains_as_the_model(chain):
+    captured, _, folder = chain
+    split = split_by_plan(captured, load_manifest(folder).plan)
+    for index, name in enumerate(split.meta["stages"]):
+        load_stage_weights(split.get_submodule(name), folder, index)
+    reference = model_of("chain")
+    functional.mse_loss(reference(*INPUTS["chain"]), torch.zeros(3, 2)).backward()
+    functional.mse_loss(split(*INPUTS["chain"]), torch.zeros(3, 2)).backward()
+    found = {n.split(".", 1)[1]: p.grad for n, p in split.named_parameters()}
+    for name, parameter in reference.named_parameters():
+        assert torch.equal(found[name], parameter.grad)
+    # The captured model's own parameters have no part in it.
+    assert all(p.grad is None for p in captured.module.parameters())
+
+
+def test_only_the_file_of_the_stage_is_read(chain):
+    captured, _, folder = chain
+    for file in ("stage_0.safetensors", "stage_2.safetensors", "inputs.safetensors"):
+        (folder / file).unlink()
+    split = split_by_plan(captured, load_manifest(folder).plan)
+    assert load_stage_weights(split.submod_1, folder, 1) == 4 * (8 * 8 + 8)
+
+
+def random_tensors(rng):
+    """A module of random tensors, some of which overlap."""
+    module = nn.Module()
+    kinds = (torch.float32, torch.float64, torch.int8, torch.bool, torch.bfloat16, torch.int64)
+    for base in range(rng.randint(1, 3)):
+        memory = torch.randint(0, 2, (rng.randint(1, 60),)).to(rng.choice(kinds))
+        for number in range(rng.randint(1, 4)):
+            offset = rng.randrange(len(memory))
+            sizes, strides, last = [], [], offset
+            for _ in range(rng.randint(0, 3)):
+                size, stride = rng.randint(0, 4), rng.randint(0, 5)
+                while last + (size - 1) * stride >= len(memory) and size > 1:
+                    size -= 1
+                last += max(0, size - 1) * stride
+                sizes.append(size)
+                strides.append(stride)
+            view = memory.as_strided(sizes, strides, offset)
+            module.register_buffer(f"b{base}_{number}", view)
+            if rng.random() < 0.3:
+                module.register_buffer(f"tied{base}_{number}", view)
+    return module
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_tensors_come_back_with_their_overlaps(seed):
+    module = random_tensors(random.Random(seed))
+    content = stored(module, "stage 0")
+    # As from a file: tensors that have nothing in common.
+    found = restored(
+        {name: tensor.clone() for name, tensor in content.tensors.items()},
+        content.aliases,
+        content.views,
+    )
+    original = dict(module.named_buffers(remove_duplicate=False))
+    assert set(found) == set(original)
+    for name, tensor in original.items():
+        assert torch.equal(found[name], tensor) and found[name].dtype is tensor.dtype, name
+    for name, tensor in original.items():
+        for other, its in original.items():
+            assert (its is tensor) == (found[other] is found[name])
+    for name, tensor in original.items():
+        if not tensor.numel():
+            continue
+        # A write is seen in the same elements of the same others.
+        flipped = 1 - tensor.flatten()[0].to(torch.int8)
+        index = (0,) * tensor.dim()
+        tensor[index] = flipped
+        found[name][index] = flipped
+        for other, its in original.items():
+            assert torch.equal(found[other], its), (name, other)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from fx_bridge import capture, split_by_plan
+from fx_bridge.checkpoint import stages as stage_files
+from solver import PartitionError, PartitionPlan
+
+def saved(value, folder):
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+    torch.nn.init.constant_(model[0].weight, value)
+    torch.nn.init.constant_(model[2].weight, value)
+    captured = capture(model, (torch.full((1, 4), value),))
+    plan = PartitionPlan({"linear": "a", "relu": "a", "linear_1": "b"}, ("a", "b"))
+    split = split_by_plan(captured, plan)
+    return split, lambda: stage_files.save_stages(split, captured, folder)
+
+folder = Path(sys.argv[1])
+old, save_old = saved(1.0, folder)
+new, save_new = saved(2.0, folder)
+
+def dying(function, left):
+    def call(*args, **kwargs):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return function(*args, **kwargs)
+    return call
+
+outcomes = []
+for moment in range(1, 60, int(sys.argv[2])):
+    save_old()
+    child = os.fork()
+    if child == 0:
+        left = [moment]
+        stage_files.save_file = dying(stage_files.save_file, left)
+        stage_files.write_text_atomically = dying(stage_files.write_text_atomically, left)
+        for name in ("unlink", "replace", "rename"):
+            setattr(Path, name, dying(getattr(Path, name), left))
+        os.fsync = dying(os.fsync, left)
+        os.replace = dying(os.replace, left)
+        save_new()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    try:
+        values = set()
+        for position, name in enumerate(old.meta["stages"]):
+            stage_files.load_stage_weights(old.get_submodule(name), folder, position)
+            values.update(p.flatten()[0].item() for n, p in old.get_submodule(name)
+                          .named_parameters() if n.endswith("weight"))
+        values.add(stage_files.load_inputs(folder)[0][0][0, 0].item())
+        assert len(values) == 1, values
+        outcomes.append("old" if values == {1.0} else "new")
+    except PartitionError as error:
+        assert "interrupted" in str(error), error
+        outcomes.append("none")
+    if os.WIFEXITED(status):
+        break
+print(" ".join(outcomes))
+assert not [p for p in folder.iterdir() if p.name.startswith(".")]
+"""
+
+
+@pytest.mark.parametrize("step", [4, pytest.param(1, marks=pytest.mark.nightly)])
+def test_a_killed_run_never_looks_complete(tmp_path, step):
+    finished = subprocess.run(
+        [sys.executable, "-c", KILLED, str(tmp_path / "stages"), str(step)],
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert finished.returncode == 0, finished.stderr
+    outcomes = finished.stdout.split()
+    # What was there, then nothing, then what is new: never a mixture.
+    assert sorted(set(outcomes), key=["old", "none", "new"].index) == ["old", "none", "new"]
+    assert outcomes == sorted(outcomes, key=["old", "none", "new"].index)
+
+
+# -- bad input -----------------------------------------------------------------------------
+
+
+def test_a_missing_or_altered_file_is_named(chain):
+    _, split, folder = chain
+    path = folder / "stage_1.safetensors"
+    content = path.read_bytes()
+    kept = split.submod_1.get_parameter("2.weight").clone()
+    cases = {
+        "has no file": None,
+        "was altered": content[:-1] + bytes([content[-1] ^ 1]),
+        "bytes but the manifest says": content[:-4],
+    }
+    for text, changed in cases.items():
+        path.unlink(missing_ok=True)
+        if changed is not None:
+            path.write_bytes(changed)
+        with pytest.raises(PartitionError) as error:
+            load_stage_weights(split.submod_1, folder, 1)
+        assert text.replace("has no file", "there is no file") in one_line(error)
+        assert "stage_1.safetensors" in one_line(error)
+    assert torch.equal(split.submod_1.get_parameter("2.weight"), kept)
+
+
+def test_a_stage_of_another_model_is_refused(chain):
+    _, split, folder = chain
+    with pytest.raises(PartitionError, match=r"no tensor '0.bias'") as error:
+        load_stage_weights(split.submod_1, folder, 0)
+    one_line(error)
+    with pytest.raises(PartitionError, match="positions are 0, 1, 2"):
+        load_stage_weights(split.submod_1, folder, 3)
+    stage = copy.deepcopy(split.submod_1)
+    stage.get_submodule("2").weight = nn.Parameter(torch.ones(8, 4))
+    with pytest.raises(PartitionError, match=r"float32\[8, 8\] in the file but float32\[8, 4\]"):
+        load_stage_weights(stage, folder, 1)
+    with pytest.raises(PartitionError, match=r"has no tensor '2\.more'"):
+        stage = copy.deepcopy(split.submod_1)
+        stage.get_submodule("2").more = nn.Parameter(torch.ones(1))
+        load_stage_weights(stage, folder, 1)
+
+
+def test_ties_that_the_files_do_not_have_are_refused(tmp_path):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    captured = capture(model, (torch.ones(1, 4),))
+    split = split_by_plan(
+        captured, PartitionPlan({node.name: "a" for node in captured.operators}, ("a",))
+    )
+    save_stages(split, captured, tmp_path)
+    stage = split.submod_0
+    stage.get_submodule("1").weight = stage.get_submodule("0").weight
+    with pytest.raises(PartitionError, match=r"'0.weight' and '1.weight' are one tensor") as error:
+        load_stage_weights(stage, tmp_path, 0)
+    one_line(error)
+
+
+def test_a_device_that_is_not_there_is_named(chain):
+    _, split, folder = chain
+    for device in ("cuda:99", "no-such-device"):
+        with pytest.raises(PartitionError, match=device) as error:
+            load_stage_weights(split.submod_1, folder, 1, device)
+        one_line(error)
+
+
+def test_another_graph_is_told_by_its_first_difference(chain):
+    captured, _, folder = chain
+    manifest = load_manifest(folder)
+    check_manifest(manifest, captured)
+    on_meta = capture(model_of("chain", on_meta=True), INPUTS["chain"])
+    check_manifest(manifest, on_meta)
+
+    def message(model, args=INPUTS["chain"]):
+        with pytest.raises(PartitionError, match="another graph") as error:
+            check_manifest(manifest, capture(model, args))
+        return one_line(error)
+
+    layers = list(model_of("chain"))
+    assert "'tanh' stands there where 'gelu'" in message(
+        nn.Sequential(*layers[:3], nn.GELU(), layers[4])
+    )
+    half = nn.Sequential(*layers[:3], nn.Softmax(1), layers[4])
+    other = nn.Sequential(*layers[:3], nn.Softmax(0), layers[4])
+    lines = graph_lines(capture(half, INPUTS["chain"]))
+    assert first_difference(lines, graph_lines(capture(other, INPUTS["chain"]))) == (
+        "node 'softmax' is 'call_function aten.softmax.int(%linear_1, 1) -> float32[3, 8]' there "
+        "but 'call_function aten.softmax.int(%linear_1, 0) -> float32[3, 8]' here"
+    )
+    assert "'input_1'" in message(model_of("chain"), (torch.ones(5, 4),))
+    assert "float64" in message(model_of("chain").double(), (torch.ones(3, 4).double(),))
+    wider = nn.Sequential(*layers[:2], nn.Linear(8, 9), nn.Tanh(), nn.Linear(9, 2))
+    assert "_2_weight" in message(wider) and "[9, 8]" in message(wider)
+    assert "where 'relu_1' is here" in message(nn.Sequential(*layers, nn.ReLU()))
+
+
+def test_another_plan_is_told_by_its_first_difference(chain):
+    _, split, folder = chain
+    manifest = load_manifest(folder)
+    plan = split.meta["plan"]
+    check_plan(manifest, plan)
+    first = next(iter(plan.assignment))
+    moved = PartitionPlan({**plan.assignment, "relu": "b"}, plan.device_order)
+    with pytest.raises(PartitionError, match="'relu' is on a there but on b") as error:
+        check_plan(manifest, moved)
+    one_line(error)
+    later = PartitionPlan(plan.assignment, plan.device_order, {"linear_2": 1})
+    with pytest.raises(PartitionError, match=r"on c there but on c \(chunk 1\)"):
+        check_plan(manifest, later)
+    fewer = {name: device for name, device in plan.assignment.items() if name != first}
+    with pytest.raises(PartitionError, match="but nowhere in the plan"):
+        check_plan(manifest, PartitionPlan(fewer, plan.device_order))
+    others = PartitionPlan(dict.fromkeys(plan.assignment, "z"), ("z",))
+    with pytest.raises(PartitionError, match="over a, b, c, but the plan uses z"):
+        check_plan(manifest, others)
+
+
+def change(data, path, value):
+    *way, last = path
+    for key in way:
+        data = data[key]
+    if value is KeyError:
+        del data[last]
+    else:
+        data[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("schema",), "fxpartition.plan", "schema is 'fxpartition.plan'"),
+        (("version",), 2, "version is 2"),
+        (("torch_version",), KeyError, "torch_version is missing"),
+        (("extra",), 1, "'extra' is unknown"),
+        (("model_name",), 3, "model_name is 3"),
+        (("nodes", "relu"), "something", "graph_sha256 is not that of nodes"),
+        (("nodes", "relu"), "\ud800", "graph_sha256 is not that of nodes"),
+        (("nodes", "relu"), 5, r"nodes\['relu'\] is 5"),
+        (("graph_sha256",), "12", "graph_sha256 is '12'"),
+        (("plan", "device_order"), ["a"], "plan: device_order is"),
+        (("plan", "assignment", "nobody"), "a", "plan: 'nobody' is not one of the nodes"),
+        (("stages", 1, "file"), "../stage_1.safetensors", r"stages\[1\]: file is"),
+        (("stages", 1, "file"), "manifest.json", r"stages\[1\]: file is"),
+        (("stages", 1, "sha256"), "x" * 64, r"stages\[1\]: sha256 is"),
+        (("stages", 1, "size_bytes"), -1, r"stages\[1\]: size_bytes is -1"),
+        (("stages", 1, "device"), "z", r"stages\[1\]: device is 'z'; the plan says 'b'"),
+        (("stages", 1, "chunk"), 1, r"stages\[1\]: chunk is 1; the plan says 0"),
+        (("stages", 2, "position"), 1, r"stages\[2\]: position is 1; the plan says 2"),
+        (("stages", 1), KeyError, "stages has 2 entries"),
+        (("stages", 0, "views"), {"x": {"of": "y"}}, r"views\['x'\]: offset is missing"),
+        (("inputs", "file"), "/etc/passwd", "inputs: file is"),
+        (("stages",), {}, "stages is not a list"),
+    ],
+)
+def test_a_wrong_manifest_names_the_field(chain, path, value, message):
+    _, _, folder = chain
+    file = folder / "manifest.json"
+    data = json.loads(file.read_text())
+    change(data, path, value)
+    file.write_text(json.dumps(data))
+    with pytest.raises(PartitionError, match=message) as error:
+        load_manifest(folder)
+    assert "manifest.json" in one_line(error)
+
+
+def test_a_folder_without_manifest_is_refused(chain, tmp_path):
+    _, split, folder = chain
+    with pytest.raises(PartitionError, match="no manifest"):
+        load_manifest(tmp_path / "nowhere")
+    (folder / "manifest.json").unlink()
+    with pytest.raises(PartitionError, match="interrupted"):
+        load_stage_weights(split.submod_1, folder, 1)
+    (folder / "manifest.json").write_text("{")
+    with pytest.raises(PartitionError, match="not valid JSON") as error:
+        load_manifest(folder)
+    one_line(error)
+
+
+def test_a_wrong_view_or_alias_is_named(chain):
+    _, split, folder = chain
+    file = folder / "manifest.json"
+    original = file.read_text()
+    view = {"of": "2.weight", "offset": 60, "size": [8], "stride": [1]}
+    for field, value, message in (
+        ("aliases", {"2.bias": "nothing"}, "tied to 'nothing'"),
+        ("views", {"2.bias": view}, "elements that '2.weight' does not have"),
+        ("views", {"2.bias": {**view, "of": "nothing"}}, "view of 'nothing'"),
+        ("views", {"2.bias": {**view, "size": []}}, "view of '2.weight'"),
+    ):
+        data = json.loads(original)
+        data["stages"][1][field] = value
+        file.write_text(json.dumps(data))
+        with pytest.raises(PartitionError, match=message) as error:
+            load_stage_weights(split.submod_1, folder, 1)
+        one_line(error)
+
+
+class Strange(nn.Module):
+    def __init__(self, tensor):
+        super().__init__()
+        self.register_buffer("strange", tensor)
+
+    def forward(self, x):
+        return x + self.strange.to_dense().real.sum().float()
+
+
+@pytest.mark.parametrize(
+    ("tensor", "message"),
+    [
+        (torch.ones(3, dtype=torch.complex128), "'strange' is complex128"),
+        (torch.eye(3).to_sparse(), "'strange' is sparse"),
+        (torch.ones(3, device="meta"), "'strange' is on the meta device"),
+    ],
+)
+def test_what_cannot_be_stored_is_named(tensor, message):
+    with pytest.raises(PartitionError, match=message) as error:
+        stored(Strange(tensor), "stage 4")
+    assert one_line(error).startswith("stage 4")
+
+
+def test_overlapping_tensors_of_two_dtypes_are_named():
+    memory = torch.ones(4)
+    module = nn.Module()
+    module.register_buffer("plain", memory)
+    module.register_buffer("bits", memory.view(torch.int32))
+    with pytest.raises(PartitionError, match=r"'plain' .* and 'bits' .* share memory"):
+        stored(module, "stage 0")
+
+
+def test_a_folder_of_others_is_left_alone(chain, tmp_path):
+    captured, split, _ = chain
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("…")
+    with pytest.raises(PartitionError, match=r"other files, such as thesis.tex"):
+        save_stages(split, captured, tmp_path / "mine")
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "manifest.json").write_text('{"name": "app"}')
+    with pytest.raises(PartitionError, match="of something else"):
+        save_stages(split, captured, tmp_path / "theirs")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PartitionError, match="cannot make the folder"):
+        save_stages(split, captured, tmp_path / "file")
+    with pytest.raises(PartitionError, match="has no stages"):
+        save_stages(captured.module, captured, tmp_path / "new")
+    with pytest.raises(PartitionError, match="one of another graph"):
+        save_stages(split, capture(nn.ReLU(), (torch.ones(1),)), tmp_path / "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "mine", "stages", "theirs"]
+
+
+class ReturnsWeight(nn.Linear):
+    def forward(self, x):
+        return super().forward(x), self.weight
+
+
+def test_a_weight_that_is_returned_itself_is_refused(tmp_path):
+    captured = capture(ReturnsWeight(4, 4), (torch.ones(1, 4),))
+    split = split_by_plan(captured, PartitionPlan({"linear": "a"}, ("a",)))
+    with pytest.raises(PartitionError, match="returns 'weight' itself") as error:
+        save_stages(split, captured, tmp_path / "new")
+    one_line(error)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_folder_is_replaced_whole(chain):
+    captured, _, folder = chain
+    (folder / "notes.txt").write_text("kept")
+    plan = PartitionPlan({node.name: "a" for node in captured.operators}, ("a",))
+    save_stages(split_by_plan(captured, plan), captured, folder, with_inputs=False)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["manifest.json", "notes.txt", "stage_0.safetensors"]
+    assert load_inputs(folder) is None
+    assert load_manifest(folder).plan == plan
+
+
+def test_a_full_disk_leaves_what_was_there(chain, monkeypatch):
+    captured, split, folder = chain
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fx_bridge.checkpoint.stages.save_file", full)
+    with pytest.raises(PartitionError, match="No space left") as error:
+        save_stages(split, captured, folder)
+    one_line(error)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_manifest_is_the_same_from_its_own_data(chain):
+    _, _, folder = chain
+    manifest = load_manifest(folder)
+    assert type(manifest).from_dict(json.loads(json.dumps(manifest.to_dict()))) == manifest
+    assert manifest.model_name == "chain" and manifest.torch_version == torch.__version__
+    moved = folder.with_name("moved")
+    shutil.copytree(folder, moved)
+    assert load_manifest(moved) == manifest

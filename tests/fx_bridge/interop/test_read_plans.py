@@ -1,0 +1,209 @@
+"""Plans that someone else made: which operators they put where, and what is wrong with them."""
+
+import copy
+import random
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.pipelining import SplitPoint, pipeline
+
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.modules import operators_of
+from fx_bridge.digraph import to_digraph
+from fx_bridge.interop.read_plans import (
+    device_map_run,
+    plan_from_device_map,
+    plan_from_split_spec,
+    plan_in_rounds,
+)
+from solver import Device, PartitionError, evaluate, problem_from_digraph
+from tests.support.dispatch_models import TOKENS, Net
+
+CPU_AND_GPUS = [Device("cpu"), Device("cuda:0"), Device("cuda:1")]
+GPUS = CPU_AND_GPUS[1:]
+
+
+@pytest.fixture(scope="module")
+def captured():
+    return capture(Net(3), TOKENS)
+
+
+def devices_of(plan, names):
+    return {plan.assignment[name] for name in names}
+
+
+# -- device maps ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "mapping",
+    [
+        {"embed": 0, "positions": 0, "blocks.0": 0, "blocks": 1, "head": 1},
+        {"": 1, "embed": 0, "positions": 0, "blocks.0": 0},
+        {"": "cuda:1", "embed": "cuda", "positions": torch.device("cuda:0"), "blocks.0": "cuda:0"},
+    ],
+)
+def test_the_longest_path_that_encloses_a_module_counts(captured, mapping):
+    plan = plan_from_device_map(captured, GPUS, mapping)
+    assert devices_of(plan, operators_of(captured, "embed")) == {"cuda:0"}
+    assert devices_of(plan, operators_of(captured, "blocks.0")) == {"cuda:0"}
+    assert devices_of(plan, operators_of(captured, "blocks.1")) == {"cuda:1"}
+    assert devices_of(plan, operators_of(captured, "head")) == {"cuda:1"}
+    assert plan.device_order == ("cuda:0", "cuda:1")
+    assert plan.chunks == {}
+    problem = problem_from_digraph(to_digraph(captured), GPUS)
+    assert evaluate(problem, plan).feasible
+
+
+def test_one_device_runs_all_of_it(captured):
+    for device in ("cpu", "cuda:1"):
+        plan = plan_from_device_map(captured, CPU_AND_GPUS, {"": device})
+        assert set(plan.assignment.values()) == {device}
+
+
+def test_data_that_comes_back_makes_chunks(captured):
+    mapping = {"positions": 0, "embed": 0, "blocks.0": 1, "blocks.1": 0, "blocks.2": 1, "head": 0}
+    plan = plan_from_device_map(captured, GPUS, mapping)
+    chunks = [
+        {plan.chunks.get(name, 0) for name in operators_of(captured, path)}
+        for path in ("embed", "blocks.0", "blocks.1", "blocks.2", "head")
+    ]
+    assert chunks == [{0}, {0}, {1}, {1}, {2}]
+    problem = problem_from_digraph(to_digraph(captured), GPUS, chunks_per_device=3)
+    assert evaluate(problem, plan).feasible
+    assert not evaluate(problem.replace(chunks_per_device=2), plan).feasible
+
+
+def test_random_assignments_flow_forward_in_their_rounds(captured):
+    for seed in range(30):
+        draws = random.Random(seed)
+        assignment = {n.name: f"cuda:{draws.randrange(3)}" for n in captured.operators}
+        plan = plan_in_rounds(captured, assignment)
+        assert plan.assignment == assignment
+        for node in captured.operators:
+            for read in node.all_input_nodes:
+                if read.name in assignment:
+                    assert plan.stage_index[read.name] <= plan.stage_index[node.name]
+
+
+def test_operators_that_read_on_two_devices_are_told(captured):
+    mapping = {"": 0, "blocks.1.down": 1}
+    run = device_map_run(captured, GPUS, mapping)
+    assert {mixed.module for mixed in run.mixed} == {"blocks.1"}
+    assert run.assignment[run.mixed[0].operator] == "cuda:1", "where the first value is"
+
+
+@pytest.mark.parametrize(
+    ("mapping", "message"),
+    [
+        ({}, "the device map is {}; write a mapping of module to device"),
+        ([("", 0)], "write a mapping of module to device"),
+        ({3: 0}, "the device map names 3; write the path of a module"),
+        ({"": 0, "block.1": 1}, "the model has no module 'block.1'; did you mean 'blocks.1'"),
+        ({"": 2}, "the device of '' is 2; the devices are cpu, cuda:0, cuda:1"),
+        ({"": "tpu"}, "the device of '' is 'tpu'; the devices are cpu, cuda:0, cuda:1"),
+        ({"": 0.5}, "the device of '' is 0.5; write a number such as 0, or a name"),
+        ({"": True}, "the device of '' is True; write a number"),
+        ({"": 0, "head": "disk"}, "the device map leaves 'head' on disk: nothing runs there"),
+        ({"": 0, "head": "cpu"}, "the device map offloads 'head' to cpu: accelerate computes"),
+        ({"embed": 0, "blocks": 1}, "the device map has no device for 'positions'; add its module"),
+        (
+            {"embed": 0, "positions": 0, "blocks": 1},
+            "the device map has no device for 'head.weight'; add its module",
+        ),
+    ],
+)
+def test_wrong_device_maps_are_refused(captured, mapping, message):
+    with pytest.raises(PartitionError) as error:
+        plan_from_device_map(captured, CPU_AND_GPUS, mapping)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+# -- split specifications ------------------------------------------------------------------
+
+
+class Nested(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.start = nn.Linear(4, 4)
+        self.body = nn.Sequential(*(nn.Sequential(nn.Linear(4, 4), nn.ReLU()) for _ in range(3)))
+        self.end = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.body(self.start(x) * 2)
+        # The last of the inner layers is called once more.
+        return self.end(self.body[2](y) + 1)
+
+
+ROW = (torch.randn(2, 4),)
+
+
+def test_cuts_are_where_torch_makes_them():
+    """The operators of torch's own stages, for random points of random modules."""
+    model = Nested()
+    captured = capture(model, ROW)
+    names = [name for name, _ in model.named_modules() if name]
+    several = 0
+    for seed in range(8):
+        draws = random.Random(seed)
+        chosen = draws.sample(names, draws.choice([1, 2, 3]))
+        spec = {name: draws.choice(list(SplitPoint)) for name in chosen}
+        devices = [Device(f"cuda:{index}") for index in range(10)]
+        plan = plan_from_split_spec(captured, devices, spec)
+        pipe = pipeline(copy.deepcopy(model), ROW, split_spec=spec)
+        theirs = [
+            Counter(
+                str(node.target)
+                for part in stage.modules()
+                if hasattr(part, "graph")
+                for node in part.graph.nodes
+                if node.op == "call_function"
+            )
+            for stage in pipe.split_gm.children()
+        ]
+        ours = [Counter() for _ in plan.stages]
+        for node in captured.operators:
+            ours[plan.stage_index[node.name]][str(node.target)] += 1
+        # A stage without operators of ours is none.
+        assert ours == [stage for stage in theirs if stage], spec
+        assert plan.chunks == {}
+        several += len(ours) > 2
+    assert several > 3
+
+
+def test_stages_go_round_the_devices():
+    captured = capture(Nested(), ROW)
+    spec = {"body.0": "beginning", "body.1": "BEGINNING", "end": SplitPoint.BEGINNING}
+    plan = plan_from_split_spec(captured, GPUS, spec)
+    assert [str(stage) for stage in plan.stages] == [
+        "cuda:0",
+        "cuda:1",
+        "cuda:0 (chunk 1)",
+        "cuda:1 (chunk 1)",
+    ]
+    problem = problem_from_digraph(to_digraph(captured), GPUS, chunks_per_device=2)
+    assert evaluate(problem, plan).feasible
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ({}, "the split specification is {}; write a mapping of module to split point"),
+        ("body.1", "write a mapping of module to split point, such as {'layers.4': 'beginning'}"),
+        ({"body.4": "end"}, "the model has no module 'body.4'; did you mean 'body.2'"),
+        ({"body.1": "middle"}, "the split point of 'body.1' is 'middle'; write 'beginning' or"),
+        ({"body.1": 1}, "the split point of 'body.1' is 1; write 'beginning' or 'end'"),
+    ],
+)
+def test_wrong_split_specifications_are_refused(spec, message):
+    with pytest.raises(PartitionError) as error:
+        plan_from_split_spec(capture(Nested(), ROW), GPUS, spec)
+    assert message in str(error.value)
+
+
+def test_a_container_is_never_called(captured):
+    with pytest.raises(PartitionError, match="'blocks' is not called with operators of its own"):
+        plan_from_split_spec(captured, GPUS, {"blocks": "end"})

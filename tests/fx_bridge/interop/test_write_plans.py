@@ -1,0 +1,403 @@
+"""Plans in others' words: accelerate dispatches by the map, torch's pipeline cuts by the points."""
+
+import copy
+import random
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.pipelining import SplitPoint, pipeline
+from torch.utils import _pytree as pytree
+
+from fx_bridge.capture.graph import capture
+from fx_bridge.capture.modules import operators_of
+from fx_bridge.interop.read_plans import plan_from_device_map, plan_from_split_spec
+from fx_bridge.interop.write_plans import device_map, split_spec
+from fx_bridge.partition import partition_module
+from solver import Device, Interconnect, PartitionError, PartitionPlan
+from tests.support.dispatch_models import KINDS, TOKENS, Net, Record, kind_of
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def devices(count, memory_bytes=None):
+    return [Device(f"cuda:{index}", memory_bytes) for index in range(count)]
+
+
+def by_module(captured, places):
+    """A plan that puts modules on devices, and what is outside of them with what it reads."""
+    assignment = {}
+    for path, device in places.items():
+        assignment.update(dict.fromkeys(operators_of(captured, path), device))
+    for node in captured.operators:
+        read = next(
+            (assignment[r.name] for r in node.all_input_nodes if r.name in assignment), None
+        )
+        assignment.setdefault(node.name, read or next(iter(places.values())))
+    order = tuple(dict.fromkeys(assignment[node.name] for node in captured.operators))
+    return PartitionPlan(assignment, order)
+
+
+def llama(tied=False):
+    hf = pytest.importorskip("transformers")
+    config = hf.LlamaConfig(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=3,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=32,
+        use_cache=False,
+        tie_word_embeddings=tied,
+    )
+    torch.manual_seed(0)
+    return hf.LlamaForCausalLM(config).eval()
+
+
+LLAMA_INPUTS = {"input_ids": torch.randint(0, 64, (2, 8))}
+
+
+def planned(model, kwargs, whole, count=3, **options):
+    size_bytes = sum(tensor.numel() * tensor.element_size() for tensor in model.parameters())
+    captured = capture(model, (), kwargs)
+    each = devices(count, size_bytes * 4 // 5)
+    result = partition_module(
+        captured, devices=each, keep_whole=whole, interconnect=Interconnect(), **options
+    )
+    assert len(result.plan.device_order) > 1
+    return captured, each, result.plan
+
+
+# -- device maps ---------------------------------------------------------------------------
+
+
+def test_the_map_is_as_short_as_can_be():
+    captured = capture(Net(3), TOKENS)
+    everything = PartitionPlan(
+        dict.fromkeys((n.name for n in captured.operators), "cuda:1"), ("cuda:1",)
+    )
+    assert device_map(captured, everything) == {"": 1}
+    places = {"embed": "cuda:0", "blocks.0": "cuda:0", "blocks.1": "cuda:1", "blocks.2": "cuda:1"}
+    plan = by_module(captured, places | {"head": "cuda:1"})
+    assert device_map(captured, plan) == {
+        "positions": 0,
+        "embed": 0,
+        "blocks.0": 0,
+        "blocks.1": 1,
+        "blocks.2": 1,
+        "head": 1,
+    }
+    together = by_module(captured, {"embed": "cuda:0", "blocks": "cuda:0", "head": "cuda:1"})
+    assert device_map(captured, together) == {"positions": 0, "embed": 0, "blocks": 0, "head": 1}
+
+
+def test_devices_have_the_names_that_accelerate_gives_them():
+    captured = capture(Net(1), TOKENS)
+    names = [node.name for node in captured.operators]
+    for device, expected in (("cuda", 0), ("cuda:3", 3), ("cpu", "cpu"), ("xpu:1", "xpu:1")):
+        plan = PartitionPlan(dict.fromkeys(names, device), (device,))
+        assert device_map(captured, plan) == {"": expected}
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "message"),
+    [
+        ("cpu", "cuda:0", "accelerate computes nothing on cpu beside other devices"),
+        ("fast", "cuda:0", "device 'fast' has no name that torch knows; name it such as 'cuda:0'"),
+        ("cuda", "cuda:0", "the devices cuda, cuda:0 are not 2 devices to accelerate"),
+        ("cpu:0", "cpu:1", "the devices cpu:0, cpu:1 are not 2 devices to accelerate"),
+    ],
+)
+def test_devices_that_it_cannot_use_are_refused(first, second, message):
+    captured = capture(Net(1), TOKENS)
+    plan = by_module(captured, {"embed": first, "blocks": second, "head": second})
+    with pytest.raises(PartitionError, match=message):
+        device_map(captured, plan)
+
+
+def test_divided_modules_are_refused_with_what_to_keep_whole():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pair = nn.ModuleDict({"norm": Double(), "other": nn.Linear(4, 4)})
+
+        def forward(self, x):
+            return self.pair["other"](self.pair["norm"](x))
+
+    class Double(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.shift = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            return (x + self.shift).relu()
+
+    captured = capture(Twice(), (torch.ones(2, 4),))
+    plan = PartitionPlan(
+        {"add": "cuda:0", "relu": "cuda:1", "linear": "cuda:1"}, ("cuda:0", "cuda:1")
+    )
+    with pytest.raises(PartitionError) as error:
+        device_map(captured, plan)
+    assert str(error.value) == (
+        "the plan divides module 'pair.norm' between cuda:0 ('add') and cuda:1 ('relu'), and "
+        "accelerate runs a module on one device; plan with keep_whole=['pair.norm']"
+    )
+    result = partition_module(
+        captured, devices=devices(2), keep_whole=["pair.norm"], interconnect=Interconnect()
+    )
+    assert set(device_map(captured, result.plan).values()) <= {0, 1}
+
+
+def test_modules_without_tensors_may_be_called_anywhere():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4)
+            self.act = nn.Sequential(nn.Tanh())
+
+        def forward(self, x):
+            return self.act(self.b(self.act(self.a(x))))
+
+    captured = capture(Shared(), (torch.ones(2, 4),))
+    places = {"linear": "cuda:0", "tanh": "cuda:0", "linear_1": "cuda:1", "tanh_1": "cuda:1"}
+    plan = PartitionPlan(places, ("cuda:0", "cuda:1"))
+    mapping = device_map(captured, plan)
+    assert mapping == {"a": 0, "b": 1}
+    assert plan_from_device_map(captured, devices(2), mapping) == plan
+    assert split_spec(captured, plan) == {"b": SplitPoint.BEGINNING}
+
+
+def test_residuals_over_two_devices_are_refused():
+    captured = capture(Net(2), TOKENS)
+    places = {"embed": "cuda:0", "blocks.0": "cuda:0", "blocks.1.norm": "cuda:0"}
+    places |= {"blocks.1.up": "cuda:1", "blocks.1.down": "cuda:1", "head": "cuda:1"}
+    with pytest.raises(PartitionError) as error:
+        device_map(captured, by_module(captured, places))
+    message = str(error.value)
+    assert "of module 'blocks.1' would read" in message
+    assert message.endswith("moves values only into modules; plan with keep_whole=['blocks.1']")
+    # Two embeddings that are added: the module around them is the whole model.
+    places = {"embed": "cuda:1", "blocks": "cuda:0", "head": "cuda:0"}
+    with pytest.raises(PartitionError, match=r"'embedding' on cuda:1 and 'positions' on cuda:0"):
+        device_map(captured, by_module(captured, places))
+
+
+def test_tied_weights_go_to_one_device_or_are_refused():
+    captured, each, plan = planned(llama(tied=True), LLAMA_INPUTS, ["model.layers.*"])
+    with pytest.raises(PartitionError) as error:
+        device_map(captured, plan)
+    assert "is read on cuda:0 and cuda:2, but accelerate keeps one copy of it" in str(error.value)
+    mapping = device_map(captured, plan, tied="first")
+    assert mapping["lm_head"] == mapping["model.embed_tokens"] == 0
+    run = plan_from_device_map(captured, each, mapping)
+    assert max(run.chunks.values()) == 1, "the data comes back to the first device"
+    with pytest.raises(PartitionError, match="tied is 'last'; write 'refuse' or 'first'"):
+        device_map(captured, plan, tied="last")
+
+
+def test_accelerate_runs_the_plan(tmp_path):
+    accelerate = pytest.importorskip("accelerate")
+    model = llama()
+    captured, each, plan = planned(model, LLAMA_INPUTS, ["model.layers.*"])
+    mapping = device_map(captured, plan)
+    accelerate.utils.check_device_map(model, mapping)
+    assert list(mapping) == [
+        "model.embed_tokens",
+        "model.rotary_emb",
+        *(f"model.layers.{index}" for index in range(3)),
+        "model.norm",
+        "lm_head",
+    ]
+    assert list(mapping.values()) == sorted(mapping.values())
+    assert set(mapping.values()) == set(range(len(plan.device_order)))
+    model.save_pretrained(tmp_path)
+
+    # With all of it on the cpu: accelerate's loading and its hooks, and the same outputs.
+    with torch.device("meta"):
+        empty = type(model)(model.config)
+    empty.model.rotary_emb = copy.deepcopy(model.model.rotary_emb)
+    loaded = accelerate.load_checkpoint_and_dispatch(
+        empty, tmp_path, device_map=dict.fromkeys(mapping, "cpu"), force_hooks=True
+    )
+    for path in mapping:
+        assert loaded.get_submodule(path)._hf_hook.execution_device == "cpu"
+    with torch.no_grad():
+        assert torch.equal(loaded(**LLAMA_INPUTS).logits, model(**LLAMA_INPUTS).logits)
+        found = type(model).from_pretrained(tmp_path, device_map=dict.fromkeys(mapping, "cpu"))
+        assert torch.equal(found(**LLAMA_INPUTS).logits, model(**LLAMA_INPUTS).logits)
+
+    # The last device's modules on meta, which torch refuses to mix with the cpu.
+    last = max(mapping.values())
+    onto = {path: "meta" if device == last else "cpu" for path, device in mapping.items()}
+    split = accelerate.dispatch_model(copy.deepcopy(model), onto, main_device="cpu")
+    split._hf_hook.io_same_device = False
+    with torch.no_grad(), Record() as record:
+        split(**LLAMA_INPUTS)
+    assert [kind for kind, _ in record.calls].count("linear") == 3 * 7 + 1
+    run = plan_from_device_map(captured, each, mapping).assignment
+    expected = [
+        (kind_of(node), "meta" if run[node.name] == f"cuda:{last}" else "cpu")
+        for node in captured.operators
+        if kind_of(node) in ("linear", "embedding")
+    ]
+    assert [call for call in record.calls if call[0] in ("linear", "embedding")] == expected
+    assert {"linear", "embedding"} <= set(KINDS)
+
+
+def test_random_plans_of_whole_modules_come_back_as_they_were():
+    captured = capture(Net(4), TOKENS)
+    for seed in range(30):
+        draws = random.Random(seed)
+        paths = ["embed", *(f"blocks.{index}" for index in range(4)), "head"]
+        at = sorted(draws.randint(0, 2) for _ in paths)
+        places = {path: f"cuda:{number - at[0]}" for path, number in zip(paths, at, strict=True)}
+        plan = by_module(captured, places)
+        mapping = device_map(captured, plan)
+        back = plan_from_device_map(captured, devices(3), mapping)
+        for path, device in places.items():
+            assert {back.assignment[name] for name in operators_of(captured, path)} == {device}
+        assert device_map(captured, back) == mapping
+
+
+# -- split specifications ------------------------------------------------------------------
+
+
+def torch_stages(model, args, kwargs, spec):
+    """The pipeline of torch, and the operators of its stages."""
+    pipe = pipeline(copy.deepcopy(model), args, kwargs, split_spec=spec)
+    stages = []
+    for stage in pipe.split_gm.children():
+        graphs = [part.graph for part in stage.modules() if hasattr(part, "graph")]
+        nodes = (n for graph in graphs for n in graph.nodes if n.op == "call_function")
+        # It takes tuples of values apart with getitem between its own submodules.
+        stages.append(Counter(str(n.target) for n in nodes if "getitem" not in str(n.target)))
+    return pipe, stages
+
+
+def our_stages(captured, plan):
+    stages = [Counter() for _ in plan.stages]
+    for node in captured.operators:
+        if "getitem" not in str(node.target):
+            stages[plan.stage_index[node.name]][str(node.target)] += 1
+    return stages
+
+
+def gpt2():
+    hf = pytest.importorskip("transformers")
+    config = hf.GPT2Config(
+        vocab_size=64,
+        n_embd=32,
+        n_layer=3,
+        n_head=4,
+        n_positions=32,
+        use_cache=False,
+        tie_word_embeddings=False,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return hf.GPT2LMHeadModel(config).eval(), (), LLAMA_INPUTS, ["transformer.h.*"]
+
+
+@pytest.mark.parametrize("solver", ["auto", "chain"])
+@pytest.mark.parametrize(
+    "make", [lambda: (Net(4), TOKENS, {}, ["blocks.*", "embed", "head"]), gpt2]
+)
+def test_torch_cuts_the_model_into_the_stages_of_the_plan(make, solver):
+    model, args, kwargs, whole = make()
+    captured = capture(model, args, kwargs)
+    result = partition_module(
+        captured, devices=devices(3), keep_whole=whole, interconnect=Interconnect(), solver=solver
+    )
+    plan = result.plan
+    assert len(plan.stages) > 1
+    spec = split_spec(captured, plan)
+    assert set(spec.values()) <= set(SplitPoint)
+    back = plan_from_split_spec(captured, devices(3), spec)
+    if solver == "chain":
+        assert back == plan, "in execution order all of it is kept"
+    for path in ("blocks.1", "transformer.h.1"):
+        if any(name.startswith(path) for name, _ in model.named_modules()):
+            names = operators_of(captured, path)
+            assert {back.assignment[n] for n in names} == {plan.assignment[n] for n in names}
+    pipe, stages = torch_stages(model, args, kwargs, spec)
+    assert stages == our_stages(captured, back)
+    with torch.no_grad():
+        found = pytree.tree_leaves(pipe(*args, **kwargs))
+        expected = pytree.tree_leaves(model(*args, **kwargs))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
+def test_random_cuts_are_those_that_torch_makes():
+    model = Net(4)
+    captured = capture(model, TOKENS)
+    names = [node.name for node in captured.operators]
+    refused = 0
+    for seed in range(4):
+        draws = random.Random(seed)
+        at = sorted(draws.sample(range(1, len(names)), draws.choice([1, 2])))
+        stage = [sum(position >= cut for cut in at) for position in range(len(names))]
+        plan = PartitionPlan(
+            {name: f"cuda:{number}" for name, number in zip(names, stage, strict=True)},
+            tuple(f"cuda:{number}" for number in range(len(at) + 1)),
+        )
+        try:
+            spec = split_spec(captured, plan)
+        except PartitionError:
+            refused += 1
+            continue
+        back = plan_from_split_spec(captured, devices(3), spec)
+        _, stages = torch_stages(model, TOKENS, {}, spec)
+        assert stages == our_stages(captured, back)
+    assert 0 < refused < 4
+
+
+def test_one_module_can_only_have_one_point():
+    """The middle one begins a stage and ends it: another module must name one of the two."""
+
+    class Three(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x):
+            return self.c(self.b(self.a(x)).relu())
+
+    args = (torch.ones(2, 4),)
+    captured = capture(Three(), args)
+    order = ("cuda:0", "cuda:1", "cuda:2")
+    assignment = dict(
+        zip(["linear", "linear_1", "relu", "linear_2"], [*order, order[2]], strict=True)
+    )
+    plan = PartitionPlan(assignment, order)
+    spec = split_spec(captured, plan)
+    assert spec == {"a": SplitPoint.END, "b": SplitPoint.END}
+    assert plan_from_split_spec(captured, devices(3), spec) == plan
+    _, stages = torch_stages(Three(), args, {}, spec)
+    assert stages == our_stages(captured, plan)
+
+
+def test_what_torch_cannot_cut_is_refused():
+    captured = capture(Net(2), TOKENS)
+    blocks = {"embed": "cuda:0", "blocks.0": "cuda:1", "blocks.1": "cuda:0", "head": "cuda:1"}
+    plan = by_module(captured, blocks)
+    with pytest.raises(PartitionError, match=r"a later stage, but a split_spec cuts a model in"):
+        split_spec(captured, plan)
+
+    class Again(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.layer(self.layer(x))
+
+    captured = capture(Again(), (torch.ones(2, 4),))
+    plan = PartitionPlan({"linear": "cuda:0", "linear_1": "cuda:1"}, ("cuda:0", "cuda:1"))
+    with pytest.raises(PartitionError, match=r"divides module 'layer' between .*keep_whole"):
+        split_spec(captured, plan)
+    with pytest.raises(PartitionError, match="capture the model first"):
+        split_spec(Again(), plan)
+    with pytest.raises(PartitionError, match="no device for operator 'linear_1'"):
+        split_spec(captured, PartitionPlan({"linear": "cuda:0"}, ("cuda:0",)))

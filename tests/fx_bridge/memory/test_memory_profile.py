@@ -1,0 +1,591 @@
+import functools
+import json
+import random
+
+import pytest
+import torch
+from torch import fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from fx_bridge.capture.graph import capture, placeholder_values
+from fx_bridge.digraph import to_digraph
+from fx_bridge.memory.profile import memory_profile, peak_memory, stage_profiles
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
+from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
+from tests.support.cuda_memory import CUDA_MODELS, chain_plan, cuda_rows, stage_inputs
+from tests.support.memory_models import INFERENCE_ONLY, MODELS, TRANSFORMERS, build
+from tests.support.random_plans import random_plan
+from tests.support.storage_tracker import track_forward, track_training
+
+TRAINED = (
+    "gpt2", "llama", "mixtral", "lstm", "convnet", "dropout", "encoder", "views", "tuples",
+    "casts", "tied", "grad-free",
+)  # fmt: skip
+"""Those whose training is measured in every run; the nightly one takes all."""
+SLOW = ("t5", "swin", "convnext", "bert", "resnet")
+"""Those that only the nightly run measures."""
+OPTIMIZERS = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, 1e-3, foreach=False),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, 1e-3, momentum=0.9, foreach=False),
+    "adam": lambda parameters: torch.optim.Adam(parameters, 1e-3, foreach=False),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, 1e-3, foreach=False),
+}
+
+
+def nightly(name):
+    return pytest.param(name, marks=pytest.mark.nightly)
+
+
+@functools.cache
+def captured_model(name):
+    if name in TRANSFORMERS:
+        pytest.importorskip("transformers")
+    model, args, kwargs = build(name)
+    captured = capture(model, args, kwargs)
+    return captured, list(placeholder_values(captured, args, kwargs))
+
+
+def phase_peaks(profile):
+    peaks = {}
+    for point in profile.points:
+        peaks[point.phase] = max(peaks.get(point.phase, 0), point.peak_bytes)
+    return peaks
+
+
+def tracked_peaks(tracker):
+    peaks = dict(tracker.peaks)
+    later = {phase: peaks.pop(phase) for phase in ("backward", "optimizer")}
+    peaks.pop("end")
+    return {"forward": max(peaks.values()), **later}
+
+
+# -- what PyTorch really holds -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [nightly(n) if n in SLOW else n for n in MODELS])
+def test_forward_equals_the_tracker_at_every_node(name):
+    captured, inputs = captured_model(name)
+    profile = memory_profile(captured, runner="interpreter")
+    tracker = track_forward(captured.module, inputs, interpret=True)
+    assert profile.peak_bytes == max(tracker.peaks.values())
+    assert [(p.node, p.live_bytes) for p in profile.points] == tracker.after
+    assert {p.node: p.peak_bytes for p in profile.points} == {
+        label: size_bytes for label, size_bytes in tracker.peaks.items() if label != "end"
+    }
+    assert profile.made_up == ()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "lstm", "convnet", "views", "tuples", "cache", "casts"])
+def test_forward_of_the_generated_code_equals_the_tracker(name):
+    captured, inputs = captured_model(name)
+    tracker = track_forward(captured.module, inputs, interpret=False)
+    assert peak_memory(captured) == max(tracker.peaks.values())
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_training_step_equals_the_tracker_in_every_phase(name):
+    optimizer = list(OPTIMIZERS)[TRAINED.index(name) % len(OPTIMIZERS)]
+    captured, inputs = captured_model(name)
+    profile = memory_profile(
+        captured, training=True, optimizer=optimizer, runner="interpreter", accumulating=False
+    )
+    tracker = track_training(captured.module, inputs, optimizer=OPTIMIZERS[optimizer], masters=True)
+    assert phase_peaks(profile) == tracked_peaks(tracker)
+    assert profile.points[-1].live_bytes == tracker.after[-1][1]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("masters", [False, True])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in INFERENCE_ONLY])
+def test_every_way_to_train_equals_the_tracker(name, optimizer, masters, accumulate):
+    captured, inputs = captured_model(name)
+    profile = memory_profile(
+        captured,
+        training=True,
+        optimizer=optimizer,
+        master_weights=masters,
+        accumulating=accumulate,
+        runner="interpreter",
+    )
+    tracker = track_training(
+        captured.module,
+        inputs,
+        optimizer=OPTIMIZERS[optimizer],
+        masters=masters,
+        accumulate=accumulate,
+    )
+    assert phase_peaks(profile) == tracked_peaks(tracker)
+
+
+@pytest.mark.parametrize("name", ["convnet", "llama-bf16", "tied"])
+def test_gradients_of_earlier_microbatches_are_there_from_the_start(name):
+    captured, inputs = captured_model(name)
+    profile = memory_profile(
+        captured, training=True, optimizer="adamw", accumulating=True, runner="interpreter"
+    )
+    tracker = track_training(
+        captured.module, inputs, optimizer=OPTIMIZERS["adamw"], masters=True, accumulate=True
+    )
+    assert phase_peaks(profile) == tracked_peaks(tracker)
+
+
+def test_a_loss_is_part_of_the_step():
+    captured, inputs = captured_model("tied")
+    labels = torch.randint(0, 30, (2, 9))
+
+    def loss(outputs):
+        return nn.functional.cross_entropy(outputs[0].flatten(0, 1), labels.flatten())
+
+    profile = memory_profile(captured, training=True, loss=loss, runner="interpreter")
+    tracker = track_training(
+        captured.module, inputs, optimizer=OPTIMIZERS["adamw"], loss=loss, masters=True
+    )
+    # Only the run itself knows of the labels: the estimator meets them as it goes.
+    labels_bytes = labels.untyped_storage().nbytes()
+    for phase, peak_bytes in tracked_peaks(tracker).items():
+        assert abs(phase_peaks(profile)[phase] - peak_bytes) <= labels_bytes
+    assert ("forward", "loss") in [(p.phase, p.node) for p in profile.points]
+
+
+def test_torchs_optimisers_that_update_all_at_once_take_more():
+    captured, inputs = captured_model("encoder")
+    profile = memory_profile(captured, training=True, foreach=True, runner="interpreter")
+    tracker = track_training(
+        captured.module,
+        inputs,
+        optimizer=lambda parameters: torch.optim.AdamW(parameters, 1e-3, foreach=True),
+    )
+    assert phase_peaks(profile) == tracked_peaks(tracker)
+    one_by_one = memory_profile(captured, training=True, runner="interpreter")
+    assert phase_peaks(profile)["optimizer"] > phase_peaks(one_by_one)["optimizer"]
+
+
+def test_an_optimiser_of_ones_own():
+    captured, inputs = captured_model("tied")
+
+    def adagrad(parameters):
+        return torch.optim.Adagrad(parameters, foreach=False)
+
+    profile = memory_profile(captured, training=True, optimizer=adagrad, runner="interpreter")
+    tracker = track_training(captured.module, inputs, optimizer=adagrad)
+    assert phase_peaks(profile) == tracked_peaks(tracker)
+
+
+def test_released_inputs():
+    captured, inputs = captured_model("views")
+    profile = memory_profile(captured, runner="interpreter", release_inputs=True)
+    tracker = track_forward(captured.module, inputs, interpret=True, release_inputs=True)
+    assert [(p.node, p.live_bytes) for p in profile.points] == tracker.after
+    model = nn.Sequential(nn.Linear(64, 2), nn.Linear(2, 2))
+    captured = capture(model, (torch.ones(8, 64),))
+    held = memory_profile(captured)
+    released = memory_profile(captured, release_inputs=True)
+    assert held.points[-1].live_bytes - released.points[-1].live_bytes == 8 * 64 * 4
+
+
+# -- random graphs -------------------------------------------------------------------------
+
+
+class Random(nn.Module):
+    """A seeded program over square matrices: branches, views, in-place writes, tuples, casts."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self.draw = random.Random(seed)
+        self.steps = [self.draw.randrange(16) for _ in range(self.draw.randint(3, 18))]
+        self.picks = [self.draw.random() for _ in range(200)]
+        self.linear = nn.Linear(8, 8)
+        self.norm = nn.LayerNorm(8)
+        self.batch = nn.BatchNorm1d(8)
+        self.register_buffer("state", torch.zeros(8, 8))
+
+    def forward(self, x, y):
+        picks = iter(self.picks)
+        values = [x * 1, y + x]
+
+        def pick():
+            return values[int(next(picks) * len(values))]
+
+        for step in self.steps:
+            value, other = pick(), pick()
+            if step == 0:
+                values.append(self.linear(value))
+            elif step == 1:
+                values.append(value @ other)
+            elif step == 2:
+                values.extend(half.reshape(8, 8) for half in value.repeat(2, 1).chunk(2))
+            elif step == 3:
+                values.append(value.t())
+            elif step == 4:
+                values.append((value * 1).add_(other))
+            elif step == 5:
+                values.append(torch.cat([value[:4], other[4:]]))
+            elif step == 6:
+                values.append(value.to(torch.bfloat16).to(torch.float32))
+            elif step == 7:
+                values.append(value.max(0, keepdim=True).values.expand(8, 8))
+            elif step == 8:
+                values.append(torch.relu_(value + 1))
+            elif step == 9:
+                values.append(nn.functional.dropout(value, 0.5))
+            elif step == 10:
+                values.append(self.norm(value))
+            elif step == 11:
+                values.append(self.batch(value))
+            elif step == 12:
+                values.append(torch.stack(value.unbind(1)).contiguous())
+            elif step == 13:
+                self.state.add_(value.detach())
+                values.append(value + self.state)
+            elif step == 14:
+                a, b, _ = value.split([3, 3, 2], 1)
+                values.append((a @ b.t()) / 8)
+            else:
+                values.append(torch.softmax(value.reshape(4, 16), -1).view(8, 8))
+        return self.linear(values[-1]), [values[len(values) // 2].sum(), x[1:]]
+
+
+def check_random(seed):
+    torch.manual_seed(seed)
+    args = torch.randn(8, 8), torch.randn(8, 8)
+    captured = capture(Random(seed), args)
+    inputs = list(placeholder_values(captured, args))
+    profile = memory_profile(captured, runner="interpreter")
+    tracker = track_forward(captured.module, inputs, interpret=True)
+    assert [(p.node, p.live_bytes) for p in profile.points] == tracker.after, seed
+    assert profile.peak_bytes == max(tracker.peaks.values()), seed
+    assert peak_memory(captured) == max(
+        track_forward(captured.module, inputs, interpret=False).peaks.values()
+    ), seed
+    # A buffer that autograd has kept cannot be written to again.
+    if not any("add_" in str(node.target) for node in captured.operators):
+        profile = memory_profile(captured, training=True, runner="interpreter")
+        tracker = track_training(captured.module, inputs, optimizer=OPTIMIZERS["adamw"])
+        assert phase_peaks(profile) == tracked_peaks(tracker), seed
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_graphs_equal_the_tracker(seed):
+    check_random(seed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(100, 500))
+def test_many_random_graphs_equal_the_tracker(seed):
+    check_random(seed)
+
+
+# -- stages --------------------------------------------------------------------------------
+
+
+def check_stages(name, seed):
+    """Compare every stage of a random plan, alone, with the tracker and with the promise."""
+    captured, _ = captured_model(name)
+    _, args, kwargs = build(name)
+    groups = colocation_groups(captured, training=False)
+    plan = random_plan(captured, groups, 3, random.Random(seed))
+    split = split_by_plan(captured, plan)
+    inputs = stage_inputs(split, args, kwargs)
+    devices = [Device(device) for device in plan.device_order]
+    problem = problem_from_digraph(to_digraph(captured), devices)
+    usage = {entry.device: entry for entry in evaluate(problem, plan).usage}
+    for stage, profile in stage_profiles(split).items():
+        module = capture(moved(split.get_submodule(stage))).module
+        tracker = track_forward(module, list(inputs[stage]), interpret=False)
+        held_bytes = max(tracker.peaks.values())
+        assert profile.peak_bytes == held_bytes, (name, seed, stage)
+        entry = usage[split.meta["stages"][stage]]
+        assert entry.memory_bytes >= held_bytes, (name, seed, stage)
+
+
+def moved(stage):
+    """Make buffers that are views of weights of other stages weights of their own."""
+    tensors = {id(tensor): tensor for tensor in (*stage.parameters(), *stage.buffers())}
+    addresses = [tensor.untyped_storage()._cdata for tensor in tensors.values()]
+    for path, buffer in list(stage.named_buffers(remove_duplicate=False)):
+        if addresses.count(buffer.untyped_storage()._cdata) == 1:
+            owner, _, name = path.rpartition(".")
+            stage.get_submodule(owner)._buffers[name] = buffer.clone()
+    return stage
+
+
+@pytest.mark.parametrize("name", ["mixtral", "convnet", "views", "tuples", "cache", "tied"])
+def test_stages_alone_hold_no_more_than_promised(name):
+    for seed in range(3):
+        check_stages(name, seed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", MODELS)
+def test_stages_of_every_model_hold_no_more_than_promised(name):
+    for seed in range(10):
+        check_stages(name, seed)
+
+
+def test_a_chain_of_stages_holds_exactly_what_is_promised():
+    captured, _ = captured_model("gpt2")
+    plan = chain_plan(captured, 3)
+    problem = problem_from_digraph(
+        to_digraph(captured), [Device(f"d{index}") for index in range(3)]
+    )
+    usage = {entry.device: entry for entry in evaluate(problem, plan).usage}
+    split = split_by_plan(captured, plan)
+    for stage, profile in stage_profiles(split).items():
+        assert profile.peak_bytes == usage[split.meta["stages"][stage]].memory_bytes
+
+
+@pytest.mark.parametrize("name", ["encoder", "tuples"])
+def test_training_of_stages_alone_equals_the_tracker(name):
+    captured, _ = captured_model(name)
+    _, args, kwargs = build(name)
+    split = split_by_plan(captured, chain_plan(captured, 3))
+    inputs = stage_inputs(split, args, kwargs)
+    profiles = stage_profiles(split, training=True, runner="interpreter", accumulating=True)
+    for position, (stage, profile) in enumerate(profiles.items()):
+        for tensor in inputs[stage]:
+            tensor.requires_grad_(position > 0 and tensor.is_floating_point())
+        module = capture(split.get_submodule(stage)).module
+        tracker = track_training(
+            module, list(inputs[stage]), optimizer=OPTIMIZERS["adamw"], accumulate=True
+        )
+        # A stage without parameters has no step.
+        expected = {phase: tracked_peaks(tracker)[phase] for phase in phase_peaks(profile)}
+        assert phase_peaks(profile) == expected, stage
+
+
+def test_a_stage_that_is_not_trained_runs_forward_alone():
+    captured, _ = captured_model("grad-free")
+    names = [node.name for node in captured.operators]
+    places = {name: f"d{int(index > 0)}" for index, name in enumerate(names)}
+    plan = PartitionPlan(places, ("d0", "d1"))
+    split = split_by_plan(captured, plan)
+    first, second = stage_profiles(split, training=True).values()
+    assert {point.phase for point in first.points} == {"forward"}
+    assert {point.phase for point in second.points} == {"forward", "backward", "optimizer"}
+
+
+def test_later_stages_have_gradients_of_their_inputs():
+    captured, _ = captured_model("tied")
+    split = split_by_plan(captured, chain_plan(captured, 2))
+    first, second = stage_profiles(split, training=True, optimizer="sgd").values()
+    without = stage_profiles(split, training=True, optimizer="sgd", input_gradients=False)
+    assert first == next(iter(without.values()))
+    assert second.points[-1].live_bytes > list(without.values())[1].points[-1].live_bytes
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("name", CUDA_MODELS)
+def test_stages_alone_take_what_cudas_allocator_says(name):
+    pytest.importorskip("transformers")
+    workspace_bytes = 64 * 2**20
+    for stage, what, estimate, held in cuda_rows(name):
+        assert abs(held - estimate) <= 0.05 * estimate + workspace_bytes, (stage, what)
+
+
+# -- what a profile says -------------------------------------------------------------------
+
+
+def small():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Sigmoid(), nn.Linear(8, 2, bias=False))
+    return capture(model, (torch.ones(3, 4),))
+
+
+def test_a_profile_says_who_is_alive_at_the_peak():
+    profile = memory_profile(small())
+    # Weights (4 x 8 + 8 + 16), the input, and what the sigmoid reads and makes.
+    assert profile.peak_bytes == 4 * (56 + 12 + 24 + 24)
+    assert (profile.peak_point.phase, profile.peak_point.node) == ("forward", "sigmoid")
+    assert [(s.kind, s.owner, s.size_bytes) for s in profile.alive_at_peak] == [
+        ("weight", "0.weight", 128),
+        ("activation", "linear", 96),
+        ("activation", "sigmoid", 96),
+        ("weight", "2.weight", 64),
+        ("input", "input_1", 48),
+        ("weight", "0.bias", 32),
+    ]
+    assert [(p.node, p.live_bytes) for p in profile.points] == [
+        ("linear", 272 + 96),
+        ("sigmoid", 272 + 96),
+        ("linear_1", 272 + 24),
+        ("output", 272 + 24),
+    ]
+
+
+def test_a_training_profile_says_what_each_storage_is_for():
+    profile = memory_profile(small(), training=True, optimizer="momentum")
+    kinds = profile.bytes_at_peak
+    assert sum(kinds.values()) == profile.peak_bytes
+    assert kinds["weight"] == kinds["optimizer"] == 224
+    assert kinds["saved"] == 96
+    named = {(s.kind, s.owner) for s in profile.alive_at_peak}
+    assert {("optimizer", "0.weight"), ("saved", "sigmoid"), ("output", "linear_1")} <= named
+    after_backward = [p for p in profile.points if p.phase == "backward"][-1]
+    # Weights, momentum, gradients, input and output.
+    assert after_backward.live_bytes == 3 * 224 + 48 + 24
+    assert [p.node for p in profile.points if p.phase == "backward"] == [
+        "loss", "linear_1", "sigmoid", "linear",
+    ]  # fmt: skip
+
+
+def test_optimiser_state_and_master_copies():
+    model = nn.Linear(8, 8, bias=False).to(torch.bfloat16)
+    captured = capture(model, (torch.ones(2, 8, dtype=torch.bfloat16),))
+
+    def state_bytes(**settings):
+        profile = memory_profile(captured, training=True, **settings)
+        io_bytes = 2 * 2 * 16
+        return profile.points[-1].live_bytes - io_bytes - 2 * 128
+
+    assert state_bytes(optimizer="sgd", master_weights=False) == 0
+    assert state_bytes(optimizer="momentum", master_weights=False) == 128
+    assert state_bytes(optimizer="adam", master_weights=False) == 2 * 128 + 4
+    assert state_bytes(optimizer="sgd") == 256
+    assert state_bytes(optimizer="momentum") == 2 * 256
+    assert state_bytes(optimizer="adamw") == 3 * 256 + 4
+
+
+def test_a_profile_is_plain_data():
+    profile = memory_profile(small(), training=True)
+    data = json.loads(json.dumps(profile.to_dict()))
+    assert data["peak_bytes"] == profile.peak_bytes == peak_memory(small(), training=True)
+    assert data["points"][data["peak_index"]]["node"] == data["peak_node"]
+    assert f"peak {profile.peak_bytes:,} bytes" in str(profile)
+    assert profile == memory_profile(small(), training=True)
+
+
+def test_gradients_that_the_model_happens_to_have_do_not_count():
+    captured = small()
+    before = memory_profile(captured, training=True)
+    captured.module(torch.ones(3, 4)).sum().backward()
+    assert memory_profile(captured, training=True) == before
+
+
+def test_models_on_the_meta_device():
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10**6))
+    captured = capture(model, (torch.empty(2, 1024, device="meta"),))
+    weights_bytes = sum(p.nbytes for p in model.parameters())
+    profile = memory_profile(captured, training=True, optimizer="adamw")
+    assert profile.peak_point.phase == "optimizer"
+    assert profile.points[-1].live_bytes >= 4 * weights_bytes
+
+
+def test_a_joint_graph_with_its_parameters_as_inputs():
+    model = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    parameters = dict(model.named_parameters())
+
+    def joint(parameters, x):
+        loss = torch.func.functional_call(model, parameters, (x,)).sum()
+        return [loss, *torch.autograd.grad(loss, list(parameters.values()))]
+
+    x = torch.ones(3, 4)
+    graph = make_fx(joint, tracing_mode="fake")(parameters, x)
+    names = [node.name for node in graph.graph.find_nodes(op="placeholder")]
+    graph.graph._codegen = fx.graph.CodeGen()
+    graph.recompile()
+    captured = capture(graph)
+    profile = memory_profile(captured, weights=names[:4], runner="interpreter")
+    kinds = profile.bytes_at_peak
+    assert kinds["weight"] == sum(p.nbytes for p in parameters.values())
+    inputs = [*(p.detach() for p in parameters.values()), x]
+    tracker = track_forward(captured.module, inputs, interpret=True)
+    assert profile.peak_bytes == max(tracker.peaks.values())
+    assert [(p.node, p.live_bytes) for p in profile.points] == tracker.after
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"runner": "jit"}, "runner is 'jit'; write one of code, interpreter"),
+        ({"training": True, "optimizer": "lion"}, "write one of sgd, momentum, adam, adamw"),
+        ({"training": True, "optimizer": 3}, "write one of sgd, momentum, adam, adamw"),
+        ({"training": True, "optimizer": lambda p: None}, "return a torch.optim.Optimizer"),
+        ({"weights": ["w"]}, "names 'w', which is no placeholder of the graph; it has input"),
+        ({"weights": "input"}, "give a list of placeholders"),
+        ({"training": True, "loss": lambda out: out}, "a tensor of shape (3, 2); let it return"),
+        ({"training": True, "loss": lambda out: 1.0}, "loss returned a float"),
+        (
+            {"training": True, "loss": lambda out: out.detach().sum()},
+            "that requires no gradient",
+        ),
+        ({"optimizer": "lion"}, "optimizer is 'lion'; write one of sgd, momentum, adam, adamw"),
+        ({"training": "yes"}, "training is 'yes'; write True or False"),
+        ({"training": True, "loss": 3}, "a function from the outputs to a number"),
+        ({"loss": torch.sum}, "give training=True"),
+        ({"weights": None}, "weights is None; give a list of placeholders"),
+    ],
+)
+def test_bad_settings_are_refused_in_one_line(settings, message):
+    with pytest.raises(PartitionError) as error:
+        memory_profile(small(), **settings)
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_what_cannot_be_profiled_is_refused():
+    with pytest.raises(PartitionError, match="capture the model first"):
+        memory_profile(nn.Linear(2, 2))
+    with pytest.raises(PartitionError, match="has no stages; give what split_by_plan returns"):
+        stage_profiles(fx.symbolic_trace(nn.Linear(2, 2)))
+    frozen = capture(nn.Linear(2, 2).requires_grad_(False), (torch.ones(1, 2),))
+    with pytest.raises(PartitionError, match="no output of the graph requires a gradient"):
+        memory_profile(frozen, training=True)
+
+
+def test_stages_of_a_graph_whose_weights_are_inputs():
+    def forward(one, two, x):
+        return (x @ one).relu() @ two
+
+    inputs = torch.ones(8, 8), torch.ones(8, 4), torch.ones(2, 8)
+    captured = capture(make_fx(forward)(*inputs), inputs)
+    first, second, _ = (node.name for node in captured.graph.find_nodes(op="placeholder"))
+    names = [node.name for node in captured.operators]
+    plan = PartitionPlan(dict.fromkeys(names, "a") | {names[-1]: "b"}, ("a", "b"))
+    split = split_by_plan(captured, plan)
+    profiles = stage_profiles(split, weights=[first, second])
+    held = [profile.bytes_at_peak.get("weight") for profile in profiles.values()]
+    assert held == [inputs[0].nbytes, inputs[1].nbytes]
+    with pytest.raises(PartitionError, match="names 'three', which is no placeholder"):
+        stage_profiles(split, weights=["three"])
+
+
+class Chosen(nn.Module):
+    """Chooses samples by their values, in one of two ways that yield the same."""
+
+    def __init__(self, choose):
+        super().__init__()
+        self.first, self.second, self.choose = nn.Linear(8, 8), nn.Linear(8, 8), choose
+
+    def forward(self, x):
+        return self.second(self.choose(self.first(x), x[:, 0] > 0)).sin()
+
+
+def by_mask(h, mask):
+    return h[mask]
+
+
+def by_index(h, mask):
+    return h[mask.nonzero().squeeze(1)]
+
+
+def test_gradients_pass_an_operator_that_cannot_run_on_fakes():
+    """Tests that an index by a mask keeps nothing before it from being trained."""
+    sizes = []
+    for choose, made_up in ((by_mask, "index"), (by_index, "nonzero")):
+        captured = capture(Chosen(choose), (torch.randn(4, 8),))
+        profile = memory_profile(captured, training=True, optimizer="adamw")
+        assert made_up in profile.made_up
+        sizes.append(profile.peak_bytes)
+    assert sizes[0] == sizes[1]
+
+
+def test_outputs_chosen_by_a_mask_can_be_trained():
+    model = Chosen(lambda h, _: h)
+    model.register_forward_hook(lambda _, args, output: output[args[0][:, 0] > 0])
+    captured = capture(model, (torch.randn(4, 8),))
+    profile = memory_profile(captured, training=True, optimizer="sgd")
+    assert any(point.phase == "backward" for point in profile.points)

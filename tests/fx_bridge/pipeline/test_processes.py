@@ -1,0 +1,450 @@
+"""Pipelines of real processes: equal to the model in one process, in all that they compute.
+
+One set of three processes runs all of ``pipeline_cases.py`` (``pipeline_worker.py``), for a
+process takes seconds to start; the tests here look at what each case gave.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from fx_bridge.capture.graph import capture
+from fx_bridge.checkpoint.stages import save_stages
+from fx_bridge.digraph import to_digraph
+from fx_bridge.partition import partition_module
+from fx_bridge.pipeline.build import build_pipeline_stage, check_pipeline, local_device
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
+from solver import (
+    Device,
+    Interconnect,
+    KiB,
+    PartitionError,
+    PartitionPlan,
+    SolveLimits,
+    evaluate,
+    problem_from_digraph,
+)
+from tests.support.pipeline_cases import CASES
+from tests.support.pipeline_worker import STEPS
+
+WORLD = 3
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    """Run all cases; return what each rank found, by case."""
+    folder = tmp_path_factory.mktemp("pipeline")
+    paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", str(HERE / "pipeline_worker.py")]
+    workers = [
+        subprocess.Popen(
+            [*command, str(rank), str(WORLD), str(folder / "store"), str(folder / f"{rank}.json")],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank in range(WORLD)
+    ]
+    try:
+        logs = [worker.communicate(timeout=400)[0] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.wait()
+    for worker, log in zip(workers, logs, strict=True):
+        assert worker.returncode == 0, log
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(WORLD)]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_processes_compute_what_one_process_does(results, name):
+    case = CASES[name]
+    failures = [found[name]["failure"] for found in results if "failure" in found.get(name, {})]
+    assert not failures, "\n\n".join(failures)
+    assert [name in found for found in results] == [rank < case.ranks for rank in range(WORLD)]
+    held = {
+        parameter for rank in range(case.ranks) for parameter in results[rank][name]["parameters"]
+    }
+    model = case.captured().module
+    names = dict(model.named_parameters(remove_duplicate=False))
+    assert {id(names[parameter]) for parameter in held} == set(map(id, model.parameters()))
+    losses = results[case.ranks - 1][name]["losses"]
+    assert len(losses) == (0 if case.loss is None else case.microbatches)
+
+
+@pytest.fixture
+def _double():
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+# What the graph returns unchanged, or as a stage leaves it, is no operator's value.
+@pytest.mark.usefixtures("_double")
+@pytest.mark.parametrize("name", [name for name in CASES if "outputs" not in name])
+def test_every_hop_carries_what_the_evaluator_charges(results, name):
+    case = CASES[name]
+    captured = case.captured()
+    plan = case.plan(captured)
+    interfaces = check_pipeline(
+        split_by_plan(captured, plan),
+        0,
+        case.ranks,
+        microbatches=case.microbatches,
+        schedule=case.schedule,
+        tied_weights=case.tied_weights,
+    )
+    sent, returned = (
+        {int(at): n for rank in results[: case.ranks] for at, n in rank[name][way].items()}
+        for way in ("sent", "returned")
+    )
+    times = STEPS * case.microbatches
+    assert [sent[at] for at in sorted(sent)] == [n * times for n in (*interfaces.hop_bytes, 0)]
+    problem = problem_from_digraph(
+        to_digraph(captured, training=case.loss is not None, tied_weights=case.tied_weights),
+        [Device(device) for device in plan.device_order],
+        memory_model="inference" if case.loss is None else "training",
+        interconnect=Interconnect(charging="relayed"),
+        chunks_per_device=case.rounds,
+    )
+    total = sum(sent.values()) + sum(returned.values())
+    assert evaluate(problem, plan).transfer_bytes * times == total
+
+
+# -- what is refused -----------------------------------------------------------------------
+
+
+def model_and_inputs():
+    return nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), (torch.ones(2, 4),)
+
+
+PLAN = PartitionPlan({"linear": "a", "relu": "b", "linear_1": "b"}, ("a", "b"))
+
+
+@pytest.fixture(scope="module")
+def split():
+    model, args = model_and_inputs()
+    return split_by_plan(capture(model, args), PLAN)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"world_size": 3}, r"3 processes, but the plan has 2 devices \(a, b\); start 2"),
+        ({"rank": 2}, "rank is 2, but the plan has 2 devices; write a number from 0 to 1"),
+        ({"rank": True}, "rank is True"),
+        ({"microbatches": 0}, "microbatches is 0"),
+        ({"microbatches": 1}, "microbatches is 1, but 1f1b on 2 devices needs as many"),
+        ({"schedule": "zigzag"}, "schedule is 'zigzag'; write one of gpipe, 1f1b"),
+        ({"tied_weights": "ignore"}, "tied_weights is 'ignore'; write one of colocate, sum"),
+        ({"device": "cuda:77"}, "device 'cuda:77' is not there: this machine has"),
+        ({"device": "gpu"}, "torch knows no device 'gpu'"),
+        ({"device": "meta"}, "device 'meta' is not there"),
+    ],
+)
+def test_settings_are_checked_before_there_is_a_process_group(split, options, message):
+    settings = {"rank": 0, "world_size": 2, "microbatches": 4} | options
+    with pytest.raises(PartitionError, match=message) as error:
+        check_pipeline(split, settings.pop("rank"), settings.pop("world_size"), **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_groups_of_interleaved_microbatches_are_equal():
+    model, args = model_and_inputs()
+    plan = PartitionPlan({"linear": "a", "relu": "b", "linear_1": "a"}, ("a", "b"), {"linear_1": 1})
+    split = split_by_plan(capture(model, args), plan)
+    with pytest.raises(PartitionError, match=r"microbatches is 5, but interleaved.*write 6"):
+        check_pipeline(split, 0, 2, microbatches=5)
+    check_pipeline(split, 0, 2, microbatches=6)
+    check_pipeline(split, 0, 2, microbatches=5, schedule="gpipe")
+
+
+def test_what_is_no_plan_is_refused(split):
+    for thing in (nn.Linear(2, 2), PLAN, None):
+        with pytest.raises(PartitionError, match="is no plan for a pipeline"):
+            check_pipeline(thing, 0, 2, microbatches=2)
+    with pytest.raises(PartitionError, match=r"there is no process group; call torch\.dist"):
+        build_pipeline_stage(split, 0, microbatches=2)
+    with pytest.raises(PartitionError, match="loss_fn is 3; give a function"):
+        build_pipeline_stage(split, 0, microbatches=2, loss_fn=3)
+
+
+def test_names_that_torch_does_not_know_run_on_the_cpu():
+    assert local_device("node3.gpu1") == torch.device("cpu")
+    assert local_device("cuda:77", "cpu") == torch.device("cpu")
+    with pytest.raises(PartitionError, match="device 'cuda:77' is not there"):
+        local_device("cuda:77")
+
+
+# -- tied weights --------------------------------------------------------------------------
+
+
+def tied():
+    case = CASES["tied, summed"]
+    captured = case.captured()
+    return case, captured, case.plan(captured)
+
+
+def test_trained_weights_on_several_ranks_are_refused_unless_summed():
+    case, captured, plan = tied()
+    split = split_by_plan(captured, plan)
+    with pytest.raises(PartitionError, match=r"is trained and held by d0, d2; plan with.*'sum'"):
+        check_pipeline(split, 0, 3, microbatches=case.microbatches)
+    check_pipeline(split, 0, 3, microbatches=case.microbatches, training=False)
+    check_pipeline(split, 0, 3, microbatches=case.microbatches, tied_weights="sum")
+
+
+def test_readers_of_a_summed_weight_may_be_apart_and_each_device_pays():
+    _, captured, plan = tied()
+    together = colocation_groups(captured, training=True)
+    apart = colocation_groups(captured, training=True, tied_weights="sum")
+    assert set(together) - set(apart)
+    assert not any("diverge" in group.reason for group in apart)
+    problem = problem_from_digraph(
+        to_digraph(captured, training=True, tied_weights="sum"),
+        [Device(device) for device in plan.device_order],
+        memory_model="training",
+    )
+    usage = evaluate(problem, plan)
+    assert usage.feasible
+    [key] = {key for op in problem.operators for key in op.weights if "head" in key or "wte" in key}
+    alone = PartitionPlan(dict.fromkeys(plan.assignment, "d0"), ("d0",))
+    held, once = (
+        sum(entry.weights_bytes for entry in evaluate(problem, which).usage)
+        for which in (plan, alone)
+    )
+    # The second device holds a gradient and optimiser state too.
+    assert held - once == problem.weights[key].training_bytes > problem.weights[key].size_bytes
+
+
+def test_a_model_is_planned_with_summed_weights():
+    case = CASES["tied, summed"]
+    torch.manual_seed(0)
+    devices = [Device("a", memory_bytes=4 * KiB), Device("b", memory_bytes=4 * KiB)]
+    for choice, readers in (("colocate", 1), ("sum", 2)):
+        result = partition_module(
+            case.model(),
+            *case.inputs(2),
+            devices=devices,
+            memory_model="training",
+            tied_weights=choice,
+            objective=("bottleneck", "devices"),
+        )
+        places = {result.plan.assignment[name] for name in ("embedding", "linear_2")}
+        assert len(places) <= readers
+    with pytest.raises(PartitionError, match="tied_weights is 'both'"):
+        partition_module(case.model(), *case.inputs(2), devices=devices, tied_weights="both")
+
+
+class Transposed(nn.Module):
+    """Two parameters in one memory, one of them the transpose of the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.second = nn.Linear(4, 4)
+        self.second.weight = nn.Parameter(self.first.weight.data.t())
+        self.last = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.last(self.second(self.first(x)).tanh())
+
+
+def transposed():
+    torch.manual_seed(0)
+    return Transposed()
+
+
+def after_one_step(model, x):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model(x).square().sum().backward()
+    optimizer.step()
+    return model(x).detach()
+
+
+def test_parameters_that_share_memory_without_being_one_stay_together():
+    """Tests a step of stages that own their weights, as those of processes do."""
+    x = torch.randn(2, 4)
+    result = partition_module(
+        transposed(),
+        (x,),
+        devices=[Device("a"), Device("b")],
+        memory_model="training",
+        tied_weights="sum",
+        # The best plan of all would cut between the two.
+        latency_ns={"linear": 100_000, "linear_1": 100_000, "tanh": 1, "linear_2": 1},
+        backward_latency_ns={"linear": 0, "linear_1": 0, "tanh": 0, "linear_2": 0},
+        limits=SolveLimits(workers=1),
+    )
+    split = result.split()
+    check_pipeline(split, 0, len(result.plan.device_order), microbatches=2, tied_weights="sum")
+    stages = split_by_plan(capture(transposed(), (x,)), result.plan)
+    for name, _ in split.named_children():
+        own = split_by_plan(capture(transposed(), (x,)), result.plan)
+        setattr(stages, name, own.get_submodule(name))
+    assert torch.equal(after_one_step(stages, x), after_one_step(transposed(), x))
+    apart = dict.fromkeys(result.plan.assignment, "b") | {"linear": "a"}
+    found = evaluate(result.problem, PartitionPlan(apart, ("a", "b")))
+    assert any("its copies would diverge" in violation for violation in found.violations)
+
+
+# -- one process -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def _group(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.distributed.init_process_group(
+            "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
+        )
+    yield
+    torch.distributed.destroy_process_group()
+
+
+ALONE = PartitionPlan(dict.fromkeys(("linear", "relu", "linear_1"), "cpu"), ("cpu",))
+
+
+@pytest.mark.usefixtures("_group")
+def test_batches_that_do_not_fit_are_refused_before_anything_runs():
+    model, args = model_and_inputs()
+    split = split_by_plan(capture(model, args), ALONE)
+    loss = nn.functional.mse_loss
+    pipeline = build_pipeline_stage(split, 0, microbatches=3, loss_fn=loss)
+    batch, target = torch.ones(6, 4), torch.ones(6, 4)
+    for wrong, message in (
+        ((torch.ones(4, 4),), r"has shape \[4, 4\], but the pipeline takes \[6, 4\], 3 micro"),
+        ((), "the inputs do not fit the graph: missing a required argument"),
+        ((batch, batch), "the inputs do not fit the graph: too many positional"),
+        ((batch.clone().requires_grad_(),), "requires a gradient, and a pipeline computes"),
+    ):
+        with pytest.raises(PartitionError, match=message) as error:
+            pipeline.step(*wrong, target=target)
+        assert "\n" not in str(error.value)
+    for wrong in (torch.ones(4, 4), torch.tensor(1.0)):
+        with pytest.raises(PartitionError, match=r"the target has shape .* no 3 equal parts"):
+            pipeline.step(batch, target=wrong)
+    assert pipeline.step(batch, target=target).shape == (6, 4)
+    assert len(pipeline.losses) == 3
+    assert [name for name, _ in pipeline.named_parameters()] == [
+        "0.weight", "0.bias", "2.weight", "2.bias",
+    ]  # fmt: skip
+
+
+@pytest.mark.usefixtures("_group")
+def test_without_a_loss_nothing_is_differentiated():
+    model, args = model_and_inputs()
+    pipeline = build_pipeline_stage(
+        split_by_plan(capture(model, args), ALONE), 0, microbatches=2, schedule="gpipe"
+    )
+    x = torch.randn(4, 4, requires_grad=True)
+    found = pipeline.step(x)
+    assert not found.requires_grad
+    torch.testing.assert_close(found, model(x).detach())
+    assert pipeline.losses == ()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.usefixtures("_group")
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+def test_several_rounds_on_one_device(schedule):
+    model, args = model_and_inputs()
+    plan = PartitionPlan(ALONE.assignment, ("cpu",), {"relu": 1, "linear_1": 2})
+    split = split_by_plan(capture(model, args), plan)
+    options = {"microbatches": 2, "schedule": schedule}
+    pipeline = build_pipeline_stage(split, 0, loss_fn=nn.functional.mse_loss, **options)
+    x = torch.randn(4, 4)
+    torch.testing.assert_close(pipeline.step(x, target=x), model(x).detach())
+    with pytest.raises(
+        PartitionError, match="3 chunks on one device, which torch's schedules take"
+    ):
+        build_pipeline_stage(split, 0, **options)
+
+
+@pytest.mark.usefixtures("_group")
+def test_a_sum_of_losses_and_a_model_that_returns_its_loss():
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x, y):
+            return {"loss": (self.linear(x) - y).square().sum(), "twice": (x * 2,)}
+
+    model, args = Loss(), (torch.randn(2, 4), torch.randn(2, 4))
+    captured = capture(model, args)
+    plan = PartitionPlan(dict.fromkeys((n.name for n in captured.operators), "cpu"), ("cpu",))
+    pipeline = build_pipeline_stage(
+        split_by_plan(captured, plan),
+        0,
+        microbatches=3,
+        loss_fn=lambda outputs, _: outputs["loss"],
+        scale_grads=False,
+    )
+    x, y = torch.randn(6, 4), torch.randn(6, 4)
+    found = pipeline.step(x, y)
+    gradients = [parameter.grad.clone() for parameter in model.parameters()]
+    expected = model(x, y)
+    model.zero_grad()
+    expected["loss"].backward()
+    torch.testing.assert_close(found, {"loss": expected["loss"].detach(), "twice": (x * 2,)})
+    torch.testing.assert_close(gradients, [parameter.grad for parameter in model.parameters()])
+
+
+@pytest.mark.usefixtures("_group")
+def test_other_losses_ranks_and_groups_are_refused():
+    model, args = model_and_inputs()
+    captured = capture(model, args)
+    split = split_by_plan(captured, ALONE)
+    pipeline = build_pipeline_stage(split, 0, microbatches=2, loss_fn=lambda out, _: out)
+    with pytest.raises(PartitionError, match="loss_fn does not return a tensor of one element"):
+        pipeline.step(torch.ones(4, 4))
+    with pytest.raises(PartitionError, match="1 process, but the plan has 2 devices"):
+        build_pipeline_stage(split_by_plan(captured, PLAN), 1, microbatches=2)
+    on_meta = capture(model.to("meta"), args)
+    with pytest.raises(PartitionError, match=r"'0\.weight' is on the meta device and has"):
+        build_pipeline_stage(split_by_plan(on_meta, ALONE), 0, microbatches=2)
+
+
+@pytest.mark.usefixtures("_group")
+def test_weights_come_from_the_files_of_the_stages_that_a_rank_runs(tmp_path):
+    folder = tmp_path / "stages"
+    case = CASES["tied, one rank"]
+    torch.manual_seed(0)
+    args, _ = case.inputs(2)
+    model = case.model()
+    captured = capture(model, args)
+    plan = case.plan(captured)
+    plan = PartitionPlan(dict.fromkeys(plan.assignment, "cpu"), ("cpu",), plan.chunks)
+    assert len(plan.stages) == 2
+    save_stages(split_by_plan(captured, plan), captured, folder)
+    x = case.inputs(4)[0][0]
+    expected = model(x)
+    with torch.device("meta"):
+        empty = capture(case.model(), args)
+    split = split_by_plan(empty, plan)
+    pipeline = build_pipeline_stage(
+        split, 0, microbatches=2, weights=folder, loss_fn=lambda out, _: out.sum()
+    )
+    torch.testing.assert_close(pipeline.step(x), expected.detach())
+    # The embedding and the head are in both stages, and one.
+    assert len(list(pipeline.parameters())) == 5
+    other = PartitionPlan(plan.assignment, ("cpu",))
+    with pytest.raises(PartitionError, match="stage files were written with another plan"):
+        check_pipeline(split_by_plan(empty, other), 0, 1, microbatches=2, weights=folder)
+    with pytest.raises(PartitionError, match="manifest"):
+        check_pipeline(split, 0, 1, microbatches=2, weights=tmp_path / "nowhere")
+    (folder / "stage_1.safetensors").write_bytes(b"")
+    with pytest.raises(PartitionError, match=r"stage_1\.safetensors has 0 bytes"):
+        build_pipeline_stage(split, 0, microbatches=2, weights=folder, loss_fn=torch.sum)

@@ -1,0 +1,540 @@
+"""Each trap of torch.fx.passes.split_module, by its row in the table of known behaviour."""
+
+import copy
+import operator
+import random
+
+import pytest
+import torch
+from torch import fx, nn
+
+from fx_bridge.capture.graph import CapturedGraph, capture
+from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
+from fx_bridge.split.reader import stage_graph
+from solver import PartitionError, PartitionPlan
+from tests.support.random_plans import random_plan
+from tests.support.separated import separated
+from tests.support.split_checks import BACKENDS, check, check_random_plans, cut_at, plan_of
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+class TwoBranches(nn.Module):
+    """Two inputs, read in the opposite order of the signature, and two interleaved branches."""
+
+    def __init__(self):
+        super().__init__()
+        self.left = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.right = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, a, b):
+        for left, right in zip(self.left, self.right, strict=True):
+            b = torch.tanh(right(b))
+            a = torch.sigmoid(left(a))
+        return a - 2 * b
+
+
+TWO = (torch.randn(3, 6), torch.randn(3, 6))
+
+
+def left_branch(node):
+    """Return 1 for the left branch of TwoBranches and what joins it, 0 for the right one."""
+    return int(node.name not in ("linear", "linear_2", "linear_4") and "tanh" not in node.name)
+
+
+# -- parameters ----------------------------------------------------------------------------
+
+
+def test_every_stage_owns_its_parameters_under_their_original_names():
+    model = TwoBranches()
+    captured = capture(model, TWO)
+    before = str(captured.graph)
+    split = check(model, captured, plan_of(captured, left_branch), TWO)
+    assert not list(split.parameters(recurse=False))
+    assert set(dict(split.submod_0.named_parameters())) == {
+        name for name, _ in model.named_parameters() if name.startswith("right")
+    }
+    assert set(dict(split.submod_1.named_parameters())) == {
+        name for name, _ in model.named_parameters() if name.startswith("left")
+    }
+    weight = split.submod_1.get_parameter("left.1.weight")
+    assert weight is model.left[1].weight, "weights are shared, not copied"
+    assert str(captured.graph) == before, "the captured module is not changed"
+    assert check_equivalence(model, captured.module, TWO).equal
+
+
+def test_a_parameter_that_is_an_output_is_returned_itself():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+            self.scale = nn.Parameter(torch.ones(4))
+
+        def forward(self, x):
+            return self.inner(x).relu() * 2, self.inner.weight, self.scale
+
+    model, args = Model(), (torch.randn(2, 4),)
+    captured = capture(model, args)
+    split = check(model, captured, cut_at(captured, 1, 2), args)
+    assert split(*args)[1] is model.inner.weight
+    assert split(*args)[2] is model.scale
+    assert set(dict(split.named_parameters(remove_duplicate=False))) == {
+        "inner.weight",
+        "scale",
+        "submod_0.inner.weight",
+        "submod_0.inner.bias",
+    }
+
+
+def test_views_of_weights_are_ordinary_operators():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 6))
+
+        def forward(self, x):
+            view = self.weight.t()
+            return (x @ view).relu() @ self.weight + view.sum()
+
+    check_random_plans(Model(), (torch.randn(2, 6),))
+
+
+def test_buffers_keep_their_persistence_and_constants_their_kind():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("kept", torch.ones(3))
+            self.register_buffer("scratch", torch.ones(3), persistent=False)
+
+        def forward(self, x):
+            return (x + self.kept).relu() * self.scratch + torch.tensor([1.0, 2.0, 3.0])
+
+    model, args = Model(), (torch.randn(3),)
+    captured = capture(model, args)
+    split = check(model, captured, cut_at(captured, 2), args, gradients=False)
+    assert set(split.state_dict()) == {"submod_0.kept"}
+    assert "scratch" in dict(split.submod_1.named_buffers())
+
+
+def test_equal_names_after_flattening_do_not_collide():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Module()
+            self.a.b = nn.Linear(4, 4)
+            self.a_b = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.a_b(self.a.b(x).relu()).tanh()
+
+    model, args = Model(), (torch.randn(2, 4),)
+    for source in (model, fx.symbolic_trace(model)):
+        captured = capture(source, args)
+        for position in range(1, len(captured.operators)):
+            split = check(model, captured, cut_at(captured, position), args)
+            assert {name.partition(".")[2] for name, _ in split.named_parameters()} == set(
+                dict(model.named_parameters())
+            )
+
+
+@pytest.mark.parametrize("source", ["export", "symbolic_trace"])
+def test_an_attribute_called_submod_0_is_no_obstacle(source):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.submod_0 = nn.Linear(4, 4)
+            self.submod_stage_0 = nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.submod_stage_0(self.submod_0(x).relu()), self.submod_0.weight
+
+    model, args = Model(), (torch.randn(2, 4),)
+    captured = capture(model if source == "export" else fx.symbolic_trace(model), args)
+    split = check(model, captured, cut_at(captured, 1, 2), args)
+    assert list(split.meta["stages"]) == [f"submod_stage_stage_{i}" for i in range(3)]
+
+
+def test_tied_weights_are_one_object_in_every_stage_and_copies_share_the_gradient():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(10, 4)
+            self.mix = nn.Linear(4, 4)
+            self.head = nn.Linear(4, 10, bias=False)
+            self.head.weight = self.embed.weight
+
+        def forward(self, tokens):
+            return self.head(self.mix(self.embed(tokens)).relu())
+
+    model, args = Model(), (torch.randint(0, 10, (2, 3)),)
+    for source in (model, fx.symbolic_trace(model)):
+        captured = capture(source, args)
+        split = check(model, captured, cut_at(captured, 1, 3), args)
+        ((first, last),) = split.meta["shared_tensors"]
+        assert split.get_parameter(first) is split.get_parameter(last) is model.head.weight
+        report = check_equivalence(model, separated(split), args, gradients=True)
+        assert report.equal, report.differences
+
+
+def test_a_module_called_twice_keeps_both_calls_together():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mix = nn.Linear(4, 4)
+
+        def forward(self, x, y):
+            return self.mix(x).relu() + self.mix(y).tanh()
+
+    args = (torch.randn(2, 4), torch.randn(2, 4))
+    model = Model()
+    captured = capture(fx.symbolic_trace(model), args)
+    check_random_plans(model, args, captured=captured)
+    for seed in range(12):
+        plan = random_plan(captured, colocation_groups(captured), 2, random.Random(seed))
+        assert plan.assignment["mix"] == plan.assignment["mix_1"]
+
+
+# -- order ---------------------------------------------------------------------------------
+
+
+def test_a_cycle_of_stages_is_refused_by_its_edges():
+    captured = capture(nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)), TWO_BY_FOUR)
+    plan = plan_of(captured, lambda node: int(node.name == "relu"))
+    with pytest.raises(PartitionError) as error:
+        split_by_plan(captured, plan)
+    assert "cycle" in str(error.value)
+    assert "'linear' on 'd0' -> 'relu' on 'd1'" in str(error.value)
+    assert "'relu' on 'd1' -> 'linear_1' on 'd0'" in str(error.value)
+
+
+TWO_BY_FOUR = (torch.randn(2, 4),)
+
+
+def test_stages_out_of_order_are_refused_with_an_order_that_works():
+    captured = capture(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), TWO_BY_FOUR)
+    plan = PartitionPlan({"linear": "b", "relu": "a"}, ("a", "b"))
+    with pytest.raises(PartitionError, match="an order that works is b, a"):
+        split_by_plan(captured, plan)
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ({"linear": "a"}, "no device for operator 'relu'"),
+        ({"linear": "a", "relu": "a", "mystery": "a"}, "'mystery', which is not an operator"),
+    ],
+)
+def test_a_plan_for_other_operators_is_refused(assignment, message):
+    captured = capture(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), TWO_BY_FOUR)
+    with pytest.raises(PartitionError, match=message):
+        split_by_plan(captured, PartitionPlan(assignment, ("a",)))
+
+
+def test_interleaved_stages_and_inputs_in_another_order():
+    model = TwoBranches()
+    captured, interleaved = check_random_plans(model, TWO, plans=24)
+    assert interleaved > 5, "the plans must not all be contiguous"
+    # Inputs are read in the opposite order of the signature.
+    split = check(model, captured, plan_of(captured, left_branch), TWO)
+    assert list(split.meta["stages"].items()) == [("submod_0", "d0"), ("submod_1", "d1")]
+    called = [node.target for node in split.graph.nodes if node.op == "call_module"]
+    assert called == ["submod_0", "submod_1"]
+
+
+def test_contiguous_stages_give_gradients_to_the_last_bit():
+    model = TwoBranches()
+    captured = capture(model, TWO)
+    for position in range(1, len(captured.operators)):
+        check(model, captured, cut_at(captured, position), TWO, gradient_rtol=0.0)
+
+
+def test_random_numbers_are_drawn_in_the_original_order():
+    class Model(nn.Module):
+        def forward(self, a, b):
+            b = nn.functional.dropout(b * 2, 0.5).relu()
+            return nn.functional.dropout(a.exp(), 0.3).sum() + torch.rand_like(a) * b
+
+    model, args = Model(), (torch.randn(4, 4), torch.randn(4, 4))
+    for source in (model, fx.symbolic_trace(model)):
+        captured = capture(source, args)
+        check_random_plans(model, args, captured=captured, gradients=False)
+        names = [node.name for node in captured.operators if "dropout" in node.name]
+        plan = plan_of(captured, lambda n, first=names[0]: n.name == first or "relu" in n.name)
+        with pytest.raises(PartitionError, match=r"random|cycle|on one device"):
+            split_by_plan(captured, plan)
+
+
+# -- values written in place ---------------------------------------------------------------
+
+
+class AddInPlace(nn.Module):
+    def forward(self, x):
+        y = x * 2
+        before = y.exp()
+        z = y.add_(1)
+        return before + y.tanh(), z.sin()
+
+
+class SetItem(nn.Module):
+    def forward(self, x):
+        y = x.relu()
+        first = y.sum()
+        y[:, 0] = x[:, 1] * 3
+        return y * first, y.mean()
+
+
+class ViewThenMul(nn.Module):
+    def forward(self, x):
+        y = x.sin()
+        row = y[0]
+        early = y.cos()
+        row.mul_(3.0)
+        return early, y.tanh() + 1, row.exp()
+
+
+class Cache(nn.Module):
+    """Keys and values of earlier calls in buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(4, 4)
+        self.register_buffer("keys", torch.zeros(6, 4))
+        self.register_buffer("values", torch.zeros(6, 4))
+
+    def forward(self, x, at):
+        q = self.mix(x).detach()
+        old = self.values.sum()
+        self.keys.index_copy_(0, at, q.exp())
+        self.values.index_copy_(0, at, q.sin())
+        return torch.softmax(q @ self.keys.t(), -1) @ self.values + old, q.relu().sum()
+
+
+class InPlaceResidual(nn.Module):
+    """A chain of blocks in which every value is written in place once."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            y = block(x)
+            y += x
+            x = y.relu_()
+        return x
+
+
+class WritesInput(nn.Module):
+    def forward(self, x):
+        early = x.cos()
+        x.mul_(2)
+        return early + 1, x.sin()
+
+
+MUTATIONS = [
+    (AddInPlace(), (torch.randn(3, 4),)),
+    (SetItem(), (torch.randn(3, 4),)),
+    (ViewThenMul(), (torch.randn(3, 4),)),
+    (Cache(), (torch.randn(2, 4), torch.tensor([1, 3]))),
+    (InPlaceResidual(), (torch.randn(3, 4),)),
+    (WritesInput(), (torch.randn(3, 4),)),
+]
+MUTATION_NAMES = [type(model).__name__ for model, _ in MUTATIONS]
+
+
+def _set_item_graph():
+    """Return SetItem as dynamo writes it; symbolic_trace refuses the statement."""
+    graph = fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.call_method("relu", (x,))
+    first = graph.call_method("sum", (y,))
+    column = graph.call_function(operator.getitem, (x, (slice(None), 1)))
+    column = graph.call_function(operator.mul, (column, 3))
+    graph.call_function(operator.setitem, (y, (slice(None), 0), column))
+    product = graph.call_function(operator.mul, (y, first))
+    graph.output((product, graph.call_method("mean", (y,))))
+    return fx.GraphModule(nn.Module(), graph)
+
+
+@pytest.mark.parametrize(("model", "args"), MUTATIONS, ids=MUTATION_NAMES)
+@pytest.mark.parametrize("source", ["export", "symbolic_trace"])
+def test_writes_in_place_survive_any_plan(model, args, source):
+    if source == "export":
+        captured = capture(model, args)
+    elif isinstance(model, SetItem):
+        captured = capture(_set_item_graph(), args)
+    else:
+        captured = capture(fx.symbolic_trace(model), args)
+    check_random_plans(model, args, captured=captured, plans=24, gradients=False)
+
+
+@pytest.mark.parametrize(("model", "args"), MUTATIONS, ids=MUTATION_NAMES)
+def test_plans_that_tear_a_storage_apart_are_wrong_or_refused(model, args):
+    """Without groups some plan must be refused, and none that is accepted may be wrong."""
+    captured = capture(model, args)
+    refused = 0
+    for seed in range(24):
+        plan = random_plan(captured, [], 3, random.Random(seed))
+        try:
+            split = split_by_plan(captured, plan)
+        except PartitionError as error:
+            refused += 1
+            assert "in place" in str(error)
+            assert "must share a device" in str(error)
+        else:
+            report = check_equivalence(model, separated(split), args)
+            differences = [text for text in report.differences if not text.startswith("args")]
+            assert not differences
+    assert refused
+
+
+def test_blocks_that_write_in_place_can_still_be_cut_apart():
+    model, args = MUTATIONS[4]
+    captured = capture(model, args)
+    largest = max(len(group.operators) for group in colocation_groups(captured))
+    assert largest < len(captured.operators) / 2
+
+
+class ReturnsWhatItWrites(nn.Module):
+    """An updated cache is returned: an input through a view, a buffer, one inside a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("cache", torch.zeros(3, 4))
+
+    def forward(self, x, y):
+        v = x.transpose(0, 1)
+        v.add_(1)
+        z = self.norm(y).relu()
+        self.cache.add_(z.detach())
+        return x, z * 2, self.cache, self.norm.running_mean, y
+
+
+@pytest.mark.parametrize("source", ["export", "symbolic_trace"])
+def test_what_a_stage_writes_is_returned_as_the_stage_left_it(source):
+    """Returned by the root, it would be what the caller has, or what the root holds."""
+    model, args = ReturnsWhatItWrites(), (torch.randn(2, 3), torch.randn(3, 4))
+    captured = capture(model if source == "export" else fx.symbolic_trace(model), args)
+    check_random_plans(model, args, captured=captured, gradients=False)
+    for backend in BACKENDS:
+        split = split_by_plan(captured, cut_at(captured, 2), backend=backend)
+        x = torch.randn(2, 3)
+        assert split(x, args[1])[0] is x, "in one process it is the caller's own"
+        assert not dict(split.named_buffers(recurse=False))
+
+
+def test_weights_after_a_parameter_with_a_default():
+    """split_module compiles stand-ins of weights behind placeholders, which may have defaults."""
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4))
+
+        def forward(self, x, scale=None):
+            return (x * self.weight).relu() + 1
+
+    model, args = Model(), (torch.randn(2, 4),)
+    captured = capture(fx.symbolic_trace(model), args)
+    assert captured.graph.find_nodes(op="get_attr")
+    check_random_plans(model, args, captured=captured)
+    split = split_by_plan(captured, cut_at(captured, 1))
+    split(args[0], None)
+
+
+# -- what the module is besides its graph --------------------------------------------------
+
+
+def test_flags_and_metadata_are_kept():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 4)).eval()
+    captured = capture(fx.symbolic_trace(model), TWO_BY_FOUR)
+    captured.module.meta["mine"] = 7
+    split = check(model, captured, cut_at(captured, 2), TWO_BY_FOUR)
+    assert not any(module.training for module in split.modules())
+    assert split.meta["mine"] == 7
+    assert split.meta["stages"] == {"submod_0": "d0", "submod_1": "d1"}
+    assert [(s.meta["stage"], s.meta["device"]) for s in split.children()] == [(0, "d0"), (1, "d1")]
+    original = {node.name: node for node in captured.graph.nodes}
+    for stage in split.children():
+        for node in stage.graph.nodes:
+            if node.op != "output":
+                assert node.meta == original[node.name].meta
+                assert node.target == original[node.name].target or node.op == "placeholder"
+    for node in split.graph.nodes:
+        assert "val" in node.meta or node.op == "output"
+
+
+def test_every_chunk_of_a_device_is_a_stage():
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(4)))
+    captured = capture(model, TWO_BY_FOUR)
+    names = [node.name for node in captured.operators]
+    assignment = dict(zip(names, "abab", strict=True))
+    plan = PartitionPlan(assignment, ("a", "b"), {names[2]: 1, names[3]: 1})
+    split = check(model, captured, plan, TWO_BY_FOUR)
+    assert list(split.meta["stages"].values()) == ["a", "b", "a", "b"]
+    assert [(s.meta["stage"], s.meta["device"], s.meta["chunk"]) for s in split.children()] == [
+        (0, "a", 0),
+        (1, "b", 0),
+        (2, "a", 1),
+        (3, "b", 1),
+    ]
+    with pytest.raises(PartitionError, match="the stages of the plan form a cycle"):
+        split_by_plan(captured, PartitionPlan(assignment, ("a", "b")))
+    backwards = PartitionPlan(assignment, ("a", "b"), {names[0]: 1, names[3]: 1})
+    with pytest.raises(PartitionError, match=r"on 'a \(chunk 1\)'.*later chunk"):
+        split_by_plan(captured, backwards)
+
+
+def test_the_split_can_be_copied_and_split_again():
+    model = TwoBranches()
+    captured = capture(model, TWO)
+    split = check(model, captured, cut_at(captured, 5), TWO)
+    assert check_equivalence(model, copy.deepcopy(split), TWO, gradients=True).equal
+
+
+def test_a_split_is_a_model_like_any_other():
+    """Tests that what a second split holds is compared under the names of the first model."""
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Linear(4, 4))
+    args = (torch.randn(2, 4),)
+    first_capture = capture(model, args)
+    first = check(model, first_capture, cut_at(first_capture, 2), args)
+    second_capture = capture(first, args)
+    second = check(first, second_capture, cut_at(second_capture, 1), args)
+    assert check_equivalence(model, second, args, gradients=True).equal
+    assert [stage.meta["stages"] for stage in second.children()] == [
+        {"submod_0": "d0"},
+        {"submod_1": "d1"},
+    ]
+
+
+def test_something_that_was_not_captured_is_refused():
+    program = torch.export.export(nn.Linear(4, 4), TWO_BY_FOUR)
+    with pytest.raises(PartitionError, match="capture the model first"):
+        split_by_plan(program, PartitionPlan({"linear": "a"}, ("a",)))
+    captured = capture(program)
+    split_by_plan(captured, PartitionPlan({"linear": "a"}, ("a",)))
+    with pytest.raises(PartitionError, match="the plan is a dict; give a PartitionPlan"):
+        split_by_plan(captured, {"linear": "a"})
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_graph_without_operators(backend):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(2))
+
+        def forward(self, x):
+            return x, self.weight
+
+    model = Model()
+    captured = CapturedGraph(fx.symbolic_trace(model), "graph_module")
+    split = split_by_plan(captured, PartitionPlan({}, ()), backend=backend)
+    assert check_equivalence(model, split, TWO_BY_FOUR).equal
+    assert stage_graph(split, captured).stages == ()

@@ -1,0 +1,438 @@
+"""The stage graph agrees with the evaluator, with the plan, and with what stages really pass."""
+
+import copy
+import json
+import pickle
+import random
+
+import networkx as nx
+import pytest
+import torch
+from torch import fx, nn
+
+from fx_bridge.capture.graph import capture
+from fx_bridge.digraph import to_digraph
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
+from fx_bridge.split.graph import StageGraph
+from fx_bridge.split.reader import stage_graph
+from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
+from tests.support.random_plans import DEVICES, random_plan
+from tests.support.separated import separated
+from tests.support.split_checks import BACKENDS, cut_at, plan_of
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(10, 4)
+        self.body = nn.ModuleList(nn.Linear(4, 4) for _ in range(3))
+        self.head = nn.Linear(4, 10, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("scale", torch.full((4,), 2.0, dtype=torch.float64))
+
+    def forward(self, tokens):
+        x = self.embed(tokens) * self.scale.float()
+        for layer in self.body:
+            x = x + layer(x).relu()
+        return self.head(x * self.scale.float())
+
+
+class Skips(nn.Module):
+    """A value that is read much later, a view of it, and an input that many read."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(6, 6)
+        self.b = nn.Linear(6, 6)
+
+    def forward(self, x, gate, unused):
+        first = self.a(x)
+        part = first[:, 1:3]
+        y = (first * gate).relu()
+        y = self.b(y) * gate
+        wide = part.sum(-1, keepdim=True).expand(-1, 6)
+        return y.tanh() + first + wide, gate, part, y
+
+
+class Pieces(nn.Module):
+    """Elements of tuples, casts, and a parameter that is returned."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(8, 8)
+
+    def forward(self, x):
+        low, high = self.a(x).chunk(2, dim=-1)
+        values, indices = low.topk(2)
+        return {"v": values.half(), "i": indices, "h": high.exp().sin(), "w": self.a.weight}
+
+
+class Writes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("cache", torch.zeros(3, 4))
+
+    def forward(self, x, y):
+        v = x.transpose(0, 1)
+        v.add_(1)
+        z = self.norm(y).relu()
+        self.cache.add_(z.detach())
+        return x, z * 2, self.cache, z.sin()
+
+
+MODELS = [
+    (Tied(), (torch.randint(0, 10, (2, 3)),)),
+    (Skips(), (torch.randn(3, 6), torch.randn(3, 6), torch.randn(2))),
+    (Pieces(), (torch.randn(2, 3, 8),)),
+    (Writes(), (torch.randn(2, 3), torch.randn(3, 4))),
+]
+IDS = [type(model).__name__ for model, _ in MODELS]
+
+
+def problem_of(captured, **settings):
+    return problem_from_digraph(
+        to_digraph(captured), [Device(name) for name in DEVICES], chunks_per_device=3, **settings
+    )
+
+
+def random_splits(captured, count):
+    groups = colocation_groups(captured)
+    for seed in range(count):
+        chunks = 1 + seed % 3
+        plan = random_plan(captured, groups, 2 + seed % 2, random.Random(seed), chunks=chunks)
+        yield plan, split_by_plan(captured, plan, backend=BACKENDS[seed // 2 % 2])
+
+
+def check_against_evaluator(graph, problem, plan):
+    evaluation = evaluate(problem, plan)
+    assert graph.transfer_bytes == evaluation.transfer_bytes
+    assert [(s.device, s.chunk) for s in graph.stages] == [(s.device, s.chunk) for s in plan.stages]
+    order = [op.name for op in problem.operators]
+    for stage, usage in zip(graph.stages, evaluation.stages, strict=True):
+        assert stage.received_bytes == usage.received_bytes
+        members = [name for name in order if plan.stage_index[name] == stage.position]
+        assert list(stage.operators) == members
+    for usage in evaluation.usage:
+        own = [stage for stage in graph.stages if stage.device == usage.device]
+        weights = {w.key: w.size_bytes for stage in own for w in stage.weights}
+        assert sum(weights.values()) == usage.weights_bytes
+        assert (
+            sum(s.peak_bytes for s in own)
+            == usage.memory_bytes + sum(s.weights_bytes for s in own) - usage.weights_bytes
+        )
+    return evaluation
+
+
+@pytest.mark.parametrize("source", ["export", "symbolic_trace"])
+@pytest.mark.parametrize(("model", "args"), MODELS, ids=IDS)
+def test_it_agrees_with_the_evaluator(model, args, source):
+    captured = capture(model if source == "export" else fx.symbolic_trace(model), args)
+    problem = problem_of(captured)
+    moved = 0
+    for plan, split in random_splits(captured, 12):
+        graph = stage_graph(split, captured, problem)
+        evaluation = check_against_evaluator(graph, problem, plan)
+        moved += evaluation.transfer_bytes
+    assert moved
+
+
+@pytest.mark.parametrize(("model", "args"), MODELS, ids=IDS)
+def test_values_are_those_that_cross_in_the_captured_graph(model, args):
+    """Counted from the captured graph and the plan, without the split."""
+    captured = capture(model, args)
+    returned = {n.name for n in captured.graph.output_node().all_input_nodes}
+    for plan, split in random_splits(captured, 12):
+        graph = stage_graph(split, captured)
+        stage_of = plan.stage_index
+        expected = {}
+        for node in captured.graph.nodes:
+            if node.op not in ("placeholder", "get_attr", "output"):
+                own = stage_of[node.name]
+            elif node.op == "placeholder":
+                own = None
+            else:
+                continue
+            readers = {stage_of[u.name] for u in node.users if u.op != "output"} - {own}
+            if own is None or readers or node.name in returned:
+                expected[node.name] = (own, tuple(sorted(readers)))
+        found = {
+            v.name: (v.source, v.targets) for v in graph.values if not v.name.endswith(".written")
+        }
+        assert found == expected
+        last = len(graph.stages) - 1
+        for position in range(last):
+            alive = {value.name for value in graph.alive_between(position)}
+            assert {name for name in alive if not name.endswith(".written")} == {
+                name
+                for name, (own, readers) in expected.items()
+                if (own is None or own <= position)
+                and (any(reader > position for reader in readers) or graph.value_of[name].is_output)
+            }
+        for stage in graph.stages:
+            arcs = {(own, r) for own, readers in expected.values() for r in readers}
+            assert stage.parents == tuple(
+                sorted(a for a, b in arcs if b == stage.position and a is not None)
+            )
+            assert stage.children == tuple(sorted(b for a, b in arcs if a == stage.position))
+
+
+@pytest.mark.parametrize(("model", "args"), MODELS, ids=IDS)
+def test_sizes_are_those_of_the_tensors_that_stages_exchange(model, args):
+    captured = capture(model, args)
+    for _, split in random_splits(captured, 6):
+        graph = stage_graph(split, captured)
+        seen = []
+
+        def watch(stage, inputs, output, graph=graph, seen=seen):
+            node = graph.stages[stage.meta["stage"]]
+            outputs = output if isinstance(output, tuple) else (output,)
+            if len(node.outputs) == 1 and not isinstance(output, torch.Tensor):
+                outputs = (
+                    output[:1] if graph.value_of[node.outputs[0]].kind == "Tensor" else [output]
+                )
+            for names, values in ((node.inputs, inputs), (node.outputs, outputs)):
+                for name, value in zip(names, values, strict=True):
+                    seen.append((graph.value_of[name], value))
+
+        for name in split.meta["stages"]:
+            split.get_submodule(name).register_forward_hook(watch)
+        split(*(arg.clone() for arg in args))
+        assert seen
+        for declared, value in seen:
+            assert declared.kind == "Tensor"
+            assert declared.size_bytes == value.numel() * value.element_size(), declared
+            assert declared.shape == tuple(value.shape)
+            assert f"torch.{declared.dtype}" == str(value.dtype)
+
+
+def test_a_skip_over_two_stages_is_alive_between_all_of_them():
+    captured = capture(*MODELS[1])
+    split = split_by_plan(captured, cut_at(captured, 2, 4, 6))
+    graph = stage_graph(split, captured)
+    linear = graph.value_of["linear"]
+    assert (linear.source, linear.targets, linear.is_output) == (0, (1, 3), False)
+    for position in range(3):
+        assert linear in graph.alive_between(position)
+    # Read by stages 1 and 2, and returned: held from the start to the end.
+    gate = graph.value_of["gate"]
+    assert (gate.source, gate.targets, gate.is_output) == (None, (1, 2), True)
+    assert all(gate in graph.alive_between(position) for position in range(3))
+    # Neither read nor returned: not passed on.
+    assert graph.value_of["unused"].targets == ()
+    assert all(graph.value_of["unused"] not in graph.alive_between(p) for p in range(3))
+    assert graph.inputs == ("x", "gate", "unused")
+    x = graph.value_of["x"]
+    assert x not in graph.alive_between(0), "read by the first stage alone"
+
+
+def test_an_unknown_boundary_is_refused():
+    captured = capture(*MODELS[1])
+    graph = stage_graph(split_by_plan(captured, cut_at(captured, 3)), captured)
+    for position in (-1, 1, True, "0", 0.0):
+        with pytest.raises(PartitionError, match=r"0 to 1; write a number from 0 to 0"):
+            graph.alive_between(position)
+    whole = stage_graph(split_by_plan(captured, plan_of(captured, lambda _: 0)), captured)
+    with pytest.raises(PartitionError, match="there is only one stage"):
+        whole.alive_between(0)
+
+
+def test_tied_weights_are_one_key_in_two_stages():
+    captured = capture(*MODELS[0])
+    last = len(captured.operators) - 1
+    graph = stage_graph(split_by_plan(captured, cut_at(captured, 2, last)), captured)
+    first, final = graph.stages[0], graph.stages[-1]
+    (shared,) = {w.key for w in first.weights} & {w.key for w in final.weights}
+    weight = next(w for w in first.weights if w.key == shared)
+    assert weight.stages == (0, 2)
+    assert weight.size_bytes == 10 * 4 * 4
+    assert first.weights_bytes >= weight.size_bytes <= final.weights_bytes
+
+
+def test_a_value_between_chunks_of_one_device_does_not_travel():
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    captured = capture(model, (torch.randn(2, 4),))
+    names = [node.name for node in captured.operators]
+    plan = PartitionPlan(dict.fromkeys(names, "cpu"), ("cpu",), {names[1]: 1, names[2]: 2})
+    graph = stage_graph(split_by_plan(captured, plan), captured, problem_of(captured))
+    assert graph.transfer_bytes == 0
+    assert [stage.sent_bytes for stage in graph.stages] == [0, 0, 0]
+    assert [stage.received_bytes for stage in graph.stages] == [32, 32, 32]
+    assert [stage.children for stage in graph.stages] == [(1,), (2,), ()]
+
+
+def test_a_tuple_may_cross_where_it_is_not_forbidden():
+    captured = capture(*MODELS[2])
+    split = split_by_plan(
+        captured, plan_of(captured, lambda node: int(node.name not in ("linear", "chunk")))
+    )
+    graph = stage_graph(split, captured)
+    value = graph.value_of["chunk"]
+    assert (value.kind in ("tuple", "list"), value.shape, value.dtype) == (True, None, None)
+    assert value.size_bytes == 2 * 3 * 8 * 4
+    assert graph.transfer_bytes == value.size_bytes
+
+
+def test_what_a_stage_writes_in_place_is_a_value_of_its_own():
+    captured = capture(*MODELS[3])
+    split = split_by_plan(captured, cut_at(captured, 2))
+    graph = stage_graph(split, captured)
+    written = graph.value_of["x.written"]
+    assert (written.source, written.is_output) == (0, True)
+    assert graph.value_of["x"].source is None and not graph.value_of["x"].is_output
+    assert graph.outputs[0] == "x.written"
+    assert written in graph.alive_between(0)
+
+
+def test_peaks_under_training_count_gradients_and_saved_values():
+    captured = capture(*MODELS[1])
+    problem = problem_from_digraph(
+        to_digraph(captured, training=True),
+        [Device("d0"), Device("d1")],
+        memory_model="training",
+        microbatches=4,
+    )
+    plan = cut_at(captured, 4)
+    graph = stage_graph(split_by_plan(captured, plan), captured, problem)
+    usage = evaluate(problem, plan).usage
+    assert [s.peak_bytes for s in graph.stages] == [entry.memory_bytes for entry in usage]
+    assert graph.stages[0].peak_bytes > 4 * graph.stages[0].weights_bytes
+
+
+def test_a_copy_of_the_split_has_the_same_graph():
+    captured = capture(*MODELS[0])
+    split = split_by_plan(captured, cut_at(captured, 2, 5))
+    graph = stage_graph(split, captured)
+    for twin in (copy.deepcopy(split), separated(split)):
+        assert stage_graph(twin, captured) == graph
+
+
+# -- as data -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("model", "args"), MODELS, ids=IDS)
+def test_it_survives_json_and_pickle(model, args, tmp_path):
+    captured = capture(model, args)
+    problem = problem_of(captured)
+    for plan, split in random_splits(captured, 3):
+        graph = stage_graph(split, captured, problem)
+        assert StageGraph.from_dict(graph.to_dict()) == graph
+        assert StageGraph.from_dict(json.loads(json.dumps(graph.to_dict()))) == graph
+        graph.save(tmp_path / "stages.json")
+        assert StageGraph.load(tmp_path / "stages.json") == graph
+        assert pickle.loads(pickle.dumps(graph)) == copy.deepcopy(graph) == graph
+        assert len(plan.stages) == len(graph.stages)
+    assert [path.name for path in tmp_path.iterdir()] == ["stages.json"]
+
+
+def test_it_becomes_a_networkx_graph():
+    captured = capture(*MODELS[1])
+    problem = problem_of(captured)
+    for plan, split in random_splits(captured, 9):
+        graph = stage_graph(split, captured, problem)
+        digraph = graph.to_digraph()
+        assert nx.is_directed_acyclic_graph(digraph)
+        assert list(digraph) == list(split.meta["stages"])
+        for stage in graph.stages:
+            successors = {
+                digraph.nodes[name]["position"] for name in digraph.successors(stage.name)
+            }
+            assert successors == set(stage.children)
+            assert digraph.nodes[stage.name]["operators"] == list(stage.operators)
+        if not plan.chunks:
+            total = sum(size for _, _, size in digraph.edges(data="size_bytes"))
+            assert total == graph.transfer_bytes
+        again = nx.node_link_graph(
+            json.loads(json.dumps(nx.node_link_data(digraph, edges="edges"))), edges="edges"
+        )
+        assert nx.utils.graphs_equal(again, digraph)
+
+
+def test_printing_shows_one_table():
+    captured = capture(*MODELS[1])
+    cut = cut_at(captured, 2, 4)
+    device = dict(zip(cut.device_order, DEVICES, strict=False))
+    plan = PartitionPlan({k: device[v] for k, v in cut.assignment.items()}, DEVICES[:3])
+    graph = stage_graph(split_by_plan(captured, plan), captured, problem_of(captured))
+    lines = str(graph).splitlines()
+    header = ["stage", "device", "operators", "weights", "received", "sent", "peak", "reads"]
+    assert lines[0].split() == header
+    assert lines[2].split()[:3] == ["submod_0", "cuda:0", "2"]
+    assert len([line for line in lines if line.startswith("submod_")]) == 3
+    assert lines[-1].startswith("between submod_1 and submod_2: ")
+    assert "inputs, submod_0" in str(graph)
+
+
+def _changed(data, path, value):
+    data = copy.deepcopy(data)
+    target = data
+    for key in path[:-1]:
+        target = target[key]
+    if value is KeyError:
+        del target[path[-1]]
+    else:
+        target[path[-1]] = value
+    return data
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("schema",), "fxpartition.plan", "schema is 'fxpartition.plan'; expected"),
+        (("version",), 7, "version is 7; this release reads 1"),
+        (("stages",), KeyError, "stages is missing"),
+        (("stages",), 3, "stages is not a list"),
+        (("extra",), 3, "'extra' is unknown; the fields are stages, values"),
+        (("stages", 0), [], r"stages\[0\] is not an object"),
+        (("stages", 0, "device"), 1, r"stages\[0\]: device is 1; write a text"),
+        (("stages", 1, "position"), 0, r"stages\[1\]: position is 0; write 1"),
+        (("stages", 0, "sent_bytes"), -1, r"sent_bytes is -1; write a whole number"),
+        (("stages", 0, "peak_bytes"), True, r"peak_bytes is True; write a whole number"),
+        (("stages", 0, "children"), [9], r"stages\[0\] names stage 9, but there are only 2"),
+        (("stages", 0, "inputs"), ["z"], r"stages\[0\] names 'z', which is not one of the values"),
+        (("stages", 0, "weights", 0, "stages"), [5], "weight 'a.weight' names stage 5"),
+        (("values", 0, "is_output"), 1, r"values\[0\]: is_output is 1; write true or false"),
+        (("values", 1, "name"), "x", "a name is given twice"),
+        (("values", 0, "source"), 8, "value 'x' names stage 8"),
+        (("outputs",), ["nobody"], "names 'nobody', which is not one of the values"),
+    ],
+)
+def test_wrong_data_is_refused(path, value, message, tmp_path):
+    captured = capture(*MODELS[1])
+    data = stage_graph(split_by_plan(captured, cut_at(captured, 3)), captured).to_dict()
+    wrong = _changed(json.loads(json.dumps(data)), path, value)
+    with pytest.raises(PartitionError, match=message):
+        StageGraph.from_dict(wrong)
+    file = tmp_path / "wrong.json"
+    file.write_text(json.dumps(wrong))
+    with pytest.raises(PartitionError, match=f"wrong.json: .*{message}"):
+        StageGraph.load(file)
+
+
+def test_what_is_no_split_is_refused():
+    captured = capture(*MODELS[0])
+    other = capture(*MODELS[1])
+    split = split_by_plan(captured, cut_at(captured, 2))
+    with pytest.raises(PartitionError, match="the module has no stages; give what split_by_plan"):
+        stage_graph(captured.module, captured)
+    with pytest.raises(PartitionError, match="the module has no stages"):
+        stage_graph(nn.Linear(1, 1), captured)
+    with pytest.raises(PartitionError, match="give what capture returned"):
+        stage_graph(split, split)
+    with pytest.raises(PartitionError, match="the split is one of another graph: node"):
+        stage_graph(split, other)
+    with pytest.raises(PartitionError, match="not an object"):
+        StageGraph.from_dict([])
+
+
+def test_a_problem_that_is_none_is_refused():
+    captured = capture(nn.Linear(2, 2), (torch.ones(1, 2),))
+    split = split_by_plan(captured, PartitionPlan({"linear": "a"}, ("a",)))
+    with pytest.raises(PartitionError, match="the problem is a PartitionPlan; give a Partition"):
+        stage_graph(split, captured, split.meta["plan"])

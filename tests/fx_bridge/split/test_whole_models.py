@@ -1,0 +1,336 @@
+"""Whole models under random plans: signatures, outputs, control flow, dynamo, transformers."""
+
+import itertools
+import random
+
+import pytest
+import torch
+from torch import fx, nn
+
+from fx_bridge.capture.graph import CapturedGraph, capture
+from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
+from tests.support.random_plans import random_plan
+from tests.support.separated import separated
+from tests.support.split_checks import BACKENDS, check, check_random_plans, cut_at, plan_of
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def dynamo_graph(model, args, *, dynamic=False):
+    """Return what torch.compile hands to a backend, and the inputs it calls it with."""
+    captured = []
+
+    def backend(module, _):
+        def run(*inputs):
+            captured.append((module, inputs))
+            return module(*inputs)
+
+        return run
+
+    torch._dynamo.reset()
+    torch.compile(model, backend=backend, dynamic=dynamic, fullgraph=True)(*args)
+    torch._dynamo.reset()
+    return captured[0]
+
+
+# -- signatures and outputs ----------------------------------------------------------------
+
+
+class Outputs(nn.Module):
+    """Nested outputs with None, a number, an input and the same value twice; an unused input."""
+
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.Linear(4, 4)
+
+    def forward(self, x, unused, *, scale, table):
+        y = self.mix(x) * scale
+        z = (y + table["a"]).relu()
+        return {"y": y, "all": [z, (None, 3, x)], "again": y, "z": z - table["b"][0]}
+
+
+def test_trees_of_inputs_and_outputs_and_keyword_arguments():
+    x = torch.randn(2, 4)
+    kwargs = {"scale": torch.randn(4), "table": {"a": torch.randn(4), "b": [torch.randn(4)]}}
+    model = Outputs()
+    captured, _ = check_random_plans(model, (x, x), kwargs)
+    split = split_by_plan(captured, cut_at(captured, 2))
+    found = split(x, unused=x, table=kwargs["table"], scale=kwargs["scale"])
+    assert torch.equal(found["y"], model(x, x, **kwargs)["y"])
+    assert found["all"][1][:2] == (None, 3)
+
+
+class Star(nn.Module):
+    def forward(self, first, *rest, **named):
+        total = first.exp()
+        for value in rest:
+            total = (total * value).tanh()
+        return total + named["shift"]
+
+
+def test_variable_arguments():
+    args = tuple(torch.randn(2, 2) for _ in range(3))
+    check_random_plans(Star(), args, {"shift": torch.randn(2)}, gradients=False)
+    # In a traced graph they are placeholders with a star and a default.
+    graph = fx.Graph()
+    first = graph.placeholder("first")
+    rest = graph.placeholder("*rest")
+    scale = graph.placeholder("scale", default_value=2.0)
+    second = graph.call_function(torch.exp, (graph.call_function(lambda t: t[0], (rest,)),))
+    product = graph.call_function(torch.mul, (graph.call_method("sin", (first,)), scale))
+    graph.output(graph.call_function(torch.add, (product, second)))
+    module = fx.GraphModule(nn.Module(), graph)
+    captured = CapturedGraph(module, "graph_module")
+    split = split_by_plan(captured, cut_at(captured, 2))
+    for arguments, named in (((args[0], args[1]), {}), (args, {"scale": 3.0})):
+        assert check_equivalence(module, split, arguments, named).equal
+
+
+def test_a_stage_without_outputs():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, x):
+            y = x.exp()
+            self.calls.add_(1)
+            return y.relu()
+
+    model, args = Model(), (torch.randn(2),)
+    captured = capture(model, args)
+    split = check(
+        model, captured, plan_of(captured, lambda n: int(n.name == "add_")), args, gradients=False
+    )
+    split(*args)
+    assert split.submod_1.calls == 1
+    check_random_plans(model, args, gradients=False)
+
+
+# -- control flow, state, random numbers ---------------------------------------------------
+
+
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = torch.cond(x.sum() > 0, lambda t: self.a(t) + 1, lambda t: self.b(t) - 1, (x,))
+        z = torch.cond(y.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (y,))
+        return y.relu() + z
+
+
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_cond(sign):
+    check_random_plans(Branches(), (sign * torch.ones(2, 4),), plans=2)
+
+
+class Regions(nn.Module):
+    """Regions of other grad and autocast modes, with work around and in between."""
+
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+        self.b = nn.Linear(4, 4)
+
+    def forward(self, x):
+        y = self.a(x)
+        with torch.no_grad():
+            frozen = self.b(y).exp()
+        side = x.sin()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            low = self.a(y + side).relu()
+        return low.float() + frozen * y, self.b(side)
+
+
+def test_regions_of_export():
+    check_random_plans(Regions(), (torch.randn(2, 4),), plans=24)
+
+
+def test_regions_of_dynamo():
+    args = (torch.randn(2, 4),)
+    module, inputs = dynamo_graph(Regions(), args)
+    targets = [node.target for node in module.graph.nodes]
+    assert torch._C._set_grad_enabled in targets
+    assert torch.amp._enter_autocast in targets
+    captured = capture(module, inputs)
+    # Parameters among the inputs have become weights.
+    reference = captured.module
+    assert all(map(torch.equal, reference(*args), module(*inputs)))
+    groups = colocation_groups(captured)
+    assert any("grad mode" in group.reason for group in groups)
+    for seed in range(24):
+        plan = random_plan(captured, groups, 3, random.Random(seed))
+        split = check(reference, captured, plan, args, backend=BACKENDS[seed % 2])
+        # A stage alone leaves the modes as they were.
+        for node in split.graph.nodes:
+            if node.op == "call_module":
+                fakes = [v.meta["val"] for v in node.args]
+                values = [torch.randn(fake.shape, dtype=fake.dtype) for fake in fakes]
+                split.get_submodule(node.target)(*values)
+                assert torch.is_grad_enabled()
+                assert not torch.is_autocast_enabled("cpu")
+
+
+@pytest.mark.parametrize("source", ["export", "symbolic_trace"])
+@pytest.mark.parametrize("training", [False, True])
+def test_batch_norm_and_dropout(training, source):
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(2, 4, 3, padding=1)
+            self.norm = nn.BatchNorm2d(4)
+            self.skip = nn.Sequential(nn.Conv2d(2, 4, 1), nn.BatchNorm2d(4), nn.Dropout(0.3))
+            self.drop = nn.Dropout(0.5)
+
+        def forward(self, x):
+            return self.drop(self.norm(self.conv(x)).relu()) + self.skip(x)
+
+    model, args = Model().train(training), (torch.randn(3, 2, 4, 4),)
+    captured = capture(model if source == "export" else fx.symbolic_trace(model), args)
+    _, interleaved = check_random_plans(model, args, captured=captured, training=training)
+    assert training or interleaved
+
+
+def test_a_norm_called_twice_updates_its_statistics_in_order():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.BatchNorm1d(4)
+
+        def forward(self, x, y):
+            return self.norm(x).relu(), self.norm(y * 2).tanh()
+
+    model, args = Model(), (torch.randn(3, 4), torch.randn(3, 4))
+    for source in (model, fx.symbolic_trace(model)):
+        check_random_plans(model, args, captured=capture(source, args))
+
+
+# -- values that are no tensors ------------------------------------------------------------
+
+
+class Shapes(nn.Module):
+    def forward(self, x):
+        low, high = x.chunk(2, dim=-1)
+        batch, length = x.shape[0], x.size(1)
+        values, indices = low.topk(2)
+        mean = high.mean(-1, keepdim=True).expand(batch, length, 4)
+        return (
+            values.reshape(batch * length, 2),
+            indices,
+            mean + torch.cat((high, low), -1)[..., :4],
+        )
+
+
+def test_only_tensors_travel_between_stages():
+    model, args = Shapes(), (torch.randn(2, 3, 8),)
+    dynamo, inputs = dynamo_graph(model, args, dynamic=True)
+    sources = [
+        (model, capture(model, args), args),
+        (model, capture(fx.symbolic_trace(model), args), args),
+        (dynamo, capture(dynamo, inputs), inputs),
+    ]
+    for reference, captured, given in sources:
+        groups = colocation_groups(captured)
+        for seed in range(8):
+            plan = random_plan(captured, groups, 3, random.Random(seed))
+            split = check(reference, captured, plan, given, gradients=False)
+            produced = {n for n in split.graph.nodes if n.op in ("call_module", "call_function")}
+            for node in split.graph.nodes:
+                if node.op != "call_module":
+                    continue
+                for value in node.all_input_nodes:
+                    if value in produced:
+                        assert isinstance(value.meta["val"], torch.Tensor)
+
+
+# -- dynamo's graphs -----------------------------------------------------------------------
+
+
+class Mixture(nn.Module):
+    """Two experts, each for the tokens that chose it: sizes that depend on data."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate = nn.Linear(4, 2)
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+
+    def forward(self, x):
+        flat = x.reshape(-1, x.shape[-1])
+        weight = self.gate(flat).softmax(-1)
+        result = torch.zeros_like(flat)
+        for index, expert in enumerate(self.experts):
+            result = result + weight[:, index : index + 1] * expert(flat)
+        return result.view(x.shape[0], x.shape[1], -1)
+
+
+def test_contiguous_splits_of_graphs_with_symbolic_sizes():
+    model, args = Mixture(), (torch.randn(3, 5, 4),)
+    module, inputs = dynamo_graph(model, args, dynamic=True)
+    assert any(
+        isinstance(node.meta.get("example_value"), torch.SymInt) for node in module.graph.nodes
+    )
+    # Straight from dynamo too: its example values make split_module see cycles.
+    captured = capture(module, inputs)
+    given = tuple(value for value in inputs if not isinstance(value, nn.Parameter))
+    assert torch.equal(captured.module(*given)[0], module(*inputs)[0])
+    for graph, values in ((captured, given), (CapturedGraph(module, "graph_module"), inputs)):
+        for positions in itertools.combinations(range(1, len(graph.operators), 3), 2):
+            plan = cut_at(graph, *positions)
+            backend = BACKENDS[sum(positions) % 2]
+            check(graph.module, graph, plan, values, gradients=False, backend=backend)
+    assert any("example_value" in node.meta for node in module.graph.nodes)
+
+
+# -- transformers --------------------------------------------------------------------------
+
+
+def test_gpt2():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        n_layer=2,
+        n_embd=16,
+        n_head=2,
+        vocab_size=50,
+        n_positions=16,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    model = transformers.GPT2LMHeadModel(config).eval()
+    tokens = torch.randint(0, 50, (2, 8))
+    kwargs = {"input_ids": tokens, "labels": tokens, "use_cache": False}
+    captured, interleaved = check_random_plans(model, (), kwargs, plans=4)
+    assert interleaved
+    split = split_by_plan(captured, cut_at(captured, 50))
+    assert type(split(**kwargs)) is type(model(**kwargs))
+    # Tied weights at both ends put all that is trained between them into one group.
+    groups = colocation_groups(captured, training=True)
+    assert max(len(group.operators) for group in groups) > len(captured.operators) / 2
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_t5(training):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.T5Config(
+        num_layers=1, d_model=16, d_kv=8, d_ff=16, num_heads=2, vocab_size=40
+    )
+    model = transformers.T5ForConditionalGeneration(config).train(training)
+    kwargs = {
+        "input_ids": torch.randint(0, 40, (2, 6)),
+        "decoder_input_ids": torch.randint(0, 40, (2, 5)),
+        "use_cache": False,
+    }
+    captured = capture(model, (), kwargs)
+    groups = colocation_groups(captured)
+    for seed, backend in enumerate(BACKENDS):
+        plan = random_plan(captured, groups, 3, random.Random(seed))
+        split = check(model, captured, plan, (), kwargs, backend=backend)
+        report = check_equivalence(model, separated(split), (), kwargs, gradients=True)
+        assert report.equal, report.differences

@@ -1,0 +1,286 @@
+"""Tensor subclasses that hold others count what is within, wherever bytes are counted."""
+
+import copy
+
+import pytest
+import torch
+from torch import fx, nn
+
+from experiments.run_pipeline.weightless import give_memory
+from fx_bridge import (
+    capture,
+    check_equivalence,
+    partition_module,
+    place,
+    split_by_plan,
+    stage_graph,
+    to_digraph,
+)
+from fx_bridge.capture.digest import graph_digest
+from fx_bridge.checkpoint.inputs import flat_tensors
+from fx_bridge.checkpoint.ranks import load_model_weights
+from fx_bridge.checkpoint.stages import save_stages
+from fx_bridge.costs.operators import node_moved_bytes
+from fx_bridge.memory.profile import memory_profile
+from fx_bridge.placement.weights import PlacedWeights
+from fx_bridge.split.colocation import colocation_groups
+from fx_bridge.storages.mutations import memory_of
+from fx_bridge.storages.tensor_subclasses import cloned, mapped_parts, parts_of, with_parts
+from solver import Device, PartitionError, PartitionPlan, evaluate, problem_from_digraph
+from tests.support.tensor_wrappers import (
+    Coded,
+    Int8,
+    centred_model,
+    coded_model,
+    frozen,
+    int8_model,
+)
+
+X = torch.randn(2, 16)
+
+
+def held_bytes(model):
+    """Count every storage of a model once."""
+    tensors = [*model.parameters(), *model.buffers()]
+    storages = [p.untyped_storage() for tensor in tensors for p in parts_of(tensor).values()]
+    return sum({storage._cdata: storage.nbytes() for storage in storages}.values())
+
+
+def test_parts_are_named_by_their_paths_and_put_together_again():
+    weight = centred_model()[0].weight
+    assert list(parts_of(weight)) == [".inner.codes", ".inner.scale", ".centre"]
+    doubled = mapped_parts(weight, lambda path, part: part + part if path == ".centre" else part)
+    assert torch.equal(doubled.centre, torch.full((1,), 2.0))
+    assert doubled.inner.codes is weight.inner.codes
+    again = with_parts(weight, parts_of(doubled))
+    assert type(again) is type(doubled) and again.centre is doubled.centre
+    copied = cloned(weight)
+    assert torch.equal(copied.inner.codes, weight.inner.codes)
+    assert copied.inner.codes is not weight.inner.codes
+
+
+def traced(model):
+    return fx.symbolic_trace(model)
+
+
+@pytest.mark.parametrize("given", [lambda model: model, traced], ids=["export", "call_module"])
+@pytest.mark.parametrize("make", [int8_model, coded_model])
+def test_the_graph_the_evaluator_and_the_profile_count_inner_tensors(make, given):
+    model = make()
+    captured = capture(given(model), (X,))
+    graph = to_digraph(captured)
+    weights = graph.graph["weights"]
+    assert sum(weight["size_bytes"] for weight in weights.values()) == held_bytes(model)
+    assert memory_profile(captured).bytes_at_peak["weight"] == held_bytes(model)
+    problem = problem_from_digraph(graph, [Device("one", memory_bytes=10**6)])
+    plan = PartitionPlan(dict.fromkeys((op.name for op in problem.operators), "one"), ("one",))
+    assert evaluate(problem, plan).usage[0].weights_bytes == held_bytes(model)
+
+
+def test_wrappers_within_wrappers_and_buffers_count_too():
+    weights = to_digraph(capture(centred_model(), (torch.ones(2, 8),))).graph["weights"]
+    assert weights["0.weight"]["size_bytes"] == 64 + 8 * 4 + 4
+
+    class WithBuffer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("table", Int8.of(torch.randn(8, 8)))
+
+        def forward(self, x):
+            return x @ self.table
+
+    weights = to_digraph(capture(WithBuffer(), (torch.ones(2, 8),))).graph["weights"]
+    assert weights["table"]["size_bytes"] == 64 + 8 * 4
+
+
+def test_what_weights_share_is_counted_once_on_each_device():
+    captured = capture(coded_model(), (X,))
+    first, second = (node.name for node in captured.operators)
+    split = split_by_plan(captured, PartitionPlan({first: "a", second: "b"}, ("a", "b")))
+    stages = stage_graph(split, captured).stages
+    assert [stage.weights_bytes for stage in stages] == [256 + 1024, 256 + 1024]
+    weights = to_digraph(captured).graph["weights"]
+    assert {key: weight["size_bytes"] for key, weight in weights.items()} == {
+        "0.weight": 256,
+        "0.weight.table": 1024,
+        "1.weight": 256,
+    }
+
+
+class RowsOnly(Coded):
+    """A table of which single rows are asked for."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.embedding.default:
+            weight, indices = args[:2]
+            rows = weight.codes.index_select(0, indices).to(torch.int32)
+            return weight.table.index_select(0, rows.flatten()).view(*indices.shape, -1)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def test_a_model_that_fits_because_it_is_quantised_is_planned():
+    full_bytes = 1000 * 64 * 4
+    model = nn.Embedding(1000, 64)
+    codes, table = torch.randint(256, (1000, 64)).byte(), torch.randn(256)
+    model.weight = frozen(RowsOnly(codes, table))
+    # One row is looked up, and nothing is dequantised as a whole.
+    captured = capture(model, (torch.tensor([3]),))
+    result = partition_module(captured, devices=[Device("small", memory_bytes=full_bytes // 3)])
+    assert result.plan is not None
+    assert evaluate(result.problem, result.plan).usage[0].weights_bytes == held_bytes(model)
+
+
+def test_an_operator_reads_the_bytes_within():
+    captured = capture(traced(int8_model()), (X,))
+    moved = node_moved_bytes(captured, captured.storage_table)
+    assert moved["_0"] == 2 * 16 * 4 + (32 * 16 + 32 * 4) + 32 * 4 + 2 * 32 * 4
+
+
+def test_what_is_dequantised_on_the_way_is_workspace():
+    profile = memory_profile(capture(int8_model(), (X,)))
+    # The codes as float32, and their product with the scale.
+    assert profile.bytes_at_peak["temporary"] == 2 * 32 * 16 * 4
+
+
+def test_an_input_may_be_a_wrapper():
+    class Product(nn.Module):
+        def forward(self, x, weight):
+            return x @ weight
+
+    weight = Int8.of(torch.randn(16, 16))
+    captured = capture(fx.symbolic_trace(Product()), (X, weight))
+    table = captured.storage_table
+    assert table.value_bytes["weight"] == 16 * 16 + 16 * 4
+    assert sum(s.size_bytes for s in table.storages["weight"]) == 16 * 16 + 16 * 4
+    assert memory_profile(captured).bytes_at_peak["input"] == X.nbytes + 16 * 16 + 16 * 4
+
+
+def halved(captured):
+    names = [node.name for node in captured.operators]
+    half = len(names) // 2
+    devices = dict.fromkeys(names[:half], "a") | dict.fromkeys(names[half:], "b")
+    return split_by_plan(captured, PartitionPlan(devices, ("a", "b")))
+
+
+def test_wrappers_keep_their_class_and_what_they_share_on_another_device():
+    captured = capture(coded_model(), (X,))
+    names = [node.name for node in captured.operators]
+    alone = split_by_plan(captured, PartitionPlan(dict.fromkeys(names, "a"), ("a",)))
+    placed = place(alone, {"a": "cpu"}, copy=True)
+    first, second = placed.parameters()
+    assert type(first) is type(second) is Coded and isinstance(first, nn.Parameter)
+    assert memory_of(first.table) == memory_of(second.table)
+    assert memory_of(first.table) != memory_of(captured.module.get_parameter("0.weight").table)
+    assert torch.equal(placed(X), captured.module(X))
+    on_meta = place(halved(captured), {"a": "meta", "b": "meta"})
+    assert {parameter.table.device.type for parameter in on_meta.parameters()} == {"meta"}
+    assert on_meta(X.to("meta")).shape == (2, 16)
+
+
+def test_a_wrapper_that_names_its_device_is_asked_to_move_itself():
+    class Fixed(Int8):
+        """Keeps the device among its settings, and believes them."""
+
+        def __new__(cls, codes, scale, device):
+            return torch.Tensor._make_wrapper_subclass(
+                cls, codes.shape, dtype=torch.float32, device=device
+            )
+
+        def __init__(self, codes, scale, device):
+            super().__init__(codes, scale)
+
+        def __tensor_flatten__(self):
+            return list(self.parts), self.device
+
+        @classmethod
+        def __tensor_unflatten__(cls, inner, context, size, stride):
+            return cls(inner["codes"], inner["scale"], context)
+
+        @classmethod
+        def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten._to_copy.default:
+                device = kwargs["device"]
+                return cls(args[0].codes.to(device), args[0].scale.to(device), device)
+            if func is torch.ops.aten.detach.default:
+                return cls(args[0].codes, args[0].scale, args[0].device)
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+    weight = Fixed(torch.ones(4, 4, dtype=torch.int8), torch.ones(4, 1), "cpu")
+    weights = PlacedWeights(torch.device("cpu"))
+    weights.add([weight], torch.device("meta"))
+    [placed] = weights.memo(torch.device("meta")).values()
+    assert type(placed) is Fixed
+    assert placed.device.type == placed.codes.device.type == "meta"
+
+
+@pytest.mark.parametrize("make", [int8_model, coded_model])
+def test_stage_files_hold_what_is_within(make, tmp_path):
+    model = make()
+    captured = capture(model, (X,))
+    save_stages(halved(captured), captured, tmp_path)
+    other = copy.deepcopy(model)
+    for tensor in other.parameters():
+        for part in parts_of(tensor.detach()).values():
+            part.zero_()
+    empty = capture(other, (X,))
+    assert graph_digest(empty) == graph_digest(captured)
+    placed = place(halved(empty), {"a": "cpu", "b": "cpu"}, weights=tmp_path)
+    assert torch.equal(placed(X), model(X))
+    assert not torch.equal(other(X), model(X))
+    load_model_weights(empty.module, tmp_path)
+    assert torch.equal(empty.module(X), model(X))
+    types = {name: type(tensor) for name, tensor in model.named_parameters()}
+    assert {name: type(t) for name, t in empty.module.named_parameters()} == types
+
+
+def test_an_input_that_wraps_others_is_not_saved():
+    with pytest.raises(PartitionError, match=r"inputs is a Int8, a class that no file holds"):
+        flat_tensors(Int8.of(torch.ones(2, 2)))
+
+
+def test_memory_is_given_to_what_is_within():
+    model = coded_model().to("meta")
+    give_memory(model)
+    assert type(model[0].weight) is Coded
+    assert {p.device.type for p in parts_of(model[0].weight).values()} == {"cpu"}
+
+
+def test_the_digest_tells_kinds_of_weights_apart():
+    model = int8_model()
+    digests = {graph_digest(capture(model, (X,)))}
+    plain = copy.deepcopy(model)
+    plain[0].weight = frozen(plain[0].weight.value())
+    digests.add(graph_digest(capture(plain, (X,))))
+    coded = copy.deepcopy(model)
+    coded[0].weight = frozen(Coded(torch.zeros(32, 16, dtype=torch.uint8), torch.zeros(256)))
+    digests.add(graph_digest(capture(coded, (X,))))
+    assert len(digests) == 3
+
+
+def test_parts_of_a_weight_are_taken_where_they_are_read():
+    wanted = torch.ops.export.access_subclass_inner_tensor.default
+    model = nn.Sequential(Dequantising(), Dequantising())
+    captured = capture(model, (X,))
+    nodes = list(captured.graph.nodes)
+    taken = [node for node in nodes if node.target is wanted]
+    assert len(taken) == 4
+    groups = [set(group.operators) for group in colocation_groups(captured)]
+    for node in taken:
+        [reader] = node.users
+        assert node.meta["nn_module_stack"] == reader.meta["nn_module_stack"]
+        between = nodes[nodes.index(node) : nodes.index(reader)]
+        assert {each.target for each in between} == {wanted}
+        assert any({node.name, reader.name} <= group for group in groups)
+    assert check_equivalence(model, halved(captured), (X,)).equal
+
+
+class Dequantising(nn.Module):
+    """Reads the parts of its weight by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = frozen(Int8.of(torch.randn(16, 16)))
+
+    def forward(self, x):
+        return x @ (self.weight.codes * self.weight.scale)

@@ -1,0 +1,105 @@
+"""Tests that every reader of JSON refuses what has two meanings, or would fail later."""
+
+import pytest
+
+from experiments.coverage.command import saved_rows
+from experiments.problems.devices import parse_devices
+from experiments.problems.plan_files import read_foreign_plan
+from experiments.problems.profile import Profile
+from experiments.reports.formats.study_json import read_study
+from experiments.sweep.packing import unpack
+from experiments.sweep.settings import read_sweep
+from experiments.workloads.reader import load_instance, load_workload
+from fx_bridge.checkpoint.manifest import load_manifest
+from fx_bridge.checkpoint.programs import load_stage_programs
+from fx_bridge.split.graph import StageGraph
+from solver import PartitionError, load_plan, load_problem
+from solver.io.json_fields import check_schema, parse_json
+
+
+def refused(text):
+    with pytest.raises(PartitionError) as caught:
+        parse_json(text, "plan.json")
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ('{"a": 1, "a": 1}', ""),
+        ('{"assignment": {"b": "gpu0", "a": "gpu0", "a": "gpu1"}}', " in assignment"),
+        ('{"graph": {"nodes": [{}, {"a": 0, "b": 0, "a": 0}]}}', " in graph.nodes[1]"),
+        ('[[0, {"a": 1, "\\u0061": 2}]]', " in [0][1]"),
+        ('{"a": {"x": 1, "x": 2}, "a": 3}', ""),
+    ],
+)
+def test_a_key_that_an_object_has_twice_is_named_with_its_place(text, place):
+    assert refused(text) == f"plan.json: the key 'a' is given twice{place}; write it once"
+
+
+def test_a_key_may_be_in_several_objects():
+    assert parse_json('[{"a": {"a": 1}}, {"a": 2}]', "x") == [{"a": {"a": 1}}, {"a": 2}]
+
+
+@pytest.mark.parametrize(("start", "end"), [("[", "]"), ('{"a":', "}")])
+@pytest.mark.parametrize("levels", [101, 700, 100_000])
+def test_what_is_nested_too_deeply_is_one_line(start, end, levels):
+    assert "nested too deeply" in refused(start * levels + "1" + end * levels)
+
+
+def test_what_is_nested_a_hundred_times_is_read():
+    assert parse_json("[" * 100 + "]" * 100, "x")
+
+
+def test_a_number_of_thousands_of_digits_is_one_line():
+    assert "too many digits" in refused("9" * 5000)
+
+
+def _score(path):
+    read_foreign_plan(str(path), None, None)
+
+
+def _sweep(path):
+    settings = path.with_name("sweep.toml")
+    settings.write_text(f'models = ["mlp"]\ndevices = ["{path.name}"]\n')
+    read_sweep(settings)
+
+
+READERS = {
+    "problem.json": load_problem,
+    "plan.json": load_plan,
+    "map.json": _score,
+    "instance.json": load_instance,
+    "workload.json": load_workload,
+    "profile.json": Profile.load,
+    "results.json": read_study,
+    "stages.json": StageGraph.load,
+    "rows.json": saved_rows,
+    "devices.json": lambda path: parse_devices(str(path)),
+    "chosen.json": _sweep,
+    "manifest.json": lambda path: load_manifest(path.parent),
+    "programs.json": lambda path: load_stage_programs(path.parent),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_every_reader_of_a_file_refuses_a_key_that_is_given_twice(tmp_path, name):
+    path = tmp_path / name
+    path.write_text('{"schema": {"key": 1, "key": 2}}', encoding="utf-8")
+    with pytest.raises(PartitionError, match="the key 'key' is given twice in schema") as caught:
+        READERS[name](path)
+    assert str(path) in str(caught.value)
+
+
+def test_what_a_sweep_keeps_is_refused_too():
+    import zlib
+
+    with pytest.raises(PartitionError, match=r"an answer.*the key 'a' is given twice"):
+        unpack(zlib.compress(b'{"a": 1, "a": 2}'), "an answer")
+
+
+@pytest.mark.parametrize("version", [True, 1.0, "1", None, 2])
+def test_another_version_is_refused_even_if_it_is_equal(version):
+    with pytest.raises(PartitionError, match=r"version is .*; this release reads 1"):
+        check_schema({"schema": "s", "version": version}, "the file", "s", 1)

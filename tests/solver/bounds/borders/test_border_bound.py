@@ -1,0 +1,259 @@
+"""Bounds by borders that exist, and the plans on the way to them, against brute force."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+
+from solver import (
+    Device,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionPlan,
+    PartitionProblem,
+    Weight,
+    evaluate,
+)
+from solver.bounds.averages import least_average_ns, usable_devices
+from solver.bounds.borders.bound import BorderBound
+from solver.bounds.path_markers import PathBound
+from solver.bounds.positions import PositionBound
+from solver.bounds.spine import spine
+from solver.presolve.units import condense
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+
+def layers(seed, *, charging="peer_to_peer"):
+    """Small layers of two branches, a residual, and a mask beside them that every layer reads.
+
+    With odd seeds the last operator reads the weight of the first one again.
+    """
+    rng = random.Random(seed)
+    classes = ("fast", "slow")[: rng.choice((1, 1, 2))]
+
+    def operator(name, *reads, weight=0):
+        latency = {kind: rng.randint(0, 9) for kind in classes}
+        weights.update({f"w{name}": Weight(weight)} if weight else {})
+        return Operator(
+            name,
+            latency if len(classes) == 2 else latency["fast"],
+            reads,
+            storage_bytes=rng.randint(0, 2),
+            value_bytes=rng.randint(0, 4),
+            weights=(f"w{name}",) if weight else (),
+        )
+
+    weights: dict[str, Weight] = {}
+    operators = []
+    beside = rng.random() < 0.7
+    if beside:
+        operators.append(operator("mask"))
+    operators.append(operator("first"))
+    last = "first"
+    count = rng.choice((2, 3))
+    for layer in range(1 if count == 3 else 2):
+        reads = [last]
+        if beside:
+            operators.append(operator(f"view{layer}", "mask"))
+            reads.append(rng.choice(("mask", f"view{layer}")))
+        operators.append(operator(f"up{layer}", *reads, weight=rng.choice((5, 7, 8))))
+        if rng.random() < 0.5:
+            operators.append(operator(f"gate{layer}", last, weight=rng.choice((5, 7, 8))))
+            operators.append(operator(f"mul{layer}", f"up{layer}", f"gate{layer}"))
+        reads = [operators[-1].name, *([last] if rng.random() < 0.5 else [])]
+        operators.append(operator(f"down{layer}", *reads, weight=rng.choice((0, 5, 9))))
+        last = f"down{layer}"
+    if seed % 2:
+        weights["tied"] = Weight(rng.choice((2, 4, 8)))
+        first = next(number for number, op in enumerate(operators) if op.name == "first")
+        operators[first] = replace(operators[first], weights=("tied",))
+        operators.append(replace(operator("head", last), weights=("tied",)))
+    total = sum(weight.size_bytes for weight in weights.values())
+    share = 10 // count
+    devices = [
+        Device(f"d{i}", total * rng.choice((share, share + 1, share + 4)) // 10 + 4, classes[i % 2])
+        if len(classes) == 2
+        else Device(f"d{i}", total * rng.choice((share, share + 1, share + 4)) // 10 + 4)
+        for i in range(count)
+    ]
+    return PartitionProblem(
+        operators=operators,
+        devices=devices,
+        weights=weights,
+        memory_model=rng.choice(("weights", "inference")),
+        interconnect=Interconnect(Link(10**9, rng.randint(0, 2)), charging=charging),
+    )
+
+
+def border_bound(problem):
+    units = condense(problem)
+    return BorderBound(units, usable_devices(units)) if BorderBound.applies(units) else None
+
+
+def older_bound(problem):
+    """What is known without borders: averages, positions, and markers on a path."""
+    units = condense(problem)
+    slots = usable_devices(units)
+    least = least_average_ns(units)
+    for graph in (units, spine(units)):
+        least = PositionBound(graph, slots).least_bottleneck_ns(least)
+    return PathBound(units, slots).least_bottleneck_ns(least)
+
+
+@pytest.mark.parametrize("charging", ["peer_to_peer", "host_staged", "relayed"])
+def test_the_bound_is_true_of_layers_and_more_than_positions_tell(charging):
+    compared = better = exact = 0
+    for seed in range(100):
+        problem = layers(seed, charging=charging)
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        found = border_bound(problem).least_bottleneck_ns()
+        assert found <= best[0][0], seed
+        compared += 1
+        better += found > older_bound(problem)
+        exact += found == best[0][0]
+    assert compared >= 60
+    assert better >= 4
+    assert exact >= compared // 8
+
+
+@pytest.mark.parametrize("relayed", [False, True])
+def test_the_bound_is_true_of_random_problems(relayed):
+    compared = positive = 0
+    for seed in range(150):
+        problem = random_problem(
+            52_000 + seed, max_operators=6, relayed=relayed, objective=("bottleneck",)
+        )
+        bound = border_bound(problem)
+        best = None if bound is None else brute_force(to_instance(problem))
+        if best is None:
+            continue
+        found = bound.least_bottleneck_ns()
+        assert found <= best[0][0], seed
+        compared += 1
+        positive += found > 1
+    assert compared >= 40
+    assert positive >= 20
+
+
+def test_the_bound_of_an_order_is_true_of_the_best_plan_in_it():
+    compared = more = 0
+    for seed in range(200):
+        problem = layers(seed)
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        assignment = best[1]
+        device_of = {device.name: device for device in problem.devices}
+        for order in itertools.permutations(sorted(set(assignment.values()))):
+            if not evaluate(problem, PartitionPlan(assignment, order)).feasible:
+                continue
+            bound = border_bound(problem)
+            found = bound.least_bottleneck_ns(order=[device_of[name] for name in order])
+            assert found <= best[0][0], (seed, order)
+            compared += 1
+            more += found > bound.least_bottleneck_ns()
+    assert compared >= 60
+    assert more >= 10
+
+
+def test_weights_come_in_lumps():
+    # Two small devices have room for one and a half of the heavy operators each.
+    operators = [Operator("join0", 0)]
+    for i in range(6):
+        operators.append(Operator(f"op{i}", 10, (f"join{i // 2}",), weights=(f"w{i}",)))
+        if i % 2:
+            operators.append(Operator(f"join{i // 2 + 1}", 0, (f"op{i - 1}", f"op{i}")))
+    problem = PartitionProblem(
+        operators=operators,
+        devices=(Device("p", 6), Device("q", 6), Device("r", 24)),
+        weights={f"w{i}": Weight(4) for i in range(6)},
+        memory_model="weights",
+    )
+    bound = border_bound(problem)
+    assert older_bound(problem) == 20
+    assert bound.least_bottleneck_ns() == brute_force(to_instance(problem))[0][0] == 40
+    plan = bound.plan(40)
+    evaluation = evaluate(problem, plan)
+    assert evaluation.feasible
+    assert evaluation.objective == (40,)
+    assert bound.plan(39) is None
+
+
+def test_a_stage_holds_what_it_receives_and_what_is_live():
+    # Weights alone would let one device have the last two operators.
+    operators = [
+        Operator("a", 20, weights=("wa",), value_bytes=3, storage_bytes=3),
+        Operator("b", 10, ("a",), weights=("wb",), value_bytes=3, storage_bytes=3),
+        Operator("c", 10, ("b",), weights=("wc",), value_bytes=1, storage_bytes=1),
+    ]
+    problem = PartitionProblem(
+        operators=operators,
+        devices=(Device("p", 11), Device("q", 11), Device("r", 11)),
+        weights={"wa": Weight(8), "wb": Weight(4), "wc": Weight(4)},
+        memory_model="inference",
+    )
+    best = brute_force(to_instance(problem))
+    assert border_bound(problem).least_bottleneck_ns() == best[0][0] == 20
+    tight = problem.replace(devices=(Device("p", 11), Device("q", 11)))
+    assert brute_force(to_instance(tight)) is None
+    relaxed = tight.replace(memory_model="weights")
+    assert border_bound(relaxed).least_bottleneck_ns() == 20
+    assert border_bound(tight).least_bottleneck_ns() > 20
+
+
+def test_plans_of_the_bound_are_judged_and_often_the_best():
+    judged = best_found = 0
+    for seed in range(100):
+        problem = layers(seed)
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        bound = border_bound(problem)
+        plan = bound.plan(best[0][0])
+        if plan is None or not evaluate(problem, plan).feasible:
+            continue
+        judged += 1
+        value = evaluate(problem, plan).objective[0]
+        assert value >= best[0][0]
+        best_found += value == best[0][0]
+    assert judged >= 20
+    assert best_found >= 10
+
+
+def test_kinds_that_count_as_one_promise_too_much_for_a_plan():
+    names = [f"op{i}" for i in range(12)]
+    problem = PartitionProblem(
+        operators=[
+            Operator(name, 10, names[max(i - 1, 0) : i], weights=(f"w{i}",))
+            for i, name in enumerate(names)
+        ],
+        # 4^6 sets of devices are more than are told apart.
+        devices=[Device(f"d{i}", 4 + i % 6) for i in range(18)],
+        weights={f"w{i}": Weight(4) for i in range(12)},
+        memory_model="weights",
+    )
+    bound = border_bound(problem)
+    assert bound.least_bottleneck_ns() == 10
+    plan = bound.plan(10)
+    assert plan is None or evaluate(problem, plan).objective == (10,)
+
+
+def test_what_cannot_be_listed_has_no_bound():
+    wide = [Operator("first", 1), *(Operator(f"op{i}", 1, ("first",)) for i in range(20))]
+    wide.append(Operator("last", 1, tuple(op.name for op in wide[1:])))
+    problem = PartitionProblem(operators=wide, devices=(Device("p"), Device("q")))
+    bound = border_bound(problem)
+    assert not bound.is_known
+    assert bound.least_bottleneck_ns(7) == 7
+    assert bound.plan(1000) is None
+    staged = problem.replace(
+        operators=wide[:2],
+        devices=(Device("p"), Device("q", is_host=True)),
+        interconnect=Interconnect(charging="host_staged"),
+    )
+    assert not border_bound(staged).is_known

@@ -1,0 +1,176 @@
+"""Borders, against the loads and the memory of plans that stop there."""
+
+import itertools
+import random
+
+import numpy as np
+import pytest
+
+from solver import PartitionPlan, evaluate
+from solver.bounds.borders import tables as borders_module
+from solver.bounds.borders.steps import BorderSteps
+from solver.bounds.borders.tables import BorderList
+from solver.bounds.position_steps import StageKind
+from solver.bounds.spine import spine_units
+from solver.presolve.units import condense
+from tests.solver.bounds.borders.test_border_bound import layers
+
+
+def borders_of(problem):
+    units = condense(problem)
+    kept = spine_units(units)
+    classes = sorted({device.device_class for device in problem.devices})
+    times = np.array([units.latency_ns(name) for name in classes])
+    work = times.min(axis=0)
+    busy = work > 0
+    slowness = max(float((row[busy] / work[busy]).min()) for row in times)
+    listed = BorderList(units, kept, work[kept], len(problem.devices), slowness).borders()
+    assert listed is not None
+    return units, kept, listed
+
+
+def stages_at_random(rng, units, count):
+    """Return a stage for each unit that is not before those of what it reads."""
+    stages = [0] * len(units)
+    for source, target in units.edges:
+        stages[target] = max(stages[target], stages[source])
+    for unit in range(len(units)):
+        before = [stages[source] for source, target in units.edges if target == unit]
+        least = max(before, default=0)
+        stages[unit] = min(count - 1, least + rng.choice((0, 0, 0, 1)))
+    return stages
+
+
+def border_of(listed, kept, stages, last):
+    """Return the border of what the stages up to `last` run of the spine."""
+    inside = [place for place, unit in enumerate(kept) if stages[unit] <= last]
+    if not inside:
+        return 0
+    if len(inside) == len(kept):
+        return len(listed) - 1
+    found = [n for n in range(1, len(listed) - 1) if listed.units_of(n) == inside]
+    # Of an articulation unit and the whole region before it there is one each.
+    return found[0]
+
+
+@pytest.mark.parametrize("charging", ["peer_to_peer", "host_staged", "relayed"])
+def test_no_stage_takes_or_holds_less(charging, monkeypatch):
+    monkeypatch.setattr(borders_module, "_undominated", lambda costs: list(range(len(costs))))
+    checked = tight = fitting = 0
+    for seed in range(150):
+        rng = random.Random(seed)
+        problem = layers(seed, charging=charging)
+        if len({device.device_class for device in problem.devices}) > 1:
+            continue
+        units, kept, listed = borders_of(problem)
+        stages = stages_at_random(rng, units, len(problem.devices))
+        used = sorted(set(stages))
+        names = [device.name for device in problem.devices]
+        plan = PartitionPlan(
+            units.lift([names[stage] for stage in stages]), tuple(names[stage] for stage in used)
+        )
+        usage = {entry.device: entry for entry in evaluate(problem, plan).usage}
+        for stage in used:
+            start = border_of(listed, kept, stages, stage - 1)
+            end = border_of(listed, kept, stages, stage)
+            before, after = int(listed.region[start]), int(listed.region[end])
+            for level, near in enumerate(listed.near):
+                # What lies beside the spine may have a stage of its own.
+                if start == end or after <= near[before + 1]:
+                    continue
+                least_ns = listed.need_ns[level][end] - listed.gain_ns[level][start]
+                least_bytes = listed.held_bytes[end] - listed.gain_bytes[level][start]
+                entry = usage[names[stage]]
+                assert entry.load_ns >= least_ns, (seed, stage, level)
+                if entry.memory_bytes <= max(device.memory_bytes for device in problem.devices):
+                    # A stage that fits nowhere may have both readers of a tied weight.
+                    assert entry.memory_bytes >= least_bytes, (seed, stage, level)
+                    fitting += 1
+                checked += 1
+                tight += entry.load_ns == least_ns and before >= 0
+    assert checked >= 150
+    assert fitting >= 100
+    assert tight >= 10
+
+
+def test_borders_that_are_left_out_are_no_better():
+    dropped = 0
+    for seed in range(150):
+        problem = layers(seed)
+        _, _, listed = borders_of(problem)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(borders_module, "_undominated", lambda costs: list(range(len(costs))))
+            _, _, whole = borders_of(problem)
+        dropped += len(whole) - len(listed)
+        kept_rows = _rows(listed)
+        for row in _rows(whole):
+            same = kept_rows[kept_rows[:, 0] == row[0]]
+            assert (same[:, 1:] <= row[1:]).all(axis=1).any(), seed
+    assert dropped >= 20
+
+
+def _rows(listed):
+    """Regions, then needs and gains of which less is better."""
+    return np.stack(
+        [
+            listed.region,
+            listed.held_bytes,
+            *listed.need_ns,
+            *(-gain for gain in listed.gain_ns),
+            *(-gain for gain in listed.gain_bytes),
+        ],
+        axis=1,
+    )
+
+
+def test_the_first_border_is_empty_and_the_last_one_is_everything():
+    _, kept, listed = borders_of(layers(3))
+    assert listed.units_of(0) == []
+    assert listed.units_of(len(listed) - 1) == list(range(len(kept)))
+    assert (np.diff(listed.work) >= 0).all()
+
+
+def test_fronts_know_all_that_stages_reach():
+    """Every chain of borders within the limits ends at one that the front is as good as."""
+    reached = 0
+    for seed in range(25):
+        problem = layers(seed)
+        _, _, listed = borders_of(problem)
+        kinds = [StageKind(device.memory_bytes, 1.0, True) for device in problem.devices]
+        limit_ns = max(1, int(listed.work[-1]) * 2 // 3)
+        steps = BorderSteps(listed, limit_ns)
+        front, exact = steps.start(), {0}
+        for kind in kinds:
+            front = steps.after([(front, kind)])
+            exact |= {
+                end
+                for start, end in itertools.product(exact, range(len(listed)))
+                if _is_possible(listed, start, end, limit_ns, kind.capacity_bytes)
+            }
+            for border in exact:
+                for level in range(len(listed.near)):
+                    assert any(
+                        listed.gain_ns[level][known] >= listed.gain_ns[level][border]
+                        and listed.gain_bytes[level][known] >= listed.gain_bytes[level][border]
+                        for known in front.borders[level]
+                    ), (seed, border, level)
+            reached += len(exact)
+        assert steps.is_done(front) or len(listed) - 1 not in exact
+    assert reached >= 200
+
+
+def _is_possible(listed, start, end, limit_ns, capacity):
+    """Whether a stage between two borders may keep within limits, as far as is known."""
+    before, after = listed.region[start], listed.region[end]
+    if before == after:
+        own, more = set(listed.units_of(start)), set(listed.units_of(end))
+        return own <= more and (
+            listed.work[end] - listed.work[start] <= limit_ns
+            and listed.held_bytes[end] - listed.held_bytes[start] <= capacity
+        )
+    return after > before and all(
+        listed.need_ns[level][end] - listed.gain_ns[level][start] <= limit_ns
+        and listed.held_bytes[end] - listed.gain_bytes[level][start] <= capacity
+        for level, near in enumerate(listed.near)
+        if after > near[before + 1]
+    )

@@ -1,0 +1,61 @@
+"""The bound from time and memory of unequal devices, against brute force."""
+
+from solver import Device, Operator, PartitionProblem, Weight
+from solver.bounds.averages import least_average_ns
+from solver.bounds.lagrangian.shares import least_shared_ns
+from solver.presolve.units import condense
+from tests.solver.bounds.lagrangian.test_prices import unequal_chain
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+
+def test_no_plan_is_below_it():
+    compared = beyond_average = 0
+    for seed in range(150):
+        problem = unequal_chain(seed)
+        units = condense(problem)
+        bound = least_shared_ns(units)
+        best = brute_force(to_instance(problem))
+        if best is not None:
+            assert bound <= best[0][0], seed
+            compared += 1
+            beyond_average += bound > least_average_ns(units)
+    assert compared > 80
+    assert beyond_average > 20
+
+
+def test_it_is_true_of_all_kinds_of_problems():
+    compared = 0
+    for seed in range(1500):
+        problem = random_problem(seed)
+        if problem.objective[0] not in ("bottleneck", "step"):
+            continue
+        bound = least_shared_ns(condense(problem))
+        best = brute_force(to_instance(problem)) if bound else None
+        if best is not None:
+            rounds = problem.microbatches if problem.objective[0] == "step" else 1
+            assert rounds * bound <= best[0][0], seed
+            compared += 1
+    assert compared > 20
+
+
+def two_devices(fast_bytes, slow_bytes):
+    """Ten operators of 10 bytes each, a fast device and one four times as slow."""
+    names = [f"op{i}" for i in range(10)]
+    return condense(
+        PartitionProblem(
+            [Operator(n, {"fast": 1000, "slow": 4000}, weights=(n,)) for n in names],
+            devices=[Device("a", fast_bytes, "fast"), Device("b", slow_bytes, "slow")],
+            weights={n: Weight(10) for n in names},
+            memory_model="weights",
+        )
+    )
+
+
+def test_what_a_fast_device_has_no_room_for_goes_to_a_slow_one():
+    # With room enough the fast one does four fifths of the work, with room for half of it half.
+    assert least_shared_ns(two_devices(100, 100)) == 8000
+    assert least_shared_ns(two_devices(50, 100)) == 20_000
+    assert least_shared_ns(two_devices(None, None)) == 8000
+    # Nothing fits, which others say.
+    assert least_shared_ns(two_devices(40, 40)) <= 8000

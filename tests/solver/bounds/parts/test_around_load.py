@@ -1,0 +1,151 @@
+"""Bounds of parts of the graph, against brute force on the whole and on the part."""
+
+import math
+import random
+
+from solver import (
+    Backward,
+    Device,
+    Link,
+    Operator,
+    PartitionProblem,
+    SolveLimits,
+    Weight,
+    evaluate,
+    solve,
+)
+from solver.bounds.averages import least_average_ns
+from solver.bounds.parts.around_load import part_bound_ns
+from solver.bounds.parts.graph_parts import has_parts, part_of
+from solver.model.devices import Interconnect
+from solver.model.plan import PartitionPlan
+from solver.presolve.units import condense
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+LIMITS = SolveLimits(workers=1, time_limit_s=60)
+
+
+def problems(seeds):
+    """Random problems that have plans and parts, with the best value of each."""
+    for seed in seeds:
+        problem = random_problem(seed).replace(objective=("bottleneck",))
+        best = brute_force(to_instance(problem)) if has_parts(problem) else None
+        if best is not None:
+            yield seed, problem, int(best[0][0])
+
+
+def restricted(problem, plan, part):
+    """What a plan of a problem leaves of its stages in a part."""
+    names = {op.name for op in part.operators}
+    assignment = {name: own for name, own in plan.assignment.items() if name in names}
+    order = tuple(name for name in plan.device_order if name in assignment.values())
+    return PartitionPlan(assignment, order)
+
+
+def test_plans_are_plans_of_every_part():
+    compared = 0
+    for seed in range(300):
+        problem = random_problem(seed).replace(objective=("bottleneck",))
+        if not has_parts(problem):
+            continue
+        result = solve(problem, LIMITS, solver="chain")
+        if result.plan is None:
+            continue
+        rng = random.Random(seed)
+        names = [op.name for op in problem.operators]
+        for _ in range(4):
+            part = part_of(problem, set(rng.sample(names, rng.randint(1, len(names)))))
+            found = evaluate(part, restricted(problem, result.plan, part))
+            assert found.feasible, seed
+            assert found.objective <= result.evaluation.objective, seed
+            memory = {entry.device: entry.memory_bytes for entry in result.evaluation.usage}
+            assert all(entry.memory_bytes <= memory[entry.device] for entry in found.usage), seed
+            compared += 1
+    assert compared > 200
+
+
+def test_the_best_plan_of_a_part_is_no_worse():
+    compared = better = 0
+    for seed, problem, best in problems(range(150)):
+        rng = random.Random(seed)
+        names = [op.name for op in problem.operators]
+        part = part_of(problem, set(rng.sample(names, rng.randint(1, len(names)))))
+        found = brute_force(to_instance(part))
+        assert found is not None, seed
+        assert found[0][0] <= best, seed
+        compared += 1
+        better += found[0][0] < best
+    assert compared > 40
+    assert better > 10
+
+
+def test_no_plan_is_below_the_bound():
+    compared = tight = 0
+    for seed, problem, best in problems(range(400)):
+        plan = solve(problem, LIMITS, solver="chain").plan
+        if plan is not None:
+            bound = part_bound_ns(problem, plan, None)
+            assert bound <= best, seed
+            compared += 1
+            tight += least_average_ns(condense(problem)) < bound == best
+    assert compared > 80
+    assert tight > 1
+
+
+def head_on_devices(memory_bytes):
+    """A chain whose last operators, a head and what reads it, no device holds together."""
+    layers = [
+        Operator(
+            f"layer{i}", 10, (f"layer{i - 1}",) if i else (), value_bytes=1, weights=(f"w{i}",)
+        )
+        for i in range(30)
+    ]
+    head = Operator("head", 50, ("layer29",), storage_bytes=80, value_bytes=80, weights=("wide",))
+    read = Operator("read", 1, ("head",), storage_bytes=80, value_bytes=80, is_output=True)
+    return PartitionProblem(
+        (*layers, head, read),
+        devices=tuple(Device(f"d{i}", memory_bytes - i) for i in range(6)),
+        weights={"wide": Weight(100), **{f"w{i}": Weight(5) for i in range(30)}},
+        interconnect=Interconnect(Link(bandwidth_bytes_per_s=1_000_000_000, latency_ns=0)),
+        memory_model="inference",
+    )
+
+
+def test_a_local_bottleneck_is_the_bound_of_all_plans():
+    problem = head_on_devices(200)
+    plan = solve(problem, LIMITS, solver="cp-sat").plan
+    # The head's value is sent, or received, whatever runs elsewhere.
+    assert evaluate(problem, plan).objective == (131,)
+    assert part_bound_ns(problem, plan, None) == 131
+    # Alone, 351 ns on six devices; the head and its value fit on one.
+    roomy = head_on_devices(400)
+    plan = solve(roomy, LIMITS, solver="cp-sat").plan
+    assert evaluate(roomy, plan).objective < (131,)
+    assert part_bound_ns(roomy, plan, None) <= evaluate(roomy, plan).objective[0]
+
+
+def test_no_time_is_no_bound():
+    problem = head_on_devices(200)
+    plan = solve(problem, LIMITS, solver="chain").plan
+    assert part_bound_ns(problem, plan, -math.inf) == 0
+
+
+def test_an_idle_device_is_no_part_of_a_plan_without_times():
+    operators = (Operator("a", 0), Operator("b", 0, ("a",)))
+    problem = PartitionProblem(operators, devices=(Device("idle"), Device("used")))
+    plan = PartitionPlan({"a": "used", "b": "used"}, ("used",))
+    assert part_bound_ns(problem, plan, None) == 0
+
+
+def test_gradients_of_what_is_left_out_do_not_matter_outside_training():
+    operators = (
+        Operator("a", 5, value_bytes=1),
+        Operator("sum", 7, ("a",), backward=Backward(3, 4, passes_to="a")),
+        Operator("b", 50, ("sum",)),
+    )
+    problem = PartitionProblem(operators, devices=(Device("p"), Device("q")))
+    assert has_parts(problem)
+    part = part_of(problem, {"sum", "b"})
+    assert [op.name for op in part.operators] == ["sum", "b"]
+    assert solve(part, LIMITS, solver="coarse").objective == 50

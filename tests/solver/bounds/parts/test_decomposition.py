@@ -1,0 +1,129 @@
+"""The bound of parts that share the time of devices, against brute force on the whole."""
+
+import itertools
+import math
+
+import pytest
+
+from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits, evaluate, solve
+from solver.bounds.averages import least_average_ns
+from solver.bounds.parts.choice import PartSize, choose_parts
+from solver.bounds.parts.decomposition import Decomposition, applies
+from solver.dp.ideals import list_ideals
+from solver.presolve.dominance import simplify
+from solver.presolve.units import condense
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+LIMITS = SolveLimits(workers=1, time_limit_s=60)
+
+
+LARGE = PartSize(4_000, 200)
+
+
+def decomposed(problem, ceiling_ns, size=LARGE):
+    """The decomposition of a problem's simplified units, or None where it does not apply."""
+    units = simplify(condense(problem)).units
+    if any(allowed is not None and not allowed for allowed in units.allowed_devices):
+        return None
+    return Decomposition(units, ceiling_ns, [size], None) if applies(units) else None
+
+
+def solved(seeds):
+    """Random problems to which it applies, with their best bottleneck and a device order."""
+    for seed in seeds:
+        problem = random_problem(seed).replace(objective=("bottleneck",))
+        found = brute_force(to_instance(problem))
+        if found is None or decomposed(problem, 0) is None:
+            continue
+        order = solve(problem, LIMITS, solver="cp-sat").plan.device_order
+        yield seed, problem, int(found[0][0]), order
+
+
+@pytest.mark.parametrize("size", [LARGE, PartSize(12, 4), PartSize(5, 2)])
+def test_no_plan_is_below_the_bound(size):
+    compared = tight = better = 0
+    for seed, problem, best, order in solved(range(300)):
+        parts = decomposed(problem, best + best // 2 + 1, size)
+        bound = parts.least_bottleneck_ns(0, None)
+        assert bound <= best, seed
+        assert not parts.refutes(best), seed
+        unused = [device.name for device in problem.devices if device.name not in order]
+        assert not parts.refutes_order([*order, *unused], best), seed
+        compared += 1
+        tight += decomposed(problem, best - 1, size).refutes(best - 1) if best else 0
+        better += bound > least_average_ns(condense(problem))
+    assert compared > 40
+    assert tight > 15
+    assert better > 30
+
+
+def test_orders_are_refuted_that_have_no_plan():
+    """Tests every order of devices of small problems against the best plan of each."""
+    refuted = compared = 0
+    for seed, problem, best, _ in solved(range(80)):
+        parts = decomposed(problem, best)
+        for order in itertools.permutations(device.name for device in problem.devices):
+            says = parts.refutes_order(order, best)
+            compared += 1
+            refuted += says
+            assert not says or not has_plan(problem, order, best), (seed, order)
+    assert 10 < refuted < compared
+
+
+def has_plan(problem, order, limit_ns):
+    """Whether a plan on devices in this order has at most this bottleneck."""
+    rank_of = {name: rank for rank, name in enumerate(order)}
+    names = [op.name for op in problem.operators]
+    for devices in itertools.product(order, repeat=len(names)):
+        assignment = dict(zip(names, devices, strict=True))
+        if all(
+            rank_of[assignment[read]] <= rank_of[assignment[op.name]]
+            for op in problem.operators
+            for read in op.reads
+            if read in assignment
+        ):
+            used = tuple(name for name in order if name in devices)
+            found = evaluate(problem, PartitionPlan(assignment, used))
+            if found.feasible and found.objective[0] <= limit_ns:
+                return True
+    return False
+
+
+def test_no_time_leaves_nothing_but_work():
+    """Tests that a bound without any part is the average of what all devices have to do."""
+    names = [f"layer{i}" for i in range(40)]
+    problem = PartitionProblem(
+        tuple(Operator(n, 10, (names[i - 1],) if i else ()) for i, n in enumerate(names)),
+        devices=tuple(Device(f"d{i}") for i in range(4)),
+    )
+    units = simplify(condense(problem)).units
+    parts = Decomposition(units, 400, [LARGE], -math.inf)
+    assert not parts.refutes(100)
+    assert parts.refutes(99)
+    assert parts.least_bottleneck_ns(0, None) == 100
+
+
+def test_parts_have_few_ideals_and_no_unit_twice():
+    for seed in range(60):
+        units = simplify(condense(random_problem(seed))).units
+        for size in (LARGE, PartSize(12, 4), PartSize(5, 2)):
+            parts = choose_parts(units, range(len(units)), size)
+            placed = [unit for part in parts for unit in part]
+            assert len(placed) == len(set(placed))
+            for part in parts:
+                place_of = {unit: place for place, unit in enumerate(part)}
+                edges = [
+                    (place_of[a], place_of[b]) for a, b in units.edges if {a, b} <= place_of.keys()
+                ]
+                assert list_ideals(len(part), edges, size.most_ideals) is not None, seed
+        assert set(choose_parts(units, {0}, LARGE)) == {(0,)}
+
+
+def test_devices_that_all_differ_are_too_many_sets():
+    problem = PartitionProblem(
+        (Operator("one", 10), Operator("two", 10, ("one",))),
+        devices=tuple(Device(f"d{i}", 1_000 + i) for i in range(11)),
+    )
+    assert not applies(condense(problem))
+    assert applies(condense(problem.replace(devices=problem.devices[:10])))

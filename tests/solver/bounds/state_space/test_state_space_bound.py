@@ -1,0 +1,243 @@
+"""The bound from ideals of a skeleton, against brute force and the exact solvers."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from solver import (
+    Device,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionProblem,
+    SolveLimits,
+    SolveStatus,
+    Weight,
+    evaluate,
+    solve,
+)
+from solver.bounds.positions import least_times_ns
+from solver.bounds.state_space.bound import SkeletonBound
+from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.bounds.windows import StageWindows
+from solver.presolve.units import condense
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+LINK = Interconnect(default=Link(bandwidth_bytes_per_s=10**9, latency_ns=0))
+
+
+def decoder(seed, layers, devices=3):
+    """A chain of layers that read wide values by units of their own, as masks and encodings are."""
+    rng = random.Random(seed)
+    classes = ("fast", "slow")[: rng.choice((1, 1, 2))]
+    memory = rng.random() < 0.5
+
+    def operator(name, most_ns, *reads):
+        latency = {kind: rng.randint(0, most_ns) for kind in classes}
+        return Operator(
+            name,
+            latency if len(classes) == 2 else latency["fast"],
+            reads,
+            value_bytes=1,
+            transfer_ns=rng.randint(0, 8),
+            weights=(f"w.{name}",) if memory else (),
+        )
+
+    operators = [operator("mask", 2)]
+    if rng.random() < 0.5:
+        operators.append(operator("bias", 3))
+    wide = [op.name for op in operators]
+    split = rng.randint(1, max(1, layers - 3))
+    for layer in range(layers):
+        before = (f"layer{layer - 1}",) if layer else ()
+        if layer < split:
+            head = tuple(name for name in wide if rng.random() < 0.9)
+        else:
+            head = (f"layer{split - 1}",)
+        feeders: tuple[str, ...] = ()
+        if rng.random() < 0.8 and head:
+            own: tuple[str, ...] = ()
+            if rng.random() < 0.3:
+                operators.append(operator(f"own{layer}", 2))
+                own = (f"own{layer}",)
+            operators.append(operator(f"feed{layer}", 3, *head, *own))
+            feeders = (f"feed{layer}",)
+            if rng.random() < 0.3:
+                operators.append(operator(f"copy{layer}", 2, *feeders))
+                feeders = (f"copy{layer}",)
+            elif rng.random() < 0.3:
+                operators += [operator(f"{name}{layer}", 2, *feeders) for name in ("key", "value")]
+                feeders = (f"key{layer}", f"value{layer}")
+        elif rng.random() < 0.5:
+            feeders = head[:1]
+        operators.append(operator(f"layer{layer}", 12, *dict.fromkeys((*before, *feeders))))
+    sizes = {op.weights[0]: Weight(rng.randint(0, 9)) for op in operators if op.weights}
+    total = sum(weight.size_bytes for weight in sizes.values())
+    return PartitionProblem(
+        operators=operators,
+        devices=[
+            Device(
+                f"d{i}",
+                max(1, total * rng.choice((4, 5, 7)) // 10) if memory else None,
+                rng.choice(classes),
+            )
+            for i in range(devices)
+        ],
+        weights=sizes,
+        interconnect=LINK,
+        memory_model="weights",
+    )
+
+
+def with_values(problem, seed):
+    """The same with values and storages of some size, and devices that differ in memory."""
+    rng = random.Random(seed)
+    operators = [
+        replace(
+            op,
+            value_bytes=rng.randint(0, 4),
+            storage_bytes=rng.randint(0, 4),
+            weights=op.weights if rng.random() < 0.7 else (),
+        )
+        for op in problem.operators
+    ]
+    read = {name for op in operators for name in op.weights}
+    total = sum(w.size_bytes for name, w in problem.weights.items() if name in read) + 12
+    return problem.replace(
+        operators=operators,
+        weights={name: w for name, w in problem.weights.items() if name in read},
+        devices=[
+            replace(device, memory_bytes=total * rng.choice((4, 6, 8)) // 10)
+            for device in problem.devices
+        ],
+        memory_model="inference",
+    )
+
+
+def everywhere(units, slots):
+    return StageWindows((0,) * len(units), (slots - 1,) * len(units))
+
+
+def bound_of(problem, ceiling_ns, more=MOST_WIDE_NETS):
+    units = condense(problem)
+    slots = len(problem.devices)
+    skeleton = Skeleton.of(units, least_times_ns(units), slots, more)
+    return SkeletonBound(units, skeleton, slots, ceiling_ns, everywhere(units, slots))
+
+
+def assert_true(problem, plan, optimum_ns):
+    """Check bound and windows against a plan with the least bottleneck."""
+    for more in (0, MOST_WIDE_NETS):
+        for ceiling_ns in (optimum_ns, 2 * optimum_ns + 1):
+            bound = bound_of(problem, ceiling_ns, more)
+            assert bound.least_bottleneck_ns(0) <= optimum_ns
+            position_of = positions(problem, plan)
+            assert_on_a_border(bound.border_ideals(optimum_ns), position_of)
+            assert_possible(bound, problem, plan, optimum_ns)
+            windows = bound.windows(optimum_ns)
+            for first, position, last in zip(windows.first, position_of, windows.last, strict=True):
+                assert first <= position <= last
+
+
+def assert_possible(bound, problem, plan, limit_ns):
+    """Check that a plan's order of devices is among those within its bottleneck."""
+    kind_of = {
+        device.name: (device.device_class, device.memory_bytes) for device in problem.devices
+    }
+    first_of = {kind_of[device.name]: device for device in reversed(problem.devices)}
+    kinds = list(first_of)
+    orders = bound.orders(limit_ns, list(first_of.values()))
+    used = [stage.device for stage in plan.stages]
+    idle = [device.name for device in problem.devices if device.name not in used]
+    assert tuple(kinds.index(kind_of[name]) for name in (*idle, *used)) in orders
+    assert len(orders) == len(set(orders))
+
+
+def positions(problem, plan):
+    """The position of every unit if unused slots come first."""
+    order = [stage.device for stage in plan.stages]
+    idle = len(problem.devices) - len(order)
+    units = condense(problem)
+    names = [problem.operators[members[0]].name for members in units.members]
+    return [idle + order.index(plan.assignment[name]) for name in names]
+
+
+def assert_on_a_border(ideals, position_of):
+    """Check that a plan's sets of units are among those of every border, and follow each other."""
+    found = []
+    for border, columns in enumerate(ideals.inside):
+        before = np.array([position_of[unit] < border for unit in ideals.units])
+        (column,) = np.flatnonzero((columns == before[:, None]).all(axis=0))
+        found.append(int(column))
+    for pair, pairs in zip(itertools.pairwise(found), ideals.follows, strict=True):
+        assert pair in set(map(tuple, pairs.tolist()))
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_bound_is_no_more_than_brute_force(seed):
+    problem = decoder(seed, layers=3)
+    best = brute_force(to_instance(problem))
+    if best is None:
+        return
+    ((optimum_ns,), *_) = best
+    plan = solve(problem).plan
+    assert plan is not None
+    assert evaluate(problem, plan).bottleneck_ns == optimum_ns
+    assert_true(problem, plan, optimum_ns)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_bound_of_longer_graphs_is_no_more_than_the_optimum(seed):
+    problem = decoder(seed, layers=4 + seed % 6, devices=2 + seed % 3)
+    result = solve(problem, limits=SolveLimits(workers=1))
+    if result.status is SolveStatus.OPTIMAL:
+        assert_true(problem, result.plan, result.evaluation.bottleneck_ns)
+    else:
+        assert result.status is SolveStatus.INFEASIBLE
+
+
+def test_a_device_may_read_a_value_for_another_alone():
+    """One runs what two others have no time to run, and the first none to send to both."""
+    chain = [
+        Operator("mask", 1_000, transfer_ns=2_000),
+        Operator("first", 97_000, ("mask",)),
+        Operator("middle", 70_000, ("first",)),
+    ]
+    for i in range(6):
+        chain.append(Operator(f"feed{i}", 2_000, ("mask",), transfer_ns=1_000))
+        chain.append(Operator(f"last{i}", 32_000, (chain[-2].name, f"feed{i}")))
+    problem = PartitionProblem(
+        operators=chain, devices=[Device(f"d{i}") for i in range(4)], interconnect=LINK
+    )
+    plan = solve(problem).plan
+    assert evaluate(problem, plan).bottleneck_ns == 100_000
+    bound = bound_of(problem, 100_000)
+    assert [chain[bound.skeleton.units[net.producer]].name for net in bound.skeleton.wide] == [
+        "mask"
+    ]
+    assert bound.least_bottleneck_ns(0) > 99_900
+    assert_true(problem, plan, 100_000)
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_bound_is_no_more_than_the_optimum_where_values_take_memory(seed):
+    problem = with_values(decoder(seed, layers=3 + seed % 5, devices=2 + seed % 3), seed)
+    result = solve(problem, limits=SolveLimits(workers=1))
+    if result.status is SolveStatus.OPTIMAL:
+        assert_true(problem, result.plan, result.evaluation.bottleneck_ns)
+    else:
+        assert result.status is SolveStatus.INFEASIBLE
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_bound_of_any_graph_is_no_more_than_the_optimum(seed):
+    problem = random_problem(seed, objective=("bottleneck",))
+    if not SkeletonBound.applies(condense(problem)):
+        return
+    result = solve(problem, limits=SolveLimits(workers=1))
+    if result.status is SolveStatus.OPTIMAL:
+        assert_true(problem, result.plan, result.evaluation.bottleneck_ns)

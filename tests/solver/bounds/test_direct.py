@@ -1,0 +1,73 @@
+"""Direct transfers in place of relayed ones: what they cost is never more."""
+
+import pytest
+
+from solver.bounds.direct import direct, direct_problem
+from solver.bounds.windows import StageBounds
+from solver.evaluation.evaluate import evaluate
+from solver.model.devices import Device, Interconnect, Link
+from solver.model.problem import OBJECTIVES, Operator, PartitionProblem
+from solver.presolve.units import condense
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_plan, random_problem, to_instance
+
+
+@pytest.mark.parametrize("draw_chunks", [False, True])
+def test_no_plan_costs_or_holds_more(draw_chunks):
+    ordered = cheaper = 0
+    for seed in range(500):
+        problem = random_problem(seed, relayed=True, draw_chunks=draw_chunks)
+        plan = random_plan(problem, seed, draw_chunks=draw_chunks)
+        found = evaluate(problem, plan)
+        if any("cycle" in text or "earlier stage" in text for text in found.violations):
+            continue
+        relaxed = evaluate(direct_problem(problem), plan)
+        for before, after in zip(found.usage, relaxed.usage, strict=True):
+            assert after.memory_bytes <= before.memory_bytes, seed
+            assert after.send_ns <= before.send_ns, seed
+            assert after.receive_ns <= before.receive_ns, seed
+        for name in set(OBJECTIVES) - {"step"}:
+            assert relaxed.value(name) <= found.value(name), seed
+        assert relaxed.feasible or not found.feasible, seed
+        ordered += 1
+        cheaper += relaxed.transfer_bytes < found.transfer_bytes
+    assert ordered >= 100
+    assert cheaper >= 40
+
+
+def test_only_links_between_devices_count():
+    links = {
+        ("p", "q"): Link(10, 3),
+        ("q", "p"): Link(20, 4),
+        ("p", "host"): Link(None, 0),
+    }
+    problem = PartitionProblem(
+        operators=(Operator("a"),),
+        devices=(Device("p", is_host=True), Device("q")),
+        interconnect=Interconnect(Link(5, 9), links, "relayed", overlap=True),
+    )
+    relaxed = direct_problem(problem)
+    assert relaxed.interconnect == Interconnect(Link(20, 3), {}, "host_staged", overlap=True)
+    assert not any(device.is_host for device in relaxed.devices)
+
+
+def test_other_problems_stay_as_they_are():
+    problem = random_problem(1)
+    assert direct_problem(problem) is problem
+    units = condense(problem)
+    assert direct(units) is units
+
+
+def test_bounds_of_units_are_true_where_values_are_relayed():
+    compared = exact = 0
+    for seed in range(150):
+        problem = random_problem(seed, relayed=True, max_operators=6, objective=("bottleneck",))
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        bound = StageBounds(condense(problem)).least_bottleneck_ns(len(problem.devices))
+        assert bound <= best[0][0], seed
+        compared += 1
+        exact += bound == best[0][0]
+    assert compared >= 70
+    assert exact >= 15

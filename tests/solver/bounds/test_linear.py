@@ -1,0 +1,142 @@
+"""Bounds from linear programs, against brute force."""
+
+import itertools
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from solver import (
+    Device,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionProblem,
+    SolveLimits,
+    Weight,
+    solve,
+)
+from solver.bounds.linear import _Program, closure_bound_ns
+from solver.bounds.positions import least_times_ns
+from solver.bounds.windows import StageBounds
+from solver.presolve.units import condense
+from tests.solver.bounds.test_path_markers import streams
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+
+def bound_over_orders(problem, ceiling_ns):
+    """The least bound of all orders of all devices; with empty stages they hold every plan."""
+    units = condense(problem)
+    bounds = StageBounds(units)
+    return min(
+        closure_bound_ns(bounds, units, order, at_least=0, ceiling_ns=ceiling_ns)
+        for order in itertools.permutations(problem.devices)
+    )
+
+
+def test_the_bound_is_true_of_streams():
+    seen = Counter()
+    for seed in range(60):
+        problem = streams(seed)
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        optimum = best[0][0]
+        for ceiling_ns in (optimum, optimum + 1, optimum + 5, 2 * optimum):
+            bound = bound_over_orders(problem, ceiling_ns)
+            assert bound <= optimum, (seed, ceiling_ns)
+            seen["optimal", ceiling_ns - optimum] += bound == optimum
+        average = StageBounds(condense(problem)).least_bottleneck_ns(len(problem.devices))
+        seen["compared"] += 1
+        seen["better"] += bound_over_orders(problem, optimum + 1) > average
+    assert seen["compared"] >= 45
+    assert seen["optimal", 0] >= 15
+    assert seen["optimal", 1] >= 15
+    assert seen["better"] >= 15
+
+
+def test_the_bound_is_true_where_values_are_relayed():
+    compared = optimal = better = 0
+    for seed in range(35):
+        problem = random_problem(seed, relayed=True, max_operators=6, objective=("bottleneck",))
+        interconnect = replace(problem.interconnect, overlap=False)
+        problem = problem.replace(interconnect=interconnect)
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        optimum = best[0][0]
+        units = condense(problem)
+        bounds = StageBounds(units)
+        # A stage without operators would pass values on, so each set of devices has its orders.
+        orders = [
+            order
+            for count in range(1, len(problem.devices) + 1)
+            for order in itertools.permutations(problem.devices, count)
+        ]
+        bound = min(
+            closure_bound_ns(bounds, units, order, at_least=0, ceiling_ns=optimum + 1)
+            for order in orders
+        )
+        assert bound <= optimum, seed
+        compared += 1
+        optimal += bound == optimum
+        better += bound > bounds.least_bottleneck_ns(len(problem.devices))
+    assert compared >= 12
+    assert optimal >= 2
+    assert better >= 5
+
+
+def test_dual_values_of_any_quality_give_a_true_bound():
+    problem = streams(3)
+    optimum = brute_force(to_instance(problem))[0][0]
+    units = condense(problem)
+    bounds = StageBounds(units)
+    rng = np.random.default_rng(0)
+    found = []
+    for order in itertools.permutations(problem.devices):
+        windows = bounds.windows(len(order), optimum, order)
+        if windows.empty:
+            continue
+        program = _Program(units, windows, order, least_times_ns(units), optimum + 1)
+        exact = program.least_ns()
+        for size in (0.0, 0.01, 0.1, 1.0, np.inf, np.nan):
+            duals = size * rng.random(len(program.low))
+            assert program._safe_bound_ns(duals) <= exact
+        found.append(exact)
+    assert 0 < min(found) <= optimum
+
+
+def test_memory_counts():
+    """Tests an operator whose weights leave no room for those of any other."""
+    names = "abcd"
+    problem = PartitionProblem(
+        operators=[
+            Operator(name, 10, tuple(names[:i][-1:]), weights=(name,))
+            for i, name in enumerate(names)
+        ],
+        devices=[Device("d0", 10), Device("d1", 10)],
+        weights={name: Weight(10 if name == "a" else 3) for name in names},
+        memory_model="weights",
+    )
+    optimum = brute_force(to_instance(problem))[0][0]
+    assert bound_over_orders(problem, 10 * optimum) == optimum == 30
+
+
+def test_the_search_takes_the_bound_over():
+    """Tests a graph of several hundred units that no articulation unit divides."""
+    operators = []
+    for step in range(150):
+        for side in "ab":
+            reads = (f"a{step - 1}", f"b{step - 1}") if step else ()
+            operators.append(Operator(f"{side}{step}", 1000 + step, reads, value_bytes=2000))
+    problem = PartitionProblem(
+        operators=operators,
+        devices=[Device(f"d{i}") for i in range(3)],
+        interconnect=Interconnect(Link(10**9, 0)),
+        memory_model="weights",
+    )
+    result = solve(problem, SolveLimits(20, 2), solver="cp-sat")
+    average = sum(op.latency_ns for op in operators) / 3
+    assert result.objective_bound > 1.02 * average
+    assert result.gap < 0.02

@@ -1,0 +1,198 @@
+"""Bounds that know transfers, against brute force."""
+
+import random
+
+import pytest
+
+from solver import (
+    Device,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionProblem,
+    SolveLimits,
+    Weight,
+    solve,
+)
+from solver.bounds.averages import least_average_ns, least_value, usable_devices
+from solver.bounds.direct import direct
+from solver.bounds.positions import PositionBound
+from solver.model.problem import OBJECTIVES
+from solver.presolve.units import condense
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+
+def bound_of(problem, name="bottleneck"):
+    units = condense(problem)
+    position = None
+    if name == "bottleneck" and PositionBound.applies(units):
+        position = PositionBound(units, usable_devices(units))
+    return least_value(units, name, position)
+
+
+def chain_of_blocks(rng, *, charging="peer_to_peer", memory=False):
+    """Blocks of parallel operators between single ones, as layers of a model are."""
+    operators, last = [], None
+    for block in range(rng.randint(1, 2)):
+        first = f"first{block}"
+        operators.append(Operator(first, rng.randint(0, 5), (last,) if last else ()))
+        middle = []
+        for branch in range(rng.randint(1, 3)):
+            reads = rng.sample(middle, rng.randint(0, min(1, len(middle))))
+            if not reads or rng.random() < 0.5:
+                reads.append(first)
+            middle.append(f"middle{block}.{branch}")
+            operators.append(Operator(middle[-1], rng.randint(0, 9), tuple(reads)))
+        last = f"last{block}"
+        reads = [*middle, *([first] if rng.random() < 0.5 else [])]
+        operators.append(Operator(last, rng.randint(0, 5), tuple(reads)))
+    names = [op.name for op in operators]
+    weights = {f"w{name}": Weight(rng.randint(0, 9)) for name in names} if memory else {}
+    total = sum(weight.size_bytes for weight in weights.values())
+    capacity = max(1, total * rng.choice((4, 5, 7)) // 10) if memory else None
+    return PartitionProblem(
+        operators=[
+            Operator(
+                op.name,
+                op.latency_ns,
+                op.reads,
+                value_bytes=rng.randint(0, 6),
+                weights=(f"w{op.name}",) if memory else (),
+            )
+            for op in operators
+        ],
+        devices=[Device(f"d{i}", capacity) for i in range(rng.choice((2, 3)))],
+        weights=weights,
+        memory_model="weights",
+        interconnect=Interconnect(Link(10**9, rng.randint(0, 2)), charging=charging),
+    )
+
+
+@pytest.mark.parametrize("charging", ["peer_to_peer", "host_staged"])
+@pytest.mark.parametrize("memory", [False, True])
+def test_the_position_bound_is_true_of_blocks_and_sees_their_transfers(charging, memory):
+    better = exact = compared = 0
+    for seed in range(100):
+        problem = chain_of_blocks(random.Random(seed), charging=charging, memory=memory)
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        units = condense(problem)
+        average = least_average_ns(units)
+        bound = bound_of(problem)
+        assert average <= bound <= best[0][0], seed
+        compared += 1
+        better += bound > average
+        exact += bound == best[0][0]
+    assert compared >= 60
+    assert better >= compared // 5
+    assert exact >= compared // 5
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_bounds_are_true_of_random_problems(name):
+    positive = 0
+    for seed in range(200):
+        problem = random_problem(30_000 + seed, max_operators=6)
+        if name == "step" and any(op.is_backward for op in problem.operators):
+            continue
+        problem = problem.replace(objective=(name,))
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        bound = bound_of(problem, name)
+        assert 0 <= bound <= best[0][0], seed
+        positive += bound > 0
+    assert name == "transfer" or positive > 50
+
+
+@pytest.mark.parametrize("name", ["bottleneck", "latency"])
+def test_bounds_are_true_where_values_are_relayed(name):
+    compared = better = 0
+    for seed in range(40):
+        problem = random_problem(
+            seed, relayed=True, max_operators=6, min_operators=6, objective=(name,)
+        )
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        bound = bound_of(problem, name)
+        assert 0 <= bound <= best[0][0], seed
+        compared += 1
+        better += bound > least_value(direct(condense(problem)), name, None)
+    assert compared >= 20
+    assert name != "bottleneck" or better >= 4
+
+
+def test_what_skips_a_stage_and_what_is_returned_cross_every_border():
+    problem = PartitionProblem(
+        operators=(
+            Operator("a", 10, value_bytes=3, is_output=True),
+            Operator("b", 10, ("a",), value_bytes=1),
+            Operator("c", 10, ("b",), value_bytes=1),
+            Operator("d", 10, ("a", "c")),
+        ),
+        devices=tuple(Device(name) for name in "pqrs"),
+        interconnect=Interconnect(Link(10**9, 0), charging="relayed"),
+        memory_model="weights",
+    )
+    # Four stages: 3 bytes cross the first border, 4 bytes each of the others; c pays for two.
+    # Two stages of two operators take 20 + 4.
+    assert bound_of(problem) == 18
+    assert solve(problem, SolveLimits(workers=1)).objective == 18
+
+
+def test_a_chain_between_two_devices_pays_for_its_cheapest_cut():
+    problem = PartitionProblem(
+        operators=(
+            Operator("a", 10, value_bytes=8),
+            Operator("b", 10, ("a",), value_bytes=3),
+            Operator("c", 10, ("b",), value_bytes=8),
+            Operator("d", 10, ("c",)),
+        ),
+        devices=(Device("d0"), Device("d1")),
+        interconnect=Interconnect(Link(10**9, 0)),
+        memory_model="weights",
+    )
+    assert bound_of(problem) == 23
+
+
+def test_memory_forbids_the_cheap_cut():
+    weights = {name: Weight(size) for name, size in zip("abcd", (6, 6, 1, 1), strict=True)}
+    problem = PartitionProblem(
+        operators=(
+            Operator("a", 10, value_bytes=8, weights=("a",)),
+            Operator("b", 10, ("a",), value_bytes=3, weights=("b",)),
+            Operator("c", 10, ("b",), value_bytes=8, weights=("c",)),
+            Operator("d", 10, ("c",), weights=("d",)),
+        ),
+        devices=(Device("d0", 11), Device("d1", 11)),
+        weights=weights,
+        interconnect=Interconnect(Link(10**9, 0)),
+        memory_model="weights",
+    )
+    assert bound_of(problem) == 38
+
+
+def test_a_constant_on_the_side_hides_no_transfer():
+    problem = PartitionProblem(
+        operators=(
+            Operator("a", 10, value_bytes=8),
+            Operator("b", 10, ("a",), value_bytes=3),
+            Operator("mask", 0, value_bytes=1),
+            Operator("c", 10, ("b", "mask"), value_bytes=8),
+            Operator("d", 10, ("c", "mask")),
+        ),
+        devices=(Device("d0"), Device("d1")),
+        interconnect=Interconnect(Link(10**9, 0)),
+        memory_model="weights",
+    )
+    assert bound_of(problem) == 23
+
+
+def test_a_problem_without_work_or_edges_has_a_bound():
+    problem = PartitionProblem(
+        operators=(Operator("a"), Operator("b")), devices=(Device("d0"), Device("d1"))
+    )
+    assert bound_of(problem) == 0

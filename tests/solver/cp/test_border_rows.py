@@ -1,0 +1,103 @@
+"""The search among ideals of borders, against brute force and the search without them."""
+
+import pytest
+
+from solver import SolveLimits, SolveStatus
+from solver.bounds.parts import decomposition
+from solver.bounds.state_space.bound import SkeletonBound
+from solver.bounds.windows import StageBounds
+from solver.presolve import presolved as restated
+from solver.search import branch_search, first_plans, limit_refutation
+from solver.search import rounds as branch_rounds
+from solver.search.exact import solve_cp_sat
+from solver.search.limit_refutation import LimitRefutation
+from tests.solver.bounds.state_space.test_state_space_bound import decoder, with_values
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+
+@pytest.fixture(params=[branch_search, limit_refutation])
+def rows(monkeypatch, request):
+    """Let small graphs be searched as large ones are, and count models with rows for borders.
+
+    Either those of branches, without limits that are refuted before, or those of such limits.
+    """
+    if request.param is branch_search:
+        monkeypatch.setattr(LimitRefutation, "applies", False)
+    monkeypatch.setattr(restated, "_LARGE_FROM", 1)
+    # No plan is near enough to its bound to leave the ideals out; plans and bounds are poor.
+    monkeypatch.setattr(first_plans, "_NEAR_PERMILLE", -1000)
+    monkeypatch.setattr(first_plans, "solve_chain", first_plans.solve_greedy)
+    monkeypatch.setattr(first_plans, "first_incumbents", lambda *args, **settings: None)
+    monkeypatch.setattr(first_plans, "improve_by_neighbourhoods", lambda units, plan, **_: plan)
+    monkeypatch.setattr(branch_search, "closure_bound_ns", lambda *_, at_least, **__: at_least)
+    monkeypatch.setattr(StageBounds, "least_bottleneck_ns", lambda *args: 1)
+    monkeypatch.setattr(decomposition, "applies", lambda _: False)
+    monkeypatch.setattr(
+        SkeletonBound, "least_bottleneck_ns", lambda self, at_least, end_s: at_least
+    )
+    found = []
+    add = request.param.add_border_ideals
+
+    def counted(stages, ideals):
+        found.append(ideals.count)
+        add(stages, ideals)
+
+    monkeypatch.setattr(request.param, "add_border_ideals", counted)
+    return found
+
+
+def assert_optimal(problem):
+    result = solve_cp_sat(problem, SolveLimits(workers=1, time_limit_s=60))
+    best = brute_force(to_instance(problem))
+    if best is None:
+        assert result.status is SolveStatus.INFEASIBLE
+    else:
+        assert result.status is SolveStatus.OPTIMAL
+        assert result.evaluation.objective == best[0]
+        assert result.objective_bounds == best[0]
+
+
+def test_optima_with_rows_are_those_of_brute_force(rows):
+    for seed in range(30):
+        assert_optimal(decoder(seed, layers=3))
+    for seed in range(15):
+        assert_optimal(with_values(decoder(seed, layers=3), seed))
+    assert len(rows) > 20
+
+
+def test_any_problem_may_be_searched_so(rows):
+    for seed in range(25):
+        assert_optimal(random_problem(seed, objective=("bottleneck",)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "least"), [(branch_search, 12), (limit_refutation, 11)], indirect=["rows"]
+)
+def test_optima_of_longer_graphs_are_those_without_rows(rows, least, monkeypatch):
+    for seed in range(12):
+        problem = decoder(seed, layers=6 + seed % 3, devices=3)
+        with_rows = solve_cp_sat(problem, SolveLimits(workers=1, time_limit_s=60))
+        with monkeypatch.context() as patch:
+            patch.setattr(restated, "_LARGE_FROM", 300)
+            without = solve_cp_sat(problem, SolveLimits(workers=1, time_limit_s=60))
+        assert with_rows.status is without.status
+        assert with_rows.objective_bounds == without.objective_bounds
+    # In the second search one is decided without such a model.
+    assert len(rows) >= least
+
+
+@pytest.mark.parametrize("rows", [branch_search], indirect=True)
+def test_plans_beyond_a_limit_prove_no_more_than_the_limit(rows, monkeypatch):
+    """Among the ideals of plans within a limit the best plan may be worse than the optimum."""
+
+    def beyond(search, branch, budget):
+        worst = search.branches.best
+        for limit in range(worst // 3, worst):
+            if not branch.closed:
+                search.search(branch, None, within=limit, beyond=True)
+
+    monkeypatch.setattr(branch_rounds, "_raise_bound", beyond)
+    for seed in range(30):
+        assert_optimal(decoder(seed, layers=3))
+    assert rows

@@ -1,0 +1,91 @@
+"""Models that are too large for what they are worth are not made."""
+
+import pytest
+
+from solver import SolveLimits, SolveStatus, solve
+from solver.bounds.windows import StageBounds
+from solver.cp.formulation import CpSatFormulation
+from solver.cp.load_rows import LoadRows
+from solver.cp.model_size import link_terms
+from solver.presolve import presolved as restated
+from solver.presolve.units import condense
+from solver.search import branch_search
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+LIMITS = SolveLimits(workers=1, time_limit_s=60)
+
+
+def linked_problems(seeds, **drawn):
+    """Return problems with the bottleneck as objective whose links differ."""
+    problems = [random_problem(seed, objective=("bottleneck",), **drawn) for seed in seeds]
+    return [
+        problem
+        for problem in problems
+        if problem.interconnect.links and problem.interconnect.charging != "host_staged"
+    ]
+
+
+@pytest.mark.parametrize("drawn", [{}, {"draw_chunks": True}, {"relayed": True}])
+def test_no_model_has_more_terms_than_estimated(drawn, monkeypatch):
+    made = []
+    times = LoadRows.link_time
+
+    def link_time(self, source, target, entries, part="both"):
+        kinds = self.stages.kind
+        chosen = [sum(literal is not False for literal in kinds[s]) for s in (source, target)]
+        made.append(len(entries) * chosen[0] * chosen[1])
+        return times(self, source, target, entries, part)
+
+    monkeypatch.setattr(LoadRows, "link_time", link_time)
+    estimated = 0
+    total = 0
+    for problem in linked_problems(range(200), **drawn):
+        units = condense(problem)
+        slots, chunks = min(len(problem.devices), len(units)), problem.chunks_per_device
+        windows = StageBounds(units).windows(slots, chunks=chunks)
+        if windows.empty:
+            continue
+        made.clear()
+        CpSatFormulation(units, windows, slots, chunks=chunks).objective("bottleneck")
+        terms = link_terms(units, windows, slots, chunks)
+        assert sum(made) <= terms
+        total += sum(made)
+        estimated += terms
+    assert 0.5 * estimated < total
+
+
+def test_links_that_are_alike_have_no_terms():
+    for seed in range(30):
+        problem = random_problem(seed)
+        if not problem.interconnect.links:
+            units = condense(problem)
+            slots = min(len(problem.devices), len(units))
+            assert link_terms(units, StageBounds(units).windows(slots), slots) == 0
+
+
+def test_too_large_a_model_is_not_made_and_leaves_a_true_bound(monkeypatch):
+    monkeypatch.setattr(restated, "_MOST_ORDERS", 0)
+    monkeypatch.setattr(branch_search, "_MOST_TERMS", 0)
+    formulation = branch_search.CpSatFormulation
+    is_open = 0
+
+    def small(units, windows, slots, **named):
+        assert named["order"] is not None or not link_terms(units, windows, slots)
+        return formulation(units, windows, slots, **named)
+
+    monkeypatch.setattr(branch_search, "CpSatFormulation", small)
+    # Without a plan a large model is better than none.
+    monkeypatch.setattr(branch_search, "_TERMS_SHARE_OF_USE", 0)
+    for problem in linked_problems(range(150)):
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        result = solve(problem, LIMITS, solver="cp-sat")
+        if result.status is SolveStatus.UNKNOWN:
+            continue
+        assert result.objective_bounds[0] <= best[0][0] <= result.objective_values[0]
+        proven = result.objective_bounds == result.objective_values
+        assert result.status is (SolveStatus.OPTIMAL if proven else SolveStatus.FEASIBLE)
+        is_open += not proven
+    assert is_open > 10

@@ -1,0 +1,659 @@
+"""Why nothing fits: small cases by hand, and random ones against brute force."""
+
+import copy
+import functools
+import json
+import pickle
+import sys
+from dataclasses import replace
+
+import pytest
+
+from experiments.cli import main
+from solver import (
+    ColocationGroup,
+    Device,
+    GraphInput,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionError,
+    PartitionProblem,
+    SolveLimits,
+    SolveResult,
+    SolveStatus,
+    Weight,
+    evaluate,
+    save_problem,
+    solve,
+)
+from solver.diagnosis.answer import (
+    ColocationLimit,
+    DeviceCountLimit,
+    HigherDeviceCount,
+    MemoryLimit,
+    MoreDevices,
+    MoreMemory,
+    PinLimit,
+    Without,
+)
+from solver.diagnosis.diagnose import diagnose
+from solver.diagnosis.variants import changed
+from solver.presolve.shortfalls import find_shortfalls, least_bytes_together
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+# Nothing is asked of the clock: a diagnosis that it cut short would be another one.
+LIMITS = SolveLimits(workers=1, time_limit_s=None)
+RANDOM = 250
+# The package has the function under the name of its file.
+MODULE = sys.modules["solver.diagnosis.diagnose"]
+
+
+def chain(sizes, capacities, **settings):
+    """Operators a, b, c, …, one after the other, each with a weight of its own."""
+    names = "abcdefgh"[: len(sizes)]
+    return PartitionProblem(
+        operators=tuple(
+            Operator(name, 7, reads=tuple(names[i - 1 : i]), weights=(name,), **extra)
+            for i, (name, extra) in enumerate(
+                (name, settings.get("of", {}).get(name, {})) for name in names
+            )
+        ),
+        devices=tuple(Device(f"gpu{d}", size) for d, size in enumerate(capacities)),
+        weights={name: Weight(size) for name, size in zip(names, sizes, strict=True)},
+        memory_model="weights",
+        **{key: value for key, value in settings.items() if key != "of"},
+    )
+
+
+def changes(diagnosis, kind):
+    return [r.change for r in diagnosis.remedies if isinstance(r.change, kind)]
+
+
+# -- by hand -------------------------------------------------------------------------------
+
+
+def test_the_total_of_the_weights_is_too_large():
+    diagnosis = diagnose(chain([6, 6, 6], [10, 7]), LIMITS)
+    assert diagnosis.status is SolveStatus.INFEASIBLE
+    assert diagnosis.conflict == (MemoryLimit(("gpu0",), 10), MemoryLimit(("gpu1",), 7))
+    assert diagnosis.is_minimal
+    (shortfall,) = diagnosis.shortfalls
+    assert (shortfall.needed_bytes, shortfall.available_bytes) == (18, 17)
+    assert shortfall.missing_bytes == 1
+    assert not shortfall.together
+    # Two of three operators on one device need 12 bytes.
+    assert changes(diagnosis, MoreMemory) == [
+        MoreMemory(("gpu0",), 2, 1),
+        MoreMemory(("gpu1",), 5, 4),
+    ]
+    assert [(c.like.name, c.count, c.is_least) for c in changes(diagnosis, MoreDevices)] == [
+        ("gpu0", 1, True),
+        ("gpu1", 1, True),
+    ]
+    assert diagnosis.text == (
+        "These limits clash: the memory of gpu0 (10 B); the memory of gpu1 (7 B). Without any one "
+        "of them the others could be kept. What must be held on gpu0 and gpu1 adds up to at least "
+        "18 B, but there is room for 17 B: 1 B too few. Any one of these changes is enough (a plan "
+        "was found for each): 2 B more on gpu0 (one byte less is not enough); 5 B more on gpu1 "
+        "(one byte less is not enough); one more device like gpu0 (10 B, class default); one more "
+        "device like gpu1 (7 B, class default)."
+    )
+    assert str(diagnosis) == diagnosis.text
+    assert "\n" not in diagnosis.text
+
+
+def test_memory_for_all_is_named_when_each_needs_less():
+    diagnosis = diagnose(chain([6, 6, 6, 6], [10, 10]), LIMITS)
+    assert diagnosis.conflict == (MemoryLimit(("gpu0", "gpu1"), 10),)
+    assert changes(diagnosis, MoreMemory) == [
+        MoreMemory(("gpu0", "gpu1"), 2, 1),
+        MoreMemory(("gpu0",), 8, 7),
+    ]
+    # Two more hold one operator each.
+    assert [c.count for c in changes(diagnosis, MoreDevices)] == [2]
+
+
+def test_one_operator_is_larger_than_every_device():
+    problem = chain([9, 2], [8, 5])
+    diagnosis = diagnose(problem, LIMITS)
+    (shortfall, *_) = diagnosis.shortfalls
+    assert shortfall.together
+    assert shortfall.operators == ("a",)
+    assert shortfall.text.startswith("'a' alone needs at least 9 B, but the largest device")
+    assert changes(diagnosis, MoreMemory) == [
+        MoreMemory(("gpu0",), 1, 0),
+        MoreMemory(("gpu1",), 4, 3),
+    ]
+    assert not changes(diagnosis, MoreDevices)
+
+
+def test_simple_reasons_are_found_without_search(monkeypatch):
+    def refuse(*_, **__):
+        raise AssertionError("searched")
+
+    monkeypatch.setattr(MODULE, "solve", refuse)
+    for problem in (chain([3, 9, 2], [8, 5]), chain([6, 6, 6], [10, 7])):
+        search = MODULE._Search(problem, LIMITS)
+        answer = search.ask(search.base, None)
+        assert answer.proven and answer.plan is None
+
+
+def test_pins_and_memory_clash():
+    problem = chain(
+        [4, 4],
+        [7, 100],
+        of={name: {"allowed_devices": frozenset({"gpu0"})} for name in "ab"},
+    )
+    diagnosis = diagnose(problem, LIMITS)
+    assert diagnosis.conflict == (MemoryLimit(("gpu0",), 7), PinLimit(("a", "b"), ("gpu0",)))
+    assert changes(diagnosis, MoreMemory) == [MoreMemory(("gpu0",), 1, 0)]
+    assert changes(diagnosis, Without) == [Without(PinLimit(("a",), ("gpu0",)))]
+    assert "the pins of 'a' and 'b' to gpu0" in diagnosis.text
+
+
+def test_a_pin_that_is_not_needed_is_not_named():
+    """With b on gpu0, a or c is there too: both of them on gpu1 would make a cycle."""
+    here = {"allowed_devices": frozenset({"gpu0"})}
+    problem = chain([4, 4, 4], [7, 100], of={"a": here, "b": here})
+    diagnosis = diagnose(problem, LIMITS)
+    assert diagnosis.conflict == (MemoryLimit(("gpu0",), 7), PinLimit(("b",), ("gpu0",)))
+
+
+def test_only_the_pins_that_clash_are_named():
+    here, there = frozenset({"gpu0"}), frozenset({"gpu1"})
+    problem = chain(
+        [1, 1, 1, 1, 1],
+        [None, None],
+        of={
+            "a": {"allowed_devices": here},
+            "b": {"allowed_devices": there},
+            "d": {"allowed_devices": here},
+            "e": {"allowed_devices": here},
+        },
+    )
+    diagnosis = diagnose(problem, LIMITS)
+    assert diagnosis.is_minimal
+    (first, second) = diagnosis.conflict
+    assert first in (PinLimit(("a", "d"), ("gpu0",)), PinLimit(("a", "e"), ("gpu0",)))
+    assert second == PinLimit(("b",), ("gpu1",))
+    # Both d and e come back to gpu0, so that neither of their pins is the only reason.
+    assert changes(diagnosis, Without) == [
+        Without(PinLimit(("a",), ("gpu0",))),
+        Without(PinLimit(("b",), ("gpu1",))),
+    ]
+    assert not changes(diagnosis, MoreMemory)
+    assert not changes(diagnosis, MoreDevices) or all(
+        evaluate(r.problem, r.plan).feasible for r in diagnosis.remedies
+    )
+
+
+def test_colocation_and_pins_on_a_cycle():
+    groups = (ColocationGroup(("a", "c"), "tied"), ColocationGroup(("b", "d"), "mutation"))
+    problem = chain(
+        [1, 1, 1, 1],
+        [9, 9],
+        colocation=groups,
+        of={
+            "a": {"allowed_devices": frozenset({"gpu0"})},
+            "d": {"allowed_devices": frozenset({"gpu1"})},
+        },
+    )
+    diagnosis = diagnose(problem, LIMITS)
+    assert diagnosis.conflict == (
+        PinLimit(("a",), ("gpu0",)),
+        PinLimit(("d",), ("gpu1",)),
+        *map(ColocationLimit, groups),
+    )
+    assert diagnosis.is_minimal
+    assert {r.change.limit for r in diagnosis.remedies} == set(diagnosis.conflict)
+    assert "the colocation group of 'b' and 'd' (mutation)" in diagnosis.text
+
+
+def test_a_duplicated_group_is_dropped_as_one():
+    group = ColocationGroup(("a", "b"))
+    problem = chain([4, 4], [5, 5], colocation=(group, ColocationGroup(("a", "b"))))
+    diagnosis = diagnose(problem, LIMITS)
+    assert Without(ColocationLimit(group)) in changes(diagnosis, Without)
+
+
+def test_too_few_devices_allowed():
+    diagnosis = diagnose(chain([4, 4, 4, 4], [5, 5, 5, 5], max_devices=2), LIMITS)
+    assert diagnosis.conflict == (
+        MemoryLimit(tuple(f"gpu{d}" for d in range(4)), 5),
+        DeviceCountLimit(2),
+    )
+    assert changes(diagnosis, HigherDeviceCount) == [HigherDeviceCount(4, True)]
+    assert "max_devices = 2" in diagnosis.text
+
+
+def test_a_feasible_problem_has_nothing_to_explain():
+    diagnosis = diagnose(chain([4, 4], [5, 5]), LIMITS)
+    assert diagnosis.status is SolveStatus.FEASIBLE
+    assert diagnosis.conflict == diagnosis.remedies == diagnosis.shortfalls == ()
+    assert diagnosis.text == "A plan exists, so there is nothing to explain."
+
+
+def test_the_known_plan_of_a_feasible_problem_needs_no_search(monkeypatch):
+    problem = chain([4, 4], [5, 5])
+    result = solve(problem, LIMITS)
+    monkeypatch.setattr(MODULE, "solve", None)
+    assert diagnose(problem, LIMITS, result=result).status is SolveStatus.FEASIBLE
+
+
+def test_a_proof_is_not_repeated(monkeypatch):
+    problem = hard_problem()
+    asked = []
+    real = MODULE.solve
+
+    def recording(asked_problem, *args, **kwargs):
+        asked.append(asked_problem)
+        return real(asked_problem, *args, **kwargs)
+
+    monkeypatch.setattr(MODULE, "solve", recording)
+    result = SolveResult("cp-sat", SolveStatus.INFEASIBLE, None, None, None, 0.0, "proven")
+    first = diagnose(problem, LIMITS, result=result)
+    without = len(asked)
+    second = diagnose(problem, LIMITS)
+    assert len(asked) - without == without + 1
+    assert first.conflict == second.conflict
+    assert [r.change for r in first.remedies] == [r.change for r in second.remedies]
+
+
+def hard_problem():
+    """Infeasible, but no sum shows it: 3 x 4 bytes on two devices of 7 and 6."""
+    return chain([4, 4, 4], [7, 6])
+
+
+def never_decides(problem, limits, **_):
+    return SolveResult("cp-sat", SolveStatus.UNKNOWN, None, None, None, 0.0, "time")
+
+
+def test_an_open_question_is_said_to_be_open(monkeypatch):
+    monkeypatch.setattr(MODULE, "solve", never_decides)
+    diagnosis = diagnose(hard_problem(), LIMITS)
+    assert diagnosis.status is SolveStatus.UNKNOWN
+    assert diagnosis.conflict == ()
+    assert diagnosis.time_ran_out
+    assert diagnosis.text.startswith("Whether a plan exists is open: ")
+    assert "The time limit ended the search" in diagnosis.text
+    assert "No single change" not in diagnosis.text
+
+
+def test_an_open_question_leaves_enough_but_not_the_least(monkeypatch):
+    """Only problems with 3 bytes more and up are decided: the changes that work are offered."""
+    real = MODULE.solve
+
+    def decides_easy(problem, limits, **kwargs):
+        room = [d.memory_bytes for d in problem.devices]
+        if None not in room and sum(room) < 13 + 3 and len(room) == 2:
+            return never_decides(problem, limits)
+        return real(problem, limits, **kwargs)
+
+    monkeypatch.setattr(MODULE, "solve", decides_easy)
+    diagnosis = diagnose(hard_problem(), LIMITS)
+    assert diagnosis.status is SolveStatus.UNKNOWN
+    memory = changes(diagnosis, MoreMemory)
+    assert memory
+    for change in memory:
+        assert not change.is_least
+        assert change.too_few_bytes == -1
+        assert change.text.endswith("(perhaps less)")
+    assert all(not change.is_least for change in changes(diagnosis, MoreDevices))
+    for remedy in diagnosis.remedies:
+        assert evaluate(remedy.problem, remedy.plan).feasible
+
+
+def test_a_proof_with_open_questions_is_not_called_minimal(monkeypatch):
+    real = MODULE.solve
+    calls = []
+
+    def forgets(problem, limits, **kwargs):
+        calls.append(problem)
+        return (
+            real(problem, limits, **kwargs) if len(calls) == 1 else never_decides(problem, limits)
+        )
+
+    monkeypatch.setattr(MODULE, "solve", forgets)
+    diagnosis = diagnose(hard_problem(), LIMITS)
+    assert diagnosis.status is SolveStatus.INFEASIBLE
+    assert set(diagnosis.conflict) == {MemoryLimit(("gpu0",), 7), MemoryLimit(("gpu1",), 6)}
+    assert not diagnosis.is_minimal
+    assert diagnosis.time_ran_out
+    assert "Not all of them may be needed for the clash." in diagnosis.text
+
+
+def test_no_time_is_no_reason_to_fail():
+    diagnosis = diagnose(hard_problem(), SolveLimits(time_limit_s=1e-9, workers=1))
+    assert diagnosis.status is SolveStatus.UNKNOWN
+    assert diagnosis.time_ran_out
+
+
+def test_searches_share_the_time(monkeypatch):
+    given = []
+    real = MODULE.solve
+
+    def recording(problem, limits, **kwargs):
+        given.append(limits.time_limit_s)
+        return real(problem, limits, **kwargs)
+
+    monkeypatch.setattr(MODULE, "solve", recording)
+    diagnose(hard_problem(), SolveLimits(time_limit_s=60, workers=1))
+    assert all(0 < limit <= 30 for limit in given)
+    given.clear()
+    diagnose(hard_problem(), SolveLimits(time_limit_s=None, workers=1))
+    assert set(given) == {None}
+
+
+def test_more_devices_copy_links_and_permissions():
+    problem = chain(
+        [6, 6, 6],
+        [7, 7],
+        of={"a": {"allowed_devices": frozenset({"gpu0"})}},
+        interconnect=Interconnect(links={("gpu0", "gpu1"): Link(5), ("gpu1", "gpu0"): Link(3)}),
+    )
+    more = changed(problem, MoreDevices(problem.devices[0], 2, True))
+    assert [device.name for device in more.devices] == ["gpu0", "gpu1", "gpu0 #2", "gpu0 #3"]
+    assert more.operators[0].allowed_devices == {"gpu0", "gpu0 #2", "gpu0 #3"}
+    assert more.interconnect.link("gpu0 #3", "gpu1") == Link(5)
+    assert more.interconnect.link("gpu1", "gpu0 #2") == Link(3)
+    assert changes(diagnose(problem, LIMITS), MoreDevices)
+
+
+def test_wrong_limits_are_refused():
+    with pytest.raises(PartitionError, match="limits is 60"):
+        diagnose(hard_problem(), 60)
+
+
+def test_a_diagnosis_is_plain_data():
+    diagnosis = diagnose(hard_problem(), LIMITS)
+    again = pickle.loads(pickle.dumps(diagnosis.conflict))
+    assert again == diagnosis.conflict
+    assert diagnosis.wall_time_s > 0
+
+
+# -- against brute force -------------------------------------------------------------------
+
+
+def feasible(instance):
+    return brute_force({**instance, "objective": ["devices"]}) is not None
+
+
+def dropped(instance, limits):
+    """The instance without some limits; nothing of the project's own code does this."""
+    instance = copy.deepcopy(instance)
+    for limit in limits:
+        if isinstance(limit, MemoryLimit):
+            for device in instance["devices"]:
+                if device["name"] in limit.devices:
+                    assert device["memory_bytes"] == limit.memory_bytes
+                    device["memory_bytes"] = None
+        elif isinstance(limit, PinLimit):
+            for op in instance["operators"]:
+                if op["name"] in limit.operators:
+                    assert sorted(op["allowed_devices"]) == sorted(limit.devices)
+                    op["allowed_devices"] = None
+        elif isinstance(limit, ColocationLimit):
+            members = list(limit.group.operators)
+            assert members in instance["colocation"]
+            instance["colocation"] = [g for g in instance["colocation"] if g != members]
+        else:
+            assert instance["max_devices"] == limit.max_devices
+            instance["max_devices"] = None
+    return instance
+
+
+def every_limit(instance):
+    limits = [
+        MemoryLimit((device["name"],), device["memory_bytes"])
+        for device in instance["devices"]
+        if device["memory_bytes"] is not None
+    ]
+    limits += [
+        PinLimit((op["name"],), tuple(op["allowed_devices"]))
+        for op in instance["operators"]
+        if op["allowed_devices"] is not None
+    ]
+    groups = dict.fromkeys(map(tuple, instance["colocation"]))
+    limits += [ColocationLimit(ColocationGroup(group)) for group in groups]
+    if instance["max_devices"] is not None:
+        limits.append(DeviceCountLimit(instance["max_devices"]))
+    return limits
+
+
+def parts_of(conflict):
+    """The limits of a conflict, one device and one operator at a time."""
+    for limit in conflict:
+        if isinstance(limit, MemoryLimit):
+            yield from (MemoryLimit((name,), limit.memory_bytes) for name in limit.devices)
+        elif isinstance(limit, PinLimit):
+            yield from (PinLimit((name,), limit.devices) for name in limit.operators)
+        else:
+            yield limit
+
+
+def is_named(limit, named):
+    if isinstance(limit, PinLimit):
+        return any(isinstance(n, PinLimit) and n.operators == limit.operators for n in named)
+    return limit in named
+
+
+def with_more(instance, names, extra_bytes):
+    instance = copy.deepcopy(instance)
+    for device in instance["devices"]:
+        if device["name"] in names:
+            device["memory_bytes"] += extra_bytes
+    return instance
+
+
+def candidate(seed):
+    """A random problem with little memory, often pinned, sometimes with few devices allowed."""
+    problem = random_problem(300_000 + seed, max_operators=5)
+    if seed % 4 == 1 and len(problem.devices) > 2:
+        problem = problem.replace(max_devices=1 + seed % 3 % 2)
+    if seed % 3:
+        return problem
+    share = 1 + seed % 4
+    return problem.replace(
+        devices=tuple(
+            d
+            if d.memory_bytes is None
+            else replace(d, memory_bytes=max(1, d.memory_bytes * share // 5))
+            for d in problem.devices
+        )
+    )
+
+
+@functools.cache
+def infeasible_problems():
+    problems = {}
+    for seed in range(RANDOM):
+        problem = candidate(seed)
+        if not feasible(to_instance(problem)):
+            problems[seed] = problem
+    return problems
+
+
+def check_conflict(instance, diagnosis):
+    assert diagnosis.is_minimal
+    named = list(parts_of(diagnosis.conflict))
+    alone = dropped(instance, [x for x in every_limit(instance) if not is_named(x, named)])
+    assert not feasible(alone)
+    for limit in diagnosis.conflict:
+        assert feasible(dropped(alone, [limit])), limit
+    for pin in named:
+        # Of the pins each single one is needed.
+        if isinstance(pin, PinLimit):
+            assert feasible(dropped(alone, [pin])), pin
+
+
+def check_remedies(problem, instance, diagnosis):
+    for remedy in diagnosis.remedies:
+        change = remedy.change
+        assert remedy.problem == changed(problem, change)
+        assert evaluate(remedy.problem, remedy.plan).feasible
+        if isinstance(change, MoreMemory):
+            assert change.is_least
+            assert change.extra_bytes > 0
+            assert feasible(with_more(instance, change.devices, change.extra_bytes))
+            assert not feasible(with_more(instance, change.devices, change.extra_bytes - 1))
+        elif isinstance(change, Without):
+            assert feasible(dropped(instance, [change.limit]))
+        elif isinstance(change, HigherDeviceCount):
+            assert change.is_least
+            assert feasible({**instance, "max_devices": change.max_devices})
+            assert not feasible({**instance, "max_devices": change.max_devices - 1})
+        else:
+            assert change.is_least
+            fewer = replace(change, count=change.count - 1)
+            assert feasible(to_instance(remedy.problem))
+            assert not feasible(to_instance(changed(problem, fewer)))
+
+
+def check_nothing_is_missing(problem, instance, diagnosis):
+    """Every single change that is enough is offered, or one that is no larger."""
+    grown = {name for change in changes(diagnosis, MoreMemory) for name in change.devices}
+    most = 1 << 45
+    for device in problem.devices:
+        if device.memory_bytes is None or not feasible(with_more(instance, [device.name], most)):
+            continue
+        # Interchangeable devices are offered once.
+        alike = [
+            other.name
+            for other in problem.devices
+            if other.memory_bytes == device.memory_bytes and other.name in grown
+        ]
+        assert alike, device
+    for group in problem.colocation:
+        if feasible(dropped(instance, [ColocationLimit(group)])):
+            assert Without(ColocationLimit(group)) in changes(diagnosis, Without)
+
+
+def check_diagnosis(problem, diagnosis):
+    instance = to_instance(problem)
+    assert diagnosis.status is SolveStatus.INFEASIBLE
+    assert not diagnosis.time_ran_out
+    check_conflict(instance, diagnosis)
+    check_remedies(problem, instance, diagnosis)
+    check_nothing_is_missing(problem, instance, diagnosis)
+
+
+def test_diagnoses_of_problems_with_chunks():
+    count = 0
+    for seed in range(24):
+        problem = random_problem(320_000 + seed, max_operators=4).replace(chunks_per_device=2)
+        if not feasible(to_instance(problem)):
+            count += 1
+            check_diagnosis(problem, diagnose(problem, LIMITS))
+    assert count >= 5
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_diagnoses_of_problems_with_relayed_values(chunks):
+    count = 0
+    for seed in range(10):
+        problem = random_problem(330_000 + seed, max_operators=4, relayed=True)
+        problem = problem.replace(chunks_per_device=chunks)
+        if not feasible(to_instance(problem)):
+            count += 1
+            check_diagnosis(problem, diagnose(problem, LIMITS))
+    assert count >= 2
+
+
+def test_there_are_enough_random_problems():
+    assert len(infeasible_problems()) >= 100
+
+
+@pytest.mark.parametrize(
+    "part", [*range(4), *(pytest.param(part, marks=pytest.mark.nightly) for part in range(4, 10))]
+)
+def test_diagnoses_are_right_by_brute_force(part):
+    for seed, problem in infeasible_problems().items():
+        if seed % 10 != part:
+            continue
+        check_diagnosis(problem, diagnose(problem, LIMITS))
+
+
+def test_shortfalls_are_never_claimed_of_what_fits():
+    claimed = 0
+    for seed in range(RANDOM):
+        problem = candidate(seed)
+        if find_shortfalls(problem):
+            claimed += 1
+            assert seed in infeasible_problems(), seed
+    assert claimed >= 40
+
+
+def test_what_a_unit_needs_is_at_most_what_its_device_holds():
+    for seed in range(300):
+        problem = random_problem(310_000 + seed)
+        result = solve(problem, LIMITS, solver="chain")
+        if result.evaluation is None:
+            continue
+        for usage in result.evaluation.usage:
+            for name in usage.operators:
+                assert least_bytes_together(problem, [name]) <= usage.memory_bytes, (seed, name)
+
+
+def test_graph_inputs_count_once_for_a_unit():
+    problem = PartitionProblem(
+        operators=(
+            Operator("a", reads=("x",), storage_bytes=3, value_bytes=3),
+            Operator("b", reads=("x", "a"), storage_bytes=4, value_bytes=4),
+        ),
+        devices=(Device("gpu", 16),),
+        inputs=(GraphInput("x", 10),),
+        colocation=(ColocationGroup(("a", "b")),),
+    )
+    assert least_bytes_together(problem, ["a", "b"]) == 10 + 4 + 3
+    (shortfall,) = find_shortfalls(problem)
+    assert shortfall.missing_bytes == 1
+
+
+# -- from the command line -----------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path):
+    path = tmp_path / "problem.json"
+    save_problem(chain([6, 6, 6], [10, 7]), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("command", ["solve", "plan"])
+def test_a_command_explains_why_no_plan_exists(command, saved, capsys):
+    assert main([command, saved, "--workers", "1"]) == 1
+    reason, explanation = capsys.readouterr().err.splitlines()
+    assert reason.startswith("no plan exists: ")
+    assert explanation == diagnose(chain([6, 6, 6], [10, 7]), LIMITS).text
+
+
+def test_json_has_the_diagnosis_as_a_field(saved, capsys):
+    assert main(["solve", saved, "--workers", "1", "--json"]) == 1
+    captured = capsys.readouterr()
+    answer = json.loads(captured.out)["diagnosis"]
+    assert answer["text"] == diagnose(chain([6, 6, 6], [10, 7]), LIMITS).text
+    assert answer["text"] not in captured.err
+    assert answer["status"] == "infeasible"
+    assert answer["is_minimal"] is True
+    assert answer["conflict"] == [
+        {"kind": "MemoryLimit", "devices": ["gpu0"], "memory_bytes": 10},
+        {"kind": "MemoryLimit", "devices": ["gpu1"], "memory_bytes": 7},
+    ]
+    assert [shortfall["missing_bytes"] for shortfall in answer["shortfalls"]] == [1]
+    assert answer["remedies"][0] == {
+        "kind": "MoreMemory",
+        "devices": ["gpu0"],
+        "extra_bytes": 2,
+        "too_few_bytes": 1,
+        "is_least": True,
+        "text": "2 B more on gpu0 (one byte less is not enough)",
+    }
+
+
+def test_json_of_a_plan_has_no_diagnosis(tmp_path, capsys):
+    path = tmp_path / "problem.json"
+    save_problem(chain([4, 4], [5, 5]), path)
+    assert main(["solve", str(path), "--workers", "1", "--json"]) == 0
+    assert "diagnosis" not in json.loads(capsys.readouterr().out)

@@ -1,0 +1,61 @@
+"""Sets of devices of use, against all plans that cut an order."""
+
+import itertools
+
+import pytest
+
+from solver import PartitionPlan
+from solver.dp.device_sets import ViableStates, device_moves
+from solver.evaluation.evaluate import evaluate
+from solver.presolve.units import condense
+from tests.support.random_problems import random_problem
+
+
+def cuts_with_devices(problem, units):
+    """Yield all plans that cut the order of the units, with where each stage starts."""
+    names = [device.name for device in problem.devices]
+    count = len(units)
+    for stages in range(1, min(count, len(names)) + 1):
+        for places in itertools.combinations(range(1, count), stages - 1):
+            borders = [0, *places, count]
+            for order in itertools.permutations(names, stages):
+                of_unit = [
+                    name
+                    for name, (low, high) in zip(order, itertools.pairwise(borders), strict=True)
+                    for _ in range(low, high)
+                ]
+                yield PartitionPlan(units.lift(of_unit), order), borders
+
+
+@pytest.mark.parametrize("ceiling", [False, True])
+def test_no_plan_uses_a_set_of_devices_that_is_left_out(ceiling):
+    kept = left_out = 0
+    for seed in range(80):
+        problem = random_problem(50_000 + seed, max_operators=6, objective=("bottleneck",))
+        units = condense(problem)
+        if any(allowed is not None and not allowed for allowed in units.allowed_devices):
+            continue
+        [moves] = device_moves(units)
+        first = [0, *itertools.accumulate(map(len, units.members))]
+        feasible = [
+            (evaluation.bottleneck_ns, plan, borders)
+            for plan, borders in cuts_with_devices(problem, units)
+            if (evaluation := evaluate(problem, plan)).feasible
+        ]
+        if not feasible:
+            continue
+        best_ns = min(entry[0] for entry in feasible)
+        viable = ViableStates(units, moves, best_ns if ceiling else None)
+        kind_of = {name: k for k, names in enumerate(moves.names) for name in names}
+        for bottleneck_ns, plan, borders in feasible:
+            if ceiling and bottleneck_ns > best_ns:
+                continue
+            for stage, border in enumerate(borders[:-1]):
+                kinds = [kind_of[name] for name in plan.device_order[stage:]]
+                counts = tuple(map(kinds.count, range(len(moves.names))))
+                assert viable.states(first[border])[moves.counts.index(counts)], (seed, plan)
+                kept += 1
+        for place in range(first[-1] + 1):
+            left_out += int((~viable.states(place)).sum())
+    assert kept > 300
+    assert left_out > 300

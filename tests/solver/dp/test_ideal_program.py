@@ -1,0 +1,446 @@
+"""The dynamic program over ideals, against brute force and published optima."""
+
+import itertools
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import solver.dp.ideal_program
+from experiments.workloads.reader import load_workload
+from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
+from solver.dp.ideal_program import can_win, why_declined
+from solver.dp.ideals import list_ideals, membership
+from solver.dp.pair_sums import Crossing, PairSum
+from solver.evaluation.result import SolveStatus
+from solver.model.devices import STAGING_HOST
+from solver.model.problem import ColocationGroup, GraphInput, Weight
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+LIMITS = SolveLimits(workers=1)
+
+
+def accepted(problem):
+    """The problem without what the program declines: latency, and links between devices."""
+    links = {
+        pair: link for pair, link in problem.interconnect.links.items() if STAGING_HOST in pair
+    }
+    return problem.replace(
+        chunks_per_device=1,
+        objective=tuple(o for o in problem.objective if o != "latency") or ("bottleneck",),
+        interconnect=replace(problem.interconnect, links=links),
+    )
+
+
+def check(problem, label):
+    """Tests an answer against brute force; returns its status."""
+    result = solve(problem, LIMITS, solver="ideal-dp")
+    if result.status is SolveStatus.UNKNOWN:
+        assert result.reason == why_declined(problem), label
+        assert result.plan is None, label
+        return result.status
+    best = brute_force(to_instance(problem))
+    if best is None:
+        assert result.status is SolveStatus.INFEASIBLE, f"{label}: {result}"
+    elif result.status is SolveStatus.FEASIBLE:
+        assert not one_reader_each(problem), f"{label}: {result}"
+        assert result.objective_bound <= best[0][0], f"{label}: the optimum is {best}"
+        assert result.objective_values >= best[0], f"{label}: the optimum is {best}"
+    else:
+        assert result.status is SolveStatus.OPTIMAL, f"{label}: {result}"
+        assert result.objective_values == best[0], f"{label}: the optimum is {best}, not {result}"
+    return result.status
+
+
+def one_reader_each(problem):
+    """Whether the program promises an optimum: a send is never counted for two devices."""
+    return problem.interconnect.charging != "peer_to_peer" or all(
+        len(set(readers)) < 2 for readers in problem.readers_of.values()
+    )
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_it_equals_brute_force_or_declines(block):
+    statuses = [
+        check(random_problem(seed, max_operators=7), seed)
+        for seed in range(block * 100, block * 100 + 100)
+    ]
+    declined = statuses.count(SolveStatus.UNKNOWN)
+    assert 0 < declined <= 66
+    assert statuses.count(SolveStatus.OPTIMAL) >= 20
+    assert statuses.count(SolveStatus.INFEASIBLE) >= 5
+
+
+@pytest.mark.parametrize("block", range(3))
+def test_it_equals_brute_force_where_nothing_is_declined(block):
+    statuses = [
+        check(accepted(random_problem(seed, max_operators=7)), seed)
+        for seed in range(1_000 + block * 120, 1_120 + block * 120)
+    ]
+    assert SolveStatus.UNKNOWN not in statuses
+    assert statuses.count(SolveStatus.OPTIMAL) >= 60
+    assert statuses.count(SolveStatus.FEASIBLE) <= 5
+
+
+def test_it_equals_brute_force_where_values_are_relayed():
+    statuses = [
+        check(accepted(random_problem(seed, max_operators=6, relayed=True)), seed)
+        for seed in range(2_000, 2_160)
+    ]
+    # What crosses the two borders of a stage is all there is to know: nothing stays open.
+    assert set(statuses) == {SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE}
+    assert statuses.count(SolveStatus.OPTIMAL) >= 80
+
+
+def test_values_that_are_relayed_through_chunks_are_declined():
+    problem = random_problem(5, relayed=True, chunks_per_device=2, objective=("bottleneck",))
+    assert "relayed through chunks" in why_declined(problem)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(50))
+def test_it_equals_brute_force_where_more_values_are_relayed(block):
+    for seed in range(3_000_000 + block * 100, 3_000_100 + block * 100):
+        check(accepted(random_problem(seed, max_operators=7, relayed=True)), seed)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(100))
+def test_it_equals_brute_force_on_more_problems(block):
+    for seed in range(1_000_000 + block * 100, 1_000_100 + block * 100):
+        check(accepted(random_problem(seed)), seed)
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_at_most_so_many_devices(most):
+    """Limiting the number of devices is the same as offering only so many, in all ways."""
+    compared = 0
+    for seed in range(40):
+        problem = accepted(random_problem(seed, max_operators=6)).replace(max_devices=most)
+        if any(op.allowed_devices is not None for op in problem.operators):
+            continue
+        bests = [
+            brute_force(
+                to_instance(
+                    problem.replace(
+                        devices=chosen,
+                        max_devices=None,
+                        interconnect=replace(
+                            problem.interconnect,
+                            links={
+                                pair: link
+                                for pair, link in problem.interconnect.links.items()
+                                if set(pair) <= {STAGING_HOST, *(d.name for d in chosen)}
+                            },
+                        ),
+                    )
+                )
+            )
+            for chosen in itertools.combinations(problem.devices, min(most, len(problem.devices)))
+        ]
+        expected = min((best[0] for best in bests if best is not None), default=None)
+        result = solve(problem, LIMITS, solver="ideal-dp")
+        if result.status is not SolveStatus.FEASIBLE:
+            assert result.objective_values == expected, seed
+            compared += 1
+    assert compared >= 25
+
+
+def chain_of(count, **settings):
+    operators = tuple(
+        Operator(f"op{i}", 1 + i % 3, (f"op{i - 1}",) if i else (), value_bytes=5)
+        for i in range(count)
+    )
+    return PartitionProblem(operators, (Device("a"), Device("b"), Device("c")), **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"objective": "latency"}, "latency is not a sum or maximum over stages"),
+        ({"objective": ("devices", "latency")}, "latency is not a sum or maximum over stages"),
+        ({"chunks_per_device": 2}, "several chunks on a device"),
+        ({"interconnect": Interconnect(links={("a", "b"): Link(10)})}, "links between pairs"),
+    ],
+)
+def test_it_declines_in_words(settings, reason):
+    problem = chain_of(4, **settings)
+    result = solve(problem, LIMITS, solver="ideal-dp")
+    assert result.status is SolveStatus.UNKNOWN
+    assert reason in result.reason
+    assert result.plan is None
+    assert not can_win(problem)
+
+
+def test_it_declines_graphs_with_too_many_ideals():
+    # Twenty operators that read nothing have 2**20 ideals.
+    problem = PartitionProblem(
+        tuple(Operator(f"op{i}", 1 + i) for i in range(20)), (Device("a"), Device("b"))
+    )
+    result = solve(problem, LIMITS, solver="ideal-dp")
+    assert result.status is SolveStatus.UNKNOWN
+    assert "ideals" in result.reason
+    assert not can_win(problem)
+
+
+def test_it_declines_too_many_sets_of_devices():
+    devices = tuple(Device(f"d{i}", memory_bytes=100 + i) for i in range(11))
+    problem = chain_of(12).replace(devices=devices)
+    result = solve(problem, LIMITS, solver="ideal-dp")
+    assert result.status is SolveStatus.UNKNOWN
+    assert "sets of devices" in result.reason
+    assert not can_win(problem)
+
+
+def test_a_time_limit_is_a_status():
+    result = solve(chain_of(200), SolveLimits(time_limit_s=1e-9), solver="ideal-dp")
+    assert result.status is SolveStatus.UNKNOWN
+    assert result.reason == "the time limit ran out"
+
+
+def test_what_it_refuted_before_it_stopped_is_a_bound(monkeypatch):
+    """Tests every effort at which it can stop: the bound rises, never above the optimum."""
+    operators = tuple(
+        Operator(f"op{i}", 7 + i % 3, (f"op{i - 1}",) if i else (), transfer_ns=4)
+        for i in range(30)
+    )
+    problem = PartitionProblem(operators, tuple(Device(f"d{i}") for i in range(4)))
+    optimum = solve(problem, LIMITS, solver="ideal-dp").objective
+    bounds = []
+    for effort in range(1, 3000, 50):
+        monkeypatch.setattr(solver.dp.ideal_program, "_MOST_PAIRS", effort)
+        result = solve(problem, LIMITS, solver="ideal-dp")
+        if result.status is SolveStatus.OPTIMAL:
+            break
+        assert "candidate stages" in result.reason
+        bounds.append(result.objective_bound or 0)
+    assert result.objective == optimum
+    assert bounds == sorted(bounds)
+    assert 0 < bounds[-1] <= optimum
+
+
+def test_pins_that_meet_in_one_unit_leave_no_plan():
+    a, b = frozenset({"a"}), frozenset({"b"})
+    operators = (
+        Operator("one", 1, allowed_devices=a),
+        Operator("two", 1, ("one",), allowed_devices=b),
+        Operator("three", 1, ("two",)),
+    )
+    # Colocating the ends puts the middle on the same device, for there is a path through it.
+    problem = PartitionProblem(
+        operators,
+        (Device("a"), Device("b")),
+        colocation=(ColocationGroup(("one", "three")),),
+    )
+    result = solve(problem, LIMITS, solver="ideal-dp")
+    assert result.status is SolveStatus.INFEASIBLE
+
+
+@pytest.mark.parametrize(
+    ("overlap", "expected"),
+    [(False, {SolveStatus.OPTIMAL}), (True, {SolveStatus.OPTIMAL, SolveStatus.FEASIBLE})],
+)
+def test_a_value_read_by_several_devices_gives_a_bound_or_a_proof(overlap, expected):
+    """Tests that one send too few, peer to peer, never passes for an optimum.
+
+    Sends are only counted in plans where they do not overlap with compute.
+    """
+    statuses = set()
+    for seed in range(60):
+        rng = random.Random(seed)
+        operators = [Operator("source", 6, value_bytes=rng.randint(1, 9))]
+        operators += [Operator(f"r{i}", rng.randint(3, 9), ("source",)) for i in range(4)]
+        problem = PartitionProblem(
+            tuple(operators),
+            tuple(Device(f"d{i}") for i in range(3)),
+            interconnect=Interconnect(Link(1_000_000_000), overlap=overlap),
+        )
+        statuses.add(check(problem, seed))
+    assert statuses == expected
+
+
+def with_dangling_outputs(memories_bytes):
+    """A chain of eight with an output hanging from each, which takes no time but has a weight."""
+    operators = []
+    for i in range(8):
+        operators.append(
+            Operator(f"op{i}", 10, (f"op{i - 1}",) if i else (), transfer_ns=1, weights=("w",))
+        )
+        operators.append(Operator(f"out{i}", 0, (f"op{i}",), weights=(f"o{i}",), transfer_ns=1))
+    return PartitionProblem(
+        tuple(operators),
+        tuple(Device(f"d{i}", memory) for i, memory in enumerate(memories_bytes)),
+        weights={"w": Weight(1), **{f"o{i}": Weight(10) for i in range(8)}},
+        interconnect=Interconnect(charging="host_staged"),
+        memory_model="weights",
+    )
+
+
+@pytest.mark.parametrize(
+    ("memories_bytes", "expected"),
+    [
+        ((1000, 1000, 1000), 31),
+        ((31, 31, 31), 31),
+        ((71, 21, 11), 32),
+        ((30, 30, 30), 86),
+        ((30, 30, 20), None),
+    ],
+)
+def test_weights_that_are_first_forgotten_count_in_the_end(memories_bytes, expected):
+    """Tests both ways: the relaxation's plan fits, or the outputs' weights decide."""
+    problem = with_dangling_outputs(memories_bytes)
+    result = solve(problem, LIMITS, solver="ideal-dp")
+    assert result.objective == expected == solve(problem, LIMITS, solver="cp-sat").objective
+    if expected is None:
+        assert result.status is SolveStatus.INFEASIBLE
+    else:
+        assert result.status is SolveStatus.OPTIMAL
+
+
+def test_inputs_of_no_cost_are_placed_where_they_are_read():
+    """Tests free sources that feed several readers, through each other."""
+    operators = (
+        Operator("mask"),
+        Operator("view", 0, ("mask",)),
+        *(
+            Operator(f"op{i}", 5, ("view", *((f"op{i - 1}",) if i else ())), value_bytes=1)
+            for i in range(6)
+        ),
+    )
+    problem = PartitionProblem(
+        operators, tuple(Device(f"d{i}") for i in range(3)), objective=("bottleneck", "transfer")
+    )
+    result = solve(problem, LIMITS, solver="ideal-dp")
+    assert result.status is SolveStatus.OPTIMAL
+    assert result.objective_values == (10, 2)
+
+
+@pytest.mark.parametrize("memory_model", ["weights", "inference"])
+@pytest.mark.parametrize("memory_bytes", [None, 5, 4, 2])
+@pytest.mark.parametrize("objective", ["bottleneck", "devices", "peak_memory"])
+def test_operators_without_times_are_placed(memory_model, memory_bytes, objective):
+    """Tests that something is left to place where nothing costs anything but memory."""
+    problem = PartitionProblem(
+        (Operator("a", weights=("u",)), Operator("b", reads=("a",), weights=("v",))),
+        (Device("d0", memory_bytes), Device("d1", memory_bytes)),
+        weights={"u": Weight(2), "v": Weight(3)},
+        memory_model=memory_model,
+        objective=(objective,),
+    )
+    result = solve(problem, LIMITS, solver="ideal-dp")
+    best = brute_force(to_instance(problem))
+    assert result.objective_values == (None if best is None else best[0])
+    assert result.status is (SolveStatus.INFEASIBLE if best is None else SolveStatus.OPTIMAL)
+
+
+def test_operators_that_cost_nothing_are_placed():
+    operators = (Operator("a"), Operator("b", reads=("a",)))
+    problem = PartitionProblem(operators, (Device("d"),), memory_model="weights")
+    for chunks in (1, 2):
+        result = solve(problem.replace(chunks_per_device=chunks), LIMITS, solver="ideal-dp")
+        assert result.status is SolveStatus.OPTIMAL
+        assert result.plan.assignment == {"a": "d", "b": "d"}
+
+
+def test_ideals_of_random_graphs():
+    for seed in range(50):
+        rng = random.Random(seed)
+        count = rng.randint(1, 8)
+        edges = [(a, b) for a in range(count) for b in range(a + 1, count) if rng.random() < 0.3]
+        expected = {
+            chosen
+            for chosen in range(1 << count)
+            if all(chosen >> a & 1 or not chosen >> b & 1 for a, b in edges)
+        }
+        ideals = list_ideals(count, edges, 1 << count)
+        assert len(ideals) == len(expected)
+        assert set(ideals) == expected
+        assert [i.bit_count() for i in ideals] == sorted(i.bit_count() for i in ideals)
+        assert list_ideals(count, edges, len(expected)) == ideals
+        assert list_ideals(count, edges, len(expected) - 1) is None
+        member = membership(ideals, count)
+        assert [[bool(i >> u & 1) for i in ideals] for u in range(count)] == member.tolist()
+
+
+def test_sums_over_nets_between_nested_ideals():
+    """Tests the three indicators on all pairs of nested sets, whichever way the nets lead."""
+    count = 5
+    sets = range(1 << count)
+    member = np.array([[bool(s >> u & 1) for s in sets] for u in range(count)])
+    pairs = [(i, j) for i in sets for j in sets if i & ~j == 0]
+    for seed in range(30):
+        rng = random.Random(seed)
+        nets = []
+        for _ in range(3):
+            producer, *consumers = rng.sample(range(count), rng.randint(2, count))
+            nets.append(Crossing(producer, tuple(consumers), rng.randint(1, 9)))
+        sent, received, touched = PairSum(member), PairSum(member), PairSum(member)
+        for net in nets:
+            sent.add_sent(net)
+            received.add_received(net)
+            touched.add_touched(net)
+        every = np.arange(1 << count)
+        tables = [table.table(every, every) for table in (sent, received, touched)]
+        starts, ends = np.array(pairs).T
+        for table, sums in zip(tables, (sent, received, touched), strict=True):
+            assert (sums.at(starts, ends) == table[starts, ends]).all()
+        for i, j in pairs:
+            inside = {u for u in range(count) if (j & ~i) >> u & 1}
+            expected = [0, 0, 0]
+            for net in nets:
+                made, read = net.producer in inside, inside & set(net.consumers)
+                expected[0] += net.cost * (made and len(read) < len(net.consumers))
+                expected[1] += net.cost * (not made and bool(read))
+                expected[2] += net.cost * bool(read)
+            assert [table[i, j] for table in tables] == expected
+
+
+def test_inference_memory_is_exact():
+    """Tests the least capacity of two equal devices against brute force, and one byte less."""
+    operators = tuple(
+        Operator(
+            f"op{i}",
+            3,
+            (*((f"op{i - 1}",) if i else ("tokens",)), *((f"op{i - 3}",) if i > 2 else ())),
+            storage_bytes=(7, 1, 5)[i % 3],
+            value_bytes=(7, 1, 5)[i % 3],
+            weights=("w",) if i in (1, 6) else (),
+            is_output=i == 7,
+        )
+        for i in range(8)
+    )
+    found = {}
+    for memory_bytes in range(10, 45):
+        problem = PartitionProblem(
+            operators,
+            (Device("a", memory_bytes), Device("b", memory_bytes)),
+            inputs=(GraphInput("tokens", 2),),
+            weights={"w": Weight(4)},
+            objective=("bottleneck", "peak_memory"),
+        )
+        found[memory_bytes] = check(problem, memory_bytes)
+    assert set(found.values()) == {SolveStatus.INFEASIBLE, SolveStatus.OPTIMAL}
+
+
+def test_can_win_says_yes_to_chains():
+    assert can_win(chain_of(300))
+
+
+@pytest.mark.parametrize(
+    ("name", "optimum_ns"),
+    [
+        ("layer.bert24_inference", 17_789_906),
+        ("layer.bert24_training", 41_745_812),
+        ("layer.gnmt_inference", 32_910_660),
+        ("operator.bert_l-3_inference", 27_918_568),
+    ],
+)
+def test_published_workloads(name, optimum_ns):
+    """Tests the published optima; times are rounded to nanoseconds, each operator's own."""
+    problem = load_workload(f"published:{name}")
+    assert can_win(problem)
+    result = solve(problem, LIMITS, solver="ideal-dp")
+    assert result.status is SolveStatus.OPTIMAL
+    assert result.objective == optimum_ns

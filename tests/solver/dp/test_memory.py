@@ -1,0 +1,77 @@
+"""Memory of many stages at once, against the evaluator's of one."""
+
+import numpy as np
+import pytest
+
+from solver import Device, Operator, PartitionProblem
+from solver.dp.ideals import DROPPED
+from solver.evaluation.evaluate import stage_memory_bytes
+from tests.support.ideal_cases import stage_tables, stages_of, tables_of
+
+
+def members(tables, start, end):
+    """The names of the operators of a stage."""
+    inside = tables.member[:, end] & ~tables.member[:, start]
+    return [
+        tables.problem.operators[index].name
+        for unit, operators in enumerate(tables.units.members)
+        if tables.blocks.block_of[unit] != DROPPED and inside[tables.blocks.block_of[unit]]
+        for index in operators
+    ]
+
+
+@pytest.mark.parametrize("model", ["weights", "inference", "training"])
+def test_memory_of_stages(model):
+    compared = 0
+    for seed in range(80):
+        tables, _ = stage_tables(seed, max_operators=7)
+        if tables.problem.memory_model != model:
+            continue
+        pairs = np.array(stages_of(tables)[:60]).T
+        parts = tables.memory_parts(*pairs, paired=True)
+        exact = parts.always + tables.peak_bytes(*pairs)
+        assert (parts.always + parts.waiting <= exact).all()
+        assert (exact <= parts.always + parts.allocated).all()
+        saved = tables.saved_bytes(*pairs)
+        for place, (start, end) in enumerate(pairs.T.tolist()):
+            names = members(tables, start, end)
+            for in_flight in (1, 3):
+                expected = stage_memory_bytes(tables.problem, names, in_flight)
+                assert exact[place] + (in_flight - 1) * saved[place] == expected, seed
+                assert tables.exact_memory_bytes(start, end, in_flight) == expected, seed
+            compared += 1
+    assert compared > 500
+
+
+def test_bounds_of_all_pairs_are_those_of_single_ones():
+    tables, _ = stage_tables(3, memory_model="inference")
+    pairs = stages_of(tables)
+    every = np.arange(tables.count)
+    chosen = np.zeros((tables.count, tables.count), dtype=np.bool_)
+    chosen[tuple(np.array(pairs).T)] = True
+    of_all = tables.memory_parts(every, every).of(chosen)
+    single = tables.memory_parts(*np.array(sorted(pairs)).T, paired=True)
+    assert of_all.always.tolist() == single.always.tolist()
+    assert of_all.waiting.tolist() == single.waiting.tolist()
+    assert of_all.allocated.tolist() == single.allocated.tolist()
+    lower, upper = tables.memory_bytes(every, every, 1)
+    assert (lower[chosen] == single.always + single.waiting).all()
+    assert (upper[chosen] == single.always + single.allocated).all()
+
+
+def test_what_passes_bounds_a_chain():
+    """Tests that ten storages in a row, of which two are held at a time, do not count as ten."""
+    names = [f"op{i}" for i in range(10)]
+    chain = PartitionProblem(
+        tuple(
+            Operator(name, 1, names[i - 1 : i] if i else (), storage_bytes=100, value_bytes=1)
+            for i, name in enumerate(names)
+        ),
+        devices=(Device("a", 300), Device("b", 300)),
+        memory_model="inference",
+    )
+    tables = tables_of(chain)[0]
+    parts = tables.memory_parts(np.array([0]), np.array([tables.count - 1]), paired=True)
+    assert parts.waiting.tolist() == [0]
+    assert parts.allocated.tolist() == [200]
+    assert tables.peak_bytes(np.array([0]), np.array([tables.count - 1])).tolist() == [200]

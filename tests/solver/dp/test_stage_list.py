@@ -1,0 +1,133 @@
+"""Lists of stages and families of sets of devices, against plain loops."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from solver.dp.set_bits import SetBits
+from solver.dp.stage_list import Families, StageLister, TooManyStages
+from tests.support.ideal_cases import stage_tables, stages_of
+
+SEEDS = range(30)
+IN_FLIGHT = (1, 2, 2, 3)
+
+
+def everything(seed):
+    """Tables, sets as bits, memory by kind, and families that nothing is known of."""
+    tables, _ = stage_tables(seed, max_operators=6)
+    bits = SetBits([len(kind.devices) for kind in tables.kinds], len(tables.problem.devices))
+    capacity = [
+        np.inf if kind.device.memory_bytes is None else float(kind.device.memory_bytes)
+        for kind in tables.kinds
+    ]
+    may = bits.pack(np.ones((len(bits.sizes), tables.count), dtype=np.bool_))
+    return tables, bits, capacity, Families(bits, tables.count, may)
+
+
+def lister_of(tables, capacity):
+    in_flight = IN_FLIGHT[: len(tables.problem.devices)]
+    return StageLister(tables, capacity, in_flight, lambda pairs: None)
+
+
+def expected_stages(tables, capacity, ceiling):
+    """For every stage, by its ends, its load and most followers on each kind."""
+    found = {}
+    for start, end in stages_of(tables):
+        pair = np.array([start]), np.array([end])
+        for kind in range(len(tables.kinds)):
+            may = tables.allowed(kind, *pair)
+            load_ns = float(tables.load_ns(kind, *pair)[0, 0])
+            fits = [
+                tables.exact_memory_bytes(start, end, count) <= capacity[kind]
+                for count in IN_FLIGHT[: len(tables.problem.devices)]
+            ]
+            if load_ns <= ceiling and (may is None or may.all()) and fits[0]:
+                found[start, end, kind] = load_ns, max(np.flatnonzero(fits))
+    return found
+
+
+def listed_stages(stages, followers):
+    """The same of a list."""
+    found = {}
+    for group, (low, high) in enumerate(itertools.pairwise(stages.first.tolist())):
+        for kind, most in enumerate(followers[stages.class_[group]].tolist()):
+            for place in range(low, high) if most >= 0 else ():
+                key = int(stages.start[group]), int(stages.end[place]), kind
+                assert key not in found
+                found[key] = float(stages.load_ns[place]), most
+    return found
+
+
+def families_of(tables, bits, stages):
+    """By ideal the sets of devices that can run all outside it, by recursion."""
+    found = [set() for _ in range(tables.count)]
+    found[-1].add((0,) * len(tables.kinds))
+    for start in reversed(range(tables.count)):
+        for (first, end, kind), (_, most) in stages.items():
+            if first != start:
+                continue
+            for rest in found[end]:
+                more = (*rest[:kind], rest[kind] + 1, *rest[kind + 1 :])
+                if more[kind] <= len(tables.kinds[kind].devices) and sum(rest) <= most:
+                    found[start].add(more)
+    return found
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 1.0])
+def test_stages_and_families(share):
+    listed = 0
+    for seed in SEEDS:
+        tables, bits, capacity, families = everything(seed)
+        lister = lister_of(tables, capacity)
+        ceiling = float(int(share * tables.most_load_ns))
+        stages = lister.fill(families, ceiling, 1_000_000)
+        expected = expected_stages(tables, capacity, ceiling)
+        behind = families_of(tables, bits, expected)
+        # Only what has a rest that some set can run.
+        expected = {key: value for key, value in expected.items() if behind[key[1]]}
+        found = {} if stages is None else listed_stages(stages, lister.followers)
+        assert found == expected, seed
+        listed += len(found)
+        for ideal, sets in enumerate(behind):
+            numbers = bits.unpack(families.words[:, ideal]).nonzero()[0]
+            assert {tuple(bits.counts[n].tolist()) for n in numbers} == sets, seed
+            for number in range(len(bits.sizes)):
+                there = bool(families.has(np.array([ideal]), number)[0])
+                assert there == (number in numbers)
+        assert families.alive().tolist() == [bool(sets) for sets in behind]
+    assert listed > 300
+
+
+def test_part_of_a_list():
+    """Tests that a smaller ceiling on a list gives the list of that ceiling."""
+    compared = 0
+    for seed in SEEDS:
+        tables, bits, capacity, families = everything(seed)
+        lister = lister_of(tables, capacity)
+        stages = lister.fill(families, tables.most_load_ns, 1_000_000)
+        if stages is None:
+            continue
+        for ceiling in (0.0, *np.quantile(stages.load_ns, (0.2, 0.5, 0.9))):
+            part = stages.below(ceiling, families.alive())
+            kept = {
+                key: value
+                for key, value in listed_stages(stages, lister.followers).items()
+                if value[0] <= ceiling and families.alive()[key[0]]
+            }
+            assert listed_stages(part, lister.followers) == kept
+            again = everything(seed)[3]
+            again.extend(part, lister.followers)
+            expected = families_of(tables, bits, kept)
+            assert again.alive().tolist() == [bool(sets) for sets in expected]
+            compared += len(kept)
+    assert compared > 300
+
+
+def test_too_many_stages():
+    tables, _, capacity, families = everything(3)
+    lister = lister_of(tables, capacity)
+    count = len(lister.fill(families, tables.most_load_ns, 1_000_000).end)
+    assert len(lister.fill(everything(3)[3], tables.most_load_ns, count).end) == count
+    with pytest.raises(TooManyStages):
+        lister.fill(everything(3)[3], tables.most_load_ns, count - 1)

@@ -1,0 +1,298 @@
+"""Local search: feasible, never worse, repeatable, and against brute force."""
+
+import itertools
+import random
+from types import SimpleNamespace
+
+import pytest
+
+from solver import (
+    Device,
+    Interconnect,
+    Link,
+    Operator,
+    PartitionPlan,
+    PartitionProblem,
+    SolveLimits,
+    Weight,
+    evaluate,
+    solve,
+)
+from solver.heuristics.annealing import anneal as anneal_module
+from solver.heuristics.annealing.anneal import Cooling, anneal
+from solver.heuristics.annealing.stage_state import StageState
+from solver.heuristics.local_search import first_incumbents, improve, improve_slowly
+from solver.presolve.clusters import cluster, contract
+from solver.presolve.units import condense
+from tests.support.oracle import brute_force
+from tests.support.random_problems import hand_made_problem, random_problem, to_instance
+
+LIMITS = SolveLimits(workers=1)
+
+
+def grid(width, length, seed=0, **settings):
+    """Rows of operators that read their own row, and sometimes a neighbour."""
+    rng = random.Random(seed)
+    ops, weights = [], {}
+    for column in range(length):
+        for row in range(width):
+            reads = [f"o{row}.{column - 1}"] if column else []
+            if column and rng.random() < 0.3:
+                reads.append(f"o{(row + 1) % width}.{column - 1}")
+            name = f"o{row}.{column}"
+            weights[name] = Weight(rng.randint(1, 50))
+            size = rng.randint(1, 40)
+            ops.append(
+                Operator(name, rng.randint(10, 200), tuple(reads), size, size, weights=(name,))
+            )
+    interconnect = Interconnect(Link(10**9))
+    return PartitionProblem(
+        tuple(ops), weights=weights, **{"interconnect": interconnect, **settings}
+    )
+
+
+def test_plans_are_feasible_and_never_worse():
+    improved = 0
+    for seed in range(250):
+        problem = random_problem(seed)
+        start = solve(problem, LIMITS, solver="chain")
+        if start.plan is None or not start.evaluation.feasible:
+            continue
+        plan = improve(condense(problem), start.plan, max_iterations=600)
+        evaluation = evaluate(problem, plan)
+        assert evaluation.feasible, (seed, evaluation.violations)
+        assert evaluation.objective <= start.objective_values, seed
+        improved += evaluation.objective < start.objective_values
+    assert improved > 20
+
+
+def test_cuts_and_pinned_stages_are_kept():
+    improved = 0
+    for seed in range(250):
+        problem = hand_made_problem(seed)
+        start = solve(problem, LIMITS, solver="chain")
+        if start.objective is None:
+            continue
+        units = condense(problem)
+        plan = improve(units, start.plan, max_iterations=600)
+        evaluation = evaluate(problem, plan)
+        assert evaluation.feasible, (seed, evaluation.violations)
+        assert evaluation.objective <= start.objective_values, seed
+        improved += evaluation.objective < start.objective_values
+        if problem.stage_pins:
+            assert plan is start.plan
+    assert improved >= 3
+
+
+def test_blocks_between_cuts_are_improved():
+    problem = grid(4, 20, devices=[Device(f"d{i}") for i in range(4)], cuts=("o3.9",))
+    start = solve(problem, LIMITS, solver="chain")
+    plan = improve(condense(problem), start.plan, max_iterations=4000)
+    assert evaluate(problem, plan).feasible
+    assert evaluate(problem, plan).bottleneck_ns < start.objective
+
+
+@pytest.mark.parametrize("objective", ["bottleneck", "transfer", "latency", "peak_memory"])
+def test_never_better_than_the_optimum_and_mostly_equal(objective):
+    plans = optimal = 0
+    for seed in range(60):
+        problem = random_problem(seed, objective=(objective,))
+        if len(problem.devices) ** len(problem.units) > 3000:
+            continue
+        best = brute_force(to_instance(problem))
+        plan = first_incumbents(condense(problem), max_iterations=3000)
+        if plan is None:
+            continue
+        value = evaluate(problem, plan).objective
+        assert best is not None, seed
+        assert value >= best[0], seed
+        plans += 1
+        optimal += value == best[0]
+    assert plans > 20
+    assert optimal >= 0.8 * plans, (optimal, plans)
+
+
+def test_the_seed_and_the_budget_decide_alone():
+    problem = grid(6, 20, devices=[Device(f"d{i}", 1500) for i in range(4)])
+    units = condense(problem)
+    plans = [first_incumbents(units, seed=s, max_iterations=4000) for s in (0, 0, 1)]
+    assert plans[0] == plans[1]
+    assert plans[0] != plans[2]
+    start = solve(problem, LIMITS, solver="chain").plan
+    assert improve(units, start, max_iterations=0) == start
+
+
+def test_it_stops_at_the_target_and_at_the_deadline():
+    problem = grid(6, 20, devices=[Device(f"d{i}") for i in range(4)])
+    units = condense(problem)
+    start = solve(problem, LIMITS, solver="chain")
+    assert improve(units, start.plan, target=start.objective) == start.plan
+    assert improve(units, start.plan, deadline_s=0.0) == start.plan
+
+
+def test_two_rows_are_pulled_apart():
+    """Tests that moves of several units cross a wall that single moves do not."""
+    ops = []
+    for step in range(12):
+        for name in "ab":
+            reads = (f"{name}{step - 1}",) if step else ()
+            ops.append(Operator(f"{name}{step}", 10, reads, value_bytes=100))
+    problem = PartitionProblem(
+        tuple(ops), (Device("x"), Device("y")), interconnect=Interconnect(Link(10**9))
+    )
+    start = {op.name: "x" if i < 12 else "y" for i, op in enumerate(ops)}
+    start = PartitionPlan(start, ("x", "y"))
+    assert evaluate(problem, start).bottleneck_ns == 320
+    plan = improve(condense(problem), start, max_iterations=6000)
+    assert evaluate(problem, plan).bottleneck_ns == 120
+
+
+@pytest.mark.parametrize("model", ["weights", "inference"])
+def test_a_plan_that_does_not_fit_is_mended(model):
+    devices = [Device(f"d{i}", 1300) for i in range(4)]
+    problem = grid(6, 30, memory_model=model, devices=devices)
+    units = condense(problem)
+    names = [op.name for op in problem.operators]
+    start = PartitionPlan(
+        {name: f"d{min(i // 20, 3)}" for i, name in enumerate(names)}, ("d0", "d1", "d2", "d3")
+    )
+    assert not evaluate(problem, start).feasible
+    plan = improve(units, start, max_iterations=40_000)
+    assert evaluate(problem, plan).feasible
+
+
+def test_devices_before_the_bottleneck_keeps_their_number():
+    problem = grid(
+        4, 10, devices=[Device(f"d{i}") for i in range(4)], objective=("devices", "bottleneck")
+    )
+    units = condense(problem)
+    names = [op.name for op in problem.operators]
+    start = PartitionPlan(
+        {name: "d0" if i < 30 else "d1" for i, name in enumerate(names)}, ("d0", "d1")
+    )
+    plan = improve(units, start, max_iterations=4000)
+    assert evaluate(problem, plan).devices_used == 2
+    assert evaluate(problem, plan).objective < evaluate(problem, start).objective
+
+
+def test_no_more_devices_than_allowed_and_chunks_are_left_alone():
+    devices = [Device(f"d{i}") for i in range(4)]
+    problem = grid(4, 10, devices=devices, max_devices=2, chunks_per_device=2)
+    plan = first_incumbents(condense(problem), max_iterations=4000)
+    evaluation = evaluate(problem, plan)
+    assert evaluation.feasible
+    assert evaluation.devices_used == 2
+    names = [op.name for op in problem.operators]
+    chunked = PartitionPlan(
+        {n: f"d{i // 10 % 2}" for i, n in enumerate(names)},
+        ("d0", "d1"),
+        {n: i // 20 for i, n in enumerate(names)},
+    )
+    assert improve(condense(problem), chunked, max_iterations=100) is chunked
+
+
+@pytest.mark.parametrize("objective", ["bottleneck", "transfer", "peak_memory", "latency"])
+def test_the_search_knows_the_value_of_its_plan(objective):
+    compared = 0
+    for seed in range(120):
+        problem = random_problem(seed, objective=(objective,))
+        units = condense(problem)
+        state = StageState(units, problem.devices, every_value=True)
+        found = anneal(state, objective, Cooling(300, 0.1, 0.01), seed)
+        if found is None:
+            continue
+        value, positions = found
+        names = [device.name for device in problem.devices]
+        used = tuple(name for p, name in enumerate(names) if p in positions)
+        plan = PartitionPlan(units.lift([names[p] for p in positions]), used)
+        evaluation = evaluate(problem, plan)
+        pins_hold = not any(state.is_banned(unit, 0) and p == 0 for unit, p in enumerate(positions))
+        assert evaluation.feasible == pins_hold, (seed, evaluation.violations)
+        if objective != "peak_memory":
+            assert value == evaluation.objective[0], seed
+        compared += 1
+    assert compared > 30
+
+
+def test_clusters_keep_positions_apart_and_stay_acyclic():
+    for seed in range(200):
+        problem = random_problem(seed, min_operators=8, max_operators=14)
+        units = condense(problem)
+        rng = random.Random(seed)
+        cut = rng.randint(0, len(units))
+        positions = [int(unit >= cut) for unit in range(len(units))]
+        cluster_of, count = cluster(units, positions, 0.5, seed)
+        graph = contract(units, cluster_of, count)
+        assert sorted(set(cluster_of)) == list(range(count))
+        # Numbers in a topological order are a proof that there is no cycle.
+        assert all(source < target for source, target in graph.edges)
+        assert sorted(i for m in graph.members for i in m) == list(range(len(problem.operators)))
+        for unit, name in enumerate(cluster_of):
+            same = {positions[u] for u, other in enumerate(cluster_of) if other == name}
+            assert same == {positions[unit]}
+
+
+def test_clusters_cost_what_their_units_cost():
+    for seed in range(200):
+        problem = random_problem(seed, min_operators=6, max_operators=12)
+        units = condense(problem)
+        cluster_of, count = cluster(units, [0] * len(units), 0.4, seed)
+        graph = contract(units, cluster_of, count)
+        rng = random.Random(seed)
+        positions = sorted(rng.randrange(len(problem.devices)) for _ in range(count))
+        coarse = StageState(graph, problem.devices, every_value=True)
+        coarse.place(positions)
+        fine = StageState(units, problem.devices, every_value=True)
+        fine.place([positions[name] for name in cluster_of])
+        assert coarse.loads() == fine.loads()
+        assert coarse.memory_bytes == fine.memory_bytes
+        assert coarse.received_bytes == fine.received_bytes
+
+
+def test_slow_searches_yield_better_and_better_plans():
+    problem = grid(5, 30, devices=tuple(Device(f"d{i}") for i in range(6)))
+    units = condense(problem)
+    start = solve(problem, LIMITS, solver="chain")
+    values = [start.objective_values[0]]
+    for plan in improve_slowly(units, start.plan, searches=3, seed=1):
+        evaluation = evaluate(problem, plan)
+        assert evaluation.feasible
+        values.append(evaluation.objective[0])
+    assert len(values) > 1
+    assert values == sorted(values, reverse=True)
+    assert len(set(values)) == len(values)
+
+
+def test_slow_searches_end():
+    problem = grid(3, 6, devices=(Device("a"), Device("b")))
+    units = condense(problem)
+    best = solve(problem, LIMITS)
+    # An optimum is not improved, with or without a clock.
+    assert list(improve_slowly(units, best.plan)) == []
+    assert list(improve_slowly(units, best.plan, target=best.objective_values[0])) == []
+    assert list(improve_slowly(units, best.plan, deadline_s=0.0)) == []
+
+
+def test_moves_cool_by_the_clock_where_time_is_short(monkeypatch):
+    """A search that has time for some of its moves only ends as cold as one that has for all."""
+    problem = grid(8, 40, seed=3, devices=tuple(Device(f"d{i}") for i in range(4)))
+    units = condense(problem)
+    start = solve(problem, LIMITS, solver="chain").plan
+    place = start.device_order.index
+    ticks = itertools.count()
+    monkeypatch.setattr(anneal_module, "time", SimpleNamespace(perf_counter=ticks.__next__))
+
+    def search(cooling, deadline_s):
+        state = StageState(units, [problem.device_of[name] for name in start.device_order])
+        state.place([place(start.assignment[problem.operators[m[0]].name]) for m in units.members])
+        value, _ = anneal(state, "bottleneck", cooling, 0, deadline_s=deadline_s)
+        return value, max(state.loads()) / value
+
+    all_moves, left_behind = search(Cooling(30_000, 0.05, 1e-5), None)
+    assert left_behind < 1.01
+    some_moves, left_behind = search(Cooling(10**9, 0.05, 1e-5), next(ticks) + 120)
+    assert left_behind < 1.01
+    assert some_moves <= all_moves * 1.02
+    # One that stays hot leaves its best plan far behind.
+    _, left_behind = search(Cooling(30_000, 0.05, 0.05), None)
+    assert left_behind > 1.05

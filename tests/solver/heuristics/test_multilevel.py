@@ -1,0 +1,129 @@
+"""The solver for large graphs."""
+
+import itertools
+import time
+
+import networkx as nx
+import pytest
+
+import solver.heuristics.multilevel
+from experiments.problems.generators import GeneratorSettings, generate_problem
+from solver import Device, Interconnect, Link, solve
+from solver.dp.contiguous.solver import solve_chain
+from solver.evaluation.evaluate import evaluate
+from solver.evaluation.result import SolveStatus
+from solver.heuristics.multilevel import solve_large
+from solver.io.digraph import problem_from_digraph
+from solver.model.limits import SolveLimits
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+LIMITS = SolveLimits(time_limit_s=3, workers=1)
+
+
+def long_chain(count):
+    """Operators in a row on eight devices."""
+    graph = nx.path_graph(count, nx.DiGraph)
+    for i in graph:
+        graph.nodes[i].update(order=i, latency_ns=i % 7 * 10, value_bytes=10, storage_bytes=10)
+    graph = nx.relabel_nodes(graph, str)
+    devices = [Device(f"d{i}") for i in range(8)]
+    return problem_from_digraph(graph, devices, interconnect=Interconnect(Link(10**9, 5)))
+
+
+@pytest.mark.parametrize("relayed", [False, True])
+def test_its_plans_and_bounds_are_true(relayed):
+    solved = optimal = 0
+    for seed in range(60):
+        problem = random_problem(60_000 + seed, max_operators=6, relayed=relayed)
+        best = brute_force(to_instance(problem))
+        result = solve_large(problem, LIMITS)
+        if best is None:
+            assert result.status in (SolveStatus.INFEASIBLE, SolveStatus.UNKNOWN), seed
+            continue
+        assert result.status is not SolveStatus.INFEASIBLE, seed
+        if result.objective is not None:
+            assert result.objective_bound <= best[0][0] <= result.objective, seed
+            assert result.objective_values >= best[0], seed
+            solved += 1
+            optimal += result.objective_values == best[0]
+    assert solved >= 25
+    assert optimal >= 10
+
+
+def test_what_surrounds_the_largest_load_bounds_all_plans(monkeypatch):
+    settings = GeneratorSettings(operators=40, width=2)
+    problem = generate_problem("layered", settings, 4, slack_percent=30)
+    best = solve(problem, LIMITS)
+    assert best.status is SolveStatus.OPTIMAL
+    monkeypatch.setattr(solver.heuristics.multilevel, "least_value", lambda *arguments: 0)
+    assert 0 < solve_large(problem, LIMITS).objective_bound <= best.objective
+    # It ends by the clock, which decides nothing in a deterministic run.
+    limits = SolveLimits(time_limit_s=3, workers=1, deterministic=True)
+    assert solve_large(problem, limits).objective_bound == 0
+
+
+def test_a_transformer_is_proven():
+    problem = generate_problem("transformer", GeneratorSettings(operators=700), 4)
+    result = solve_large(problem, LIMITS)
+    assert result.status is SolveStatus.OPTIMAL
+    assert result.gap == 0
+
+
+def test_a_mixture_of_experts_is_close_to_its_bound():
+    settings = GeneratorSettings(operators=2500, experts=64)
+    problem = generate_problem("mixture-of-experts", settings, 4)
+    seen = []
+    limits = SolveLimits(3, workers=1, deterministic=True, on_progress=seen.append)
+    result = solve_large(problem, limits)
+    assert result.gap < 0.1
+    assert seen[0].bound == result.objective_bound
+    assert seen[-1].incumbent == result.objective
+
+
+def test_cuts_of_a_large_graph_are_kept():
+    settings = GeneratorSettings(operators=1200, experts=32)
+    problem = generate_problem("mixture-of-experts", settings, 4)
+    cuts = (problem.operators[len(problem.operators) // 2].name,)
+    limits = SolveLimits(time_limit_s=0.1, workers=1, deterministic=True)
+    result = solve_large(problem.replace(cuts=cuts), limits)
+    assert result.status is SolveStatus.FEASIBLE
+    assert result.objective_bound <= result.objective
+    free = solve_large(problem, limits)
+    assert any(
+        "cut after" in line for line in evaluate(problem.replace(cuts=cuts), free.plan).violations
+    )
+
+
+@pytest.mark.parametrize("unequal", [False, True])
+def test_unequal_devices_and_chunks_get_plans(unequal):
+    settings = GeneratorSettings(operators=300, width=6, seed=2)
+    problem = generate_problem("layered", settings, 3, unequal=unequal, slack_percent=60)
+    for chunks in (1, 2):
+        result = solve_large(problem.replace(chunks_per_device=chunks), LIMITS)
+        assert result.status is SolveStatus.FEASIBLE
+        assert result.objective_bound <= result.objective
+
+
+def test_a_long_chain_is_cut_where_clusters_are_not():
+    """Tests that no cut of the execution order is better than the answer, here the optimum."""
+    problem = long_chain(3003)
+    limits = SolveLimits(time_limit_s=20, workers=1)
+    result = solve_large(problem, limits)
+    assert result.status is SolveStatus.OPTIMAL
+    assert result.objective == solve_chain(problem, limits).objective
+
+
+def test_a_deterministic_run_looks_at_no_clock(monkeypatch):
+    """Tests that workers and a slow machine change nothing of the plan."""
+    problem = generate_problem("layered", GeneratorSettings(operators=1200, width=8, seed=3), 4)
+    plans = []
+    for workers in (1, 3):
+        limits = SolveLimits(time_limit_s=3, workers=workers, deterministic=True)
+        plans.append(solve_large(problem, limits).plan)
+    clock = itertools.count(step=1000.0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
+    limits = SolveLimits(time_limit_s=3, workers=1, deterministic=True)
+    plans.append(solve_large(problem, limits).plan)
+    assert plans[0] is not None
+    assert plans[0] == plans[1] == plans[2]

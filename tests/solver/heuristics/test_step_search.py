@@ -1,0 +1,55 @@
+"""Local search on the step of a pipeline."""
+
+import pytest
+
+from solver import Device, Interconnect, Operator, PartitionPlan, PartitionProblem
+from solver.evaluation.evaluate import evaluate
+from solver.heuristics.step_search import improve_step
+from solver.presolve.units import condense
+from tests.support.random_problems import random_plan, random_problem
+
+
+def test_a_chain_cut_badly_is_cut_well():
+    operators = tuple(
+        Operator(f"op{i}", 10, reads=(f"op{i - 1}",) if i else (), value_bytes=1) for i in range(12)
+    )
+    problem = PartitionProblem(
+        operators,
+        (Device("a"), Device("b"), Device("c")),
+        interconnect=Interconnect(charging="relayed"),
+        objective="step",
+        microbatches=4,
+    )
+    bad = {op.name: "abc"[min(i, 2)] for i, op in enumerate(operators)}
+    found = improve_step(condense(problem), PartitionPlan(bad, ("a", "b", "c")))
+    assert evaluate(problem, found).objective == (40 * (4 + 2),)
+
+
+@pytest.mark.parametrize("draw_chunks", [False, True])
+def test_no_plan_becomes_worse_and_many_become_better(draw_chunks):
+    better = seen = 0
+    for seed in range(240 if draw_chunks else 60):
+        problem = random_problem(seed, relayed=seed % 2 == 0, draw_chunks=draw_chunks, steps=True)
+        plan = random_plan(problem, seed, draw_chunks=draw_chunks)
+        before = evaluate(problem, plan)
+        found = improve_step(condense(problem), plan)
+        after = evaluate(problem, found)
+        if not before.feasible:
+            assert found == plan
+            continue
+        seen += 1
+        assert after.feasible
+        assert after.objective <= before.objective
+        better += after.objective < before.objective
+    assert better >= seen // 4 > 0
+
+
+def test_nothing_is_looked_at_beyond_the_target_or_the_limits():
+    for seed in range(40):
+        problem = random_problem(seed, relayed=True, steps=True)
+        plan = random_plan(problem, seed)
+        units = condense(problem)
+        assert improve_step(units, plan, most_evaluations=0) == plan
+        assert improve_step(units, plan, deadline_s=0.0) == plan
+        value = evaluate(problem, plan).objective[0]
+        assert improve_step(units, plan, target=value) == plan

@@ -1,0 +1,287 @@
+import json
+import re
+
+import networkx as nx
+import pytest
+
+from solver.io.digraph import problem_from_digraph, problem_to_digraph
+from solver.model.devices import Device
+from solver.model.errors import PartitionError
+from solver.model.problem import GraphInput, Operator, Weight
+from solver.model.training import Backward
+from tests.support.random_problems import random_problem
+
+DEVICES = (Device("gpu0"), Device("gpu1"))
+
+
+def raises(*parts):
+    return pytest.raises(PartitionError, match="(?s)" + ".*".join(map(re.escape, parts)))
+
+
+def graph_of(nodes, edges=(), **attributes):
+    graph = nx.DiGraph(**attributes)
+    for name, node_attributes in nodes.items():
+        graph.add_node(name, **node_attributes)
+    graph.add_edges_from(edges)
+    return graph
+
+
+def settings_of(problem):
+    return {
+        "interconnect": problem.interconnect,
+        "objective": problem.objective,
+        "memory_model": problem.memory_model,
+        "schedule": problem.schedule,
+        "microbatches": problem.microbatches,
+    }
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_a_problem_survives_the_way_to_a_graph_and_back(seed):
+    problem = random_problem(seed)
+    graph = problem_to_digraph(problem)
+    again = problem_from_digraph(graph, problem.devices, **settings_of(problem))
+    assert again == problem
+    assert problem_from_digraph(graph, problem.devices, **settings_of(problem)) == problem
+    assert nx.utils.graphs_equal(problem_to_digraph(problem), graph)
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_the_graph_is_plain_data(seed):
+    data = nx.node_link_data(problem_to_digraph(random_problem(seed)), edges="edges")
+    assert json.loads(json.dumps(data)) == data
+
+
+def test_every_attribute_is_read():
+    graph = graph_of(
+        {
+            "x": {"kind": "input", "value_bytes": 7, "info": {"mine": 1}},
+            "a": {
+                "latency_ns": {"default": 5},
+                "storage_bytes": 8,
+                "value_bytes": 9,
+                "weights": ["w"],
+                "backward": {"latency_ns": {"default": 6}, "kept_bytes": 8, "passes_to": "x"},
+                "is_output": True,
+                "allowed_devices": ["gpu1"],
+                "transfer_ns": 4,
+                "info": "anything",
+            },
+            "b": {"alias_of": "a"},
+        },
+        [("x", "a"), ("a", "b")],
+        weights={"w": {"size_bytes": 3, "training_bytes": 12}},
+        colocation=[{"operators": ["a", "b"], "reason": "view"}],
+        info=[1, 2],
+    )
+    problem = problem_from_digraph(graph, DEVICES, memory_model="training")
+    assert problem.inputs == (GraphInput("x", 7),)
+    assert problem.operators == (
+        Operator(
+            "a",
+            {"default": 5},
+            reads=("x",),
+            storage_bytes=8,
+            value_bytes=9,
+            weights=("w",),
+            backward=Backward({"default": 6}, kept_bytes=8, passes_to="x"),
+            is_output=True,
+            allowed_devices=frozenset({"gpu1"}),
+            transfer_ns=4,
+        ),
+        Operator("b", reads=("a",), alias_of="a"),
+    )
+    assert problem.weights == {"w": Weight(3, 12)}
+    assert [(group.operators, group.reason) for group in problem.colocation] == [
+        (("a", "b"), "view")
+    ]
+
+
+def test_order_decides_over_insertion():
+    graph = graph_of({"late": {"order": 9}, "early": {"order": -2}, "mid": {"order": 0}})
+    names = [op.name for op in problem_from_digraph(graph, DEVICES).operators]
+    assert names == ["early", "mid", "late"]
+
+
+def test_without_order_the_insertion_is_followed_as_far_as_edges_allow():
+    graph = graph_of({name: {} for name in "dcba"}, [("a", "c"), ("d", "b")])
+    names = [op.name for op in problem_from_digraph(graph, DEVICES).operators]
+    assert names == ["d", "b", "a", "c"]
+
+
+def test_an_input_may_stand_anywhere_and_have_an_order_or_none():
+    nodes = {"a": {"order": 0}, "x": {"kind": "input", "order": 0}, "y": {"kind": "input"}}
+    problem = problem_from_digraph(graph_of(nodes, [("x", "a"), ("y", "a")]), DEVICES)
+    assert [g.name for g in problem.inputs] == ["x", "y"]
+    assert problem.operators[0].reads == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("graph", "parts"),
+    [
+        (nx.Graph([("a", "b")]), ("a Graph", "networkx.DiGraph")),
+        (nx.MultiDiGraph([("a", "b")]), ("a MultiDiGraph", "networkx.DiGraph")),
+        ({"a": ["b"]}, ("a dict", "networkx.DiGraph")),
+        (nx.DiGraph([("a", 3)]), ("node 3", "string")),
+        (nx.DiGraph(), ("no operators",)),
+        (
+            graph_of({"a": {}}, [("a", "b"), ("b", "c"), ("c", "a")]),
+            ("cycle", "a -> b -> c -> a", "remove an edge"),
+        ),
+        (
+            graph_of({"a": {"latency": 3}}),
+            ("node 'a'", "'latency' is unknown", "did you mean 'latency_ns'"),
+        ),
+        (graph_of({"a": {"colour": 3}}), ("node 'a'", "'colour' is unknown", "under 'info'")),
+        (
+            graph_of({"a": {}}, wieghts={}),
+            ("graph attribute 'wieghts' is unknown", "did you mean 'weights'"),
+        ),
+        (graph_of({"a": {"kind": "sink"}}), ("'a'", "kind is 'sink'", "operator or input")),
+        (
+            graph_of({"a": {"order": 0}, "b": {}}),
+            ("'b'", "order is None", "every operator a whole number, or none"),
+        ),
+        (graph_of({"a": {"order": 0.5}}), ("'a'", "order is 0.5", "whole number")),
+        (graph_of({"a": {"order": True}}), ("'a'", "order is True", "whole number")),
+        (
+            graph_of({"a": {"order": 1}, "b": {"order": 1}}),
+            ("'a' and 'b'", "same order 1"),
+        ),
+        (
+            graph_of({"a": {"order": 1}, "b": {"order": 0}}, [("a", "b")]),
+            ("'b'", "reads 'a'", "later", "topological order"),
+        ),
+        (
+            graph_of({"a": {}, "x": {"kind": "input"}}, [("a", "x")]),
+            ("graph input 'x' reads 'a'", "reads nothing"),
+        ),
+        (
+            graph_of({"a": {}, "x": {"kind": "input", "storage_bytes": 4}}),
+            ("graph input 'x'", "storage_bytes is only for operators"),
+        ),
+        (graph_of({"a": {"weights": "w"}}), ("'a'", "weights is 'w'", "list of names")),
+        (graph_of({"a": {"backward": 3}}), ("'a'", "backward is 3", "write a mapping")),
+        (
+            graph_of({"a": {"backward": {"latency": 3}}}),
+            ("'a'", "'latency' is unknown", "latency_ns"),
+        ),
+        (
+            graph_of({"a": {"backward": {"workspace_bytes": "x"}}}),
+            ("'a'", "workspace_bytes is 'x'", "whole number"),
+        ),
+        (
+            graph_of({"a": {"allowed_devices": "gpu0"}}),
+            ("'a'", "allowed_devices is 'gpu0'", "list of names"),
+        ),
+        (graph_of({"a": {"weights": [["w"]]}}), ("'a'", "weights is [['w']]", "list of names")),
+        (graph_of({"a": {"is_output": 1}}), ("'a'", "is_output is 1", "true or false")),
+        (graph_of({"a": {"is_backward": "no"}}), ("'a'", "is_backward is 'no'", "true or false")),
+        (graph_of({"a": {"alias_of": 5}}), ("'a'", "alias_of is 5", "name of a node")),
+        (graph_of({"a": {}}, weights=["w"]), ("graph attribute weights", "write a mapping")),
+        (graph_of({"a": {}}, weights={"w": 5}), ("weight 'w' is 5", "write a mapping")),
+        (graph_of({"a": {}}, weights={5: {}}), ("weights", "key 5 is not a string")),
+        (graph_of({"a": {}}, weights={"w": {}}), ("weight 'w' has no size_bytes",)),
+        (
+            graph_of({"a": {}}, weights={"w": {"size_bytes": 1, "size": 2}}),
+            ("weight 'w'", "'size' is unknown", "size_bytes, training_bytes"),
+        ),
+        (
+            graph_of({"a": {}}, weights={"w": {"size_bytes": -1}}),
+            ("weight 'w'", "size_bytes is -1", "not negative"),
+        ),
+        (graph_of({"a": {}}, colocation={"a": 1}), ("colocation is not a list",)),
+        (graph_of({"a": {}}, colocation=["a"]), ("colocation[0]", "write a mapping")),
+        (
+            graph_of({"a": {"by_device_class": {"cpu": {"latency_ns": 1}}}}),
+            (
+                "'a': by_device_class: attribute 'latency_ns' is unknown",
+                "write one of storage_bytes",
+            ),
+        ),
+        (
+            graph_of({"a": {"by_device_class": {"default": {"workspace_bytes": "1"}}}}),
+            ("operator 'a'", "workspace_bytes is '1'"),
+        ),
+        (graph_of({"a": {"by_device_class": 3}}), ("'a': by_device_class is 3", "a mapping")),
+        (
+            graph_of({"a": {}}, colocation=[{"operators": "a"}]),
+            ("colocation[0]", "operators is 'a'", "list of names"),
+        ),
+        (graph_of({"a": {}}, colocation=[{}]), ("colocation[0]", "operators is None")),
+        (
+            graph_of({"a": {}}, colocation=[{"operators": ["a"], "why": ""}]),
+            ("colocation[0]", "'why' is unknown"),
+        ),
+        (
+            graph_of({"a": {}}, colocation=[{"operators": ["a"], "reason": 4}]),
+            ("colocation[0]", "reason is 4", "write a string"),
+        ),
+        (
+            graph_of({"a": {}}, colocation=[{"operators": ["b"]}]),
+            ("colocation", "'b' is not an operator"),
+        ),
+    ],
+)
+def test_a_wrong_graph_is_named_with_the_remedy(graph, parts):
+    with raises(*parts):
+        problem_from_digraph(graph, DEVICES)
+
+
+def test_memory_is_the_most_that_a_class_of_the_devices_needs():
+    own = {
+        "storage_bytes": 0,
+        "alias_of": "x",
+        "workspace_bytes": 5,
+        "backward": {"latency_ns": 7, "residual_bytes": 3},
+        "by_device_class": {
+            "cpu": {"workspace_bytes": 9, "backward": {"residual_bytes": 1, "gradient_bytes": 8}},
+            "l4": {"workspace_bytes": 2, "storage_bytes": 8, "alias_of": None},
+        },
+    }
+    graph = nx.DiGraph([("x", "a")])
+    graph.nodes["x"]["storage_bytes"] = 8
+    graph.nodes["a"].update(own)
+
+    def found(*classes):
+        devices = [Device(name, device_class=name) for name in classes]
+        a = problem_from_digraph(graph, devices).operators[1]
+        back = a.backward
+        assert back.latency_ns == 7
+        return (
+            a.storage_bytes,
+            a.alias_of,
+            a.workspace_bytes,
+            back.residual_bytes,
+            back.gradient_bytes,
+        )
+
+    assert found("default") == (0, "x", 5, 3, 0)
+    assert found("cpu") == (0, "x", 9, 1, 8)
+    assert found("l4") == (8, None, 2, 3, 0)
+    assert found("l4", "cpu") == (8, None, 9, 3, 8)
+    assert found("default", "cpu", "other") == (0, "x", 9, 3, 8)
+
+
+def test_the_graph_is_left_as_it_was():
+    graph = problem_to_digraph(random_problem(3))
+    before = nx.node_link_data(graph, edges="edges")
+    problem_from_digraph(graph, random_problem(3).devices)
+    assert nx.node_link_data(graph, edges="edges") == before
+
+
+@pytest.mark.parametrize(
+    ("devices", "settings", "says"),
+    [
+        (None, {}, "devices is None"),
+        (3, {}, "devices is 3"),
+        ("gpu0", {}, "devices is 'gpu0'"),
+        ([Device("d")], {"objectve": "latency"}, "did you mean 'objective'"),
+        ([Device("d")], {"weights": {}}, "setting 'weights' is unknown; write one of"),
+    ],
+)
+def test_devices_and_settings_that_are_wrong_are_named(devices, settings, says):
+    graph = nx.DiGraph()
+    graph.add_node("a")
+    with pytest.raises(PartitionError, match=says):
+        problem_from_digraph(graph, devices, **settings)

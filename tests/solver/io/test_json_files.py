@@ -1,0 +1,551 @@
+import copy
+import gzip
+import json
+import os
+import re
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from solver.io import files
+from solver.io.files import check_folder_writable, read_json, write_text_atomically
+from solver.io.json_files import (
+    load_plan,
+    load_problem,
+    plan_from_json,
+    plan_to_json,
+    problem_digest,
+    problem_from_json,
+    problem_to_json,
+    save_plan,
+    save_problem,
+)
+from solver.model.devices import Device, Interconnect, Link
+from solver.model.errors import PartitionError
+from solver.model.plan import PartitionPlan
+from solver.model.problem import Operator, PartitionProblem
+from tests.support.random_problems import hand_made_problem, random_plan, random_problem
+
+PROBLEM = PartitionProblem(
+    operators=(Operator("a", 3, value_bytes=8), Operator("b", 5, reads=("a",))),
+    devices=(Device("gpu0", memory_bytes=100), Device("gpu1")),
+    interconnect=Interconnect(links={("gpu0", "gpu1"): Link(10, 1)}),
+    objective=("bottleneck", "transfer"),
+)
+PLAN = PartitionPlan({"a": "gpu0", "b": "gpu1"}, ("gpu0", "gpu1"))
+
+
+def raises(*parts):
+    return pytest.raises(PartitionError, match="(?s)" + ".*".join(map(re.escape, parts)))
+
+
+# -- there and back -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_problems_and_plans_survive_json(seed):
+    problem = random_problem(seed, draw_chunks=seed % 2 == 0, relayed=seed % 3 == 0)
+    text = json.dumps(problem_to_json(problem))
+    assert problem_from_json(json.loads(text)) == problem
+    plan = random_plan(problem, seed, draw_chunks=seed % 2 == 0)
+    again = plan_from_json(json.loads(json.dumps(plan_to_json(plan))))
+    assert again == plan
+    assert list(again.assignment) == list(plan.assignment)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_cuts_and_pinned_stages_survive_json(seed):
+    problem = hand_made_problem(seed)
+    text = json.dumps(problem_to_json(problem))
+    again = problem_from_json(json.loads(text))
+    assert (again.cuts, again.stage_pins) == (problem.cuts, problem.stage_pins)
+    assert again == problem
+
+
+def test_problems_and_plans_survive_files(tmp_path):
+    save_problem(PROBLEM, tmp_path / "problem.json")
+    save_plan(PLAN, str(tmp_path / "plan.json"))
+    assert load_problem(str(tmp_path / "problem.json")) == PROBLEM
+    assert load_plan(tmp_path / "plan.json") == PLAN
+    assert (tmp_path / "plan.json").read_text(encoding="utf-8").endswith("}\n")
+
+
+def test_settings_that_are_left_out_have_the_defaults():
+    data = problem_to_json(PROBLEM)
+    for name in ("interconnect", "objective", "memory_model", "schedule", "microbatches"):
+        del data[name]
+    assert problem_from_json(data) == PROBLEM.replace(
+        interconnect=Interconnect(), objective="bottleneck"
+    )
+
+
+def test_an_objective_may_be_one_name():
+    data = {**problem_to_json(PROBLEM), "objective": "latency"}
+    assert problem_from_json(data).objective == ("latency",)
+
+
+# -- what is wrong with a document --------------------------------------------------------------
+
+
+REMOVE = object()
+
+
+def changed(data, path, value):
+    """A copy of `data` with the entry at `path` replaced or removed."""
+    data = copy.deepcopy(data)
+    entry = data
+    for key in path[:-1]:
+        entry = entry[key]
+    if value is REMOVE:
+        del entry[path[-1]]
+    elif isinstance(entry, list) and path[-1] == len(entry):
+        entry.append(value)
+    else:
+        entry[path[-1]] = value
+    return data
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "parts"),
+    [
+        (["schema"], "fxpartition.plan", ("schema is 'fxpartition.plan'", "fxpartition.problem")),
+        (["schema"], REMOVE, ("schema is None", "fxpartition.problem")),
+        (["version"], 1, ("version is 1", "this release reads 2")),
+        (["version"], REMOVE, ("version is None", "this release reads 2")),
+        (["graph"], REMOVE, ("graph is missing",)),
+        (["devices"], REMOVE, ("devices is missing",)),
+        (["wieghts"], 3, ("'wieghts' is unknown", "the fields are", "devices")),
+        (["objective"], 3, ("objective is 3", "list of names")),
+        (["objective"], ["bottleneck", 3], ("objective is ['bottleneck', 3]", "list of names")),
+        (["objective"], "speed", ("objective is 'speed'", "bottleneck")),
+        (["memory_model"], ["weights"], ("memory_model is ['weights']", "write a name")),
+        (["schedule"], None, ("schedule is None", "write a name")),
+        (["microbatches"], "2", ("microbatches is '2'", "whole number")),
+        (["chunks_per_device"], 0, ("chunks_per_device is 0", "at least 1")),
+        (["max_devices"], 0, ("max_devices is 0", "positive number")),
+        (["cuts"], "a", ("cuts is 'a'", "write a list of operators")),
+        (["cuts"], [3], ("entry of cuts is 3", "non-empty string")),
+        (["cuts"], ["z"], ("cut after 'z'", "no such operator")),
+        (["graph", "nodes", 0, "stage"], 1.5, ("operator 'a'", "stage is 1.5", "whole number")),
+        (["devices"], {}, ("devices is not a list",)),
+        (["devices"], [], ("no devices",)),
+        (["devices", 0], "gpu0", ("devices[0] is not an object",)),
+        (["devices", 0, "name"], REMOVE, ("devices[0]", "name is missing")),
+        (["devices", 0, "memory"], 5, ("devices[0]", "'memory' is unknown", "memory_bytes")),
+        (["devices", 1, "memory_bytes"], 0, ("devices[1]", "'gpu1'", "memory_bytes is 0")),
+        (["devices", 0, "is_host"], "no", ("devices[0]", "is_host is 'no'", "true or false")),
+        (["interconnect"], [], ("interconnect is not an object",)),
+        (["interconnect", "speed"], 1, ("interconnect", "'speed' is unknown", "charging")),
+        (["interconnect", "default"], 4, ("interconnect: default is not an object",)),
+        (
+            ["interconnect", "default", "bandwidth_bytes_per_s"],
+            1.5,
+            ("interconnect: default", "bandwidth_bytes_per_s is 1.5", "whole number"),
+        ),
+        (["interconnect", "links"], {}, ("links is not a list",)),
+        (["interconnect", "links", 0], 3, ("links[0] is not an object",)),
+        (["interconnect", "links", 0, "source"], REMOVE, ("links[0]", "source and target")),
+        (["interconnect", "links", 0, "target"], 3, ("links[0]", "source and target")),
+        (["interconnect", "links", 0, "target"], "tpu", ("no device is called 'tpu'",)),
+        (["interconnect", "links", 0, "latency"], 3, ("links[0]", "'latency' is unknown")),
+        (
+            ["interconnect", "links", 1],
+            {"source": "gpu0", "target": "gpu1"},
+            ("links[1]", "'gpu0' -> 'gpu1'", "twice"),
+        ),
+        (["interconnect", "charging"], "free", ("charging is 'free'", "peer_to_peer")),
+        (["interconnect", "charging"], ["peer_to_peer"], ("charging is", "peer_to_peer")),
+        (["interconnect", "overlap"], 1, ("overlap is not true or false",)),
+        (["graph"], [], ("graph is not an object",)),
+        (["graph", "directed"], False, ("graph", "directed true")),
+        (["graph", "multigraph"], True, ("graph", "multigraph false")),
+        (["graph", "nodes"], REMOVE, ("nodes is not a list",)),
+        (["graph", "edges"], {}, ("edges is not a list",)),
+        (["graph", "graph"], [], ("attributes", "not an object")),
+        (["graph", "nodes", 0], "a", ("nodes[0] is not an object",)),
+        (["graph", "nodes", 0, "id"], REMOVE, ("nodes[0]", "id is None", "write a string")),
+        (["graph", "nodes", 1, "id"], "a", ("nodes[1]", "'a' is given twice")),
+        (["graph", "edges", 0], 4, ("edges[0] is not an object",)),
+        (["graph", "edges", 0, "source"], "z", ("edges[0]", "source is 'z'", "not a node")),
+        (["graph", "edges", 0, "target"], REMOVE, ("edges[0]", "target is None", "not a node")),
+        (["graph", "nodes", 0, "latency"], 5, ("'a'", "'latency' is unknown", "latency_ns")),
+        (["graph", "nodes", 0, "latency_ns"], "5", ("'a'", "latency_ns is '5'", "whole number")),
+        (
+            ["graph", "nodes", 0, "backward"],
+            {"gradient_bytes": -4},
+            ("'a'", "backward: gradient_bytes is -4", "not negative"),
+        ),
+    ],
+)
+def test_a_wrong_problem_is_named_with_field_and_file(path, value, parts, tmp_path):
+    data = changed(problem_to_json(PROBLEM), path, value)
+    with raises(*parts):
+        problem_from_json(data)
+    file = tmp_path / "graph.json"
+    file.write_text(json.dumps(data), encoding="utf-8")
+    with raises(str(file), *parts):
+        load_problem(file)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "parts"),
+    [
+        (["schema"], "fxpartition.problem", ("schema is", "fxpartition.plan")),
+        (["version"], "1", ("version is '1'", "this release reads 2")),
+        (["device_order"], REMOVE, ("device_order is missing",)),
+        (["assignment"], REMOVE, ("assignment is missing",)),
+        (["cost"], 3, ("'cost' is unknown", "assignment")),
+        (["device_order"], "gpu0", ("device_order is not a list of device names",)),
+        (["device_order", 0], 0, ("device_order is not a list of device names",)),
+        (["device_order", 0], "gpu1", ("device_order is", "exactly once")),
+        (["chunks"], [], ("chunks is not an object",)),
+        (["chunks"], {"a": -1}, ("chunks['a'] is -1",)),
+        (["chunks"], {"a": "x"}, ("chunks['a'] is 'x'",)),
+        (["chunks"], {"z": 1}, ("'z'", "no device")),
+        (["assignment"], ["a"], ("assignment is not an object",)),
+        (["assignment", "a"], 0, ("assignment['a'] is 0", "device name")),
+    ],
+)
+def test_a_wrong_plan_is_named_with_field_and_file(path, value, parts, tmp_path):
+    data = changed(plan_to_json(PLAN), path, value)
+    with raises(*parts):
+        plan_from_json(data)
+    file = tmp_path / "plan.json"
+    file.write_text(json.dumps(data), encoding="utf-8")
+    with raises(str(file), *parts):
+        load_plan(file)
+
+
+@pytest.mark.parametrize("data", [None, 3, "text", [], [{}]])
+def test_a_document_is_an_object(data):
+    with raises("content is not an object"):
+        problem_from_json(data)
+    with raises("content is not an object"):
+        plan_from_json(data)
+
+
+def everywhere(entry, path=()):
+    """The paths to all entries of plain data."""
+    items = entry.items() if isinstance(entry, dict) else enumerate(entry)
+    for key, value in items:
+        yield (*path, key)
+        if isinstance(value, (dict, list)):
+            yield from everywhere(value, (*path, key))
+
+
+@pytest.mark.parametrize("wrong", [None, True, -1, 1.5, "?", [], {}, [None], {"?": None}, REMOVE])
+def test_whatever_is_wrong_is_a_partition_error(wrong):
+    """Tests that no replaced or removed entry escapes as another kind of exception."""
+    accepted = rejected = 0
+    documents = [
+        (problem_to_json(random_problem(seed)), problem_from_json) for seed in (0, 3, 7)
+    ] + [(plan_to_json(PLAN), plan_from_json), (problem_to_json(PROBLEM), problem_from_json)]
+    for data, build in documents:
+        for path in everywhere(data):
+            try:
+                build(changed(data, path, wrong))
+            except PartitionError as error:
+                assert str(error)
+                rejected += 1
+            else:
+                accepted += 1
+    assert rejected > accepted / 10
+
+
+# -- files --------------------------------------------------------------------------------------
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with raises("cannot read", "none.json", "No such file"):
+        load_problem(tmp_path / "none.json")
+
+
+def test_a_folder_is_not_a_file(tmp_path):
+    with raises("cannot read", str(tmp_path)):
+        load_plan(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"", ("line 1", "not valid JSON", "give a JSON file")),
+        (b'{\n"a": 1,\n}', ("line 3", "not valid JSON")),
+        (b"\xff\xfe\x00", ("not UTF-8",)),
+        (b"[" * 200_000, ("nested too deeply",)),
+    ],
+)
+def test_what_is_not_json_is_named_with_file_and_line(content, parts, tmp_path):
+    file = tmp_path / "broken.json"
+    file.write_bytes(content)
+    with raises(str(file), *parts):
+        read_json(file)
+
+
+def test_a_packed_file_is_unpacked(tmp_path):
+    file = tmp_path / "problem.json.gz"
+    file.write_bytes(gzip.compress('{"a": "ü"}'.encode()))
+    assert read_json(file) == {"a": "ü"}
+
+
+@pytest.mark.parametrize(
+    ("content", "parts"),
+    [
+        (b"{}", ("not a whole gzip file", "pack it again")),
+        (gzip.compress(b"{}" * 50)[:-9], ("not a whole gzip file",)),
+        (gzip.compress(b"{}")[:10] + b"\xff" * 12, ("not a whole gzip file",)),
+        (gzip.compress(b"\xff\xfe"), ("not UTF-8",)),
+        (gzip.compress(b" " * 1001), ("unpacks to more than 1000 bytes",)),
+    ],
+    # A packed file begins with the time of packing, which no two processes share.
+    ids=["not packed", "cut off", "broken", "no text", "too large"],
+)
+def test_what_cannot_be_unpacked_is_named(content, parts, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_MOST_UNPACKED_BYTES", 1000)
+    file = tmp_path / "broken.json.gz"
+    file.write_bytes(content)
+    with raises(str(file), *parts):
+        read_json(file)
+
+
+def test_writing_replaces_the_file_and_leaves_no_other(tmp_path):
+    file = tmp_path / "plan.json"
+    for text in ("old", "new — with a dash"):
+        write_text_atomically(file, text)
+        assert file.read_text(encoding="utf-8") == text
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_new_file_has_the_rights_that_the_umask_leaves(tmp_path):
+    previous = os.umask(0o027)
+    try:
+        write_text_atomically(tmp_path / "plan.json", "text")
+    finally:
+        assert os.umask(previous) == 0o027  # and the umask is as it was
+    assert stat.S_IMODE((tmp_path / "plan.json").stat().st_mode) == 0o640
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with raises("cannot write", "plan.json", "No such file"):
+        write_text_atomically(tmp_path / "missing" / "plan.json", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "expected"),
+    [
+        ("os.fsync", OSError(28, "No space left on device"), PartitionError),
+        ("os.fsync", KeyboardInterrupt(), KeyboardInterrupt),
+        ("pathlib.Path.replace", OSError(13, "Permission denied"), PartitionError),
+        ("pathlib.Path.chmod", MemoryError(), MemoryError),
+    ],
+)
+def test_a_failure_while_writing_leaves_the_old_file_whole(
+    function, error, expected, tmp_path, monkeypatch
+):
+    file = tmp_path / "plan.json"
+    file.write_text("old", encoding="utf-8")
+
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(function, fail)
+    with pytest.raises(expected):
+        write_text_atomically(file, "new" * 10_000)
+    assert file.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_text_that_cannot_be_encoded_leaves_the_old_file_whole(tmp_path):
+    file = tmp_path / "plan.json"
+    file.write_text("old", encoding="utf-8")
+    with raises("cannot write", "surrogates not allowed"):
+        write_text_atomically(file, "\ud800")
+    assert file.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="POSIX only")
+def test_a_killed_writer_leaves_the_old_file_whole(tmp_path):
+    """Tests that a process killed before the rename has not touched the file."""
+    file = tmp_path / "plan.json"
+    file.write_text("old", encoding="utf-8")
+    script = textwrap.dedent(
+        """
+        import os, signal, sys
+        from solver.io.files import write_text_atomically
+        os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+        write_text_atomically(sys.argv[1], "new" * 1000)
+        """
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", script, str(file)],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+    )
+    assert finished.returncode == -signal.SIGKILL
+    assert file.read_text(encoding="utf-8") == "old"
+
+
+# -- odd files ----------------------------------------------------------------------------------
+
+
+def test_a_number_of_thousands_of_digits_is_named(tmp_path):
+    file = tmp_path / "long.json"
+    file.write_text('{"version": ' + "9" * 6000 + "}")
+    with raises(str(file), "too many digits"):
+        read_json(file)
+
+
+def test_a_path_with_a_null_character_is_an_error_of_one_line(tmp_path):
+    with raises("cannot read", "give a JSON file"):
+        read_json("x\0.json")
+    with raises("cannot write"):
+        write_text_atomically("x\0.json", "text")
+    with raises("cannot write to the folder"):
+        check_folder_writable("x\0")
+
+
+@pytest.mark.skipif(not Path(os.devnull).is_char_device(), reason="POSIX only")
+def test_a_device_is_not_read():
+    with raises(os.devnull, "is a device, not a file"):
+        read_json(os.devnull)
+
+
+@pytest.mark.parametrize("version", [2.0, True, 1.0, "2", "1", [2], None])
+def test_a_version_is_a_whole_number(version):
+    """2.0 is equal to 2, but no release writes it."""
+    with raises(f"version is {version!r}; this release reads 2"):
+        problem_from_json({**problem_to_json(PROBLEM), "version": version})
+    with raises(f"version is {version!r}; this release reads 2"):
+        plan_from_json({**plan_to_json(PLAN), "version": version})
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_what_is_not_a_file_is_written_to_and_not_replaced(tmp_path):
+    """Tests with a pipe what holds for /dev/null: replacing it would break the machine."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True)
+    write_text_atomically(pipe, "text")
+    assert reader.communicate(timeout=60)[0] == "text"
+    assert pipe.is_fifo()
+
+
+@pytest.mark.parametrize("name", ["loop", "other"])
+def test_a_symbolic_link_to_itself_is_one_line(tmp_path, name):
+    (tmp_path / "loop").symlink_to("other")
+    (tmp_path / "other").symlink_to("loop")
+    with raises("cannot write", name, "a symbolic link that leads to itself"):
+        write_text_atomically(tmp_path / name, "text")
+    with raises("cannot read", name):
+        read_json(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["loop", "other"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_a_pipe_without_another_end_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_PIPE_S", 0.2)
+    os.mkfifo(tmp_path / "pipe")
+    with raises("pipe is a pipe to which nobody has written", "give a JSON file"):
+        read_json(tmp_path / "pipe")
+    with raises("cannot write", "it is a pipe that nobody reads"):
+        write_text_atomically(tmp_path / "pipe", "text")
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
+def test_a_pipe_is_read_to_its_end_however_slow_its_writer_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_PIPE_S", 10.0)
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+
+    def write():
+        with pipe.open("w") as stream:
+            monkeypatch.setattr(files, "_PIPE_S", 0.0)
+            for text in ('{"a": ', '"' + "x" * 200_000, '"}'):
+                time.sleep(0.1)
+                stream.write(text)
+                stream.flush()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        assert read_json(pipe) == {"a": "x" * 200_000}
+    finally:
+        writer.join()
+
+
+def test_a_symbolic_link_stays_one(tmp_path):
+    file, link = tmp_path / "file.json", tmp_path / "link.json"
+    file.write_text("old")
+    link.symlink_to(file)
+    write_text_atomically(link, "new")
+    assert link.is_symlink()
+    assert file.read_text() == "new"
+
+
+def test_a_name_of_the_greatest_length_is_written(tmp_path):
+    file = tmp_path / ("x" * 250 + ".json")
+    write_text_atomically(file, "text")
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_writable_folder_is_left_empty(tmp_path):
+    check_folder_writable(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with raises("cannot write to the folder", "No such file", "write another path"):
+        check_folder_writable(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("path", [None, 3.5])
+def test_a_path_to_read_that_is_none_is_refused(path):
+    with pytest.raises(PartitionError, match=r"path is .*; write the name of a file"):
+        load_plan(path)
+
+
+# -- digests ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_digest_survives_json_and_tells_problems_apart(seed):
+    problem = random_problem(seed, draw_chunks=seed % 2 == 0, relayed=seed % 3 == 0)
+    digest = problem_digest(problem)
+    assert re.fullmatch("[0-9a-f]{64}", digest)
+    again = problem_from_json(json.loads(json.dumps(problem_to_json(problem))))
+    assert problem_digest(again) == digest
+    assert problem_digest(problem.replace(max_devices=7)) != digest
+    assert problem_digest(random_problem(seed + 1)) != digest
+
+
+def test_the_order_of_mappings_does_not_count_and_that_of_operators_does():
+    links = {("gpu0", "gpu1"): Link(10, 1), ("gpu1", "gpu0"): Link(20, 2)}
+    backwards = dict(reversed(links.items()))
+    assert list(links) != list(backwards)
+    one, other = (
+        PROBLEM.replace(interconnect=Interconnect(links=ends)) for ends in (links, backwards)
+    )
+    assert one == other
+    assert problem_digest(one) == problem_digest(other)
+    pair = (Operator("a"), Operator("b"))
+    orders = [PROBLEM.replace(operators=tuple(each)) for each in (pair, pair[::-1])]
+    assert problem_digest(orders[0]) != problem_digest(orders[1])
+
+
+def test_the_digest_of_a_problem_is_the_same_in_every_release():
+    # What is stored under it is found again only as long as this holds.
+    assert problem_digest(PROBLEM) == (
+        "800ad3ef784e202321fe5116a688cd64962bf6917c6bf55c02f6fa7dcf6ff11c"
+    )
+
+
+@pytest.mark.parametrize(
+    "name", ["<script>", "../../x", "a'; DROP TABLE cells; --", "a\n\x00\ud800"]
+)
+def test_any_name_has_a_digest(name):
+    problem = PROBLEM.replace(operators=(Operator(name, 3),))
+    assert problem_digest(problem) != problem_digest(PROBLEM.replace(operators=(Operator("n", 3),)))

@@ -1,0 +1,202 @@
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from solver.model.devices import Device
+from solver.model.errors import PartitionError
+from solver.model.plan import PartitionPlan, Stage, check_assignment, quotient_arcs
+from solver.model.problem import GraphInput, Operator, PartitionProblem
+
+
+def diamond(**changes):
+    """a feeds b and c, which feed d."""
+    operators = (
+        Operator("a", reads=("x",)),
+        Operator("b", reads=("a",)),
+        Operator("c", reads=("a",)),
+        Operator("d", reads=("b", "c")),
+    )
+    fields = {
+        "operators": operators,
+        "devices": tuple(Device(name) for name in ("p", "q", "r")),
+        "inputs": (GraphInput("x"),),
+    }
+    return PartitionProblem(**{**fields, **changes})
+
+
+def raises(*parts):
+    return pytest.raises(PartitionError, match="(?s)" + ".*".join(map(re.escape, parts)))
+
+
+@pytest.mark.parametrize("stages", [(), ("p",), ("p", "q", "r"), ("p", "q", "q"), ("p", "p")])
+def test_device_order_must_be_the_used_devices_once_each(stages):
+    with raises("device_order is", "['p', 'q']", "exactly once"):
+        PartitionPlan({"a": "p", "b": "q"}, stages)
+
+
+def test_a_plan_cannot_be_changed_through_what_it_was_made_of():
+    assignment = {"a": "p"}
+    plan = PartitionPlan(assignment, ("p",))
+    assignment["a"] = "q"
+    assert plan.assignment == {"a": "p"}
+    with pytest.raises(TypeError):
+        plan.assignment["a"] = "q"
+
+
+@pytest.mark.parametrize(
+    ("assignment", "parts"),
+    [
+        ({"a": "p", "b": "p", "c": "p"}, ("no device for operator 'd'",)),
+        (dict.fromkeys("abcd", "tpu"), ("'a' on 'tpu'", "the devices are p, q, r")),
+        (dict.fromkeys("abcde", "p"), ("'e'", "not an operator")),
+        (dict.fromkeys("abcdx", "p"), ("'x'", "not an operator")),
+    ],
+)
+def test_an_assignment_must_be_total_and_on_known_devices(assignment, parts):
+    with raises(*parts):
+        check_assignment(diamond(), assignment)
+    with raises(*parts):
+        PartitionPlan.from_assignment(diamond(), assignment)
+
+
+@pytest.mark.parametrize(
+    ("devices", "stages"),
+    [
+        ("pppp", ("p",)),
+        ("qqpp", ("q", "p")),
+        ("rqpp", ("r", "q", "p")),
+        ("pqrr", ("p", "q", "r")),
+        ("prqq", ("p", "r", "q")),
+    ],
+)
+def test_stages_follow_the_data(devices, stages):
+    plan = PartitionPlan.from_assignment(diamond(), dict(zip("abcd", devices, strict=True)))
+    assert plan.device_order == stages
+
+
+def test_independent_stages_follow_their_first_operators():
+    operators = (Operator("a"), Operator("b"), Operator("c", reads=("b",)))
+    problem = diamond(operators=operators, inputs=())
+    plan = PartitionPlan.from_assignment(problem, {"a": "r", "b": "p", "c": "q"})
+    assert plan.device_order == ("r", "p", "q")
+
+
+def test_a_device_seen_first_waits_for_what_it_reads():
+    # p has the first operator, but also one that reads from q.
+    operators = (Operator("a"), Operator("b"), Operator("c", reads=("b",)))
+    problem = diamond(operators=operators, inputs=())
+    plan = PartitionPlan.from_assignment(problem, {"a": "p", "b": "q", "c": "p"})
+    assert plan.device_order == ("q", "p")
+
+
+def test_a_cycle_leaves_the_devices_as_they_are_first_seen():
+    plan = PartitionPlan.from_assignment(diamond(), {"a": "q", "b": "p", "c": "q", "d": "q"})
+    assert plan.device_order == ("q", "p")
+
+
+def test_quotient_arcs_are_the_crossed_pairs_once_each():
+    assignment = {"a": "p", "b": "q", "c": "q", "d": "r"}
+    assert tuple(quotient_arcs(diamond(), assignment)) == (("p", "q"), ("q", "r"))
+
+
+def test_edges_with_a_backward_end_order_no_stages():
+    operators = (
+        Operator("f"),
+        Operator("g", reads=("f",), is_backward=True),
+        Operator("h", reads=("g",)),
+        Operator("i", reads=("f",)),
+    )
+    problem = diamond(operators=operators, inputs=(), memory_model="weights")
+    assignment = {"f": "p", "g": "q", "h": "p", "i": "r"}
+    assert tuple(quotient_arcs(problem, assignment)) == (("p", "r"),)
+
+
+# -- chunks -------------------------------------------------------------------------------------
+
+
+CHUNKED = PartitionPlan({"a": "p", "b": "q", "c": "p", "d": "q"}, ("q", "p"), {"c": 1, "d": 2})
+
+
+def test_stages_are_every_chunk_in_turn_in_the_order_of_the_devices():
+    assert CHUNKED.stages == (Stage("q"), Stage("p"), Stage("p", 1), Stage("q", 2))
+    assert dict(CHUNKED.stage_index) == {"b": 0, "a": 1, "c": 2, "d": 3}
+    assert CHUNKED.stage_of("c") == Stage("p", 1)
+    assert [str(stage) for stage in CHUNKED.stages] == ["q", "p", "p (chunk 1)", "q (chunk 2)"]
+    assert CHUNKED.operators_of("p") == ("a", "c")
+    with pytest.raises(TypeError):
+        CHUNKED.chunks["a"] = 1
+
+
+def test_one_chunk_gives_one_stage_for_each_device():
+    plan = PartitionPlan({"a": "p", "b": "q"}, ("q", "p"))
+    assert plan.stages == (Stage("q"), Stage("p"))
+    assert dict(plan.stage_index) == {"a": 1, "b": 0}
+
+
+def test_the_smallest_chunk_is_0_so_that_the_same_plans_are_equal():
+    assignment = {"a": "p", "b": "q"}
+    plain = PartitionPlan(assignment, ("p", "q"))
+    assert PartitionPlan(assignment, ("p", "q"), {"a": 2, "b": 2}) == plain
+    assert PartitionPlan(assignment, ("p", "q"), {"a": 0}) == plain
+    moved = PartitionPlan(assignment, ("p", "q"), {"a": 3, "b": 5})
+    assert moved == PartitionPlan(assignment, ("p", "q"), {"b": 2})
+    assert dict(moved.chunks) == {"b": 2}
+
+
+@pytest.mark.parametrize(
+    ("chunks", "parts"),
+    [
+        ({"a": -1}, ("chunks['a'] is -1", "not negative")),
+        ({"a": 0.5}, ("chunks['a'] is 0.5", "whole number")),
+        ({"z": 1}, ("'z'", "no device")),
+    ],
+)
+def test_wrong_chunks_are_refused(chunks, parts):
+    with raises(*parts):
+        PartitionPlan({"a": "p"}, ("p",), chunks)
+
+
+def test_the_device_order_serves_every_chunk():
+    # q before p in chunk 1 decides; between chunks any order will do.
+    operators = (
+        Operator("a"),
+        Operator("b", reads=("a",)),
+        Operator("c", reads=("b",)),
+        Operator("d", reads=("c",)),
+    )
+    problem = diamond(operators=operators, inputs=(), chunks_per_device=2)
+    assignment = {"a": "p", "b": "q", "c": "q", "d": "p"}
+    plan = PartitionPlan.from_assignment(problem, assignment, {"b": 1, "c": 1, "d": 1})
+    assert plan.device_order == ("q", "p")
+    # p before q in chunk 0, q before p in chunk 1: no order serves both.
+    impossible = PartitionPlan.from_assignment(problem, assignment, {"c": 1, "d": 1})
+    assert impossible.device_order == ("p", "q")
+    # With a chunk more it works.
+    spread = PartitionPlan.from_assignment(problem, assignment, {"d": 1})
+    assert spread.stages == (Stage("p"), Stage("q"), Stage("p", 1))
+
+
+def test_operators_of_a_device():
+    plan = PartitionPlan({"a": "p", "b": "q", "c": "p"}, ("p", "q"))
+    assert plan.operators_of("p") == ("a", "c")
+    assert plan.operators_of("r") == ()
+
+
+@given(st.integers(0, 500), st.integers(0, 5), st.booleans())
+def test_the_order_of_a_random_plan_is_topological_if_any_is(seed, plan_seed, draw_chunks):
+    from itertools import permutations
+
+    from tests.support.random_problems import random_plan, random_problem
+
+    problem = random_problem(seed)
+    drawn = random_plan(problem, plan_seed, draw_chunks=draw_chunks)
+    plan = PartitionPlan.from_assignment(problem, drawn.assignment, drawn.chunks)
+
+    def is_forward(plan):
+        return all(source <= target for source, target in quotient_arcs(problem, plan.stage_index))
+
+    orders = permutations(plan.device_order)
+    possible = any(is_forward(PartitionPlan(plan.assignment, o, plan.chunks)) for o in orders)
+    assert is_forward(plan) == possible

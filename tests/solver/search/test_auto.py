@@ -1,0 +1,194 @@
+"""The solver that picks a solver, and searches that repeat."""
+
+from dataclasses import replace
+
+import pytest
+
+import solver.dp.ideal_program
+import solver.search.auto
+from experiments.problems.generators import GeneratorSettings, generate_problem
+from experiments.workloads.reader import load_workload
+from solver import SolveLimits, solve
+from solver.evaluation.result import SolveResult, SolveStatus
+from solver.presolve.dominance import simplify
+from solver.presolve.units import condense
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+LIMITS = SolveLimits(workers=1)
+
+
+def generated(kind, operators, width, *, unequal=False, seed=1):
+    settings = GeneratorSettings(operators, width, seed=seed)
+    return generate_problem(kind, settings, 4, slack_percent=15.0, unequal=unequal)
+
+
+# -- which method answers --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "objective_ns"),
+    [("layer.bert24_inference", 17_789_906), ("layer.bert24_training", 41_745_812)],
+)
+def test_few_ideals_go_to_the_program_over_ideals(name, objective_ns):
+    result = solve(load_workload(f"published:{name}"), LIMITS)
+    assert (result.solver, result.status) == ("ideal-dp", SolveStatus.OPTIMAL)
+    assert result.objective == result.objective_bound == objective_ns
+
+
+def test_latency_goes_to_constraint_programming():
+    problem = generated("layered", 40, 2).replace(objective="latency")
+    assert solver.dp.ideal_program.why_declined(problem) is not None
+    result = solve(problem, LIMITS)
+    assert (result.solver, result.status) == ("cp-sat", SolveStatus.OPTIMAL)
+
+
+def test_many_ideals_go_to_constraint_programming():
+    problem = generated("layered", 60, 20)
+    assert solver.dp.ideal_program.why_declined(problem) is None
+    assert not solver.dp.ideal_program.can_win(problem)
+    assert solve(problem, replace(LIMITS, time_limit_s=1.0)).solver == "cp-sat"
+
+
+def test_many_operators_go_to_the_coarse_search(monkeypatch):
+    problem = generated("layered", 40, 2)
+    exact = solve(problem, LIMITS)
+    assert (exact.solver, exact.status) == ("ideal-dp", SolveStatus.OPTIMAL)
+    places = len(simplify(condense(problem)).units) * len(problem.devices)
+    monkeypatch.setattr(solver.search.auto, "MANY_PLACES", places - 1)
+    result = solve(problem, replace(LIMITS, time_limit_s=2.0))
+    assert result.solver == "coarse"
+    assert result.objective_bound <= exact.objective <= result.objective
+    monkeypatch.setattr(solver.search.auto, "MANY_PLACES", places)
+    assert solve(problem, LIMITS).solver == "ideal-dp"
+
+
+def test_fewer_operators_go_there_with_little_time():
+    settings = GeneratorSettings(1500, 20, seed=1)
+    problem = generate_problem("layered", settings, 32)
+    assert 30_000 < len(problem.operators) * 32 < 200_000
+    result = solve(problem, replace(LIMITS, time_limit_s=1.0))
+    assert result.solver == "coarse"
+    for limit_s in (None, 60.0, 1e306):
+        limits = replace(LIMITS, time_limit_s=limit_s)
+        assert solver.search.auto._with_few_places(condense(problem), limits) is not None
+
+
+def test_no_answer_is_worse_than_the_best_cut_however_short_the_time():
+    problem = generated("layered", 1000, 20).replace(objective="bottleneck")
+    limits = replace(LIMITS, time_limit_s=0.5)
+    result = solve(problem, limits, solver="cp-sat")
+    assert result.objective <= solve(problem, limits, solver="chain").objective
+
+
+def test_what_cannot_fit_by_its_bytes_is_refused_with_the_reason():
+    problem = generated("layered", 40, 2)
+    small = tuple(replace(device, memory_bytes=1) for device in problem.devices)
+    result = solve(problem.replace(devices=small), LIMITS)
+    assert (result.solver, result.status) == ("auto", SolveStatus.INFEASIBLE)
+    assert "alone needs at least" in result.reason
+    assert "but the largest device for it has 1 B" in result.reason
+
+
+def test_what_the_program_over_ideals_leaves_open_is_searched_on(monkeypatch):
+    problem = generated("layered", 40, 2)
+    known, calls = solve(problem, LIMITS), []
+
+    def undecided(asked, limits):
+        calls.append((asked, limits))
+        return replace(known, status=SolveStatus.FEASIBLE, objective_bounds=(1,))
+
+    monkeypatch.setattr(solver.dp.ideal_program, "solve_ideal_dp", undecided)
+    result = solve(problem, LIMITS)
+    assert (result.solver, result.status) == ("cp-sat", SolveStatus.OPTIMAL)
+    assert result.objective == known.objective
+    ((asked, limits),) = calls
+    assert asked is problem
+    # It gets a part of the time only, so that a search is left for what it cannot do.
+    assert limits.time_limit_s < LIMITS.time_limit_s
+
+
+def test_the_limits_of_both_methods_together_are_those_asked_for(monkeypatch):
+    asked = []
+
+    def undecided(problem, limits):
+        asked.append(limits)
+        return unknown
+
+    def search(problem, limits, *, known):
+        asked.append(limits)
+        assert known is unknown
+        return known
+
+    problem = generated("layered", 40, 2)
+    unknown = SolveResult("ideal-dp", SolveStatus.UNKNOWN, None, None, None, 0.0, "too many")
+    monkeypatch.setattr(solver.dp.ideal_program, "solve_ideal_dp", undecided)
+    monkeypatch.setattr("solver.search.exact.solve_cp_sat", search)
+    solve(problem, SolveLimits(time_limit_s=3.0, workers=2, seed=5))
+    assert all((each.workers, each.seed) == (2, 5) for each in asked)
+    assert asked[0].time_limit_s < 3.0
+    assert asked[1].time_limit_s <= 3.0
+    asked.clear()
+    # Deterministic limits count work, and what a clock says has no part in them.
+    limits = SolveLimits(time_limit_s=3.0, deterministic=True)
+    solve(problem, limits)
+    assert asked == [replace(limits, time_limit_s=None), limits]
+
+
+# -- brute force -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_auto_equals_brute_force(block):
+    # Brute force over chunks takes long for every operator more.
+    sizes = (4, 5) if block == 3 else (3, 4)
+    settings = dict(zip(("min_operators", "max_operators"), sizes, strict=True))
+    answered = set()
+    for seed in range(80 * block, 80 * block + 80):
+        problem = random_problem(400_000 + seed, draw_chunks=True, **settings)
+        best = brute_force(to_instance(problem))
+        result = solve(problem, LIMITS)
+        answered.add(result.solver)
+        # What cannot fit by its bytes alone needs no method.
+        assert result.solver != "auto" or best is None, seed
+        if best is None:
+            assert result.status is SolveStatus.INFEASIBLE, seed
+        else:
+            assert result.status is SolveStatus.OPTIMAL, seed
+            assert result.objective_values == result.objective_bounds == best[0], seed
+    assert answered == {"auto", "ideal-dp", "cp-sat"}
+
+
+# -- searches that repeat --------------------------------------------------------------------
+
+REPEATED = [
+    ("proven", generated("layered", 40, 5)),
+    ("open", generated("layered", 50, 8, unequal=True)),
+    ("open", generated("series-parallel", 50, 8, unequal=True)),
+]
+
+
+@pytest.mark.parametrize(("outcome", "problem"), REPEATED, ids=("layered", "unequal", "series"))
+def test_a_deterministic_search_gives_one_plan_on_any_number_of_workers(outcome, problem):
+    found = [
+        solve(problem, SolveLimits(0.3, workers, deterministic=True), solver="cp-sat")
+        for workers in (1, 1, 2, 4)
+    ]
+    # Where the optimum is not proven, where a search stops decides which plan it gives.
+    wanted = SolveStatus.OPTIMAL if outcome == "proven" else SolveStatus.FEASIBLE
+    assert [result.status for result in found] == [wanted] * len(found)
+    first = found[0]
+    for result in found[1:]:
+        assert result.plan == first.plan
+        assert result.objective_bounds == first.objective_bounds
+
+
+def test_the_choice_of_a_method_is_repeated_too():
+    limits = SolveLimits(0.5, deterministic=True)
+    for problem, name in (
+        (generated("layered", 40, 2), "ideal-dp"),
+        (generated("layered", 60, 20), "cp-sat"),
+    ):
+        found = [solve(problem, replace(limits, workers=workers)) for workers in (1, 2)]
+        assert [result.solver for result in found] == [name, name]
+        assert found[0].plan == found[1].plan

@@ -1,0 +1,88 @@
+"""Cuts and pinned stages against brute force, on random problems that use every feature."""
+
+import pytest
+
+from solver.evaluation.evaluate import evaluate
+from solver.evaluation.result import SolveStatus
+from solver.model.errors import PartitionError
+from solver.model.limits import SolveLimits
+from solver.search.registry import solve
+from tests.support.oracle import brute_force, cost
+from tests.support.random_problems import hand_made_instance, random_plan
+
+LIMITS = SolveLimits(workers=1, time_limit_s=60)
+BLOCK = 40
+DEFAULT_BLOCKS = range(4)
+NIGHTLY_BLOCKS = range(100, 200)
+
+
+def check(seed, **settings):
+    """Tests one problem; returns what was answered: refused, none or a plan."""
+    instance, make = hand_made_instance(seed, **settings)
+    best = brute_force(instance)
+    label = f"seed {seed}, {settings}"
+    try:
+        problem = make()
+    except PartitionError as error:
+        assert best is None, f"{label}: {error}, but the optimum is {best}"
+        assert "\n" not in str(error)
+        return "refused"
+    result = solve(problem, LIMITS, solver="cp-sat")
+    # They take longer than the brute force.
+    for name in ("chain", "greedy", "auto", "coarse") if seed % 4 == 0 else ():
+        other = solve(problem, LIMITS, solver=name)
+        if other.objective_values is not None:
+            assert best is not None, (label, name)
+            assert other.objective_values >= best[0], (label, name)
+        if name == "auto":
+            assert other.status is result.status, (label, other)
+    if best is None:
+        assert result.status is SolveStatus.INFEASIBLE, f"{label}: {result}"
+        return "none"
+    assert result.status is SolveStatus.OPTIMAL, f"{label}: the optimum is {best}, not {result}"
+    assert result.objective_values == best[0], f"{label}: the optimum is {best}, not {result}"
+    return "plan"
+
+
+def check_block(block):
+    settings = {
+        2: {"relayed": True, "max_operators": 6},
+        3: {"draw_chunks": True, "max_operators": 5},
+        7: {"draw_chunks": True, "relayed": True, "max_operators": 5},
+    }.get(block % 8, {})
+    answers = [check(seed, **settings) for seed in range(block * BLOCK, (block + 1) * BLOCK)]
+    # All three answers are seen in every block.
+    assert answers.count("plan") >= BLOCK // 10, answers
+    assert answers.count("none") >= 1, answers
+    assert answers.count("refused") >= 1, answers
+
+
+@pytest.mark.parametrize("block", DEFAULT_BLOCKS)
+def test_solvers_keep_cuts_and_pinned_stages_and_cp_sat_is_exact(block):
+    check_block(block)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", NIGHTLY_BLOCKS)
+def test_solvers_keep_cuts_and_pinned_stages_on_more_problems(block):
+    check_block(block)
+
+
+def test_the_evaluator_finds_what_the_oracle_finds():
+    seen = {"cut": 0, "stage": 0}
+    kept = 0
+    for seed in range(600):
+        instance, make = hand_made_instance(seed, draw_chunks=seed % 3 == 0)
+        try:
+            problem = make()
+        except PartitionError:
+            continue
+        plan = random_plan(problem, seed, draw_chunks=seed % 3 == 0)
+        expected = cost(instance, plan.assignment, plan.device_order, plan.chunks)["violations"]
+        found = evaluate(problem, plan).violations
+        words = {"cut": "cut after ", "stage": "is pinned to stage "}
+        for kind, text in words.items():
+            assert any(text in line for line in found) == (kind in expected), (seed, kind, found)
+            seen[kind] += kind in expected
+        kept += not expected & words.keys()
+    assert min(kept, *seen.values()) > 50, (kept, seen)

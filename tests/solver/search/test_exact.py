@@ -1,0 +1,150 @@
+"""What the exact solver does beside finding the optimum: modes, hints, limits, progress."""
+
+import pytest
+from ortools.sat.python import cp_model
+
+from solver import SolveLimits, SolveStatus, solve
+from solver.bounds.windows import StageBounds
+from solver.cp import run as model_run
+from solver.cp.formulation import CpSatFormulation
+from solver.presolve import presolved as restated
+from solver.presolve.units import condense
+from solver.search import exact as cp_sat
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+LIMITS = SolveLimits(workers=1, time_limit_s=60)
+
+
+def optimum(problem):
+    best = brute_force(to_instance(problem))
+    return None if best is None else tuple(best[0])
+
+
+@pytest.mark.parametrize("block", range(5))
+def test_the_free_device_order_alone_equals_brute_force(block, monkeypatch):
+    """Tests the one model that decides the order, which single orders otherwise overtake."""
+    monkeypatch.setattr(restated, "_MOST_ORDERS", 0)
+    for seed in range(40 * block, 40 * (block + 1)):
+        problem = random_problem(seed)
+        result = solve(problem, LIMITS)
+        expected = SolveStatus.INFEASIBLE if optimum(problem) is None else SolveStatus.OPTIMAL
+        assert result.status is expected, seed
+        assert result.objective_values == optimum(problem), seed
+
+
+def test_a_plan_is_a_full_hint_of_the_same_value():
+    """Tests that fixing every variable to its hint is feasible, and costs what the plan costs."""
+    hinted = 0
+    for seed in range(150):
+        problem = random_problem(seed)
+        plan = solve(problem, LIMITS, solver="chain")
+        if plan.objective is None:
+            continue
+        units = condense(problem)
+        positions = min(len(problem.devices), len(units))
+        model = CpSatFormulation(units, StageBounds(units).windows(positions), positions)
+        target = model.objective(problem.objective[0])
+        model.stages.model.minimize(target.expression)
+        choice = model.stages.choice_of(plan.plan)
+        assert choice is not None, seed
+        model.stages.set_hint(choice)
+        run = cp_model.CpSolver()
+        run.parameters.num_workers = 1
+        run.parameters.fix_variables_to_their_hinted_value = True
+        assert run.solve(model.stages.model) == cp_model.OPTIMAL, seed
+        assert round(run.objective_value) == plan.objective, seed
+        hinted += 1
+    assert hinted > 75
+
+
+def test_the_windows_hold_an_optimal_plan():
+    """Tests that neither windows nor the least bottleneck cut off the brute-force optimum."""
+    for seed in range(300):
+        problem = random_problem(seed).replace(objective=("bottleneck",))
+        best = brute_force(to_instance(problem))
+        if best is None:
+            continue
+        units = condense(problem)
+        positions = min(len(problem.devices), len(units))
+        bounds = StageBounds(units)
+        assert bounds.least_bottleneck_ns(positions) <= best[0][0], seed
+        assert bounds.least_devices() <= len(problem.devices), seed
+        assert not bounds.windows(positions, best[0][0]).empty, seed
+
+
+def test_without_time_the_answer_is_honest():
+    """Tests that an exhausted limit gives a true bound, and no proof that was not made."""
+    for seed in range(60):
+        problem = random_problem(seed)
+        best = optimum(problem)
+        result = solve(problem, SolveLimits(workers=1, time_limit_s=1e-6))
+        if result.status is SolveStatus.INFEASIBLE:
+            assert best is None, seed
+        elif best is not None and result.objective_bound is not None:
+            assert result.objective_bound <= best[0], seed
+            assert result.objective is None or result.objective >= best[0], seed
+
+
+def test_progress_never_gets_worse_and_its_bound_is_true():
+    """Tests what the callback hears against brute force."""
+    heard = 0
+    for seed in range(40):
+        problem = random_problem(seed).replace(objective=("bottleneck",))
+        best = optimum(problem)
+        seen = []
+        solve(problem, SolveLimits(workers=1, time_limit_s=60, on_progress=seen.append))
+        if best is None:
+            continue
+        heard += len(seen)
+        assert all(p.bound is None or p.bound <= best[0] for p in seen), seed
+        assert all(p.incumbent is None or p.incumbent >= best[0] for p in seen), seed
+    assert heard > 0
+
+
+def test_an_answer_that_denies_a_known_plan_is_not_believed(monkeypatch):
+    """Tests that the search is made again without presolve, and its answer taken."""
+    asked = []
+    contradicts = model_run._contradicts
+
+    def deny_once(run, status, hinted):
+        asked.append(run.parameters.cp_model_presolve)
+        return run.parameters.cp_model_presolve or contradicts(run, status, hinted)
+
+    monkeypatch.setattr(model_run, "_contradicts", deny_once)
+    for seed in range(30):
+        problem = random_problem(seed)
+        assert solve(problem, LIMITS).objective_values == optimum(problem), seed
+    assert False in asked
+
+
+def test_plans_without_a_host_are_looked_at_first(monkeypatch):
+    monkeypatch.setattr(restated, "_LARGE_FROM", 1)
+    looked = []
+    search = cp_sat._solve
+
+    def counted(problem, *others):
+        looked.append(any(device.is_host for device in problem.devices))
+        return search(problem, *others)
+
+    monkeypatch.setattr(cp_sat, "_solve", counted)
+    compared = 0
+    for seed in range(200):
+        problem = random_problem(90_000 + seed, max_operators=6, objective=("bottleneck",))
+        hosts = sum(device.is_host for device in problem.devices)
+        if problem.interconnect.charging != "host_staged" or not 0 < hosts < len(problem.devices):
+            continue
+        best = brute_force(to_instance(problem))
+        told = []
+        result = cp_sat.solve_cp_sat(
+            problem, SolveLimits(time_limit_s=None, workers=1, on_progress=told.append)
+        )
+        assert result.objective_values == (None if best is None else best[0]), seed
+        # What holds of the plans without the host alone is told to nobody.
+        for progress in told if best is not None else ():
+            assert progress.bound is None or progress.bound <= best[0][0], seed
+        compared += 1
+    # With a host first, and then without, for what the first one asked for.
+    assert compared > 20
+    assert looked.count(False) > compared // 3
+    assert looked.count(True) == compared

@@ -1,0 +1,143 @@
+"""Every registered solver against brute force, on random problems that use every feature."""
+
+import functools
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from solver.evaluation.result import SolveStatus
+from solver.model.limits import SolveLimits
+from solver.search.registry import solve
+from tests.support.oracle import brute_force
+from tests.support.random_problems import random_problem, to_instance
+
+LIMITS = SolveLimits(workers=1, time_limit_s=60)
+BLOCK = 50
+# The default run and the nightly one look at different seeds.
+DEFAULT_BLOCKS = range(40)
+NIGHTLY_BLOCKS = range(1_000, 1_400)
+RELAYED = [
+    ({"relayed": True, "max_operators": 6}, 2),
+    ({"relayed": True, "max_operators": 4, "draw_chunks": True}, 2),
+]
+"""Settings, and how many blocks of them the default run looks at."""
+
+
+@functools.cache
+def best_of(seed, **settings):
+    """What brute force finds for a random problem; tests of heuristics ask for it once more."""
+    return brute_force(to_instance(random_problem(seed, **settings)))
+
+
+def check_exact(problem, best, label):
+    """Tests that CP-SAT answers as brute force does; returns whether there is a plan."""
+    result = solve(problem, LIMITS, solver="cp-sat")
+    if best is None:
+        assert result.status is SolveStatus.INFEASIBLE, f"{label}: {result}"
+        assert result.plan is None, label
+        return False
+    assert result.status is SolveStatus.OPTIMAL, f"{label}: the optimum is {best}, not {result}"
+    assert result.objective_values == best[0], f"{label}: the optimum is {best}, not {result}"
+    assert result.objective_bounds == best[0], label
+    return True
+
+
+def check_block(block, settings=None):
+    if settings is None:
+        # Every eighth block draws chunks and limits on devices too, which the brute force has to
+        # pay for with fewer operators.
+        settings = {"draw_chunks": True, "max_operators": 5} if block % 8 == 7 else {}
+    feasible = sum(
+        check_exact(
+            random_problem(seed, **settings), best_of(seed, **settings), f"seed {seed}, {settings}"
+        )
+        for seed in range(block * BLOCK, (block + 1) * BLOCK)
+    )
+    # Both answers are seen in every block.
+    assert BLOCK // 4 <= feasible < BLOCK
+
+
+@pytest.mark.parametrize("block", DEFAULT_BLOCKS)
+def test_cp_sat_equals_brute_force(block):
+    check_block(block)
+
+
+@pytest.mark.parametrize(
+    ("settings", "block"), [(settings, n) for settings, count in RELAYED for n in range(count)]
+)
+def test_cp_sat_equals_brute_force_where_values_are_relayed(settings, block):
+    check_block(block, settings)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", range(1_000, 1_040))
+@pytest.mark.parametrize("settings", [settings for settings, _ in RELAYED])
+def test_cp_sat_equals_brute_force_where_more_values_are_relayed(settings, block):
+    check_block(block, {**settings, "max_operators": settings["max_operators"] + 1})
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("block", NIGHTLY_BLOCKS)
+def test_cp_sat_equals_brute_force_on_more_problems(block):
+    check_block(block)
+
+
+@pytest.mark.parametrize("solver", ["chain", "greedy"])
+def test_heuristics_are_never_better_than_the_optimum(solver):
+    feasible = optimal = 0
+    for seed in range(1_000):
+        best = best_of(seed)
+        result = solve(random_problem(seed), LIMITS, solver=solver)
+        assert result.status in (SolveStatus.FEASIBLE, SolveStatus.UNKNOWN), seed
+        if result.status is SolveStatus.FEASIBLE:
+            # SolveResult asserts that the evaluator finds it feasible.
+            assert best is not None, seed
+            assert result.objective_values >= best[0], seed
+            feasible += 1
+            optimal += result.objective_values == best[0]
+    assert feasible >= 500
+    assert 0 < optimal < feasible  # neither useless nor, on these problems, exact
+
+
+def with_uniform_memory(problem, memory_bytes):
+    return problem.replace(
+        devices=tuple(replace(device, memory_bytes=memory_bytes) for device in problem.devices)
+    )
+
+
+def least_uniform_memory(problem):
+    """The least capacity of all devices with which brute force finds a plan; None if none does."""
+
+    def feasible(memory_bytes):
+        return brute_force(to_instance(with_uniform_memory(problem, memory_bytes))) is not None
+
+    low, high = 0, 1 << 40
+    if not feasible(high):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if feasible(middle):
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def decided_by_memory(seed):
+    """A problem of which the uniform capacity decides whether it has a plan, and the least one."""
+    for attempt in itertools.count():
+        # No wait for the enumeration of forty bisection steps: at most six operators.
+        problem = random_problem(100_000 + seed + 1000 * attempt, max_operators=6)
+        memory_bytes = least_uniform_memory(problem)
+        if memory_bytes is not None and memory_bytes > 1:
+            return problem, memory_bytes
+    raise AssertionError("unreachable")
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_the_least_memory_works_and_one_byte_less_does_not(seed):
+    problem, memory_bytes = decided_by_memory(seed)
+    enough = with_uniform_memory(problem, memory_bytes)
+    assert check_exact(enough, brute_force(to_instance(enough)), "the least memory")
+    assert not check_exact(with_uniform_memory(problem, memory_bytes - 1), None, "one byte less")

@@ -1,0 +1,48 @@
+"""Small problems that the program over ideals solves, with the tables of their stages."""
+
+from dataclasses import replace
+
+from solver.dp.device_sets import DeviceSets
+from solver.dp.ideal_program import collapse_units
+from solver.dp.ideals import list_ideals
+from solver.dp.stage_tables import StageTables
+from solver.model.devices import STAGING_HOST
+from solver.presolve.units import condense, interchangeable_kinds
+from tests.support.random_problems import random_problem
+
+
+def stage_tables(seed, **settings):
+    """The tables of a random problem without links between devices, and its sets of devices."""
+    problem = random_problem(seed, **settings)
+    links = {
+        pair: link for pair, link in problem.interconnect.links.items() if STAGING_HOST in pair
+    }
+    problem = problem.replace(
+        chunks_per_device=1,
+        objective=("bottleneck",),
+        interconnect=replace(problem.interconnect, links=links),
+    )
+    return tables_of(problem)
+
+
+def tables_of(problem):
+    """The tables of a problem's stages, and its sets of devices."""
+    units = condense(problem)
+    kinds = interchangeable_kinds(units)
+    blocks = collapse_units(units, kinds, forget_weights=False)
+    ideals = list_ideals(blocks.count, blocks.edges, 10_000)
+    tables = StageTables(units, kinds, blocks, ideals)
+    most = problem.max_devices or len(problem.devices)
+    counts = [len(kind.devices) for kind in kinds]
+    return tables, DeviceSets.of(counts, min(most, len(problem.devices)))
+
+
+def stages_of(tables):
+    """All pairs of nested ideals."""
+    inside = tables.member.T
+    return [
+        (start, end)
+        for start in range(tables.count)
+        for end in range(tables.count)
+        if start != end and not (inside[start] & ~inside[end]).any()
+    ]

@@ -1,0 +1,48 @@
+"""Which commands and blocks of the pages the default tests do not run, and why."""
+
+from typing import Final
+
+NIGHTLY: Final = {
+    "fxpartition plan llama3-70b --devices 2x80GB,2x24GB --objective devices "
+    "--memory-model weights": "captures 5,900 nodes",
+    "fxpartition compare gpt2 branches --out report/": "plans and splits six times",
+    "fxpartition solve graph.json --deterministic --time-limit 30": "searches for half a minute",
+    "fxpartition profile gpt2 --training --processes 2 --out gpt2.profile.json": "measures",
+    "fxpartition plan gpt2 --devices 2x3GB --memory-model training --profile gpt2.profile.json": (
+        "reads what the command before it measured"
+    ),
+    "fxpartition run gpt2 --memory-model training --microbatches 4": "measures",
+    "python benchmarks/bench_prediction.py": "measures for minutes",
+    "python -m experiments.paper --out paper --check README.md": "makes all tables again",
+    "python -m experiments.coverage --json rows.json": "captures 164 models",
+}
+"""Command: why it takes long. ``pytest -m nightly tests/docs/test_documents_nightly.py`` runs them."""
+
+ELSEWHERE: Final = {
+    'python3 -m venv .venv && .venv/bin/pip install -c constraints.txt ".[hf]" && '
+    ".venv/bin/fxpartition compare --out report/": (
+        "installs; .ci/run does the like, and the nightly test runs its last part"
+    ),
+    'python3 -m venv .venv && .venv/bin/pip install -c constraints.txt -e ".[cluster,hf,test]" && '
+    ".venv/bin/python -m pytest": "installs and runs all tests; .ci/run runs it",
+    "torchrun --nnodes=2 --node_rank=0 --nproc_per_node=8 --rdzv_endpoint=first-host:29500 "
+    "-m experiments.run_pipeline plan.json MODEL --weights stages": (
+        "needs two hosts; tests/experiments/run_pipeline/test_torchrun_command.py starts two torchruns on one"
+    ),
+    "error: rank 0 broke off in step 605 (Read error [127.0.0.1]:11494: Connection reset by "
+    "peer): another process has ended, or the connection to it was lost": (
+        "needs a process that is killed; tests/experiments/run_pipeline/test_torchrun_command.py kills one"
+    ),
+    "row(d, t) = weights_d + received_d + saved_d": "a formula",
+    "x_on_cuda_0 = move(x, device(type='cuda', index=0))": (
+        "needs two GPUs; tests/fx_bridge/placement/test_placed_graph.py reads such code on fake ones"
+    ),
+    "model weights captured by nodes operators made up capture export splits equal gradients "
+    "peak memory": ("what the nightly command above it printed; its times differ"),
+}
+"""Command, or first line of a block that nothing prints: why no test runs it as it stands."""
+
+LEFT_OUT: Final = frozenset({*NIGHTLY, *ELSEWHERE})
+
+WITH_PROCESSES: Final = ("pipelines.md", "running.md", "sweeps.md")
+"""Pages whose commands start processes."""

@@ -1,0 +1,194 @@
+"""One process of the pipelines of ``test_pipeline.py``: run every case, write what came out.
+
+python pipeline_worker.py RANK WORLD STORE RESULTS
+"""
+
+import copy
+import datetime
+import json
+import sys
+import traceback
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from fx_bridge.pipeline.build import build_pipeline_stage
+from fx_bridge.pipeline.rank import PipelineRank
+from fx_bridge.split.by_plan import split_by_plan
+from tests.support.pipeline_cases import BATCH, CASES, Case
+
+STEPS = 2
+
+
+def reference(case: Case, model: nn.Module, parts) -> tuple[list, list]:
+    """Run the microbatches one after the other in this process; return outputs and losses."""
+    outputs, losses = [], []
+    for args, kwargs, target in parts:
+        found = model(*args, **kwargs)
+        if case.loss is not None:
+            loss = case.loss(found, target)
+            (loss / case.microbatches).backward()
+            losses.append(loss.detach())
+        outputs.append(pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, found))
+    return outputs, losses
+
+
+def whole_batch_gradients(case: Case, args, kwargs, target) -> dict:
+    """Run the model itself on the whole batch at once."""
+    torch.manual_seed(0)
+    case.inputs(BATCH)
+    model = case.model()
+    case.loss(model(*args, **kwargs), target).backward()
+    return {name: parameter.grad for name, parameter in model.named_parameters()}
+
+
+def microbatches(case: Case, args, kwargs, target) -> list:
+    """Split a batch by hand: whatever has as many rows as the batch holds samples."""
+    count = BATCH * case.microbatches
+
+    def part(tree, at):
+        return pytree.tree_map_only(
+            torch.Tensor,
+            lambda t: t.chunk(case.microbatches)[at] if t.dim() and len(t) == count else t,
+            tree,
+        )
+
+    return [part((args, kwargs, target), at) for at in range(case.microbatches)]
+
+
+def merged(case: Case, outputs: list):
+    """Put outputs of microbatches together: rows behind rows, means of means, else the last."""
+
+    def one(*leaves):
+        if not isinstance(leaves[0], torch.Tensor):
+            return leaves[0]
+        if leaves[0].dim() and len(leaves[0]) == BATCH:
+            return torch.cat(leaves)
+        return (
+            torch.stack(leaves).mean(0)
+            if leaves[0].dtype.is_floating_point and not (torch.equal(leaves[0], leaves[0].round()))
+            else leaves[-1]
+        )
+
+    return pytree.tree_map(one, *outputs)
+
+
+class Traffic:
+    """Counts what a rank's stages send."""
+
+    def __init__(self, pipeline: PipelineRank) -> None:
+        self.forward: dict[int, int] = {}
+        self.backward: dict[int, int] = {}
+        for stage in pipeline.stages:
+            for name, table in (("fwd", self.forward), ("bwd", self.backward)):
+                self._watch(stage, f"get_{name}_send_ops", table)
+
+    @staticmethod
+    def _watch(stage, name: str, table: dict[int, int]) -> None:
+        original = getattr(stage, name)
+        table[stage.stage_index] = 0
+
+        def counted(number):
+            ops = original(number)
+            table[stage.stage_index] += sum(op.tensor.nbytes for op in ops)
+            return ops
+
+        setattr(stage, name, counted)
+
+
+def run(case: Case, rank: int, group) -> dict:
+    captured = case.captured()
+    model = copy.deepcopy(captured.module)
+    split = split_by_plan(captured, case.plan(captured))
+    pipeline = build_pipeline_stage(
+        split,
+        rank,
+        microbatches=case.microbatches,
+        schedule=case.schedule,
+        loss_fn=case.loss,
+        tied_weights=case.tied_weights,
+        group=group,
+    )
+    traffic = Traffic(pipeline)
+    theirs = dict(model.named_parameters(remove_duplicate=False))
+    own = dict(pipeline.named_parameters())
+    optimizers = [
+        torch.optim.AdamW([p for p in table if p.requires_grad] or [torch.zeros(())], lr=0.01)
+        for table in (list(own.values()), list(model.parameters()))
+    ]
+    batch = case.batch()
+    parts = microbatches(case, *batch)
+    for step in range(STEPS):
+        expected, losses = reference(case, model, parts)
+        args, kwargs, target = batch
+        if not pipeline.inputs:
+            args, kwargs = (), {}
+        found = pipeline.step(*args, target=target if pipeline.is_last else None, **kwargs)
+        assert all(stage._inference_mode.value == "static" for stage in pipeline.stages)
+        for name, parameter in own.items():
+            compare(f"step {step}: gradient of {name}", parameter.grad, theirs[name].grad)
+        if step == 0 and case.loss is not None and case.same_as_whole_batch:
+            for name, gradient in whole_batch_gradients(case, *batch).items():
+                if name in own:
+                    compare(f"whole batch: gradient of {name}", own[name].grad, gradient)
+        for module in pipeline.stages:
+            for name, buffer in module.submod.named_buffers():
+                path = name.removeprefix("stage.").removeprefix("weights.")
+                compare(f"buffer {path}", buffer, model.get_buffer(path))
+        if pipeline.is_last:
+            compare("outputs", found, merged(case, expected))
+            compare("losses", list(pipeline.losses), losses)
+        else:
+            assert found is None
+            assert pipeline.losses == ()
+        if step:
+            # Gradients of two batches add up without zero_grad in between.
+            for optimizer in optimizers:
+                optimizer.step()
+        for name, parameter in own.items():
+            compare(f"step {step}: {name}", parameter, theirs[name])
+    return {
+        "parameters": sorted(own),
+        "sent": traffic.forward,
+        "returned": traffic.backward,
+        "losses": [loss.item() for loss in pipeline.losses],
+    }
+
+
+def compare(what: str, found, expected) -> None:
+    torch.testing.assert_close(
+        found, expected, rtol=1e-11, atol=1e-12, msg=lambda text: f"{what}: {text}"
+    )
+
+
+def main(rank: int, world: int, store: str, results: str) -> None:
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=world,
+        timeout=datetime.timedelta(seconds=150),
+    )
+    groups = {size: dist.new_group(range(size)) for size in range(1, world)} | {world: None}
+    found = {}
+    for name, case in CASES.items():
+        if rank >= case.ranks:
+            continue
+        try:
+            with case.precision():
+                found[name] = run(case, rank, groups[case.ranks])
+        except Exception:
+            found[name] = {"failure": traceback.format_exc()}
+            # The others wait for this rank, so that nothing after this can be trusted.
+            break
+    Path(results).write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
