@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from solver.evaluation.evaluate import Evaluation, evaluate
@@ -26,6 +26,37 @@ class SolveStatus(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What one step of a search took and gained.
+
+    Attributes
+    ----------
+    step : str
+        Its name in the schedule, which ``without`` takes.
+    round : int
+        From 1 on; steps have more time in every round.
+    start_s, seconds : float
+        Since the search began, and until it ended; units of work if deterministic.
+    objective_name : str
+        The objective under way.
+    incumbent_before, incumbent_after : int or None
+        The best plan's value; None without a plan.
+    bound_before, bound_after : int
+        What was proven of all plans.
+    """
+
+    step: str
+    round: int
+    start_s: float
+    seconds: float
+    objective_name: str
+    incumbent_before: int | None
+    incumbent_after: int | None
+    bound_before: int
+    bound_after: int
+
+
+@dataclass(frozen=True, slots=True)
 class SolveResult:
     """The answer of one solver; printing it shows one table, and a notebook its stages too.
 
@@ -45,6 +76,8 @@ class SolveResult:
     wall_time_s : float
     reason : str
         Why there is no feasible plan, or empty.
+    log : tuple of StepRecord
+        The steps of the search, in the order in which they ran.
     """
 
     solver: str
@@ -54,6 +87,7 @@ class SolveResult:
     objective_bounds: tuple[int, ...] | None
     wall_time_s: float
     reason: str = ""
+    log: tuple[StepRecord, ...] = field(default=(), repr=False, compare=False)
 
     def __post_init__(self) -> None:
         assert (self.plan is None) == (self.evaluation is None)
