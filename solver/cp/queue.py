@@ -10,7 +10,7 @@ from types import TracebackType
 from ortools.sat.python import cp_model
 
 from solver.cp.budget import Budget
-from solver.cp.run import settled_solver
+from solver.cp.run import single_solver
 from solver.cp.stage_model import StageModel
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
@@ -89,7 +89,7 @@ class ModelQueue:
         slice_s : float or None
             At most this much of the budget.
         """
-        solver = settled_solver(1, self._limits.seed)
+        solver = single_solver(self._limits.seed)
         self._budget.limit(solver.parameters, slice_s)
         status = self._pool.submit(solver.solve, stages.model)
         self._searches.append(_Search(order, stages, solver, status))
