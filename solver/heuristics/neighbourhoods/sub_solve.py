@@ -12,7 +12,7 @@ from solver.bounds.windows import StageWindows
 from solver.cp.crossings import Crossings
 from solver.cp.load_rows import LoadRows
 from solver.cp.memory_rows import MemoryRows
-from solver.cp.run import portfolio_solver
+from solver.cp.run import portfolio_solver, single_solver
 from solver.cp.stage_model import StageModel
 from solver.model.plan import PartitionPlan
 from solver.presolve.clusters import contract
@@ -117,7 +117,11 @@ class SubSolver:
         return model.plan_of(solver.value)
 
     def _solver(self) -> cp_model.CpSolver:
-        solver = portfolio_solver(self.workers, self.seed)
+        # The work of a sub-solve is too little to be shared among turns.
+        if self.workers == 1:
+            solver = single_solver(self.seed)
+        else:
+            solver = portfolio_solver(self.workers, self.seed)
         parameters = solver.parameters
         parameters.max_deterministic_time = self.most_work_s * self.workers
         remaining_s = self.deadline_s - time.perf_counter()
