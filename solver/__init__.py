@@ -3,7 +3,7 @@
 from solver.diagnosis.answer import Diagnosis
 from solver.diagnosis.diagnose import diagnose
 from solver.evaluation.evaluate import DeviceUsage, Evaluation, evaluate
-from solver.evaluation.result import Solver, SolveResult, SolveStatus
+from solver.evaluation.result import SolveResult, SolveStatus, StepRecord
 from solver.evaluation.step import PipelineStep
 from solver.evaluation.summary import summary
 from solver.evaluation.timeline import PipelineTimeline, PipelineTimes, simulate
@@ -35,7 +35,14 @@ from solver.model.problem import (
 )
 from solver.model.schedules import Action, ActionTables, action_tables
 from solver.model.training import Backward, in_flight
-from solver.search.registry import SOLVERS, check_limits, check_solver, solve
+from solver.search.solve import (
+    SOLVERS,
+    check_limits,
+    check_solver,
+    check_without,
+    solve,
+    step_names,
+)
 
 __all__ = [
     "DEFAULT_DEVICE_CLASS",
@@ -69,12 +76,13 @@ __all__ = [
     "SolveLimits",
     "SolveResult",
     "SolveStatus",
-    "Solver",
     "Stage",
+    "StepRecord",
     "Weight",
     "action_tables",
     "check_limits",
     "check_solver",
+    "check_without",
     "diagnose",
     "evaluate",
     "in_flight",
@@ -87,5 +95,6 @@ __all__ = [
     "save_problem",
     "simulate",
     "solve",
+    "step_names",
     "summary",
 ]
