@@ -68,6 +68,10 @@ class Clock:
         """Count work, in seconds of one core; clocks of the wall know it without."""
         self._counter.work_s += work_s
 
+    def wait(self, seconds: float) -> None:
+        """Sleep for `seconds`, but not beyond what is left of the wall's time."""
+        time.sleep(min(seconds, self.wall_left_s))
+
     @property
     def is_deterministic(self) -> bool:
         """Whether it counts work."""

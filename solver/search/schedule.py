@@ -376,7 +376,7 @@ SCHEDULES: Final[Mapping[str, tuple[Step, ...]]] = MappingProxyType(
     {
         "greedy": (GREEDY,),
         "chain": (CONTIGUOUS,),
-        "ideal-dp": (Step("ideals", ideals),),
+        "ideal-dp": (Step("ideals", ideals, when=is_first),),
         "coarse": (PRESOLVE[0], *MULTILEVEL),
         "cp-sat": (PRESOLVE[0], *EXACT),
         "auto": (

@@ -170,7 +170,9 @@ class SearchState:
     def bound(self) -> int:
         """A proven lower bound of the objective under way."""
         known = 0 if self._bound is None else self._bound
-        return known if self.branches is None else max(known, self.branches.least())
+        if self.branches is None or (self.best is None and self.branches.are_closed):
+            return known
+        return max(known, self.branches.least())
 
     @property
     def is_closed(self) -> bool:

@@ -9,7 +9,8 @@ from solver.model.clock import Clock
 from solver.search.branch_search import BranchSearch
 from solver.search.findings import Finding, Infeasible
 from solver.search.limit_refutation import LimitRefutation, LimitStatus
-from solver.search.order_neighbours import Order, OrderNeighbours
+from solver.presolve.units import Order
+from solver.search.order_neighbours import OrderNeighbours
 from solver.search.order_refutation import refute_orders
 from solver.search.state import SearchState
 
