@@ -20,6 +20,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import solver.search.exact as cp_sat
+import solver.search.first_plans as first_plans
+from solver.bounds.objectives import ObjectiveBounds
+from solver.cp.budget import Budget
+from solver.search.slow_annealing import SlowMoves
 from targets import Context, rows
 
 import solver.bounds.parts.decomposition as decomposition
@@ -29,15 +34,11 @@ import solver.dp.ideal_program as ideal_dp
 import solver.heuristics.local_search as local_search
 import solver.presolve.presolved as restated
 import solver.search.branch_search as branch_search
-import solver.search.exact as cp_sat
-import solver.search.first_plans as first_plans
 import solver.search.rounds as branch_rounds
 from solver import SolveLimits, SolveStatus, solve
 from solver.bounds.borders.bound import BorderBound
-from solver.bounds.objectives import ObjectiveBounds
 from solver.bounds.positions import PositionBound
 from solver.bounds.state_space.bound import SkeletonBound
-from solver.cp.budget import Budget
 from solver.cp.load_rows import LoadRows
 from solver.dp.bottleneck import BottleneckSearch
 from solver.dp.repeated_chains import RepeatedChains
@@ -46,7 +47,6 @@ from solver.presolve.symmetry import IdenticalBlocks
 from solver.presolve.units import UnitGraph
 from solver.search.limit_refutation import LimitRefutation
 from solver.search.order_neighbours import OrderGuesses
-from solver.search.slow_annealing import SlowMoves
 
 COLUMNS = (
     "layer.inceptionv3_inference x1000",

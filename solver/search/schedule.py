@@ -31,6 +31,9 @@ GROWTH: Final = 2
 """Of the time of a step, from round to round."""
 REST: Final = 0.95
 """Of the time that is left: large plans take a moment to be judged."""
+MOST_CUT_S: Final = 10.0
+CUT_SHARE: Final = 0.8
+"""Of the time that is left, and at most, for a cut of a large graph at all places."""
 MODEL_TIMES: Final = ModelTimes(
     first_s=2.0,
     first_s_per_unit=0.001,
@@ -168,6 +171,15 @@ def ideals_are_few(state: SearchState) -> bool:
 
 def _ideals_are_few(state: SearchState) -> bool:
     return can_win(state.problem)
+
+
+def cut_is_quick(state: SearchState) -> bool:
+    """Whether the execution order can be cut at all places in a part of the time.
+
+    Cuts between clusters are nearly as good.
+    """
+    most_s = min(MOST_CUT_S, CUT_SHARE * state.clock.left_s)
+    return multilevel.levels(state).whole_cut_s <= most_s
 
 
 # -- rows --------------------------------------------------------------------------------------
@@ -349,7 +361,7 @@ EXACT: Final = (
 )
 MULTILEVEL: Final = (
     Step("averages of units", multilevel.averages, when=is_first),
-    Step("contiguous", heuristics.contiguous, when=all_of(is_first, multilevel.cut_is_quick)),
+    Step("contiguous", heuristics.contiguous, when=all_of(is_first, cut_is_quick)),
     Step("cluster cuts", multilevel.cluster_cuts, when=is_first),
     Step("greedy", heuristics.greedy, when=all_of(is_first, multilevel.has_no_plan)),
     Step("unit cuts", multilevel.unit_cuts, when=all_of(is_first, multilevel.has_no_plan)),

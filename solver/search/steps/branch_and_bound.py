@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Final
 
 from solver.model.clock import Clock
+from solver.presolve.units import Order
 from solver.search.branch_search import BranchSearch
 from solver.search.findings import Finding, Infeasible
 from solver.search.limit_refutation import LimitRefutation, LimitStatus
-from solver.presolve.units import Order
 from solver.search.order_neighbours import OrderNeighbours
 from solver.search.order_refutation import refute_orders
 from solver.search.state import SearchState

@@ -1,9 +1,9 @@
 """Bounds of single objectives that the exact solver starts from, against brute force."""
 
 import pytest
+from solver.bounds.objectives import ObjectiveBounds
 
 from solver import Device, Operator, PartitionProblem, SolveLimits, SolveStatus, Weight, solve
-from solver.bounds.objectives import ObjectiveBounds
 from solver.presolve.dominance import simplify
 from solver.presolve.presolved import RestatedProblem
 from solver.presolve.units import condense

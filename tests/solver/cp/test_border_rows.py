@@ -1,6 +1,7 @@
 """The search among ideals of borders, against brute force and the search without them."""
 
 import pytest
+from solver.search.exact import solve_cp_sat
 
 from solver import SolveLimits, SolveStatus
 from solver.bounds.parts import decomposition
@@ -9,7 +10,6 @@ from solver.bounds.windows import StageBounds
 from solver.presolve import presolved as restated
 from solver.search import branch_search, first_plans, limit_refutation
 from solver.search import rounds as branch_rounds
-from solver.search.exact import solve_cp_sat
 from solver.search.limit_refutation import LimitRefutation
 from tests.support.graphs import decoder, with_values
 from tests.support.oracle import brute_force

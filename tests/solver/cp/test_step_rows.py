@@ -2,6 +2,7 @@
 
 import pytest
 from ortools.sat.python import cp_model
+from solver.search.exact import solve_cp_sat
 
 from solver.bounds.windows import StageBounds
 from solver.cp import step_rows
@@ -10,7 +11,6 @@ from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveStatus
 from solver.model.limits import SolveLimits
 from solver.presolve.units import condense
-from solver.search.exact import solve_cp_sat
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_plan, random_problem, to_instance
 

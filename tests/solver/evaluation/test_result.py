@@ -1,8 +1,9 @@
 import re
 
 import pytest
-
 import solver.search.registry
+from solver.search.registry import SOLVERS, solve
+
 from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveResult, SolveStatus, judge
 from solver.model.devices import Device
@@ -10,7 +11,6 @@ from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import Operator, PartitionProblem, Weight
-from solver.search.registry import SOLVERS, solve
 
 PROBLEM = PartitionProblem(
     operators=(Operator("a", 3, weights=("w",)), Operator("b", 5, ("a",), weights=("v",))),

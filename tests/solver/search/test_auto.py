@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
+import solver.search.auto
 
 import solver.dp.ideal_program
-import solver.search.auto
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from experiments.workloads.reader import load_workload
 from solver import SolveLimits, solve

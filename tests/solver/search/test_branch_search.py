@@ -1,17 +1,17 @@
 """What the answer of a model says of its branch."""
 
 import pytest
+from solver.cp.budget import Budget
+from solver.search.incumbent import Incumbent
 
 from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits
 from solver.bounds.windows import StageBounds
-from solver.cp.budget import Budget
 from solver.cp.run import Answer, Question
 from solver.presolve.dominance import simplify
 from solver.presolve.presolved import RestatedProblem
 from solver.presolve.units import condense
 from solver.search.branch_search import BranchSearch
 from solver.search.branches import Branches
-from solver.search.incumbent import Incumbent
 
 
 def search_and_plan():

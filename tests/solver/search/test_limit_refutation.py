@@ -2,6 +2,8 @@
 
 import pytest
 from ortools.sat.python import cp_model
+from solver.cp.budget import Budget
+from solver.search.incumbent import Incumbent
 
 from solver import (
     Device,
@@ -17,14 +19,12 @@ from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.bound import SkeletonBound, TooMuchWork
 from solver.bounds.state_space.skeleton import Skeleton
 from solver.bounds.windows import StageBounds
-from solver.cp.budget import Budget
 from solver.cp.formulation import CpSatFormulation
 from solver.cp.pull_rows import PullRows
 from solver.presolve.dominance import simplify
 from solver.presolve.presolved import RestatedProblem
 from solver.presolve.units import condense
 from solver.search.branches import Branches
-from solver.search.incumbent import Incumbent
 from solver.search.limit_refutation import Finding, LimitRefutation
 from tests.support.graphs import LINK, decoder, with_values
 from tests.support.random_problems import random_problem

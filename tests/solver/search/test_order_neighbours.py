@@ -3,6 +3,8 @@
 import dataclasses
 
 import pytest
+from solver.cp.budget import Budget
+from solver.search.incumbent import Incumbent
 
 from solver import (
     Device,
@@ -14,7 +16,6 @@ from solver import (
     solve,
 )
 from solver.bounds.windows import StageBounds
-from solver.cp.budget import Budget
 from solver.presolve import presolved as restated
 from solver.presolve.dominance import simplify
 from solver.presolve.units import condense
@@ -23,7 +24,6 @@ from solver.search import exact as cp_sat
 from solver.search import rounds as branch_rounds
 from solver.search.branch_search import BranchSearch
 from solver.search.branches import Branches
-from solver.search.incumbent import Incumbent
 from solver.search.order_neighbours import FastCuts, OrderGuesses, neighbouring_orders
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance

@@ -1,16 +1,16 @@
 """Local search between the searches of the exact solver."""
 
 import pytest
+from solver.cp.budget import Budget
+from solver.search.incumbent import Incumbent
+from solver.search.slow_annealing import SlowMoves
 
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import SolveLimits, SolveStatus, solve
-from solver.cp.budget import Budget
 from solver.presolve import presolved as restated
 from solver.presolve.dominance import simplify
 from solver.presolve.units import condense
 from solver.search.branches import Branches
-from solver.search.incumbent import Incumbent
-from solver.search.slow_annealing import SlowMoves
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 

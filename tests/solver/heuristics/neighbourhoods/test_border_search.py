@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from solver.search.registry import solve
 
 from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem, Weight
 from solver.bounds.spine import longest_path
@@ -12,7 +13,6 @@ from solver.heuristics.neighbourhoods.border_search import improve_borders, plan
 from solver.heuristics.side_groups import SideGroups, movable_groups
 from solver.model.limits import SolveLimits
 from solver.presolve.units import condense
-from solver.search.registry import solve
 
 
 def _layers_that_share(seed, layers=8, devices=3, memory=None):
