@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from solver.bounds.averages import least_value
@@ -14,7 +13,9 @@ from solver.bounds.parts.decomposition import Decomposition
 from solver.bounds.parts.graph_parts import has_parts
 from solver.bounds.state_space.bound import SkeletonBound
 from solver.bounds.windows import StageBounds
+from solver.dp.ideal_program import SolveIdeals
 from solver.evaluation.result import SolveResult
+from solver.model.clock import Clock
 from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ObjectiveName
@@ -63,21 +64,21 @@ class ObjectiveBounds:
             least = max(least, *(self._known.objective_bounds or (0,))[:1])
         return least
 
-    def decompose(self, ceiling: int, end_s: float | None) -> bool:
+    def decompose(self, ceiling: int, clock: Clock) -> bool:
         """Take over the bound of :mod:`~solver.bounds.parts.decomposition`; return if it is better.
 
         Parameters
         ----------
         ceiling : int
             Only plans with less of the first objective are of interest.
-        end_s : float or None
-            When to stop, on the clock of ``time.perf_counter``.
+        clock : Clock
+            When to stop.
         """
         least_ns = self.least("bottleneck")
         units = self._restated.units
         if decomposition.applies(units) and least_ns < ceiling:
             self._decomposition, self._least_ns = decomposition.decompose(
-                units, least_ns, ceiling - 1, end_s
+                units, least_ns, ceiling - 1, clock
             )
         return self.least("bottleneck") > least_ns
 
@@ -96,29 +97,31 @@ class ObjectiveBounds:
             return False
         return parts.refutes_order([device.name for device in order], limit_ns)
 
-    def look_around(self, plan: PartitionPlan, end_s: float | None) -> None:
+    def look_around(self, plan: PartitionPlan, clock: Clock, solve: SolveIdeals) -> None:
         """Take over the bound of :func:`part_bound_ns`, where it applies.
 
         Parameters
         ----------
         plan : PartitionPlan
             The incumbent.
-        end_s : float or None
-            When to stop, on the clock of ``time.perf_counter``.
+        clock : Clock
+            When to stop.
+        solve : callable
+            The program over ideals.
         """
         if has_parts(self._problem):
             least_ns = self.least("bottleneck")
-            self._least_ns = max(least_ns, part_bound_ns(self._problem, plan, end_s))
+            self._least_ns = max(least_ns, part_bound_ns(self._problem, plan, clock, solve))
 
-    def price_devices(self, ceiling: int, end_s: float | None) -> None:
+    def price_devices(self, ceiling: int, clock: Clock) -> None:
         """Take over the bound of :class:`PriceBound`, where devices differ.
 
         Parameters
         ----------
         ceiling : int
             Only plans with less of the first objective are of interest.
-        end_s : float or None
-            When to stop, on the clock of ``time.perf_counter``.
+        clock : Clock
+            When to stop.
         """
         slots = self._restated.slots
         if self._problem.objective[0] != "bottleneck" or slots < 2:
@@ -126,19 +129,18 @@ class ObjectiveBounds:
         bound = PriceBound.of(self._restated.units, slots)
         if bound is not None and bound.tells_devices_apart:
             self._least_ns = bound.least_bottleneck_ns(
-                self.least("bottleneck"), ceiling, end_s=math.inf if end_s is None else end_s
+                self.least("bottleneck"), ceiling, clock=clock
             )
 
-    def look_at_ideals(self, ceiling: int, end_s: float | None, bound_end_s: float | None) -> None:
+    def look_at_ideals(self, ceiling: int, clock: Clock, bound_clock: Clock) -> None:
         """Take over the bound and the windows of :class:`SkeletonBound`, where they apply.
 
         Parameters
         ----------
         ceiling : int
             Only plans with at most this value of the first objective are of interest.
-        end_s, bound_end_s : float or None
-            By when stages must be listed, and from when on no better bound is looked for, on the
-            clock of ``time.perf_counter``.
+        clock, bound_clock : Clock
+            By when stages must be listed, and from when on no better bound is looked for.
         """
         restated, slots = self._restated, self._restated.slots
         if (
@@ -155,12 +157,8 @@ class ObjectiveBounds:
         windows = self.stage_bounds.windows(slots, ceiling, order)
         if windows.empty:
             return
-        bound = SkeletonBound.of(
-            restated.units, slots, ceiling, windows, math.inf if end_s is None else end_s
-        )
+        bound = SkeletonBound.of(restated.units, slots, ceiling, windows, clock)
         if bound is not None:
             self.stage_bounds.narrow_by(bound)
-            found = bound.least_bottleneck_ns(
-                least, math.inf if bound_end_s is None else bound_end_s
-            )
+            found = bound.least_bottleneck_ns(least, bound_clock)
             self._least_ns = max(least, min(found, ceiling))

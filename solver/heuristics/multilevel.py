@@ -7,22 +7,23 @@ bound is global, of the original problem, whatever the coarse graph has lost.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from solver.bounds.averages import least_devices, least_value, usable_devices
 from solver.bounds.parts.around_load import part_bound_ns
 from solver.bounds.parts.graph_parts import has_parts
 from solver.bounds.positions import PositionBound
-from solver.dp.contiguous.solver import best_cut, solve_chain, transition_count
+from solver.dp.contiguous.solver import best_cut, contiguous_plan, transition_count
+from solver.dp.ideal_program import solve_ideals
 from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveResult, SolveStatus
 from solver.heuristics.coarsening import cheap_order, consecutive_clusters
-from solver.heuristics.greedy import solve_greedy
+from solver.heuristics.greedy import greedy_plan
 from solver.heuristics.local_search import improve
 from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
 from solver.heuristics.neighbourhoods.sub_solve import MOST_WORK_S
+from solver.model.clock import Clock
 from solver.model.limits import Progress, SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
@@ -64,6 +65,47 @@ def solve_large(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     return _LargeSearch(problem, limits).run()
 
 
+def coarse_graph(units: UnitGraph, bound: PositionBound) -> UnitGraph:
+    """Return clusters of `units`, as many as one cut may look at, in an order of cheap cuts.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    bound : PositionBound
+        Of `units`; says where regions of the graph end.
+    """
+    order = by_block(units, cheap_order(bound))
+    affordable = int((2 * _CUT_WORK / max(transition_count(units), 1)) ** 0.5)
+    wanted = _CLUSTERS_PER_DEVICE * len(units.problem.devices)
+    most = max(2, min(_MOST_CLUSTERS, affordable, max(wanted, 1000)))
+    if len(units) <= most:
+        return contract(units, _numbers(order), len(units))
+    return contract(units, *consecutive_clusters(units, order, most))
+
+
+def whole_cut_is_quick(units: UnitGraph, clock: Clock) -> bool:
+    """Return whether there is time to cut the execution order at all places."""
+    chain_s = _CHAIN_S_PER_PLACE * len(units) * len(units.problem.devices)
+    return chain_s <= min(_MOST_CHAIN_S, _CHAIN_SHARE * clock.left_s)
+
+
+def anneal_clusters(
+    coarse: UnitGraph, plan: PartitionPlan, clock: Clock, *, seed: int = 0, target: int = 0
+) -> PartitionPlan:
+    """Return what local search makes of a plan in a number of moves that grows with the clusters.
+
+    Parameters
+    ----------
+    coarse : UnitGraph
+        Of :func:`coarse_graph`.
+    plan, clock, seed, target
+        As for :func:`solver.heuristics.local_search.improve`. Clusters that `plan` divides go to
+        the stage of their first operator.
+    """
+    most = min(_MOST_ITERATIONS, _ITERATIONS_PER_CLUSTER * len(coarse))
+    return improve(coarse, plan, seed=seed, max_iterations=most, target=target, clock=clock)
+
+
 @dataclass(slots=True)
 class _Found:
     plan: PartitionPlan
@@ -74,17 +116,15 @@ class _LargeSearch:
     def __init__(self, problem: PartitionProblem, limits: SolveLimits) -> None:
         self.problem = problem
         self.limits = limits
-        self.started_s = time.perf_counter()
-        self.deadline_s = float("inf")
-        # A clock must decide nothing in a deterministic run: there searches have limits of work.
-        if limits.time_limit_s is not None and not limits.deterministic:
-            self.deadline_s = self.started_s + limits.time_limit_s * (1 - _MARGIN)
+        whole = Clock.of(limits)
+        # The wall must decide nothing in a deterministic run: there searches have limits of work.
+        self.clock = whole.slice(whole.wall_left_s * (1 - _MARGIN))
         self.bound: int | None = None
         self.best: _Found | None = None
 
     def run(self) -> SolveResult:
         units = condense(self.problem)
-        if any(allowed is not None and not allowed for allowed in units.allowed_devices):
+        if units.pins_contradict:
             reason = "operators on a cycle between colocation groups are pinned apart"
             return self._result(SolveStatus.INFEASIBLE, reason)
         if least_devices(units) > usable_devices(units):
@@ -97,57 +137,36 @@ class _LargeSearch:
         self._report()
         self._cut_chain(units)
         if not self._is_done():
-            order = by_block(units, cheap_order(position_bound))
-            coarse = self._coarse(units, order)
-            self._cut(coarse)
+            coarse = coarse_graph(units, position_bound)
+            self._offer(best_cut(coarse, clock=self.clock))
             if self.best is None:
-                self._offer(solve_greedy(self.problem, self.limits).plan)
+                self._offer(greedy_plan(self.problem))
             if self.best is None and len(coarse) < len(units):
-                self._cut(units)
+                self._offer(best_cut(units, clock=self.clock))
             self._look_around()
             self._improve(coarse)
         if self.best is None:
-            is_over = time.perf_counter() >= self.deadline_s
-            reason = "no plan was found within the time limit"
-            return self._result(
-                SolveStatus.UNKNOWN, reason if is_over else "no cut that was tried fits"
-            )
+            reason = "no cut that was tried fits"
+            if self.clock.is_over:
+                reason = "no plan was found within the time limit"
+            return self._result(SolveStatus.UNKNOWN, reason)
         if self.best.values == (self.bound,):
             return self._result(SolveStatus.OPTIMAL)
         return self._result(SolveStatus.FEASIBLE)
 
-    def _coarse(self, units: UnitGraph, order: list[int]) -> UnitGraph:
-        affordable = int((2 * _CUT_WORK / max(transition_count(units), 1)) ** 0.5)
-        wanted = _CLUSTERS_PER_DEVICE * len(self.problem.devices)
-        most = max(2, min(_MOST_CLUSTERS, affordable, max(wanted, 1000)))
-        if len(units) <= most:
-            return contract(units, _numbers(order), len(units))
-        return contract(units, *consecutive_clusters(units, order, most))
-
-    def _cut(self, graph: UnitGraph) -> None:
-        self._offer(best_cut(graph, deadline_s=self.deadline_s))
-
     def _cut_chain(self, units: UnitGraph) -> None:
         """Take the best cut of the execution order, which clusters divide elsewhere."""
-        is_deterministic = self.limits.deterministic
-        left_s = self.limits.time_limit_s
-        if left_s is not None and not is_deterministic:
-            left_s = self.deadline_s - time.perf_counter()
-        chain_s = _CHAIN_S_PER_PLACE * len(units) * len(self.problem.devices)
-        most_s = _MOST_CHAIN_S if left_s is None else min(_MOST_CHAIN_S, _CHAIN_SHARE * left_s)
-        if self._is_done() or chain_s > most_s:
-            return
-        limit_s = None if is_deterministic else left_s
-        self._offer(solve_chain(self.problem, replace(self.limits, time_limit_s=limit_s)).plan)
+        if not self._is_done() and whole_cut_is_quick(units, self.clock):
+            self._offer(contiguous_plan(self.problem, self.clock))
 
     def _look_around(self) -> None:
         """Take over what surrounds the largest load of the plan says of all plans."""
-        # A clock ends it.
+        # The wall ends it.
         if self.best is None or self.limits.deterministic or not has_parts(self.problem):
             return
         assert self.bound is not None
-        end_s = time.perf_counter() + _AROUND_S
-        least = part_bound_ns(self.problem, self.best.plan, min(end_s, self.deadline_s))
+        clock = self.clock.slice(_AROUND_S)
+        least = part_bound_ns(self.problem, self.best.plan, clock, solve_ideals)
         self.bound = max(self.bound, least)
         self._report()
 
@@ -155,20 +174,14 @@ class _LargeSearch:
         assert self.bound is not None
         if self.best is None or self._is_done():
             return
-        plan = improve(
-            coarse,
-            self.best.plan,
-            seed=self.limits.seed,
-            max_iterations=min(_MOST_ITERATIONS, _ITERATIONS_PER_CLUSTER * len(coarse)),
-            target=self.bound,
-            deadline_s=self.deadline_s,
-        )
-        self._offer(plan)
+        plan = self.best.plan
+        seed, target = self.limits.seed, self.bound
+        self._offer(anneal_clusters(coarse, plan, self.clock, seed=seed, target=target))
         if not self._is_done():
             plan = improve_by_neighbourhoods(
                 coarse,
                 self.best.plan,
-                deadline_s=self.deadline_s,
+                clock=self.clock,
                 max_solves=self._most_solves(),
                 workers=1 if self.limits.deterministic else self.limits.worker_count,
                 seed=self.limits.seed,
@@ -192,14 +205,14 @@ class _LargeSearch:
 
     def _is_done(self) -> bool:
         reached = self.best is not None and self.best.values[0] == self.bound
-        return reached or time.perf_counter() >= self.deadline_s
+        return reached or self.clock.is_over
 
     def _report(self) -> None:
         tell: Callable[[Progress], None] | None = self.limits.on_progress
         if tell is not None:
             value = None if self.best is None else self.best.values[0]
-            elapsed_s = time.perf_counter() - self.started_s
-            tell(Progress(_NAME, self.problem.objective[0], value, self.bound, elapsed_s))
+            name, elapsed_s = self.problem.objective[0], self.clock.elapsed_s
+            tell(Progress(_NAME, name, value, self.bound, elapsed_s))
 
     def _result(self, status: SolveStatus, reason: str = "") -> SolveResult:
         plan = None if self.best is None else self.best.plan
@@ -209,7 +222,7 @@ class _LargeSearch:
             plan=plan,
             evaluation=None if plan is None else evaluate(self.problem, plan),
             objective_bounds=None if plan is None or self.bound is None else (self.bound,),
-            wall_time_s=time.perf_counter() - self.started_s,
+            wall_time_s=self.clock.elapsed_s,
             reason=reason,
         )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
+from functools import partial
 
 from solver.evaluation.result import SolveResult, SolveStatus
+from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
 from solver.presolve.dominance import Simplified, simplify
@@ -44,31 +45,33 @@ def solve_auto(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     SolveResult
         ``solver`` names the method that answered.
     """
-    started_s = time.perf_counter()
+    clock = Clock.of(limits)
     # Everyone who condenses the problem shares these.
     units = condense(problem)
     shortfalls = find_shortfalls(problem)
     if shortfalls:
-        spent_s, reason = time.perf_counter() - started_s, shortfalls[0].text
+        spent_s, reason = clock.elapsed_s, shortfalls[0].text
         return SolveResult("auto", SolveStatus.INFEASIBLE, None, None, None, spent_s, reason)
     simplified = _with_few_places(units, limits)
     if simplified is None:
         from solver.heuristics.multilevel import solve_large
 
-        result = solve_large(problem, _left(limits, started_s))
-        return replace(result, wall_time_s=time.perf_counter() - started_s)
+        result = solve_large(problem, _left(limits, clock))
+        return replace(result, wall_time_s=clock.elapsed_s)
     from solver.dp.ideal_program import can_win, solve_ideal_dp
     from solver.heuristics.local_search import better_plan
 
     known: SolveResult | None = None
     if can_win(problem):
-        known = solve_ideal_dp(problem, _first_limits(limits), better_plan)
+        known = solve_ideal_dp(
+            problem, _first_limits(limits), partial(better_plan, seed=limits.seed)
+        )
         if known.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
-            return replace(known, wall_time_s=time.perf_counter() - started_s)
+            return replace(known, wall_time_s=clock.elapsed_s)
     from solver.search.exact import solve_cp_sat
 
-    result = solve_cp_sat(problem, _left(limits, started_s), known=known)
-    return replace(result, wall_time_s=time.perf_counter() - started_s)
+    result = solve_cp_sat(problem, _left(limits, clock), known=known)
+    return replace(result, wall_time_s=clock.elapsed_s)
 
 
 def _with_few_places(units: UnitGraph, limits: SolveLimits) -> Simplified | None:
@@ -83,11 +86,10 @@ def _with_few_places(units: UnitGraph, limits: SolveLimits) -> Simplified | None
     return simplified if len(simplified.units) <= most_units else None
 
 
-def _left(limits: SolveLimits, started_s: float) -> SolveLimits:
+def _left(limits: SolveLimits, clock: Clock) -> SolveLimits:
     if limits.time_limit_s is None or limits.deterministic:
         return limits
-    spent_s = time.perf_counter() - started_s
-    return replace(limits, time_limit_s=max(limits.time_limit_s - spent_s, 0.01))
+    return replace(limits, time_limit_s=max(clock.left_s, 0.01))
 
 
 def _first_limits(limits: SolveLimits) -> SolveLimits:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import time
+import math
 from functools import partial
 
 from solver.bounds.linear import MOST_PROGRAMS, closure_bound_ns
 from solver.bounds.objectives import ObjectiveBounds
 from solver.bounds.positions import PositionBound
-from solver.bounds.semidefinite.program import applies, most_work_s, semidefinite_bound_ns
+from solver.bounds.semidefinite.program import applies, semidefinite_bound_ns
 from solver.bounds.windows import BorderIdeals, StageBounds, StageWindows
 from solver.cp.border_rows import add_border_ideals
-from solver.cp.budget import Budget
 from solver.cp.cut_rows import narrowed
 from solver.cp.formulation import CpSatFormulation
 from solver.cp.model_size import link_terms
 from solver.cp.run import Answer, Question, run_model
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.limits import Progress, SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.presolve.presolved import RestatedProblem
@@ -52,6 +52,11 @@ _RESTART_GAIN_PERMILLE = 10
 """A better incumbent by this much is worth new stage windows and a new presolve."""
 
 
+def wall_share(clock: Clock, share: float) -> Clock:
+    """Return a part of what is left on the wall's clock; no limit where work is counted."""
+    return UNLIMITED if clock.is_deterministic else clock.slice(share * clock.left_s)
+
+
 class BranchSearch:
     """Searches the branches of one objective, whichever it is asked for.
 
@@ -62,7 +67,7 @@ class BranchSearch:
         Of the units with identical blocks in order.
     branches : Branches
     limits : SolveLimits
-    budget : Budget
+    clock : Clock
     """
 
     def __init__(
@@ -71,12 +76,12 @@ class BranchSearch:
         stage_bounds: StageBounds,
         branches: Branches,
         limits: SolveLimits,
-        budget: Budget,
+        clock: Clock,
     ) -> None:
         self._restated = restated
         self._stage_bounds = stage_bounds
         self._limits = limits
-        self._budget = budget
+        self._clock = clock
         self._windows_s = 0.0
         self._partitioned = False
         self.branches = branches
@@ -118,14 +123,13 @@ class BranchSearch:
         if best is not None and branch.bound >= best:
             branch.closed = True
             return
-        left_s = self._budget.wall_remaining_s
-        if best is not None and left_s is not None and left_s < self._windows_s:
+        if best is not None and self._clock.wall_left_s < self._windows_s:
             branch.spent = within is None
             return
         ceiling = best if within is None else within
-        started_s = time.perf_counter()
+        started_s = self._clock.elapsed_s
         windows, largest_load_ns = self._windows(branch, ceiling)
-        self._windows_s = time.perf_counter() - started_s
+        self._windows_s = self._clock.elapsed_s - started_s
         if windows.empty:
             _refute(branch, within)
             return
@@ -153,7 +157,8 @@ class BranchSearch:
         report = None
         if self._limits.on_progress is not None:
             report = partial(self._report, branch)
-        answer = run_model(question, self._limits, self._budget, slice_s, report)
+        clock = self._clock if slice_s is None else self._clock.slice(slice_s)
+        answer = run_model(question, self._limits, clock, report)
         branch.searched |= not is_probe
         self._conclude(branch, question, answer)
 
@@ -205,14 +210,14 @@ class BranchSearch:
             and PositionBound.applies(self._restated.units)
         )
 
-    def relax(self, branch: Branch, time_s: float | None, programs: int = MOST_PROGRAMS) -> None:
+    def relax(self, branch: Branch, clock: Clock, programs: int = MOST_PROGRAMS) -> None:
         """Bound a branch by linear programs; they may close it.
 
         Parameters
         ----------
         branch : Branch
             One that `can_relax`.
-        time_s : float or None
+        clock : Clock
         programs : int
             The most to solve; the first one says whether there is a better plan at all.
         """
@@ -224,7 +229,7 @@ class BranchSearch:
             devices,
             at_least=branch.bound,
             ceiling_ns=best,
-            time_limit_s=time_s,
+            clock=clock,
             programs=programs,
         )
         branch.closed = branch.bound >= best
@@ -248,19 +253,12 @@ class BranchSearch:
         ):
             return
         self._partitioned = True
-        work_s = None
-        if self._limits.deterministic:
-            work_s = most_work_s(restated.units)
-            if self._budget.remaining_s is not None:
-                work_s = min(work_s, _PARTITIONS_SHARE * self._budget.remaining_s)
-            self._budget.charge_work(work_s)
         found = semidefinite_bound_ns(
             restated.units,
             restated.slots,
             at_least_ns=least,
             ceiling_ns=best,
-            end_s=self._budget.deadline_s(_PARTITIONS_SHARE),
-            work_s=work_s,
+            clock=self._clock.slice(_PARTITIONS_SHARE * self._clock.left_s),
         )
         for branch in branches.all:
             branch.bound = max(branch.bound, min(found, best))
@@ -274,18 +272,16 @@ class BranchSearch:
             # The first program did not help, so the model has its turn.
             return False
         branch.relaxed = True
-        left_s = self._budget.wall_remaining_s
-        self.relax(branch, None if left_s is None else _PROGRAM_SHARE * left_s)
+        self.relax(branch, wall_share(self._clock, _PROGRAM_SHARE))
         return branch.closed
 
     def _has_time_for(self, branch: Branch, windows: StageWindows) -> bool:
         """Whether the model can be made within the time that is left, and searched as long."""
-        left_s = self._budget.wall_remaining_s
+        left_s = self._clock.wall_left_s
         positions = branch.slots * branch.chunks
         model_s = _MODEL_S_PER_PLACE * windows.places * positions
         return (
-            left_s is None
-            or self.branches.best is None
+            self.branches.best is None
             or not self._restated.is_large
             or model_s < _MODEL_SHARE * left_s
         )
@@ -295,9 +291,9 @@ class BranchSearch:
 
         Says the same in every deterministic run, as what is left then depends on no clock.
         """
-        left_s = self._budget.remaining_s
+        left_s = self._clock.left_s
         names = (*self.branches.earlier, self.branches.objective)
-        if left_s is None or not _TIMED.intersection(names):
+        if left_s == math.inf or not _TIMED.intersection(names):
             return True
         terms = link_terms(
             self._restated.units,
@@ -368,7 +364,7 @@ class BranchSearch:
         """Tell the caller of the incumbent, and of the bound over all branches."""
         assert self._limits.on_progress is not None
         least = self.branches.least(branch, bound)
-        elapsed_s = self._budget.elapsed_s
+        elapsed_s = self._clock.elapsed_s
         self._limits.on_progress(Progress(NAME, self.branches.objective, best, least, elapsed_s))
 
     def _conclude(self, branch: Branch, question: Question, answer: Answer) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from solver.bounds.objectives import ObjectiveBounds
-from solver.cp.budget import Budget
 from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveResult, SolveStatus
+from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
 from solver.presolve.dominance import simplify
@@ -44,45 +44,45 @@ def solve_cp_sat(
     SolveResult
         Never worse than the baselines. The plan and its objective are the evaluator's.
     """
-    return _solve(problem, limits, Budget(limits), known)
+    return _solve(problem, limits, Clock.of(limits), known)
 
 
 def _solve(
     problem: PartitionProblem,
     limits: SolveLimits,
-    budget: Budget,
+    clock: Clock,
     known: SolveResult | None = None,
 ) -> SolveResult:
-    """Solve `problem` within a budget, which is charged with what the search has used."""
+    """Solve `problem` until a clock is over, which is charged with what the search has used."""
     simplified = simplify(condense(problem))
-    if any(allowed is not None and not allowed for allowed in simplified.units.allowed_devices):
+    if simplified.units.pins_contradict:
         return _failed(
             SolveStatus.INFEASIBLE,
             (),
-            budget,
+            clock,
             "operators on a cycle between colocation groups are pinned to different devices",
         )
     restated = RestatedProblem.of(simplified)
-    plans = plans_of_others(problem, limits, known)
+    plans = plans_of_others(problem, clock, known)
     bounds = ObjectiveBounds(restated, known)
     incumbent = Incumbent(restated.identical)
-    FirstPlans(restated, bounds, incumbent, limits, budget, plans, _solve).find()
+    FirstPlans(restated, bounds, incumbent, limits, clock, plans, _solve).find()
     proven: list[int] = []
     for name in problem.objective:
         earlier = dict(zip(problem.objective, proven, strict=False))
         branches = Branches(restated, incumbent, name, earlier, bounds.least(name))
-        search = BranchSearch(restated, bounds.stage_bounds, branches, limits, budget)
-        refute_orders(search, bounds, budget)
+        search = BranchSearch(restated, bounds.stage_bounds, branches, limits, clock)
+        refute_orders(search, bounds, clock)
         guesses = OrderGuesses(restated, branches)
-        moves = SlowMoves(restated, branches, limits, budget)
-        refutation = LimitRefutation(restated, bounds.stage_bounds, branches, limits, budget)
-        search_in_rounds(search, refutation, guesses, moves, restated, budget)
+        moves = SlowMoves(restated, branches, limits, clock)
+        refutation = LimitRefutation(restated, bounds.stage_bounds, branches, limits, clock)
+        search_in_rounds(search, refutation, guesses, moves, restated, clock)
         if incumbent.plan is None and branches.are_closed:
-            return _failed(SolveStatus.INFEASIBLE, proven, budget, "proven: no plan fits")
+            return _failed(SolveStatus.INFEASIBLE, proven, clock, "proven: no plan fits")
         proven.append(branches.least())
         if incumbent.plan is None:
             reason = "the time limit ran out before a plan was found"
-            return _failed(SolveStatus.UNKNOWN, proven, budget, reason)
+            return _failed(SolveStatus.UNKNOWN, proven, clock, reason)
         if not branches.are_closed:
             break
     assert incumbent.plan is not None
@@ -93,11 +93,11 @@ def _solve(
         plan=incumbent.plan,
         evaluation=evaluate(problem, incumbent.plan),
         objective_bounds=tuple(proven),
-        wall_time_s=budget.elapsed_s,
+        wall_time_s=clock.elapsed_s,
     )
 
 
-def _failed(status: SolveStatus, proven: Sequence[int], budget: Budget, reason: str) -> SolveResult:
+def _failed(status: SolveStatus, proven: Sequence[int], clock: Clock, reason: str) -> SolveResult:
     """Return the answer of a search without a plan."""
     bounds = tuple(proven) or None
-    return SolveResult(NAME, status, None, None, bounds, budget.elapsed_s, reason)
+    return SolveResult(NAME, status, None, None, bounds, clock.elapsed_s, reason)

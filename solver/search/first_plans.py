@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 from solver.bounds.borders.bound import BorderBound
 from solver.bounds.objectives import ObjectiveBounds
-from solver.cp.budget import Budget
-from solver.dp.contiguous.solver import solve_chain
+from solver.dp.contiguous.solver import contiguous_plan
+from solver.dp.ideal_program import solve_ideals
 from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveResult, SolveStatus
 from solver.heuristics.cheap_borders import plan_at_cheap_borders
-from solver.heuristics.greedy import solve_greedy
-from solver.heuristics.local_search import first_incumbents
+from solver.heuristics.greedy import greedy_plan
+from solver.heuristics.local_search import better_plan, first_incumbents
 from solver.heuristics.neighbourhoods.border_search import improve_borders, plan_near
 from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
 from solver.heuristics.order_search import search_orders
+from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.presolved import RestatedProblem
+from solver.search.branch_search import wall_share
 from solver.search.incumbent import Incumbent
 
 _NEAR_PERMILLE = 10
@@ -67,7 +69,7 @@ _NEIGHBOURHOODS = 40
 
 
 def plans_of_others(
-    problem: PartitionProblem, limits: SolveLimits, known: SolveResult | None
+    problem: PartitionProblem, clock: Clock, known: SolveResult | None
 ) -> list[PartitionPlan]:
     """Return the plans of another solver's answer, if there is one, and of the baselines.
 
@@ -77,12 +79,9 @@ def plans_of_others(
     if known is not None and known.status is SolveStatus.FEASIBLE:
         assert known.plan is not None
         plans.append(known.plan)
-    # A clock must decide nothing in a deterministic run.
-    own = replace(limits, time_limit_s=None) if limits.deterministic else limits
-    for baseline in (solve_chain, solve_greedy):
-        result = baseline(problem, own)
-        if result.plan is not None and result.objective_values is not None:
-            plans.append(result.plan)
+    for plan in (contiguous_plan(problem, wall_share(clock, 1.0)), greedy_plan(problem)):
+        if plan is not None and evaluate(problem, plan).feasible:
+            plans.append(plan)
     return plans
 
 
@@ -97,11 +96,11 @@ class FirstPlans:
     incumbent : Incumbent
         Is offered every plan.
     limits : SolveLimits
-    budget : Budget
+    clock : Clock
     known : sequence of PartitionPlan
         Plans of other solvers.
     solve : callable
-        The exact solver itself, for a smaller problem: of limits and a budget of its own.
+        The exact solver itself, for a smaller problem: of limits and a clock of its own.
     """
 
     def __init__(
@@ -110,16 +109,16 @@ class FirstPlans:
         bounds: ObjectiveBounds,
         incumbent: Incumbent,
         limits: SolveLimits,
-        budget: Budget,
+        clock: Clock,
         known: Sequence[PartitionPlan],
-        solve: Callable[[PartitionProblem, SolveLimits, Budget], SolveResult],
+        solve: Callable[[PartitionProblem, SolveLimits, Clock], SolveResult],
     ) -> None:
         self._restated = restated
         self._problem = restated.problem
         self._bounds = bounds
         self._incumbent = incumbent
         self._limits = limits
-        self._budget = budget
+        self._clock = clock
         self._solve = solve
         self._known = known
 
@@ -149,8 +148,8 @@ class FirstPlans:
         if value is not None and (self._restated.is_large or many_orders):
             # Models of smaller problems with few orders say more, and soon.
             share = _MANY_ORDERS_PRICES_SHARE if many_orders else _PRICES_SHARE
-            self._bounds.price_devices(value, self._budget.deadline_s(share))
-        if value is None or self._budget.is_used_up:
+            self._bounds.price_devices(value, wall_share(self._clock, share))
+        if value is None or self._clock.is_over:
             return
         if self._restated.is_large:
             # The better the plan, the fewer stages need be listed.
@@ -160,8 +159,8 @@ class FirstPlans:
         if many_orders or (self._restated.is_large and not parts_say_more):
             self._bounds.look_at_ideals(
                 value,
-                self._budget.deadline_s(_IDEALS_SHARE),
-                self._budget.deadline_s(_IDEALS_BOUND_SHARE),
+                wall_share(self._clock, _IDEALS_SHARE),
+                wall_share(self._clock, _IDEALS_BOUND_SHARE),
             )
         if not self._restated.is_large:
             return
@@ -202,12 +201,11 @@ class FirstPlans:
         start = borders.plan(limit_ns, sends_sides=False)
         if start is None or len(start.device_order) < 2 or is_hand_made(problem):
             return
-        deadline_s = self._budget.deadline_s(_NEAR_BORDERS_SHARE)
         plan = plan_near(
             self._restated.units,
             start,
             below_ns=value,
-            deadline_s=math.inf if deadline_s is None else deadline_s,
+            clock=wall_share(self._clock, _NEAR_BORDERS_SHARE),
             workers=1 if self._limits.deterministic else self._limits.worker_count,
             seed=self._limits.seed,
         )
@@ -234,18 +232,14 @@ class FirstPlans:
             return
         # A bound of these plans is none of all plans, so nobody hears of it.
         limits = replace(self._limits, on_progress=None)
-        if self._budget.remaining_s is not None:
-            share_s = _WITHOUT_HOST_SHARE * self._budget.remaining_s
-            limits = replace(limits, time_limit_s=share_s)
         gone = {device.name for device in problem.devices if device.is_host}
         links = problem.interconnect.links.items()
         interconnect = replace(
             problem.interconnect, links={k: v for k, v in links if gone.isdisjoint(k)}
         )
         without = problem.replace(devices=others, interconnect=interconnect)
-        spent = Budget(limits)
-        plan = self._solve(without, limits, spent).plan
-        self._budget.add(spent)
+        clock = self._clock.slice(_WITHOUT_HOST_SHARE * self._clock.left_s)
+        plan = self._solve(without, limits, clock).plan
         if plan is not None:
             yield plan
 
@@ -261,16 +255,16 @@ class FirstPlans:
             and problem.chunks_per_device == 1
             and restated.is_large
             and not is_hand_made(problem)
-            and not (self._incumbent.plan is not None and self._budget.is_used_up)
+            and not (self._incumbent.plan is not None and self._clock.is_over)
         ):
-            deadline_s = self._budget.deadline_s(_ORDERS_SHARE)
-            if deadline_s is not None:
-                deadline_s = min(deadline_s, time.perf_counter() + _ORDERS_S)
+            clock = wall_share(self._clock, _ORDERS_SHARE)
+            if clock.wall_left_s < math.inf:
+                clock = clock.slice(_ORDERS_S)
             plan = search_orders(
                 restated.units,
                 seed=self._limits.seed,
                 target=self._bounds.least("bottleneck"),
-                deadline_s=deadline_s,
+                clock=clock,
             )
             if plan is not None:
                 yield plan
@@ -284,16 +278,16 @@ class FirstPlans:
         if (
             problem.interconnect.charging != "peer_to_peer"
             or not self._restated.is_large
-            or self._budget.is_used_up
+            or self._clock.is_over
         ):
             return
-        limit_s = None
+        clock = wall_share(self._clock, _CHEAP_BORDERS_SHARE)
         if not self._limits.deterministic:
-            limit_s = _CHEAP_BORDERS_S
-            if self._budget.remaining_s is not None:
-                limit_s = min(limit_s, _CHEAP_BORDERS_SHARE * self._budget.remaining_s)
-        limits = replace(self._limits, time_limit_s=limit_s, on_progress=None)
-        plan = plan_at_cheap_borders(self._restated.units, limits)
+            clock = clock.slice(_CHEAP_BORDERS_S)
+        improve = partial(better_plan, seed=self._limits.seed)
+        plan = plan_at_cheap_borders(
+            self._restated.units, clock, partial(solve_ideals, improve=improve)
+        )
         if plan is not None:
             yield plan
 
@@ -305,14 +299,11 @@ class FirstPlans:
         plan, value = self._incumbent.plan, self._incumbent.value(0)
         if plan is None or value is None:
             return False
-        say_more = self._bounds.decompose(value, self._budget.deadline_s(_PARTS_SHARE))
+        say_more = self._bounds.decompose(value, wall_share(self._clock, _PARTS_SHARE))
         # This takes little time or says little, so a clock ends it: not in a deterministic run.
         if not self._limits.deterministic:
-            end_s = time.perf_counter() + _AROUND_S
-            share_end_s = self._budget.deadline_s(_AROUND_SHARE)
-            self._bounds.look_around(
-                plan, end_s if share_end_s is None else min(end_s, share_end_s)
-            )
+            clock = wall_share(self._clock, _AROUND_SHARE).slice(_AROUND_S)
+            self._bounds.look_around(plan, clock, solve_ideals)
         return say_more
 
     # -- better plans ---------------------------------------------------------------------
@@ -326,7 +317,7 @@ class FirstPlans:
             seed=self._limits.seed,
             max_iterations=None if restated.is_large else _FEW_MOVES_PER_UNIT * len(restated.units),
             target=target,
-            deadline_s=self._budget.deadline_s(_LOCAL_SEARCH_SHARE),
+            clock=wall_share(self._clock, _LOCAL_SEARCH_SHARE),
         )
         if plan is not None:
             self._incumbent.offer(plan)
@@ -337,11 +328,10 @@ class FirstPlans:
         least = self._bounds.least(self._problem.objective[0])
         if plan is None or value is None or value <= least * (1000 + _WIDE_PERMILLE) // 1000:
             return
-        deadline_s = self._budget.deadline_s(_BORDERS_SHARE)
         better = improve_borders(
             self._restated.units,
             plan,
-            deadline_s=math.inf if deadline_s is None else deadline_s,
+            clock=wall_share(self._clock, _BORDERS_SHARE),
             workers=1 if self._limits.deterministic else self._limits.worker_count,
             seed=self._limits.seed,
             target=least,
@@ -357,13 +347,11 @@ class FirstPlans:
                 units, plan, max_solves=_NEIGHBOURHOODS, seed=self._limits.seed, target=target
             )
         else:
-            time_s = _NEIGHBOURHOODS_S
-            if self._budget.remaining_s is not None:
-                time_s = min(time_s, _LOCAL_SEARCH_SHARE * self._budget.remaining_s)
+            clock = wall_share(self._clock, _LOCAL_SEARCH_SHARE).slice(_NEIGHBOURHOODS_S)
             better = improve_by_neighbourhoods(
                 units,
                 plan,
-                deadline_s=time.perf_counter() + time_s,
+                clock=clock,
                 workers=self._limits.worker_count,
                 seed=self._limits.seed,
                 target=target,

@@ -9,13 +9,13 @@ from itertools import chain
 from solver.bounds.positions import least_times_ns
 from solver.bounds.windows import BorderIdeals, StageBounds, StageWindows
 from solver.cp.border_rows import add_border_ideals
-from solver.cp.budget import Budget
 from solver.cp.cut_rows import narrowed
 from solver.cp.formulation import CpSatFormulation
 from solver.cp.pull_rows import PullRows
 from solver.cp.queue import ModelQueue, Verdict
 from solver.cp.stage_model import StageModel
 from solver.evaluation.evaluate import evaluate
+from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
 from solver.model.limits import SolveLimits
 from solver.presolve.presolved import RestatedProblem
@@ -56,7 +56,7 @@ class LimitRefutation:
     branches : Branches
         Of the objective ``bottleneck``.
     limits : SolveLimits
-    budget : Budget
+    clock : Clock
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class LimitRefutation:
         stage_bounds: StageBounds,
         branches: Branches,
         limits: SolveLimits,
-        budget: Budget,
+        clock: Clock,
     ) -> None:
         self._restated = restated
         self._stage_bounds = stage_bounds
         self._branches = branches
         self._limits = limits
-        self._budget = budget
+        self._clock = clock
         self._knows_weights_alone = True
         # Of each order, or of all at once.
         self._refuted_ns: dict[Order | None, int] = {}
@@ -99,16 +99,15 @@ class LimitRefutation:
         slice_s : float or None
             The most time for it.
         """
-        end_s = None if slice_s is None else self._budget.spent_s + slice_s
+        clock = self._clock if slice_s is None else self._clock.slice(slice_s)
         orders = self._orders(branch, limit_ns)
         if orders is None:
             return Finding.OPEN
-        with ModelQueue(self._limits, self._budget) as queue:
+        with ModelQueue(self._limits, clock) as queue:
             for order in orders:
                 if self._refuted_ns.get(order, -1) >= limit_ns:
                     continue
-                left_s = None if end_s is None else end_s - self._budget.spent_s
-                if left_s is not None and left_s <= 0:
+                if clock.is_over:
                     return Finding.OPEN
                 windows = self._windows(branch.slots, limit_ns, order)
                 if windows.empty:
@@ -118,7 +117,7 @@ class LimitRefutation:
                 ideals = self._stage_bounds.border_ideals(branch.slots, limit_ns, devices)
                 if ideals is None:
                     return Finding.OPEN
-                queue.add(order, self._model(order, windows, ideals, limit_ns), left_s)
+                queue.add(order, self._model(order, windows, ideals, limit_ns))
                 if queue.is_full:
                     finding = self._learn(queue.next(), limit_ns)
                     if finding is not Finding.REFUTED:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from solver.bounds.objectives import ObjectiveBounds
-from solver.cp.budget import Budget
-from solver.search.branch_search import BranchSearch
+from solver.model.clock import Clock
+from solver.search.branch_search import BranchSearch, wall_share
 from solver.search.branches import Branch
 
 _SHARE = 0.4
@@ -21,7 +20,7 @@ _MOST_PROGRAMS_IN_VAIN = 2
 """After so many programs in a row without an answer, short models are asked first."""
 
 
-def refute_orders(search: BranchSearch, bounds: ObjectiveBounds, budget: Budget) -> None:
+def refute_orders(search: BranchSearch, bounds: ObjectiveBounds, clock: Clock) -> None:
     """Refute orders of unequal devices; put the best bounds of the others first.
 
     What is proven of all plans is the least bound of any order, so that one order without a bound
@@ -35,27 +34,25 @@ def refute_orders(search: BranchSearch, bounds: ObjectiveBounds, budget: Budget)
     ----------
     search : BranchSearch
     bounds : ObjectiveBounds
-    budget : Budget
+    clock : Clock
     """
     branches = search.branches
     pending = [branch for branch in branches.pending if search.can_relax(branch)]
     if len(pending) < 2:
         return
-    end_s = budget.deadline_s(_SHARE)
+    given = wall_share(clock, _SHARE)
     asking = _Asking(search)
     for place, branch in enumerate(pending):
-        time_s = None
-        if end_s is not None:
-            time_s = (end_s - time.perf_counter()) / (len(pending) - place)
-            if time_s <= 0:
-                break
+        if given.is_over:
+            break
+        part = given.slice(given.left_s / (len(pending) - place))
         branch.closed |= search.is_refuted_by(bounds, branch) or not search.has_windows(branch)
         if asking.programs_lead:
-            asking.program(branch, time_s)
+            asking.program(branch, part)
             asking.probe(branch)
         else:
             asking.probe(branch)
-            asking.program(branch, time_s)
+            asking.program(branch, part)
         branches.close_covered()
     # The incumbent's own order stays first: its neighbourhood is where better plans are.
     single = [branch for branch in branches.all if branch.order is not None]
@@ -79,10 +76,10 @@ class _Asking:
         """Whether one of the last programs has answered."""
         return self.programs_in_vain < _MOST_PROGRAMS_IN_VAIN
 
-    def program(self, branch: Branch, time_s: float | None) -> None:
+    def program(self, branch: Branch, clock: Clock) -> None:
         """Solve one linear program, whose bound is of use in any case."""
         if not branch.closed:
-            self.search.relax(branch, time_s, programs=1)
+            self.search.relax(branch, clock, programs=1)
             self.programs_in_vain = 0 if branch.closed else self.programs_in_vain + 1
 
     def probe(self, branch: Branch) -> None:

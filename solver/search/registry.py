@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -34,7 +35,7 @@ def _ideal_dp(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     from solver.dp.ideal_program import solve_ideal_dp
     from solver.heuristics.local_search import better_plan
 
-    return solve_ideal_dp(problem, limits, better_plan)
+    return solve_ideal_dp(problem, limits, partial(better_plan, seed=limits.seed))
 
 
 def _cp_sat(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from solver.cp.budget import Budget
+import math
+
+from solver.model.clock import Clock
 from solver.presolve.presolved import RestatedProblem
 from solver.presolve.units import Order
 from solver.search.branch_search import BranchSearch
@@ -41,7 +43,7 @@ def search_in_rounds(
     guesses: OrderGuesses,
     moves: SlowMoves,
     restated: RestatedProblem,
-    budget: Budget,
+    clock: Clock,
 ) -> None:
     """Search branches until all are closed or spent, or no time is left.
 
@@ -58,49 +60,48 @@ def search_in_rounds(
     guesses : OrderGuesses
     moves : SlowMoves
     restated : RestatedProblem
-    budget : Budget
+    clock : Clock
     """
     branches = search.branches
     slice_s = first_s = _FIRST_SLICE_S + _SLICE_S_PER_UNIT * len(restated.units)
     if refutation.applies and len(branches.all) == 1:
         least_s = _LEAST_REFUTATION_S_PER_UNIT * len(restated.units)
-        _refute_limits(refutation, branches, budget, least_s)
+        _refute_limits(refutation, branches, clock, least_s)
     if _guesses_lead(branches, restated) and guesses.next() is not None:
         moves.search()
-        _search_guesses(search, guesses, restated, slice_s, budget)
+        _search_guesses(search, guesses, restated, slice_s, clock)
     if branches.objective == "bottleneck" and len(branches.all) == 1:
-        _raise_bound(search, branches.all[0], budget)
+        _raise_bound(search, branches.all[0], clock)
         if moves.are_due and search.is_wide(branches.all[0]):
             moves.search()
             search.bound_partitions()
-    while not (branches.are_closed or budget.is_used_up):
+    while not (branches.are_closed or clock.is_over):
         pending = branches.pending
         is_alone = len(pending) == 1 and guesses.next() is None and not moves.are_due
         for place, branch in enumerate(pending):
             if branch.is_pending and not (branches.orders_close and branch.order is None):
-                own_s = _own_slice_s(slice_s, first_s, len(pending) - place, budget)
+                own_s = _own_slice_s(slice_s, first_s, len(pending) - place, clock)
                 search.search(branch, None if is_alone else own_s)
                 branches.close_covered()
-            if budget.is_used_up:
+            if clock.is_over:
                 return
         if not branches.are_closed:
             search.bound_partitions()
             if not branches.orders_close:
                 moves.search()
-            _search_guesses(search, guesses, restated, slice_s, budget)
+            _search_guesses(search, guesses, restated, slice_s, clock)
         if not branches.pending and guesses.next() is None and not moves.are_due:
             return
         slice_s *= _SLICE_GROWTH
 
 
-def _own_slice_s(slice_s: float, least_s: float, waiting: int, budget: Budget) -> float:
+def _own_slice_s(slice_s: float, least_s: float, waiting: int, clock: Clock) -> float:
     """Return a slice of time that leaves as much for each of those who wait, but a first slice.
 
     The bound over all orders is that of the order about which least is known; and slices that are
     too short for any of them are wasted.
     """
-    left_s = budget.remaining_s
-    return slice_s if left_s is None else min(slice_s, max(least_s, left_s / waiting))
+    return min(slice_s, max(least_s, clock.left_s / waiting))
 
 
 def _guesses_lead(branches: Branches, restated: RestatedProblem) -> bool:
@@ -116,20 +117,18 @@ def _search_guesses(
     guesses: OrderGuesses,
     restated: RestatedProblem,
     slice_s: float,
-    budget: Budget,
+    clock: Clock,
 ) -> None:
     """Search guesses, the incumbent's order first, for a slice of time."""
     branches = search.branches
-    if budget.remaining_s is not None and (
-        _guesses_lead(branches, restated) or not branches.pending
-    ):
-        slice_s = max(slice_s, _GUESS_SHARE * budget.remaining_s)
-    end_s = budget.spent_s + slice_s
+    if clock.left_s < math.inf and (_guesses_lead(branches, restated) or not branches.pending):
+        slice_s = max(slice_s, _GUESS_SHARE * clock.left_s)
+    end_s = clock.spent_s + slice_s
     passed: set[Order] = set()
     while (guess := guesses.next(passed)) is not None:
         # To rank guesses takes time as well.
-        left_s = end_s - budget.spent_s
-        if left_s <= 0 or budget.is_used_up:
+        left_s = end_s - clock.spent_s
+        if left_s <= 0 or clock.is_over:
             break
         before = branches.best
         search.search(guess, left_s)
@@ -140,41 +139,41 @@ def _search_guesses(
 
 
 def _refute_limits(
-    refutation: LimitRefutation, branches: Branches, budget: Budget, least_s: float
+    refutation: LimitRefutation, branches: Branches, clock: Clock, least_s: float
 ) -> None:
     """Refute limits on the way from the bound to the incumbent, while that takes little time."""
     branch = branches.all[0]
     in_vain = 0
     while in_vain < _MOST_IN_VAIN:
-        best, left_s = branches.best, budget.remaining_s
-        if best is None or branch.bound >= best or (left_s is not None and left_s < least_s):
+        best, left_s = branches.best, clock.left_s
+        if best is None or branch.bound >= best or left_s < least_s:
             break
         gap = best - branch.bound
         halvings = in_vain + (gap * 1000 > _NEARLY_CLOSED_PERMILLE * best)
         limit = min(branch.bound + gap // 2**halvings, best - 1)
-        share_s = _REFUTATION_S if left_s is None else _REFUTATION_SHARE * left_s
+        share_s = _REFUTATION_S if left_s == math.inf else _REFUTATION_SHARE * left_s
         finding = refutation.ask(branch, limit, share_s / (1 + in_vain))
         in_vain = in_vain + 1 if finding is Finding.OPEN else 0
     branch.closed |= branches.best is not None and branch.bound >= branches.best
 
 
-def _raise_bound(search: BranchSearch, branch: Branch, budget: Budget) -> None:
+def _raise_bound(search: BranchSearch, branch: Branch, clock: Clock) -> None:
     """Search below limits near the bound, which leave few ideals, until one takes too long.
 
     Then look for the best plan with these ideals, which often is better than the incumbent.
     """
     share_s = None
     step = branch.bound // _TRIAL_STEP + 1
-    while not (branch.closed or budget.is_used_up):
+    while not (branch.closed or clock.is_over):
         limit = branch.bound + step
         step *= 2
         best = search.branches.best
         if best is None or limit >= best or search.border_ideals(branch, limit) is None:
             return
-        if budget.remaining_s is not None:
-            share_s = _TRIAL_SHARE * budget.remaining_s
+        if clock.left_s < math.inf:
+            share_s = _TRIAL_SHARE * clock.left_s
         search.search(branch, share_s, within=limit)
         if branch.bound <= limit:
-            if not (branch.closed or budget.is_used_up):
+            if not (branch.closed or clock.is_over):
                 search.search(branch, share_s, within=limit, beyond=True)
             return

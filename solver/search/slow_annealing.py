@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from solver.cp.budget import Budget
-from solver.heuristics.local_search import improve_slowly, most_slow_work_s, searched_objective
+import math
+
+from solver.heuristics.local_search import improve_slowly, searched_objective
+from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.presolve.presolved import RestatedProblem
 from solver.search.branches import Branches
@@ -30,17 +32,16 @@ class SlowMoves:
     branches : Branches
         Of the objective under way; they say what the incumbent is, and how near its bound.
     limits : SolveLimits
-    budget : Budget
+    clock : Clock
     """
 
     def __init__(
-        self, restated: RestatedProblem, branches: Branches, limits: SolveLimits, budget: Budget
+        self, restated: RestatedProblem, branches: Branches, limits: SolveLimits, clock: Clock
     ) -> None:
         self._restated = restated
         self._branches = branches
-        self._budget = budget
+        self._clock = clock
         self._workers = limits.worker_count
-        self._is_deterministic = limits.deterministic
         self._seed = limits.seed
         self._gained = True
 
@@ -56,19 +57,17 @@ class SlowMoves:
             return
         before = incumbent.values
         self._seed += _SEEDS
-        deadline_s = self._budget.deadline_s(_SHARE)
+        clock = self._clock.slice(_SHARE * self._clock.left_s)
         for plan in improve_slowly(
             self._restated.units,
             incumbent.plan,
-            searches=_SEARCHES if deadline_s is None else None,
+            searches=_SEARCHES if clock.wall_left_s == math.inf else None,
             workers=self._workers,
             seed=self._seed,
             target=branches.least(),
-            deadline_s=deadline_s,
+            clock=clock,
         ):
             incumbent.offer(plan)
-        if self._is_deterministic:
-            self._budget.charge_work(most_slow_work_s(self._restated.units, _SEARCHES))
         self._gained = incumbent.values != before
         branches.close_covered()
 

@@ -14,7 +14,7 @@ from solver import (
     solve,
 )
 from solver.bounds.windows import StageBounds
-from solver.cp.budget import Budget
+from solver.model.clock import Clock
 from solver.presolve import presolved as restated
 from solver.presolve.dominance import simplify
 from solver.presolve.units import condense
@@ -122,7 +122,7 @@ def search_of(problem, plan):
     incumbent = Incumbent(searched.identical)
     incumbent.offer(plan)
     branches = Branches(searched, incumbent, "bottleneck", {}, 0)
-    budget = Budget(LIMITS)
+    budget = Clock.of(LIMITS)
     bounds = StageBounds(searched.identical.ordered())
     search = BranchSearch(searched, bounds, branches, LIMITS, budget)
     return search, OrderGuesses(searched, branches), searched, budget
