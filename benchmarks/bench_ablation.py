@@ -42,6 +42,7 @@ from solver.bounds.state_space.bound import SkeletonBound
 from solver.cp.load_rows import LoadRows
 from solver.dp.bottleneck import BottleneckSearch
 from solver.dp.repeated_chains import RepeatedChains
+from solver.model.clock import Clock
 from solver.presolve.dominance import Simplified
 from solver.presolve.symmetry import IdenticalBlocks
 from solver.presolve.units import UnitGraph
@@ -80,8 +81,8 @@ def _none(*_: object, **__: object) -> None:
 def _old_propagation() -> None:
     original = model_run._solver
 
-    def changed(limits: SolveLimits, budget: Budget, slice_s: float | None) -> object:
-        solver = original(limits, budget, slice_s)
+    def changed(limits: SolveLimits, clock: Clock) -> object:
+        solver = original(limits, clock)
         solver.parameters.new_linear_propagation = True
         return solver
 

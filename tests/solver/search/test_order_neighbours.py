@@ -3,8 +3,6 @@
 import dataclasses
 
 import pytest
-from solver.cp.budget import Budget
-from solver.search.incumbent import Incumbent
 
 from solver import (
     Device,
@@ -16,6 +14,7 @@ from solver import (
     solve,
 )
 from solver.bounds.windows import StageBounds
+from solver.model.clock import Clock
 from solver.presolve import presolved as restated
 from solver.presolve.dominance import simplify
 from solver.presolve.units import condense
@@ -24,6 +23,7 @@ from solver.search import exact as cp_sat
 from solver.search import rounds as branch_rounds
 from solver.search.branch_search import BranchSearch
 from solver.search.branches import Branches
+from solver.search.incumbent import Incumbent
 from solver.search.order_neighbours import FastCuts, OrderGuesses, neighbouring_orders
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
@@ -65,7 +65,7 @@ def test_answers_are_those_of_brute_force(guesses_first):
 
 @pytest.mark.parametrize("drawn", [{"draw_chunks": True}, {"relayed": True}, {"steps": True}])
 def test_answers_are_those_of_all_orders(drawn, request):
-    """Tests it where brute force takes long; ``test_solvers_oracle.py`` has these answers."""
+    """Tests it where brute force takes long; see tests/solver/search/test_solvers_oracle.py for these answers."""
     problems = [random_problem(seed, max_operators=6, **drawn) for seed in range(25)]
     expected = [solve(problem, LIMITS, solver="cp-sat") for problem in problems]
     request.getfixturevalue("guesses_first")
@@ -122,7 +122,7 @@ def search_of(problem, plan):
     incumbent = Incumbent(searched.identical)
     incumbent.offer(plan)
     branches = Branches(searched, incumbent, "bottleneck", {}, 0)
-    budget = Budget(LIMITS)
+    budget = Clock.of(LIMITS)
     bounds = StageBounds(searched.identical.ordered())
     search = BranchSearch(searched, bounds, branches, LIMITS, budget)
     return search, OrderGuesses(searched, branches), searched, budget

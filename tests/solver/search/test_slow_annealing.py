@@ -1,16 +1,16 @@
 """Local search between the searches of the exact solver."""
 
 import pytest
-from solver.cp.budget import Budget
-from solver.search.incumbent import Incumbent
-from solver.search.slow_annealing import SlowMoves
 
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import SolveLimits, SolveStatus, solve
+from solver.model.clock import Clock
 from solver.presolve import presolved as restated
 from solver.presolve.dominance import simplify
 from solver.presolve.units import condense
 from solver.search.branches import Branches
+from solver.search.incumbent import Incumbent
+from solver.search.slow_annealing import SlowMoves
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 
@@ -52,10 +52,10 @@ def test_they_better_the_plan_of_a_wide_graph(searches):
     incumbent.offer(searched.simplified.repair(start))
     branches = Branches(searched, incumbent, "bottleneck", {}, 1)
     limits = SolveLimits(workers=1, time_limit_s=4)
-    SlowMoves(searched, branches, limits, Budget(limits)).search()
+    SlowMoves(searched, branches, limits, Clock.of(limits)).search()
     [(due, before, after)] = searches
     assert due
     assert after < before
     # Within a per mille or so of its bound there is nothing to search for.
     near = Branches(searched, incumbent, "bottleneck", {}, after[0] * 999 // 1000)
-    assert not SlowMoves(searched, near, limits, Budget(limits)).are_due
+    assert not SlowMoves(searched, near, limits, Clock.of(limits)).are_due
