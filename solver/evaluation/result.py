@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from solver.evaluation.evaluate import Evaluation, evaluate
-from solver.model.limits import SolveLimits
+from solver.evaluation.evaluate import Evaluation
 from solver.model.plan import PartitionPlan
-from solver.model.problem import PartitionProblem
 
 
 class SolveStatus(Enum):
@@ -63,7 +60,7 @@ class SolveResult:
     Attributes
     ----------
     solver : str
-        Name in the registry.
+        The name of a schedule.
     status : SolveStatus
     plan : PartitionPlan or None
         Feasible when the status is OPTIMAL or FEASIBLE. With UNKNOWN it may be an infeasible
@@ -151,22 +148,3 @@ class SolveResult:
         if self.objective is None:
             return "give devices with more memory, more of them, or a longer time limit"
         return ""
-
-
-Solver = Callable[[PartitionProblem, SolveLimits], SolveResult]
-
-
-def judge(
-    solver: str, problem: PartitionProblem, plan: PartitionPlan, wall_time_s: float
-) -> SolveResult:
-    """Return a heuristic's answer, re-costed: FEASIBLE, or UNKNOWN with what it violates."""
-    evaluation = evaluate(problem, plan)
-    return SolveResult(
-        solver=solver,
-        status=SolveStatus.FEASIBLE if evaluation.feasible else SolveStatus.UNKNOWN,
-        plan=plan,
-        evaluation=evaluation,
-        objective_bounds=None,
-        wall_time_s=wall_time_s,
-        reason="; ".join(evaluation.violations),
-    )

@@ -5,10 +5,10 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from solver.search.registry import solve
 
 from solver.evaluation.result import SolveStatus
 from solver.model.limits import SolveLimits
+from solver.search.solve import solve
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 

@@ -1,13 +1,12 @@
 """Boundaries between stages, solved exactly while the others stay."""
 
-from solver.search.registry import solve
-
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem
 from solver.evaluation.evaluate import evaluate
 from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
 from solver.model.limits import SolveLimits
 from solver.presolve.units import condense
+from solver.search.solve import solve
 from tests.support.random_problems import hand_made_problem, random_problem
 
 
