@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Self
 
 from solver.model.limits import SolveLimits
@@ -18,7 +18,7 @@ class _Counter:
     """What all slices of one clock share."""
 
     is_deterministic: bool
-    started_s: float = field(default_factory=time.perf_counter)
+    started_s: float
     work_s: float = 0.0
 
 
@@ -48,7 +48,7 @@ class Clock:
     __slots__ = ("_counter", "_end_s")
 
     def __init__(self, limit_s: float = math.inf, *, is_deterministic: bool = False) -> None:
-        self._counter = _Counter(is_deterministic)
+        self._counter = _Counter(is_deterministic, time.perf_counter())
         self._end_s = limit_s
 
     @classmethod

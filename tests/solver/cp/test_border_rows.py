@@ -27,14 +27,14 @@ def rows(monkeypatch, request):
     monkeypatch.setattr(restated, "_LARGE_FROM", 1)
     # No plan is near enough to its bound to leave the ideals out; plans and bounds are poor.
     monkeypatch.setattr(first_plans, "_NEAR_PERMILLE", -1000)
-    monkeypatch.setattr(first_plans, "solve_chain", first_plans.solve_greedy)
+    monkeypatch.setattr(first_plans, "contiguous_plan", lambda *_: None)
     monkeypatch.setattr(first_plans, "first_incumbents", lambda *args, **settings: None)
     monkeypatch.setattr(first_plans, "improve_by_neighbourhoods", lambda units, plan, **_: plan)
     monkeypatch.setattr(branch_search, "closure_bound_ns", lambda *_, at_least, **__: at_least)
     monkeypatch.setattr(StageBounds, "least_bottleneck_ns", lambda *args: 1)
     monkeypatch.setattr(decomposition, "applies", lambda _: False)
     monkeypatch.setattr(
-        SkeletonBound, "least_bottleneck_ns", lambda self, at_least, end_s: at_least
+        SkeletonBound, "least_bottleneck_ns", lambda self, at_least, clock: at_least
     )
     found = []
     add = request.param.add_border_ideals

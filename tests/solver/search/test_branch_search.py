@@ -1,12 +1,12 @@
 """What the answer of a model says of its branch."""
 
 import pytest
-from solver.cp.budget import Budget
 from solver.search.incumbent import Incumbent
 
 from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits
 from solver.bounds.windows import StageBounds
 from solver.cp.run import Answer, Question
+from solver.model.clock import Clock
 from solver.presolve.dominance import simplify
 from solver.presolve.presolved import RestatedProblem
 from solver.presolve.units import condense
@@ -22,7 +22,7 @@ def search_and_plan():
     branches = Branches(restated, Incumbent(restated.identical), "bottleneck", {}, 0)
     limits = SolveLimits()
     bounds = StageBounds(restated.units)
-    search = BranchSearch(restated, bounds, branches, limits, Budget(limits))
+    search = BranchSearch(restated, bounds, branches, limits, Clock.of(limits))
     return search, PartitionPlan({"a": "x", "b": "y", "c": "y"}, ("x", "y"))
 
 

@@ -2,7 +2,6 @@
 
 import pytest
 from ortools.sat.python import cp_model
-from solver.cp.budget import Budget
 from solver.search.incumbent import Incumbent
 
 from solver import (
@@ -21,6 +20,7 @@ from solver.bounds.state_space.skeleton import Skeleton
 from solver.bounds.windows import StageBounds
 from solver.cp.formulation import CpSatFormulation
 from solver.cp.pull_rows import PullRows
+from solver.model.clock import Clock
 from solver.presolve.dominance import simplify
 from solver.presolve.presolved import RestatedProblem
 from solver.presolve.units import condense
@@ -73,7 +73,7 @@ def refutation_of(problem, ceiling_ns):
     branches = Branches(restated, Incumbent(restated.identical), "bottleneck", {}, 0)
     free = next((branch for branch in branches.all if branch.order is None), branches.all[0])
     free.order = None
-    refutation = LimitRefutation(restated, stage_bounds, branches, ONE_WORKER, Budget(ONE_WORKER))
+    refutation = LimitRefutation(restated, stage_bounds, branches, ONE_WORKER, Clock.of(ONE_WORKER))
     return (refutation, branches, free, len(restated.kinds)) if refutation.applies else None
 
 

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import time
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from solver.bounds.lagrangian import bound as price_bound
 from solver.bounds.lagrangian.bound import PriceBound
 from solver.bounds.lagrangian.marker_sets import MarkerSets
 from solver.bounds.lagrangian.program import PricedKind, PriceProgram
+from solver.model.clock import Clock
 from solver.presolve.units import condense
 from tests.support.graphs import unequal_chain
 from tests.support.oracle import brute_force
@@ -167,7 +167,7 @@ def test_kinds_that_are_alike_count_as_their_best_where_sets_are_many(monkeypatc
 def test_it_stops_in_time_with_what_it_knows():
     bound = PriceBound.of(condense(unequal_chain(1)), 3)
     assert bound is not None
-    assert bound.least_bottleneck_ns(7, 1000, end_s=time.perf_counter()) == 7
+    assert bound.least_bottleneck_ns(7, 1000, clock=Clock(0.0)) == 7
     assert bound.least_bottleneck_ns(7, 7) == 7
 
 

@@ -7,6 +7,7 @@ from solver import Device, Operator, PartitionProblem, SolveLimits, SolveStatus,
 from solver.bounds.averages import least_average_ns
 from solver.bounds.semidefinite import program as semidefinite_bound
 from solver.bounds.semidefinite.program import applies, semidefinite_bound_ns
+from solver.model.clock import Clock
 from solver.model.devices import Interconnect, Link
 from solver.presolve import presolved as restated
 from solver.presolve.units import condense
@@ -90,7 +91,7 @@ def test_it_ends_where_more_is_not_in_sight_or_not_needed():
     units = knot(12, 2)
     assert semidefinite_bound_ns(units, 2, at_least_ns=10**9) == 10**9
     assert semidefinite_bound_ns(units, 2, ceiling_ns=6_100) >= 6_100
-    assert semidefinite_bound_ns(units, 2, end_s=0.0) == 0
+    assert semidefinite_bound_ns(units, 2, clock=Clock(0.0)) == 0
     # The same arguments give the same answer.
     assert semidefinite_bound_ns(units, 2) == semidefinite_bound_ns(units, 2)
 

@@ -27,6 +27,7 @@ from solver.dp.contiguous.linked_kinds import linked_kinds
 from solver.dp.contiguous.segment_tables import SegmentTables
 from solver.dp.device_sets import DeviceSets, are_few, order_moves
 from solver.evaluation.evaluate import evaluate
+from solver.model.clock import Clock
 from solver.presolve.units import condense
 from tests.support.random_problems import random_problem
 
@@ -235,7 +236,7 @@ def test_late_searches_end_with_their_first_plan(monkeypatch):
     monkeypatch.setattr(
         LimitProgram, "stages", lambda self, limit: asked.append(limit) or stages(self, limit)
     )
-    plan = farthest_cuts(units, deadline_s=0.0)
+    plan = farthest_cuts(units, clock=Clock(0.0))
     assert evaluate(units.problem, plan).feasible
     assert len(asked) == 1
     best = farthest_cuts(units)
