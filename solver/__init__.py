@@ -2,11 +2,12 @@
 
 from solver.diagnosis.answer import Diagnosis
 from solver.diagnosis.diagnose import diagnose
-from solver.evaluation.evaluate import DeviceUsage, Evaluation, evaluate
+from solver.evaluation.evaluate import Evaluation, evaluate
 from solver.evaluation.result import SolveResult, SolveStatus, StepRecord
 from solver.evaluation.step import PipelineStep
 from solver.evaluation.summary import summary
 from solver.evaluation.timeline import PipelineTimeline, PipelineTimes, simulate
+from solver.evaluation.usage import DeviceUsage
 from solver.io.digraph import problem_from_digraph, problem_to_digraph
 from solver.io.json_files import load_plan, load_problem, save_plan, save_problem
 from solver.model.devices import (

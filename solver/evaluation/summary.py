@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Sequence
 
-from solver.evaluation.evaluate import DeviceUsage, Evaluation
+from solver.evaluation.evaluate import Evaluation
 from solver.evaluation.result import SolveResult, SolveStatus
 from solver.evaluation.stage_picture import stage_picture
+from solver.evaluation.usage import DeviceUsage
 from solver.model.problem import PartitionProblem
 from solver.model.quantities import (
     MISSING,

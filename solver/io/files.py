@@ -103,7 +103,7 @@ def _put_in_place(made: list[tuple[str, Path]]) -> None:
 
 
 def _opened_special(target: Path) -> IO[bytes]:
-    """Open what is no file for writing; nobody may ever read a named pipe."""
+    """Open what is no file for writing; a named pipe may never get a reader."""
     clock = Clock(_PIPE_S)
     while True:
         try:
@@ -112,7 +112,7 @@ def _opened_special(target: Path) -> IO[bytes]:
             if error.errno != errno.ENXIO or not target.is_fifo():
                 raise
             if clock.is_over:
-                raise OSError(error.errno, "it is a pipe that nothing reads") from None
+                raise OSError(error.errno, "it is a pipe that no process reads") from None
             clock.wait(_POLL_S)
             continue
         os.set_blocking(handle, True)
@@ -180,7 +180,7 @@ def read_text(path: str | os.PathLike[str], wanted: str) -> str:
 
 
 def _from_pipe(source: Path, wanted: str) -> bytes:
-    """Return what comes through a pipe, such as standard input, if anybody writes to it."""
+    """Return what comes through a pipe, such as standard input, if a process writes to it."""
     handle = os.open(source, os.O_RDONLY | os.O_NONBLOCK)
     blocks: list[bytes] = []
     clock = Clock(_PIPE_S)
@@ -189,7 +189,7 @@ def _from_pipe(source: Path, wanted: str) -> bytes:
             try:
                 block = os.read(handle, _READ_BYTES)
             except BlockingIOError:
-                select.select([handle], [], [])  # someone has it open, and takes its time
+                select.select([handle], [], [])  # a writer has it open, and takes its time
                 continue
             if block:
                 blocks.append(block)
@@ -197,7 +197,7 @@ def _from_pipe(source: Path, wanted: str) -> bytes:
                 return b"".join(blocks)
             elif clock.is_over:
                 raise PartitionError(
-                    f"{source} is a pipe to which nobody has written for {_PIPE_S:g} s; give "
+                    f"{source} is a pipe to which no process has written for {_PIPE_S:g} s; give "
                     f"{wanted}"
                 )
             else:
