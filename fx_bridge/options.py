@@ -194,12 +194,14 @@ and nanoseconds are integers)
             ("workspace_bytes", "bytes"),
             ("backward_workspace_bytes", "bytes"),
         ):
-            _check_by_operator(getattr(self, name), name, unit)
+            object.__setattr__(self, name, _by_operator(getattr(self, name), name, unit))
         if self.backward_latency_ns is not None and self.latency_ns is None:
             raise PartitionError(
                 "backward_latency_ns is given without latency_ns; give both, or neither"
             )
         checked_kernels(self.attention)
+        if self.specs is not DEVICE_SPECS:
+            object.__setattr__(self, "specs", MappingProxyType(dict(self.specs)))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return remake(self)
@@ -261,10 +263,12 @@ def check_group(value: object, group: type, name: str) -> None:
         raise PartitionError(f"{name} is {value!r}; write {name}={group.__name__}(...)")
 
 
-def _check_by_operator(values: object, name: str, unit: str) -> None:
-    """Raise PartitionError unless `values` is a mapping of operators to numbers, or None."""
+def _by_operator(
+    values: Mapping[str, Any] | None, name: str, unit: str
+) -> Mapping[str, Any] | None:
+    """Return a copy of numbers by operator; raise PartitionError if they are something else."""
     if values is None:
-        return
+        return None
     if not isinstance(values, Mapping):
         raise PartitionError(
             f"{name} is a {type(values).__name__}; give a mapping of operator to {unit}"
@@ -275,6 +279,7 @@ def _check_by_operator(values: object, name: str, unit: str) -> None:
                 check_natural(time_ns, f"{name}[{operator!r}][{device_class!r}]")
         else:
             check_natural(value, f"{name}[{operator!r}]")
+    return MappingProxyType(dict(values))
 
 
 DEFAULT_PIPELINE: Final = Pipeline()
