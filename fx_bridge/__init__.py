@@ -12,13 +12,14 @@ from fx_bridge.checkpoint.programs import (
 from fx_bridge.checkpoint.ranks import load_rank_weights
 from fx_bridge.checkpoint.stages import load_stage_weights, save_stages
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
-from fx_bridge.costs.operators import measured_latency_ns
+from fx_bridge.costs.latency import measured_latency_ns
 from fx_bridge.digraph import to_digraph
 from fx_bridge.dynamo import compile_backend
 from fx_bridge.equivalence.check import EquivalenceReport, check_equivalence
 from fx_bridge.interop.read_plans import plan_from_device_map, plan_from_split_spec
 from fx_bridge.interop.write_plans import device_map, split_spec
-from fx_bridge.memory.profile import MemoryProfile, memory_profile, peak_memory
+from fx_bridge.memory.profile import memory_profile, peak_memory
+from fx_bridge.memory.result import MemoryProfile
 from fx_bridge.options import (
     Costs,
     Placement,

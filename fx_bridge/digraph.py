@@ -23,12 +23,14 @@ from fx_bridge.costs.class_kernels import (
     classes_by_kernels,
     merged,
 )
-from fx_bridge.costs.operators import dtype_name, node_flops, operation_name, roofline_latency_ns
+from fx_bridge.costs.latency import roofline_latency_ns
+from fx_bridge.costs.operators import dtype_name, node_flops, operation_name
 from fx_bridge.memory.profile import forward_workspaces
 from fx_bridge.options import DEFAULT_COSTS, Costs, Latencies, Training, check_group
 from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.storages.replay import hint
-from fx_bridge.storages.table import StorageTable, WeightStorage
+from fx_bridge.storages.table import StorageTable
+from fx_bridge.storages.weights import WeightStorage
 from solver import ColocationGroup, PartitionError
 from solver.model.training import Backward
 

@@ -8,7 +8,8 @@ from fx_bridge.costs.backward import (
 )
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
 from fx_bridge.costs.kernels import Kernel
-from fx_bridge.costs.operators import measured_latency_ns, node_flops, roofline_latency_ns
+from fx_bridge.costs.latency import measured_latency_ns, roofline_latency_ns
+from fx_bridge.costs.operators import node_flops
 from fx_bridge.costs.timing import OperatorTimes, measure_operators
 from fx_bridge.costs.workspaces import OperatorWorkspaces, measure_workspaces
 

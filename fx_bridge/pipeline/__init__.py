@@ -1,6 +1,7 @@
 """Stages on several processes: what travels between them, and how a batch goes through."""
 
-from fx_bridge.pipeline.build import build_pipeline_stage, check_pipeline
+from fx_bridge.pipeline.build import build_pipeline_stage
+from fx_bridge.pipeline.checks import check_pipeline
 from fx_bridge.pipeline.interfaces import (
     PipelinePosition,
     SharedWeight,

@@ -10,7 +10,8 @@ from fx_bridge import Costs, Pipeline, Search, Training
 from fx_bridge.capture.graph import capture
 from fx_bridge.costs.backward import backward_costs, backward_flops, backward_moved_bytes
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
-from fx_bridge.costs.operators import node_flops, roofline_latency_ns
+from fx_bridge.costs.latency import roofline_latency_ns
+from fx_bridge.costs.operators import node_flops
 from fx_bridge.costs.timing import measure_operators
 from fx_bridge.digraph import to_digraph
 from fx_bridge.partition import partition_module

@@ -19,7 +19,8 @@ from fx_bridge.capture.graph import capture
 from fx_bridge.checkpoint.stages import save_stages
 from fx_bridge.digraph import to_digraph
 from fx_bridge.partition import partition_module
-from fx_bridge.pipeline.build import build_pipeline_stage, check_pipeline, local_device
+from fx_bridge.pipeline.build import build_pipeline_stage
+from fx_bridge.pipeline.checks import check_pipeline, local_device
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
 from solver import (
