@@ -222,9 +222,8 @@ def _check_tied(
         where = ", ".join(interfaces.devices[rank] for rank in shared.ranks)
         if trained and tied_weights == "colocate":
             raise PartitionError(
-                f"parameter {names} is trained and held by {where}; plan with "
-                "training=Training(), which puts its readers on one device, or write "
-                "tied_weights='sum'"
+                f"parameter {names} is trained and held by {where}; plan for "
+                "training, which puts its readers on one device, or write tied_weights='sum'"
             )
         if len(trained) > 1:
             raise PartitionError(

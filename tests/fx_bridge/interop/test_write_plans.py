@@ -147,7 +147,7 @@ def test_divided_modules_are_refused_with_what_to_keep_whole():
         device_map(captured, plan)
     assert str(error.value) == (
         "the plan divides module 'pair.norm' between cuda:0 ('add') and cuda:1 ('relu'), and "
-        "accelerate runs a module on one device; plan with keep_whole=['pair.norm']"
+        "accelerate runs a module on one device; plan with Placement(keep_whole=['pair.norm'])"
     )
     result = partition_module(
         captured,
@@ -185,7 +185,9 @@ def test_residuals_over_two_devices_are_refused():
         device_map(captured, by_module(captured, places))
     message = str(error.value)
     assert "of module 'blocks.1' would read" in message
-    assert message.endswith("moves values only into modules; plan with keep_whole=['blocks.1']")
+    assert message.endswith(
+        "moves values only into modules; plan with Placement(keep_whole=['blocks.1'])"
+    )
     # Two embeddings that are added: the module around them is the whole model.
     places = {"embed": "cuda:1", "blocks": "cuda:0", "head": "cuda:0"}
     with pytest.raises(PartitionError, match=r"'embedding' on cuda:1 and 'positions' on cuda:0"):
