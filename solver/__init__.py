@@ -23,7 +23,7 @@ from solver.model.devices import (
 )
 from solver.model.errors import PartitionError
 from solver.model.limits import Progress, SolveLimits
-from solver.model.pipeline_settings import pipeline_settings
+from solver.model.pipeline import Pipeline
 from solver.model.plan import PartitionPlan, Stage
 from solver.model.problem import (
     MEMORY_MODELS,
@@ -70,6 +70,7 @@ __all__ = [
     "PartitionError",
     "PartitionPlan",
     "PartitionProblem",
+    "Pipeline",
     "PipelineStep",
     "PipelineTimeline",
     "PipelineTimes",
@@ -89,7 +90,6 @@ __all__ = [
     "in_flight",
     "load_plan",
     "load_problem",
-    "pipeline_settings",
     "problem_from_digraph",
     "problem_to_digraph",
     "save_plan",

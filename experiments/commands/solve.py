@@ -47,7 +47,7 @@ def solve(
     check_given(graph, "FILE.json", "problem.json")
     limits = read_limits(search)
     check_solver(search.solver)
-    check_writable(out, graph, problem.profile)
+    check_writable(out, graph, problem.costs.profile)
     asked = read_saved_problem(Path(graph), read_request(problem))
     with ProgressLine(quiet=True) as progress:
         results = solve_all(asked, (search.solver,), limits, graph, progress)
