@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import Enum
 
-from solver.evaluation.evaluate import Evaluation
+from solver.evaluation.evaluate import Evaluation, evaluate
 from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
 
 
 class SolveStatus(Enum):
@@ -148,3 +149,19 @@ class SolveResult:
         if self.objective is None:
             return "give devices with more memory, more of them, or a longer time limit"
         return ""
+
+
+def judge(
+    solver: str, problem: PartitionProblem, plan: PartitionPlan, wall_time_s: float
+) -> SolveResult:
+    """Return a plan of another planner as an answer: FEASIBLE, or UNKNOWN with what it violates."""
+    evaluation = evaluate(problem, plan)
+    return SolveResult(
+        solver=solver,
+        status=SolveStatus.FEASIBLE if evaluation.feasible else SolveStatus.UNKNOWN,
+        plan=plan,
+        evaluation=evaluation,
+        objective_bounds=None,
+        wall_time_s=wall_time_s,
+        reason="; ".join(evaluation.violations),
+    )
