@@ -35,7 +35,7 @@ from solver.model.problem import (
 )
 from solver.model.schedules import Action, ActionTables, action_tables
 from solver.model.training import Backward, in_flight
-from solver.search.registry import SOLVERS, check_limits, check_solver, solve
+from solver.search.registry import SOLVERS, check_limits, check_solver, solve, step_names
 
 __all__ = [
     "DEFAULT_DEVICE_CLASS",
@@ -87,5 +87,6 @@ __all__ = [
     "save_problem",
     "simulate",
     "solve",
+    "step_names",
     "summary",
 ]

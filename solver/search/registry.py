@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Final
 
@@ -74,8 +74,17 @@ def check_limits(limits: SolveLimits | None) -> None:
         raise PartitionError(f"limits is {limits!r}; write SolveLimits(time_limit_s=60)")
 
 
+def step_names() -> tuple[str, ...]:
+    """Return the names of all steps that a search can leave out."""
+    return ("greedy", "chain", "ideal-dp", "coarse", "cp-sat")
+
+
 def solve(
-    problem: PartitionProblem, limits: SolveLimits | None = None, *, solver: str = "auto"
+    problem: PartitionProblem,
+    limits: SolveLimits | None = None,
+    *,
+    solver: str = "auto",
+    without: Collection[str] = (),
 ) -> SolveResult:
     """Solve `problem` with a registered solver.
 
@@ -86,11 +95,13 @@ def solve(
     solver : str
         A key of `SOLVERS`. ``"auto"`` picks an exact method; ``result.solver`` says which one
         answered, and is ``"auto"`` where sums of bytes say that no plan exists.
+    without : collection of str
+        Steps of :func:`step_names` to leave out.
 
     Raises
     ------
     PartitionError
-        If no solver has that name, or `limits` are none.
+        If no solver or step has that name, or `limits` are none.
 
     Examples
     --------
@@ -104,4 +115,9 @@ def solve(
     """
     check_solver(solver)
     check_limits(limits)
+    for name in without:
+        if name not in step_names():
+            raise PartitionError(
+                f"step {name!r} is unknown; write one of {', '.join(step_names())}"
+            )
     return SOLVERS[solver](problem, SolveLimits() if limits is None else limits)
