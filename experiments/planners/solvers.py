@@ -10,7 +10,7 @@ from solver import SolveLimits, solve
 
 
 def _solve(name: str, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
-    return PlannerAnswer(solve(task.problem, limits, solver=name))
+    return PlannerAnswer(solve(task.problem, limits, solver=name, without=task.without))
 
 
 def _spec(

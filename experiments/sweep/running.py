@@ -264,6 +264,7 @@ class Sweep:
                 "digest": cell.digest,
                 "source": None if cell.source is None else cell.source.to_json(),
                 "planner": cell.planner,
+                "without": list(cell.without),
                 "solve": {
                     "time_limit_s": limits.time_limit_s,
                     "workers": limits.workers,
@@ -284,6 +285,7 @@ def _row(cell: Cell, answer: Mapping[str, Any]) -> PlannerRow:
         planner=cell.planner,
         status=ended["status"],
         seed=cell.seed,
+        without=cell.without,
         wall_time_s=ended.get("wall_time_s", 0.0),
         peak_rss_bytes=ended.get("peak_rss_bytes"),
         reason=_reason(answer),
