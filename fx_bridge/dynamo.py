@@ -38,7 +38,7 @@ def compile_backend(
         Refuse calls of a model of which dynamo leaves a part out of its graphs, instead of
         warning once.
     **options
-        The other keyword arguments of :func:`fx_bridge.partition_module`: objective, memory
+        The other keyword arguments of :func:`~fx_bridge.partition.partition_module`: objective, memory
         model, limits and so on.
 
     Returns

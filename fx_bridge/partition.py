@@ -116,7 +116,7 @@ class PartitionResult:
         """Return the model as submodules ``submod_0``, ``submod_1``, … in stage order.
 
         It takes and returns what the model does, and computes the same; each submodule owns
-        its parameters under their original names. See :func:`fx_bridge.split_by_plan`.
+        its parameters under their original names. See :func:`~fx_bridge.split.by_plan.split_by_plan`.
 
         Raises
         ------
@@ -207,7 +207,7 @@ def partition_module(
     Parameters
     ----------
     model : nn.Module, fx.GraphModule, torch.export.ExportedProgram, path or CapturedGraph
-        What :func:`fx_bridge.capture` takes, or what it returned.
+        What :func:`~fx_bridge.capture.graph.capture` takes, or what it returned.
     args, kwargs : sequence, mapping
         Example inputs of the model, real or on the meta device.
     devices : sequence of Device
@@ -225,7 +225,7 @@ def partition_module(
         Speeds by device class, for the roofline.
     latency_ns, backward_latency_ns : mapping, optional
         Latency of every operator by name, instead of the roofline; see
-        :func:`fx_bridge.to_digraph`.
+        :func:`~fx_bridge.digraph.to_digraph`.
     chunks_per_device : int
         Most stages of a device; with more than one, data may pass through the devices several
         times (interleaved pipeline stages), and the split has a submodule for each stage.
@@ -241,19 +241,19 @@ def partition_module(
         Modules or operators after which a stage ends; the solver completes the rest
         (:mod:`fx_bridge.split.pins`).
     schedule : {"gpipe", "1f1b"}, optional
-        Plan a pipeline that runs by this schedule, as :func:`fx_bridge.build_pipeline_stage`
+        Plan a pipeline that runs by this schedule, as :func:`~fx_bridge.pipeline.build.build_pipeline_stage`
         does: values are relayed from stage to stage, and every hop counts
         (``charging="relayed"``). Without it stages send to all that read from them; training
         then counts the microbatches in flight of 1F1B.
     microbatches : int
         In a step; the example inputs are one of them.
     optimizer, master_weights, tied_weights
-        Of training; see :func:`fx_bridge.to_digraph`.
+        Of training; see :func:`~fx_bridge.digraph.to_digraph`.
     attention : str or sequence of str, optional
         Kernels that attention runs with on all devices, such as ``"math"``, instead of those of
-        their device classes; see :meth:`fx_bridge.CapturedGraph.with_kernels`.
+        their device classes; see :meth:`~fx_bridge.capture.graph.CapturedGraph.with_kernels`.
     constants : sequence of str
-        Input tensors that the model reads as numbers; see :func:`fx_bridge.capture`.
+        Input tensors that the model reads as numbers; see :func:`~fx_bridge.capture.graph.capture`.
 
     Returns
     -------
@@ -341,7 +341,7 @@ class Options:
     ----------
     devices : tuple of Device
     settings : mapping
-        Of :class:`solver.PartitionProblem`.
+        Of :class:`~solver.model.problem.PartitionProblem`.
     keep_whole, cut_after : tuple of str
     pins : mapping of str to Pin
     """

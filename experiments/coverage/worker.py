@@ -41,7 +41,7 @@ class CoverageRow:
     ----------
     model, family : str
     how, note : str
-        As in :class:`fx_bridge.CapturedGraph`.
+        As in :class:`~fx_bridge.capture.graph.CapturedGraph`.
     nodes, operators : int
         Of the FX graph.
     made_up : tuple of str
@@ -59,7 +59,7 @@ class CoverageRow:
         the model returns, and cannot run where an operator is made up.
     equal, gradients_equal : bool or None
         Whether the stages compute what the model does, see
-        :func:`fx_bridge.check_equivalence`; None where there are no weights, or no gradients
+        :func:`~fx_bridge.equivalence.check.check_equivalence`; None where there are no weights, or no gradients
         were asked for.
     peak_memory_bytes : int or None
         Largest resident memory of the process, libraries included.

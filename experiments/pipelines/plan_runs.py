@@ -64,7 +64,7 @@ class RunSettings:
     keep_whole : tuple of str
     pins : mapping of str to str, sequence of str, or int
     cut_after : tuple of str
-        See :func:`fx_bridge.to_digraph` and :func:`fx_bridge.split.pins.with_hand_made`.
+        See :func:`~fx_bridge.digraph.to_digraph` and :func:`fx_bridge.split.pins.with_hand_made`.
     """
 
     devices: tuple[Device, ...] | None = None

@@ -44,7 +44,7 @@ def random_cut(
 
     Notes
     -----
-    Takes O(devices * layers**2) time. Memory is that of :func:`solver.evaluate`, except that a
+    Takes O(devices * layers**2) time. Memory is that of :func:`~solver.evaluation.evaluate.evaluate`, except that a
     pipeline's devices are taken to be all in use, and pass on nothing for others.
     """
     count = len(layers)

@@ -96,7 +96,7 @@ class SweepLimits:
         Resident memory of the process that runs it; None is unlimited.
     workers : int or None
     deterministic : bool
-        As in :class:`solver.SolveLimits`.
+        As in :class:`~solver.model.limits.SolveLimits`.
     kill_after_s : float
         Of the clock, after which its process is ended.
     prepare_limit_s : float

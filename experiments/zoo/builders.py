@@ -40,7 +40,7 @@ class Configuration:
         Where it is made: ``"meta"`` for real sizes without weights, ``"cpu"`` for small models
         that can be run and compared.
     constants : tuple of str
-        Inputs that capture takes as numbers, see :func:`fx_bridge.capture`.
+        Inputs that capture takes as numbers, see :func:`~fx_bridge.capture.graph.capture`.
     trained : bool
         Whether a run of it compares gradients, too.
     autocast : {"", "call", "capture and call"}

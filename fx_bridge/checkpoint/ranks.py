@@ -78,13 +78,13 @@ def load_model_weights(
         Of a capture of the model that was split. Tied tensors stay tied; those that no operator
         reads are in no file, and stay as they are.
     folder : path
-        That :func:`save_stages` wrote.
+        That :func:`~fx_bridge.checkpoint.stages.save_stages` wrote.
     device : str or torch.device
 
     Raises
     ------
     PartitionError
-        As :func:`load_stage_weights`.
+        As :func:`~fx_bridge.checkpoint.stages.load_stage_weights`.
     """
     manifest = load_manifest(folder)
     found: dict[str, torch.Tensor] = {}

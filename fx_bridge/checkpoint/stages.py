@@ -64,7 +64,7 @@ def save_stages(
     Parameters
     ----------
     split : torch.fx.GraphModule
-        What :func:`fx_bridge.split_by_plan` returned for `captured`.
+        What :func:`~fx_bridge.split.by_plan.split_by_plan` returned for `captured`.
     captured : CapturedGraph
     folder : path
         Made if missing. One that ``save_stages`` wrote before is replaced; any other must be

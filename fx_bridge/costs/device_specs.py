@@ -42,7 +42,7 @@ class DeviceSpec:
         the model is on, and of CUDA where that is the meta device.
     attention : str or sequence of str, optional
         Fused kernels of attention that the class has, in the order in which they are asked;
-        ``"math"`` for none. See :meth:`fx_bridge.CapturedGraph.with_kernels`.
+        ``"math"`` for none. See :meth:`~fx_bridge.capture.graph.CapturedGraph.with_kernels`.
 
     Raises
     ------

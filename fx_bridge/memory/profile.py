@@ -314,7 +314,7 @@ def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryPr
     Parameters
     ----------
     split : torch.fx.GraphModule
-        Of :func:`fx_bridge.split_by_plan`, made from a graph with values.
+        Of :func:`~fx_bridge.split.by_plan.split_by_plan`, made from a graph with values.
     **settings
         Those of :func:`memory_profile`. In training, the inputs of all stages but the first
         require gradients unless `input_gradients` says otherwise; `loss` is that of the last. A

@@ -133,7 +133,7 @@ def stage_interfaces(
     Parameters
     ----------
     graph : StageGraph
-        Of the split; see :func:`fx_bridge.stage_graph`.
+        Of the split; see :func:`~fx_bridge.split.reader.stage_graph`.
     plan : PartitionPlan
         Of the split, for the order of its devices.
     returned_weights : mapping of str to str, optional

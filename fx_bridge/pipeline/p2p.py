@@ -96,7 +96,7 @@ def passed_values(
     ----------
     captured : CapturedGraph
     names : iterable of str
-        As in :class:`fx_bridge.StageGraph`.
+        As in :class:`~fx_bridge.split.graph.StageGraph`.
     training : bool
         Without, no gradient comes back for anything.
 

@@ -42,7 +42,7 @@ class PipelineSettings:
 
 
 class PipelineRank:
-    """The stages that one process runs; see :func:`build_pipeline_stage`.
+    """The stages that one process runs; see :func:`~fx_bridge.pipeline.build.build_pipeline_stage`.
 
     Attributes
     ----------
