@@ -38,8 +38,8 @@ def compile_backend(
         Refuse calls of a model of which dynamo leaves a part out of its graphs, instead of
         warning once.
     **options
-        The other keyword arguments of :func:`~fx_bridge.partition.partition_module`: objective, memory
-        model, limits and so on.
+        The other keyword arguments of :func:`~fx_bridge.partition.partition_module`: objective,
+        memory model, limits and so on.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def compile_backend(
 
 
 class CompileBackend:
-    """What :func:`compile_backend` returns.
+    """What ``compile_backend`` returns.
 
     Attributes
     ----------

@@ -115,8 +115,8 @@ class PartitionResult:
     def split(self) -> fx.GraphModule:
         """Return the model as submodules ``submod_0``, ``submod_1``, … in stage order.
 
-        It takes and returns what the model does, and computes the same; each submodule owns
-        its parameters under their original names. See :func:`~fx_bridge.split.by_plan.split_by_plan`.
+        It takes and returns what the model does, and computes the same; each submodule owns its
+        parameters under their original names. See :func:`~fx_bridge.split.by_plan.split_by_plan`.
 
         Raises
         ------
@@ -241,10 +241,10 @@ def partition_module(
         Modules or operators after which a stage ends; the solver completes the rest
         (:mod:`fx_bridge.split.pins`).
     schedule : {"gpipe", "1f1b"}, optional
-        Plan a pipeline that runs by this schedule, as :func:`~fx_bridge.pipeline.build.build_pipeline_stage`
-        does: values are relayed from stage to stage, and every hop counts
-        (``charging="relayed"``). Without it stages send to all that read from them; training
-        then counts the microbatches in flight of 1F1B.
+        Plan a pipeline that runs by this schedule, as
+        :func:`~fx_bridge.pipeline.build.build_pipeline_stage` does: values are relayed from stage
+        to stage, and every hop counts (``charging="relayed"``). Without it stages send to all that
+        read from them; training then counts the microbatches in flight of 1F1B.
     microbatches : int
         In a step; the example inputs are one of them.
     optimizer, master_weights, tied_weights

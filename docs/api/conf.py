@@ -68,4 +68,4 @@ napoleon_custom_sections = [("Attributes", "params_style")]
 # A role of a docstring leads to something of this project, or is text. Annotations name classes of
 # others too.
 nitpicky = True
-nitpick_ignore_regex = [("py:class", ".*")]
+nitpick_ignore_regex = [("py:class", ".*"), ("py:obj", r"typing\..*"), ("py:exc", "queue.Empty")]

@@ -59,8 +59,8 @@ class CoverageRow:
         the model returns, and cannot run where an operator is made up.
     equal, gradients_equal : bool or None
         Whether the stages compute what the model does, see
-        :func:`~fx_bridge.equivalence.check.check_equivalence`; None where there are no weights, or no gradients
-        were asked for.
+        :func:`~fx_bridge.equivalence.check.check_equivalence`; None where there are no weights, or
+        no gradients were asked for.
     peak_memory_bytes : int or None
         Largest resident memory of the process, libraries included.
     reason : str

@@ -44,8 +44,9 @@ def random_cut(
 
     Notes
     -----
-    Takes O(devices * layers**2) time. Memory is that of :func:`~solver.evaluation.evaluate.evaluate`, except that a
-    pipeline's devices are taken to be all in use, and pass on nothing for others.
+    Takes O(devices * layers**2) time. Memory is that of
+    :func:`~solver.evaluation.evaluate.evaluate`, except that a pipeline's devices are taken to be
+    all in use, and pass on nothing for others.
     """
     count = len(layers)
     wanted = [*sorted(draws.randint(0, count) for _ in devices[1:]), count]

@@ -53,7 +53,8 @@ class PlannerAnswer:
     Parameters
     ----------
     result : SolveResult, optional
-        Judged by :func:`~solver.evaluation.evaluate.evaluate`; None without a plan of all operators.
+        Judged by :func:`~solver.evaluation.evaluate.evaluate`; None without a plan of all
+        operators.
     words : str
         The answer in the planner's own terms, such as a device map.
     spilled_bytes : int

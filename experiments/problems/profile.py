@@ -72,7 +72,7 @@ class Profile:
         return Interconnect(default=self.link, charging="relayed")
 
     def costs(self, training: bool) -> dict[str, Any]:
-        """Return the arguments of :func:`~fx_bridge.digraph.to_digraph` that say what operators cost.
+        """Return what :func:`~fx_bridge.digraph.to_digraph` is told of the costs of operators.
 
         Raises
         ------

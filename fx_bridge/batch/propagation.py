@@ -34,7 +34,7 @@ _ARITHMETIC: Final = frozenset(
 
 
 class BatchRun(Replay):
-    """A replay that finds :attr:`states`, of every node, from those of the placeholders.
+    """A replay that finds `states`, of every node, from those of the placeholders.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
 """From a model to an FX graph in which every value is known by shape, dtype and device.
 
 The default is ``torch.export`` in non-strict mode. What it refuses is tried in other ways
-(:mod:`fx_bridge.capture.fallbacks`); :attr:`CapturedGraph.how` and :attr:`CapturedGraph.note`
+(:mod:`fx_bridge.capture.fallbacks`); `how` and `note` of a graph
 say which one it was, and why. The model that is given is never changed.
 """
 

@@ -94,7 +94,7 @@ def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
 
 
 def module_paths(captured: CapturedGraph) -> tuple[str, ...]:
-    """Return the paths of the modules of a captured model, as :func:`module_operators` orders them.
+    """Return the paths of the modules of a captured model, as ``module_operators`` orders them.
 
     Examples
     --------

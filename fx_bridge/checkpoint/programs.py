@@ -101,8 +101,8 @@ def save_stage_programs(split: fx.GraphModule, folder: str | os.PathLike[str]) -
     Parameters
     ----------
     split : torch.fx.GraphModule
-        What :func:`~fx_bridge.split.by_plan.split_by_plan` or ``result.split()`` returned. Its weights may be on
-        the meta device; the programs have none then.
+        What :func:`~fx_bridge.split.by_plan.split_by_plan` or ``result.split()`` returned. Its
+        weights may be on the meta device; the programs have none then.
     folder : path
         Made if missing. Programs of earlier calls are replaced.
 

@@ -38,7 +38,7 @@ class OptimizerStep:
     parameters : mapping of str to torch.Tensor
         By name; those without a gradient are passed over.
     optimizer : str or callable
-        One of :data:`Optimizer`, or what makes an optimiser of a list of tensors.
+        A name of ``Optimizer``, or what makes an optimiser of a list of tensors.
     master_weights : bool
     foreach : bool
         Of torch's optimisers: update all parameters at once, with temporaries for all.

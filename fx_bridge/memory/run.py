@@ -58,7 +58,7 @@ class MemoryRun(Replay):
     boundary : int
         The change of the ledger at which the backward pass began.
     outputs : Any
-        What the graph returned, after :meth:`forward`.
+        What the graph returned, after `forward`.
     """
 
     def __init__(

@@ -85,7 +85,7 @@ class SharedWeight:
 
 @dataclass(frozen=True)
 class StageInterfaces:
-    """The chain of positions of a split; see :func:`stage_interfaces`.
+    """The chain of positions of a split; ``stage_interfaces`` makes it.
 
     Attributes
     ----------

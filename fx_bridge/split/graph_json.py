@@ -12,7 +12,7 @@ from solver.model.quantities import counted
 
 
 def stage_graph_from_json(data: object, schema: str, version: int) -> StageGraph:
-    """Build a stage graph; see :meth:`StageGraph.from_dict`."""
+    """Build a stage graph; see :meth:`fx_bridge.split.graph.StageGraph.from_dict`."""
     fields = check_schema(data, "the stage graph", schema, version)
     graph = build(StageGraph, fields, "", _PARSERS)
     _check_references(graph)

@@ -26,7 +26,8 @@ def stage_graph(
     Parameters
     ----------
     split : torch.fx.GraphModule
-        What :func:`~fx_bridge.split.by_plan.split_by_plan` returned for `captured`, or a copy of it.
+        What :func:`~fx_bridge.split.by_plan.split_by_plan` returned for `captured`, or a copy of
+        it.
     captured : CapturedGraph
         For the bytes of its values and weights.
     problem : PartitionProblem, optional

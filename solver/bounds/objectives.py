@@ -97,7 +97,7 @@ class ObjectiveBounds:
         return parts.refutes_order([device.name for device in order], limit_ns)
 
     def look_around(self, plan: PartitionPlan, end_s: float | None) -> None:
-        """Take over the bound of :func:`part_bound_ns`, where it applies.
+        """Take over the bound of :func:`~solver.bounds.parts.around_load.part_bound_ns`, where it applies.
 
         Parameters
         ----------

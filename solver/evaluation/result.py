@@ -154,6 +154,7 @@ class SolveResult:
 
 
 Solver = Callable[[PartitionProblem, SolveLimits], SolveResult]
+"""Takes a problem and limits; a failed search is a status of its result, no exception."""
 
 
 def judge(

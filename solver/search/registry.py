@@ -60,6 +60,7 @@ SOLVERS: Final[Mapping[str, Solver]] = MappingProxyType(
         "cp-sat": _cp_sat,
     }
 )
+"""By name, all that ``solve`` can call."""
 
 
 def check_solver(name: str) -> None:

@@ -1,6 +1,6 @@
 """Drawings as SVG text: shapes, hatches, text that fits, axes.
 
-Everything goes through :mod:`xml.etree`, which escapes names; nothing here makes markup of text.
+Everything goes through ``xml.etree``, which escapes names; nothing here makes markup of text.
 A drawing brings no script, style sheet or font, and the same calls give the same text.
 """
 

@@ -49,7 +49,7 @@ def improve_borders(
     units : UnitGraph
     plan : PartitionPlan
         Feasible, of one chunk, without hand-made cuts; others are returned as they are, and so
-        are those of graphs that make nothing for many stages (:func:`movable_groups`).
+        are those of graphs that make nothing for many stages (``movable_groups``).
     deadline_s : float
         On ``time.perf_counter``. If it is not reached and `workers` is 1, the result depends on
         nothing but the arguments.
