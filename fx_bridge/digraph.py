@@ -58,6 +58,7 @@ def to_digraph(
     Parameters
     ----------
     captured : CapturedGraph
+        Needs values on its nodes, as every capture has them.
     specs : mapping of str to DeviceSpec
         By device class, for roofline latencies. With the default, ``Device.device_class`` can
         be any preset.

@@ -34,6 +34,7 @@ def compile_backend(
     Parameters
     ----------
     devices : sequence of Device
+        On which each graph is planned.
     strict : bool
         Refuse calls of a model of which dynamo leaves a part out of its graphs, instead of
         warning once.

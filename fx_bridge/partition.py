@@ -57,7 +57,9 @@ class PartitionResult:
     Attributes
     ----------
     captured : CapturedGraph
+        The graph that was planned.
     problem : PartitionProblem
+        What the solvers were given, devices included.
     baseline : SolveResult
         The greedy heuristic's answer.
     solved : SolveResult
@@ -211,11 +213,15 @@ def partition_module(
     args, kwargs : sequence, mapping
         Example inputs of the model, real or on the meta device.
     devices : sequence of Device
+        What the model may be spread over; a plan need not use all of them.
     objective : str or sequence of str
         ``"bottleneck"``, ``"step"``, ``"latency"``, ``"transfer"``, ``"devices"`` or
         ``"peak_memory"``, or several to be minimised lexicographically.
     memory_model : {"inference", "training", "weights"}
+        What a device must hold: parameters alone (``"weights"``), also the values that are alive in
+        inference, or in a step of training.
     interconnect : Interconnect
+        Bandwidth and latency between devices, and who pays for a transfer.
     limits : SolveLimits, optional
         Time limit, workers, seed, and a callback for progress.
     solver : str
@@ -254,10 +260,6 @@ def partition_module(
         their device classes; see :meth:`~fx_bridge.capture.graph.CapturedGraph.with_kernels`.
     constants : sequence of str
         Input tensors that the model reads as numbers; see :func:`~fx_bridge.capture.graph.capture`.
-
-    Returns
-    -------
-    PartitionResult
 
     Raises
     ------
@@ -339,11 +341,12 @@ class Options:
 
     Attributes
     ----------
-    devices : tuple of Device
     settings : mapping
         Of :class:`~solver.model.problem.PartitionProblem`.
     keep_whole, cut_after : tuple of str
+        As of :func:`partition_module`.
     pins : mapping of str to Pin
+        As of :func:`partition_module`; empty where none were given.
     """
 
     devices: tuple[Device, ...]

@@ -26,7 +26,9 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
     Parameters
     ----------
     key : CaseKey
+        Of the case; it stands in the row.
     task : PlanningTask
+        What the planner is given.
     planner : str
         A key of ``PLANNERS``.
     limits : SolveLimits
@@ -40,6 +42,7 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
     Raises
     ------
     KeyboardInterrupt
+        When Ctrl-C ends the search: it makes no row.
     """
     start_s = time.perf_counter()
     trace = SearchTrace(limits.on_progress)

@@ -61,6 +61,7 @@ class Case:
     Attributes
     ----------
     key : CaseKey
+        Model, devices and objective: what tells cases apart.
     problem : PartitionProblem or None
         None if it could not be made.
     reason : str
@@ -92,21 +93,26 @@ class PlannerRow:
     Attributes
     ----------
     case : CaseKey
+        The case that was asked about.
     planner : str
         The one that was asked.
     status : str
         A value of ``SolveStatus``; ``spills`` where weights go to disk; ``failed`` when the
         planner raised; ``timed out``, ``out of memory`` or ``killed`` when it was ended.
     seed : int
+        That the planner was told; 0 where its answer depends on none.
     objective, bound : tuple of int or None
         One number per objective; `bound` is proven.
     gap : float or None
+        As of :class:`~solver.evaluation.result.SolveResult`.
     bottleneck_ns, latency_ns, transfer_bytes, peak_memory_permille, devices_used : int or None
         Of the plan, also of one that is not feasible; None without a plan.
     wall_time_s : float
+        Of the whole call, in seconds of the clock.
     peak_rss_bytes : int or None
         Of the process that planned, where that did nothing else.
     feasible : bool
+        The evaluator finds no violation in the plan.
     reason : str
         Why there is no feasible plan, or empty.
     answered_by : str
@@ -118,6 +124,7 @@ class PlannerRow:
     trace : tuple of SearchPoint
         How incumbent and bound came closer.
     plan : PartitionPlan or None
+        None where the planner found none.
     """
 
     case: CaseKey
@@ -243,7 +250,9 @@ class ModelRecord:
         Parameters
         ----------
         model : str
+            Its name in the study.
         problem : PartitionProblem
+            Gives operators, edges and bytes.
         **measured
             The other fields.
         """
@@ -266,16 +275,21 @@ class Study:
     Attributes
     ----------
     models : tuple of ModelRecord
+        One for each model that was asked for, also where it could not be captured.
     cases : tuple of Case
         Those of a model follow one another.
     rows : tuple of PlannerRow
+        One for each planner, case and seed.
     checks : tuple of EquivalenceRow
+        Of splits that were run beside their model.
     limits : SolveLimits
         Of each single answer.
     environment : tuple of (str, str)
         Versions of what computed it.
     wall_time_s : float
+        Of the whole study, in seconds of the clock.
     peak_rss_bytes : int or None
+        Resident memory of this process at its peak; None where the system does not say.
     """
 
     models: tuple[ModelRecord, ...]

@@ -48,22 +48,28 @@ class RunSettings:
         One process each; without, as many as `shares` has numbers, with memory in their
         proportions and `slack_permille` thousandths of what the model needs on one device.
     shares : tuple of int
+        Memory of the devices in proportion to one another.
     slack_permille : int
+        Total memory of the devices, per thousand of what the model needs on one.
     training : bool
+        Run backward passes too.
     schedule : {"gpipe", "1f1b"}
+        The order of forward and backward passes, as torch has it.
     microbatches, steps : int
         Steps are what is timed, after two that are not.
     solvers : tuple of str
+        Each makes one plan; equal plans run once.
     objective : tuple of str
+        What plans minimise, one after the other.
     limits : SolveLimits
         Of each solver.
     interconnect : Interconnect, optional
         Instead of the measured link.
     chunks_per_device : int
+        Most stages of a device.
     max_devices : int, optional
-    keep_whole : tuple of str
-    pins : mapping of str to str, sequence of str, or int
-    cut_after : tuple of str
+        Most devices to use; None for all.
+    keep_whole, pins, cut_after
         See :func:`~fx_bridge.digraph.to_digraph` and :func:`fx_bridge.split.pins.with_hand_made`.
     """
 
@@ -174,7 +180,9 @@ def run_plans(
     captured : CapturedGraph
         Of this model.
     profile : Profile
+        Measured times of the model and of the link.
     settings : RunSettings
+        Which plans to make, and how to run them.
     group : PipelineGroup
         Of at least as many processes as there are devices.
     step, done : callable

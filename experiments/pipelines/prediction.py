@@ -47,6 +47,7 @@ def predict(problem: PartitionProblem, plan: PartitionPlan) -> PlanPrediction:
     problem : PartitionProblem
         With the measured times, the measured link, and the schedule.
     plan : PartitionPlan
+        A plan of `problem` that runs as a pipeline.
 
     Notes
     -----
@@ -98,15 +99,19 @@ class PlanRow:
     Attributes
     ----------
     model : str
+        As a person named it.
     name : str
         Of the solver that made it.
     same_as : str or None
         Name of an earlier row with the very same plan.
     microbatches : int
+        Of a step.
     devices : tuple of str
         By rank.
     predicted : PlanPrediction
+        What the solver's times and sizes say.
     measured : MeasuredPlan
+        What the processes found.
     """
 
     model: str

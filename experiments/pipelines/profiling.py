@@ -50,6 +50,7 @@ def measure_profile(model: str, settings: ProfileSettings, group: PipelineGroup)
         A zoo name, an import string or a ``.pt2`` file, as
         :func:`experiments.zoo.models.resolve_model` takes it.
     settings : ProfileSettings
+        What to measure, and how often.
     group : PipelineGroup
         Of at least two processes, for the link between them, and of `settings.processes`.
 

@@ -33,9 +33,10 @@ def random_cut(
 
     Parameters
     ----------
-    layers : LayerSequence
     devices : sequence of Device
+        In the order in which data passes through them.
     draws : random.Random
+        The source of chance; a seed makes the cut the same again.
 
     Returns
     -------

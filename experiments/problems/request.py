@@ -36,16 +36,25 @@ class ProblemRequest:
     Attributes
     ----------
     devices : DeviceSet or None
+        None takes those of a saved problem, or derives some from the model.
     interconnect : Interconnect or None
         The option ``--link``.
     objective : tuple of str or None
+        What to minimise, one after the other.
     memory_model, schedule, optimizer, attention : str or None
+        As of :func:`~fx_bridge.partition.partition_module`.
     microbatches, chunks_per_device, max_devices : int or None
+        As of :func:`~fx_bridge.partition.partition_module`.
     keep_whole, cut_after, constants : tuple of str
+        As of :func:`~fx_bridge.partition.partition_module`.
     pins : mapping of str to int, str or tuple of str
+        Module or operator to the number of its stage, its device, or the devices that may run it.
     profile : Profile or None
+        Measured times, in place of the roofline.
     communication_scale : float or None
+        Multiplies the communication times of a published workload.
     with_host : bool
+        Keep the host among the devices of a published workload.
     """
 
     devices: DeviceSet | None = None
@@ -96,13 +105,14 @@ def read_problem(
     model : str
         As a person names it; see :func:`experiments.zoo.models.resolve_model`.
     request : ProblemRequest
+        What the options leave open is taken from the file, or derived.
     step : callable
+        Is called with a line of text when something slow begins.
 
     Returns
     -------
     CapturedGraph or None
         The model; None where a file holds the problem alone.
-    PartitionProblem
 
     Raises
     ------
@@ -263,6 +273,7 @@ def problem_of_graph(
     captured : CapturedGraph
         Whose modules `request` may name.
     devices : DeviceSet
+        All that a plan may use.
     request : ProblemRequest
         Its own devices do not matter.
     """
@@ -283,6 +294,7 @@ def _settings_of(request: ProblemRequest, interconnect: Interconnect) -> dict[st
     Parameters
     ----------
     request : ProblemRequest
+        None and empty entries are left out.
     interconnect : Interconnect
         That of the devices; one that relays where there is a schedule.
     """

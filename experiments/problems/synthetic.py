@@ -83,7 +83,9 @@ class SyntheticOperator:
     Attributes
     ----------
     name : str
+        Unique in its graph.
     reads : tuple of str
+        Names of the operators whose values it takes.
     latency_ns : int
         On the default device class.
     kind : {"compute", "memory"}
@@ -205,8 +207,8 @@ def with_devices(
 
     Parameters
     ----------
-    graph : SyntheticGraph
     count : int
+        How many devices.
     slack_permille : int or None
         Total capacity beyond what the whole graph needs on one device, per thousand of it; None
         is unlimited memory.

@@ -132,6 +132,7 @@ class WorkerGroup:
     module : str
         Such as ``"experiments.pipelines.worker"``.
     count : int
+        How many processes.
     time_limit_s : float
         Of the clock, for everything that the group does.
     threads : int

@@ -27,10 +27,13 @@ class CaseRequest:
     Attributes
     ----------
     key : CaseKey
+        What tells cases apart.
     devices : DeviceChoice
+        As the sweep's file names them.
     link : str or None
         None where the devices say what links they have, and for PCIe.
     chunks, max_devices, microbatches : int or None
+        None leaves a saved problem its own.
     schedule : str or None
         None leaves a saved problem its own.
     """
@@ -126,10 +129,13 @@ class Cell:
     Attributes
     ----------
     request : CaseRequest
+        The case.
     digest : str
         Of the exact problem.
     planner : str
+        A key of ``PLANNERS``.
     seed : int
+        That the planner is told.
     source : ModelSource or None
         Of a planner that reads the model.
     key : str

@@ -144,6 +144,7 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     Parameters
     ----------
     path : Path
+        Made if it is missing.
     create : bool
         Make the file if there is none.
 

@@ -30,6 +30,7 @@ class JobRunner:
     Attributes
     ----------
     executor : Executor
+        Of ``concurrent.futures``, or of a cluster.
     run : callable
         Takes a job, returns its answer.
     width : callable

@@ -95,6 +95,7 @@ class SweepLimits:
     memory_bytes : int or None
         Resident memory of the process that runs it; None is unlimited.
     workers : int or None
+        As in :class:`~solver.model.limits.SolveLimits`.
     deterministic : bool
         As in :class:`~solver.model.limits.SolveLimits`.
     kill_after_s : float
@@ -122,6 +123,7 @@ class SweepSettings:
     Attributes
     ----------
     models : tuple of ModelSource
+        Zoo names, import strings, files of problems.
     devices : tuple of DeviceChoice
         Empty takes what a model brings, and otherwise derives devices of all kinds.
     links : tuple of str
@@ -132,12 +134,15 @@ class SweepSettings:
     memory_models : tuple of str
         Empty takes what a saved problem has, and otherwise inference.
     planners : tuple of str
+        Keys of ``PLANNERS``.
     seeds : tuple of int
         Those planners whose answers depend on no seed run once, with seed 0.
     chunks, max_devices, microbatches : int or None
+        None leaves a saved problem its own.
     schedule : str or None
         None leaves a saved problem its own.
     limits : SweepLimits
+        The same for every cell.
     """
 
     models: tuple[ModelSource, ...]

@@ -46,6 +46,7 @@ class ModelSpec:
     Attributes
     ----------
     name : str
+        As a person names it.
     description : str
         One line.
     factory : callable

@@ -33,6 +33,7 @@ class ChunkSpecs:
         what is the same in all microbatches (the first is taken), and for samples that are not
         outermost in their dimension.
     microbatches : int
+        How many equal parts the batch is cut into.
     """
 
     args: tuple[Any, ...]
@@ -55,10 +56,6 @@ def chunk_specs(
         Of equal size; the mean of their means is the mean then.
     table : BatchTable, optional
         Of the same graph, when it is there already.
-
-    Returns
-    -------
-    ChunkSpecs
 
     Raises
     ------

@@ -41,6 +41,7 @@ class BatchRun(Replay):
     module : torch.fx.GraphModule
         With values of batches of `batch_size`.
     batch_size : int
+        Samples in the batch of `module`.
     dims : mapping of str to tuple of int or None
         For each placeholder the dimension of the batch in each of its leaves.
     told_apart : bool

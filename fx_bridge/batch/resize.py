@@ -33,6 +33,7 @@ def rescale(captured: CapturedGraph, batch_size: int) -> CapturedGraph:
     captured : CapturedGraph
         The batch is dimension 0 of the inputs, of those that are as long there as most are.
     batch_size : int
+        Samples that the returned graph takes.
 
     Returns
     -------

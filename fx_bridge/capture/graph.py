@@ -181,10 +181,6 @@ def capture(
         their values; calls of the split or placed model with others are refused. On the meta
         device these inputs still need values. For modules only.
 
-    Returns
-    -------
-    CapturedGraph
-
     Raises
     ------
     PartitionError
@@ -265,8 +261,8 @@ def placeholder_values(
 
     Parameters
     ----------
-    captured : CapturedGraph
     args : sequence
+        As the module itself takes them.
     kwargs : mapping of str, optional
         As the module itself takes them.
 

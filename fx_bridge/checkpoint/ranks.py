@@ -32,6 +32,7 @@ def load_rank_weights(
     rank : int
         Of the device in the order of the plan; it runs a stage in every chunk that uses it.
     device : str or torch.device
+        Where the tensors are put.
 
     Returns
     -------
@@ -80,6 +81,7 @@ def load_model_weights(
     folder : path
         That :func:`~fx_bridge.checkpoint.stages.save_stages` wrote.
     device : str or torch.device
+        Where the tensors are put.
 
     Raises
     ------

@@ -66,6 +66,7 @@ def save_stages(
     split : torch.fx.GraphModule
         What :func:`~fx_bridge.split.by_plan.split_by_plan` returned for `captured`.
     captured : CapturedGraph
+        The graph that was split; it holds the example inputs.
     folder : path
         Made if missing. One that ``save_stages`` wrote before is replaced; any other must be
         empty.
@@ -160,6 +161,7 @@ def load_stage_weights(
     position : int
         Of the stage in the pipeline: chunk x number of devices + rank of the device.
     device : str or torch.device
+        Where the tensors are put.
 
     Returns
     -------

@@ -70,10 +70,6 @@ def needs_gradients(captured: CapturedGraph) -> bool:
 def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     """Run the backward pass of every operator on fake tensors.
 
-    Parameters
-    ----------
-    captured : CapturedGraph
-
     Returns
     -------
     dict of str to BackwardCost
@@ -112,10 +108,6 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
 def backward_flops(captured: CapturedGraph) -> dict[str, int]:
     """Count the floating-point operations of the backward pass of every operator.
 
-    Parameters
-    ----------
-    captured : CapturedGraph
-
     Returns
     -------
     dict of str to int
@@ -132,10 +124,6 @@ def backward_flops(captured: CapturedGraph) -> dict[str, int]:
 
 def backward_moved_bytes(captured: CapturedGraph) -> dict[str, int]:
     """Count the bytes that the backward pass of every operator reads and writes.
-
-    Parameters
-    ----------
-    captured : CapturedGraph
 
     Returns
     -------
@@ -164,7 +152,6 @@ def backward_passes(
 
     Parameters
     ----------
-    captured : CapturedGraph
     storage_bytes : mapping of str to int
         What each operator allocates, in the terms of the operator graph.
     specs : mapping of str to DeviceSpec

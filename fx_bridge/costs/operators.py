@@ -38,10 +38,6 @@ _ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_em
 def node_flops(captured: CapturedGraph) -> dict[str, int]:
     """Count the floating-point operations of every operator.
 
-    Parameters
-    ----------
-    captured : CapturedGraph
-
     Returns
     -------
     dict of str to int
@@ -114,7 +110,6 @@ def node_moved_bytes(captured: CapturedGraph, table: StorageTable) -> dict[str, 
 
     Parameters
     ----------
-    captured : CapturedGraph
     table : StorageTable
         Of the same graph.
 
@@ -184,7 +179,6 @@ def roofline_latency_ns(
 
     Parameters
     ----------
-    captured : CapturedGraph
     specs : mapping of str to DeviceSpec
         By device class.
     flops : mapping of str to int, optional

@@ -110,10 +110,6 @@ def check_equivalence(
         Also compare which outputs share memory with one another, with inputs and with weights.
         Stages on devices of their own share none.
 
-    Returns
-    -------
-    EquivalenceReport
-
     Raises
     ------
     PartitionError

@@ -85,16 +85,12 @@ def observe(
     ----------
     what : str
         What the module is called in messages.
-    module : torch.nn.Module
     args, kwargs : tuple, mapping
+        Inputs of one call; they are cloned.
     gradients : bool
         Also run backward from all differentiable outputs, with random cotangents.
     seed : int
         Of all random numbers.
-
-    Returns
-    -------
-    Observation
 
     Raises
     ------

@@ -29,6 +29,7 @@ class MixedOperator:
     Attributes
     ----------
     operator : str
+        Name of its node.
     module : str
         The innermost module that it runs in; empty for the model itself.
     reads : tuple of (str, str)
@@ -49,6 +50,7 @@ class DeviceMapRun:
     assignment : mapping of str to str
         The device of every operator; one of `mixed` is on that of its first value.
     mixed : tuple of MixedOperator
+        Empty where accelerate can run the model.
     """
 
     assignment: Mapping[str, str]
@@ -62,7 +64,6 @@ def run_by_device_map(
 
     Parameters
     ----------
-    captured : CapturedGraph
     device_of : mapping of str to str
         Paths of modules, parameters and buffers to names of devices; of those that enclose a
         path, the longest counts.

@@ -40,6 +40,7 @@ class OptimizerStep:
     optimizer : str or callable
         A name of ``Optimizer``, or what makes an optimiser of a list of tensors.
     master_weights : bool
+        Parameters of half precision are trained in float32 copies, which are held besides.
     foreach : bool
         Of torch's optimisers: update all parameters at once, with temporaries for all.
     """
@@ -105,7 +106,6 @@ def check_sparse_gradients(module: fx.GraphModule, optimizer: object) -> None:
 
     Parameters
     ----------
-    module : torch.fx.GraphModule
     optimizer : str or callable
         What a callable makes says so itself.
     """

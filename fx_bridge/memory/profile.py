@@ -46,6 +46,7 @@ class LiveStorage:
         Name of the weight or parameter, of the input, or of the operator that made it; in the
         backward pass, of the operator whose derivative made it.
     size_bytes : int
+        Of the whole storage, however little of it is read.
     """
 
     kind: Kind
@@ -60,6 +61,7 @@ class MemoryPoint:
     Attributes
     ----------
     phase : {"forward", "backward", "optimizer"}
+        When the node ran.
     node : str
         Name of the operator; ``"output"`` for the return of the graph, ``"loss"``, and in the
         phase ``"optimizer"`` the part of the step.
@@ -185,10 +187,6 @@ def memory_profile(
         graph of forward and backward. They are held to the end, and where their captured values
         require gradients, trained.
 
-    Returns
-    -------
-    MemoryProfile
-
     Raises
     ------
     PartitionError
@@ -242,13 +240,8 @@ def peak_memory(captured: CapturedGraph, **settings: Any) -> int:
 
     Parameters
     ----------
-    captured : CapturedGraph
     **settings
         Those of :func:`memory_profile`.
-
-    Returns
-    -------
-    int
 
     Raises
     ------
@@ -270,7 +263,6 @@ def forward_workspaces(captured: CapturedGraph, *, training: bool = False) -> di
 
     Parameters
     ----------
-    captured : CapturedGraph
     training : bool
         With autograd watching, which changes how some operators are computed.
 

@@ -45,16 +45,20 @@ class MemoryRun(Replay):
 
     Parameters
     ----------
-    captured : CapturedGraph
     training : Training, optional
+        What follows the forward pass; None for inference.
     runner : {"code", "interpreter"}
+        Who runs the graph: generated code drops a value after its last reader, ``fx.Interpreter``
+        holds one without readers to the end.
     release_inputs : bool
+        Drop each input after its last reader; otherwise the caller holds them to the end.
     weights : collection of str
         Placeholders that are weights.
 
     Attributes
     ----------
     ledger : Ledger
+        Every storage of the run.
     boundary : int
         The change of the ledger at which the backward pass began.
     outputs : Any

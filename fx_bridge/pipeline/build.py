@@ -92,10 +92,6 @@ def build_pipeline_stage(
     group : torch.distributed.ProcessGroup, optional
         Of exactly these processes; all of them when left out.
 
-    Returns
-    -------
-    PipelineRank
-
     Raises
     ------
     PartitionError

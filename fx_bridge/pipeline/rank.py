@@ -47,7 +47,9 @@ class PipelineRank:
     Attributes
     ----------
     rank : int
+        Of this process in its group: the place of its device in the plan.
     device : torch.device
+        Where the stages run.
     interfaces : StageInterfaces
         Of the whole pipeline.
     stages : tuple of torch.distributed.pipelining.PipelineStage

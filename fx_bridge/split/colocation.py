@@ -46,7 +46,6 @@ def colocation_groups(
 
     Parameters
     ----------
-    captured : CapturedGraph
     training : bool
         Parameters will be updated: all readers of a parameter share a device, tied ones too,
         for copies on two devices would diverge after one step of the optimiser.

@@ -33,10 +33,6 @@ def stage_graph(
     problem : PartitionProblem, optional
         Of which the plan is an answer, for the peak memory of each stage.
 
-    Returns
-    -------
-    StageGraph
-
     Raises
     ------
     PartitionError

@@ -91,6 +91,7 @@ class OtherCalls:
         Raises
         ------
         PartitionError
+            In one line: how the graph of the call differs from the captured one.
         """
         shapes = self._other_inputs(given)
         precisions = self._precisions(module)

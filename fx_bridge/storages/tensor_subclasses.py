@@ -101,6 +101,7 @@ def mapped_parts(
     Parameters
     ----------
     tensor : torch.Tensor
+        A plain tensor, or one that holds others; not changed.
     function : callable
         From the path of a plain tensor, as in :func:`parts_of`, and the tensor to its replacement.
     path : str

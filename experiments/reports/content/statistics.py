@@ -63,6 +63,7 @@ class Versus:
     Attributes
     ----------
     planner, reference : str
+        Names of the planner and of the exact solver.
     outcomes : Outcomes
         Of the planner.
     wins, ties, losses : tuple of CaseKey
@@ -120,6 +121,7 @@ class Proofs:
     Attributes
     ----------
     reference : str
+        Name of the exact solver.
     optimal, infeasible, open, undecided : tuple of PlannerRow
         Proven best; proven that no plan exists; a plan with a gap; no plan and no proof.
     """
@@ -212,6 +214,7 @@ def compare_planners(rows: Sequence[PlannerRow], reference: str) -> tuple[Versus
     rows : sequence of PlannerRow
         Of cases with the same objectives.
     reference : str
+        Name of the exact solver.
 
     Returns
     -------

@@ -13,6 +13,7 @@ class Table:
     Attributes
     ----------
     header : tuple of str
+        Names of the columns.
     rows : tuple of tuple of str
         Each as long as `header`. Names from models stand there as they are: whoever shows the
         table escapes them.
@@ -21,6 +22,7 @@ class Table:
     marked : frozenset of int
         Indices of rows to emphasise.
     caption : str
+        A sentence below the table, or empty.
     """
 
     header: tuple[str, ...]

@@ -158,7 +158,9 @@ class Drawing:
     description : str
         What is to be seen, in a sentence or two, for who does not see it.
     height : float
+        In pixels at a scale of 1.
     width : float
+        In pixels at a scale of 1.
     """
 
     def __init__(self, title: str, description: str, height: float, width: float = WIDTH) -> None:

@@ -29,6 +29,7 @@ def pipeline_trace(details: PlanDetails) -> dict[str, Any]:
     Parameters
     ----------
     details : PlanDetails
+        The plan; its spans become events.
 
     Returns
     -------

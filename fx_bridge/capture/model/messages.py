@@ -60,6 +60,7 @@ def remedy(causes: Sequence[BaseException], model: nn.Module, runs: str = "") ->
     causes : sequence of Exception
         The first is the one to explain.
     model : torch.nn.Module
+        The model that could not be captured; a message names its submodules.
     runs : str
         What is known of a plain run, as the beginning of a sentence; empty if nothing is.
     """
@@ -133,6 +134,7 @@ def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> s
     frames : iterable of (frame, line number)
         Outermost first.
     model : torch.nn.Module
+        Looked through for the modules that are on the stack of the error.
 
     Returns
     -------

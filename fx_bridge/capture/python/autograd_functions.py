@@ -47,6 +47,7 @@ class FunctionCall(nn.Module):
     Parameters
     ----------
     function : type
+        A subclass of ``torch.autograd.Function``.
     arguments : tuple
         Of ``function.apply``: :class:`Passed` for what the graph passes; what it cannot pass,
         such as classes, as it is.

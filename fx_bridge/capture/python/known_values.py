@@ -51,7 +51,6 @@ def known_values(
 
     Parameters
     ----------
-    model : torch.nn.Module
     constants : mapping of str to torch.Tensor
         Values of fixed inputs, by path (:func:`named_leaves`).
     real : bool
@@ -316,8 +315,8 @@ def constant_inputs(
 
     Parameters
     ----------
-    model : torch.nn.Module
     args, kwargs : tuple, mapping
+        The example inputs.
     names : sequence of str
         Arguments, all of whose tensors are meant, or paths of single tensors.
 

@@ -41,11 +41,12 @@ def export(
 
     Parameters
     ----------
-    model : torch.nn.Module
     args, kwargs : tuple, dict
+        The example inputs.
     dynamic_shapes : optional
         As of ``torch.export.export``.
     strict : bool
+        Let dynamo trace the Python of the model, in place of running it.
     constants : mapping of str to torch.Tensor
         Values of fixed inputs, by path. Not in strict mode, where nothing can watch forward.
     aware : bool

@@ -39,6 +39,7 @@ class NonTensorMoves:
     captured : CapturedGraph
         The graph of the plan; the given one if nothing was copied.
     plan : PartitionPlan
+        Of all operators of `captured`, copies included.
     problem : PartitionProblem or None
         The given problem, with the copies among its operators and the groups of the new graph.
     moved : mapping of str to tuple of str

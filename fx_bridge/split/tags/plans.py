@@ -70,7 +70,6 @@ def plan_from_tags(captured: CapturedGraph, tags: Mapping[str, str]) -> Partitio
 
     Parameters
     ----------
-    captured : CapturedGraph
     tags : mapping of str to str
         Operator (by node name) to tag. Tags of other nodes do not matter.
 
