@@ -67,7 +67,7 @@ class Case:
     reason : str
         Why not, or empty.
     digest : str
-        Of the exact problem; empty where nobody asked for it.
+        Of the exact problem; empty where no caller asked for it.
     """
 
     key: CaseKey

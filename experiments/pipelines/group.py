@@ -55,7 +55,7 @@ class PipelineGroup:
     Raises
     ------
     PartitionError
-        When it is entered, if the memory of this machine cannot hold so many processes.
+        When it is entered, if the memory of this machine cannot hold all processes.
     """
 
     def __init__(self, count: int = 2, *, threads: int = 1, time_limit_s: float = 600.0) -> None:

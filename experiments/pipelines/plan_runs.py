@@ -258,7 +258,7 @@ def run_plans(
 
 
 def is_same(plan: PartitionPlan, other: PartitionPlan) -> bool:
-    """Whether two plans run the same stages in the same order, on whatever devices."""
+    """Return whether two plans run the same stages in the same order, on whatever devices."""
 
     def stages(each: PartitionPlan) -> Sequence[frozenset[str]]:
         found: dict[object, set[str]] = {stage: set() for stage in each.stages}

@@ -26,7 +26,7 @@ class ProfileSettings:
     repeats : int
         Runs of which medians are taken.
     processes : int
-        So many measure at the same time, as the stages of a pipeline run at the same time and
+        How many measure at the same time, as the stages of a pipeline run at the same time and
         share caches and the way to memory.
     """
 

@@ -152,7 +152,7 @@ class SyntheticGraph:
         weights_bytes = sum(op.weight_bytes for op in self.operators)
         if self.memory_model == "weights":
             return weights_bytes
-        # What nobody reads is an output of the graph, and held to the end.
+        # A value without readers is an output of the graph, and held to the end.
         last = {op.name: len(self.operators) for op in self.operators}
         for step, op in enumerate(self.operators):
             last.update(dict.fromkeys(op.reads, step))

@@ -60,7 +60,7 @@ def chunk_specs(
     Raises
     ------
     PartitionError
-        If the batch has no so many equal parts, or the model mixes samples: which operator.
+        If `microbatches` does not divide the batch, or the model mixes samples: which operator.
 
     Examples
     --------

@@ -75,8 +75,8 @@ def batch_dimensions(captured: CapturedGraph, *, batch_size: int | None = None) 
     Parameters
     ----------
     batch_size : int, optional
-        Inputs with so many rows in dimension 0 hold the batch there; the most common number of
-        rows when left out.
+        Inputs with this number of rows in dimension 0 hold the batch there; the most common
+        number of rows when left out.
 
     Returns
     -------

@@ -93,7 +93,7 @@ def save_stages(
     ``0.weight.qdata``. Tied tensors are written once in each stage that has them. All files
     are written to a temporary folder within `folder` and renamed when each is complete, the
     manifest last: a run that is interrupted leaves what was there, or a folder without
-    manifest, which nobody can take for complete.
+    manifest, which no reader takes for complete.
 
     Examples
     --------

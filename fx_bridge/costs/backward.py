@@ -60,7 +60,7 @@ class BackwardCost:
 
 
 def needs_gradients(captured: CapturedGraph) -> bool:
-    """Whether a parameter of the graph is trained, or a graph input has a gradient."""
+    """Return whether a parameter of the graph is trained, or a graph input has a gradient."""
     inputs = (node.meta.get("val") for node in captured.graph.find_nodes(op="placeholder"))
     return any(weight.trainable for weight in captured.storage_table.weights.values()) or any(
         tensor.requires_grad for value in inputs for tensor in tensor_leaves(value)
@@ -318,7 +318,7 @@ class _BackwardReplay(Replay):
 
 
 def _may_write(node: fx.Node) -> bool:
-    """Whether `node` may change what it reads in place."""
+    """Return whether `node` may change what it reads in place."""
     if isinstance(node.target, OpOverload):
         return bool(node.target._schema.is_mutable)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

@@ -303,7 +303,7 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two strided tensors, or all that they consist of, hold the same bytes.
+    """Return whether two strided tensors, or all that they consist of, hold the same bytes.
 
     On the meta device, whether they have the same shape.
     """

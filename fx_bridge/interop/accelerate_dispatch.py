@@ -168,7 +168,7 @@ class _Run:
 
 
 def _is_same_tensor(node: fx.Node) -> bool:
-    """Whether a conversion returns its input itself, so that graphs take the two for one."""
+    """Return whether a conversion returns its input itself, so that graphs take the two for one."""
     name = str(node.target).removeprefix("aten.").partition(".")[0]
     if name not in _CONVERSIONS or not node.all_input_nodes:
         return False
@@ -182,7 +182,7 @@ def _is_same_tensor(node: fx.Node) -> bool:
 
 
 def _is_host_number(read: fx.Node, device: str) -> bool:
-    """Whether a value goes along with tensors on any device."""
+    """Return whether a value goes along with tensors on any device."""
     value = read.meta.get("val")
     return (
         device.partition(":")[0] == "cpu" and isinstance(value, torch.Tensor) and value.dim() == 0

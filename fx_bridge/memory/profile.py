@@ -68,7 +68,7 @@ class MemoryPoint:
     peak_bytes : int
         Alive at once while it ran, what it read and what it made included.
     live_bytes : int
-        Alive when it had run and what nobody reads any more was released.
+        Alive when it had run and values without further readers were released.
     """
 
     phase: Phase
@@ -178,8 +178,8 @@ def memory_profile(
     accumulating : bool
         Parameters have gradients from earlier microbatches, to which those of this one are added.
     runner : {"code", "interpreter"}
-        Whether the graph runs as a module, or in an ``fx.Interpreter``, which keeps values that
-        nobody reads to the end.
+        Whether the graph runs as a module, or in an ``fx.Interpreter``, which keeps values
+        without readers to the end.
     release_inputs : bool
         The caller drops the inputs as it calls; otherwise they are held to the end.
     weights : collection of str

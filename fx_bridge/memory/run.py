@@ -236,7 +236,7 @@ class MemoryRun(Replay):
 def _last_reads(graph: fx.Graph, *, dead_values_stay: bool) -> Mapping[fx.Node, list[fx.Node]]:
     """Return which values are dropped after each node.
 
-    An ``fx.Interpreter`` keeps a value that nobody reads to the end; generated code drops it.
+    An ``fx.Interpreter`` keeps a value without readers to the end; generated code drops it.
     """
     last: dict[fx.Node, list[fx.Node]] = {}
     seen: set[fx.Node] = set()

@@ -1,9 +1,9 @@
 """Which attention kernel runs, by what a device has and what the call is.
 
-``scaled_dot_product_attention`` asks the device of its tensors which kernel to run. On the meta
-device nobody answers, and torch takes it apart into matrix products and a softmax, whose scores
-no fused kernel writes to memory. So it is decided here, by the conditions of torch 2.13
-(``sdp_utils.cpp``, ``sdp_utils_cpp.cpp``), and the kernel that would run is called on fakes.
+``scaled_dot_product_attention`` asks the device of its tensors which kernel to run. The meta device
+gives no answer, and torch takes the call apart into matrix products and a softmax, whose scores no
+fused kernel writes to memory. So this module decides, by the conditions of torch 2.13
+(``sdp_utils.cpp``, ``sdp_utils_cpp.cpp``), and calls the kernel that would run on fakes.
 """
 
 from __future__ import annotations

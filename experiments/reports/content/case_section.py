@@ -54,7 +54,7 @@ class CaseSection:
     facts : tuple of str
         Sentences about devices and limits.
     answers : Table or None
-        None where nobody answered.
+        None where no planner answered.
     words, troubles : tuple of (str, str)
         Planner, and what it says; planner, and why it has no feasible plan.
     best : PlanView or None

@@ -16,7 +16,7 @@ MAX_POINTS: Final = 480
 """The most numbers in a memory timeline, more than a figure has pixels for it."""
 
 MIN_SHOWN_MICROBATCHES: Final = 16
-"""So many microbatches of a step are always shown, if there are so many."""
+"""At least this number of microbatches of a step is shown, or all of them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -257,7 +257,7 @@ def _beats(row: PlannerRow, other: PlannerRow) -> bool:
 
 
 def has_plan(row: PlannerRow) -> bool:
-    """Whether an answer has a feasible plan with known objectives."""
+    """Return whether an answer has a feasible plan with known objectives."""
     return row.feasible and row.objective is not None
 
 

@@ -35,7 +35,7 @@ class Table:
         assert all(len(row) == len(self.header) for row in self.rows)
 
     def is_text(self, column: str) -> bool:
-        """Whether a column holds words."""
+        """Return whether a column holds words."""
         return column in self.text_columns
 
     def without(self, columns: Collection[str]) -> Table:

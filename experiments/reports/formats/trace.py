@@ -13,7 +13,7 @@ from experiments.reports.content.details import DeviceDetails, PlanDetails, thin
 from solver.evaluation.spans import Span, SpanKind
 
 _SAMPLES: Final = 500
-"""About so many numbers of memory a trace has for each device."""
+"""About how many numbers of memory a trace has for each device."""
 
 _KINDS: Final[tuple[SpanKind, ...]] = ("compute", "send", "receive")
 

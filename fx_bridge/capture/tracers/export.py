@@ -140,7 +140,7 @@ def _drop_copies_to_itself(module: fx.GraphModule) -> None:
 
 
 def _is_of(value: Any, tensor: Any) -> bool:
-    """Whether a node returns `tensor` itself: it is that, or wrote to it in place."""
+    """Return whether a node returns `tensor` itself: it is that, or wrote to it in place."""
     while value is not tensor:
         if not isinstance(value, fx.Node):
             return False
@@ -158,9 +158,9 @@ def _is_of(value: Any, tensor: Any) -> bool:
 
 
 def _has_effects(graph: fx.Graph) -> bool:
-    """Whether functionalising `graph` would change what it does besides its values.
+    """Return whether functionalising `graph` would change what it does besides its values.
 
-    It drops random operators that nobody reads and regions of another grad mode, and moves
+    It drops random operators without readers and regions of another grad mode, and moves
     writes to the end, where backward may need what was there before.
     """
     for node in graph.nodes:

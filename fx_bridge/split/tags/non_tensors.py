@@ -139,7 +139,7 @@ def move_non_tensors(
 
 
 def is_tensor_value(node: fx.Node) -> bool:
-    """Whether a tensor is what `node` makes, as far as is known."""
+    """Return whether a tensor is what `node` makes, as far as is known."""
     return "val" not in node.meta or isinstance(node.meta["val"], torch.Tensor)
 
 
