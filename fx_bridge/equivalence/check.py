@@ -208,7 +208,7 @@ def _report(call: _Call, gradient_rtol: float | None, aliasing: bool) -> Equival
 
 
 def _has_fast_path(model: nn.Module) -> bool:
-    """Whether torch may run a part of `model` by a fused kernel, if nothing is differentiated."""
+    """Return whether torch may fuse a part of `model`, if nothing is differentiated."""
     kinds = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
     return any(isinstance(part, kinds) for part in model.modules())
 

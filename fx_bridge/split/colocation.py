@@ -263,7 +263,7 @@ def _random_order(captured: CapturedGraph) -> Iterator[ColocationGroup]:
 
 
 def _leads_to(source: fx.Node, target: fx.Node, between: Sequence[fx.Node]) -> bool:
-    """Whether a path leads from `source` to `target`; `between` are all nodes it can pass."""
+    """Return whether a path leads from `source` to `target`, by nodes of `between` alone."""
     reached = {source}
     for node in between:
         if not reached.isdisjoint(node.all_input_nodes):

@@ -159,7 +159,7 @@ def _one_head_size(call: AttentionCall) -> bool:
 
 
 def _plain_mask(call: AttentionCall) -> bool:
-    """Whether there is no mask, or one without a gradient that fits dimension by dimension."""
+    """Return whether the mask has no gradient and fits dimension by dimension, if any is."""
     mask = call.attn_mask
     if mask is None:
         return True
