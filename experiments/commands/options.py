@@ -33,7 +33,7 @@ OUTPUT_PANEL: Final = "Output"
 MOST_DEVICES: Final = 1024
 MOST_MICROBATCHES: Final = 10**9
 MOST_SECONDS: Final = 10_000_000
-"""Of what no plan has so many of, and no run takes so long: a slip is refused, not tried."""
+"""More than any plan has and any run takes: a slip is refused, not tried."""
 
 OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw")
 
