@@ -74,9 +74,10 @@ from solver.model.cuts import is_hand_made
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
+from solver.presolve.device_kinds import DeviceKind, interchangeable_kinds
 from solver.presolve.dominance import simplify
 from solver.presolve.net_times import relay_times
-from solver.presolve.units import DeviceKind, UnitGraph, condense, interchangeable_kinds
+from solver.presolve.units import UnitGraph, condense
 
 _NAME = "ideal-dp"
 MOST_IDEALS = 40_000

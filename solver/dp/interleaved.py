@@ -50,7 +50,8 @@ from solver.dp.stage_tables import StageTables, net_times_ns
 from solver.dp.sweep import GaveUp, Goal, Solution, Sweep
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
-from solver.presolve.units import DeviceKind, UnitGraph
+from solver.presolve.device_kinds import DeviceKind
+from solver.presolve.units import UnitGraph
 
 _CEILINGS = (1.002, 1.006, 1.02, 1.05, 1.1, 1.2, 1.4, 1.7, 2.1, 2.7, 3.5, 5.0, 8.0)
 """Ceilings on the load to try, as multiples of its lower bound."""

@@ -13,8 +13,9 @@ from solver.dp.memory import StagePeaks
 from solver.dp.pair_sums import Bools, Crossing, Floats, Indices, PairSum
 from solver.dp.repeated_chains import RepeatedChains
 from solver.model.devices import STAGING_HOST, Device
+from solver.presolve.device_kinds import DeviceKind
 from solver.presolve.net_times import both_ways, net_times, relay_times
-from solver.presolve.units import DeviceKind, Net, UnitGraph
+from solver.presolve.units import Net, UnitGraph
 
 
 def net_times_ns(units: UnitGraph, device: Device, *, sends: bool) -> list[int]:

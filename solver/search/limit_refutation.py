@@ -18,9 +18,9 @@ from solver.evaluation.evaluate import evaluate
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
 from solver.model.limits import SolveLimits
+from solver.presolve.device_kinds import Order
 from solver.presolve.presolved import RestatedProblem
 from solver.presolve.symmetry import IdenticalBlocks
-from solver.presolve.units import Order
 from solver.search.branches import Branch, Branches
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from solver.model.clock import Clock
+from solver.presolve.device_kinds import Order
 from solver.presolve.presolved import RestatedProblem
-from solver.presolve.units import Order
 from solver.search.branch_search import BranchSearch
 from solver.search.branches import Branch, Branches
 from solver.search.limit_refutation import Finding, LimitRefutation

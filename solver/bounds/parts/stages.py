@@ -16,8 +16,9 @@ from solver.dp.stage_list import Families, StageLister, TooManyStages
 from solver.dp.stage_tables import StageTables
 from solver.model.clock import Clock
 from solver.model.problem import PartitionProblem
+from solver.presolve.device_kinds import interchangeable_kinds
 from solver.presolve.dominance import simplify
-from solver.presolve.units import condense, interchangeable_kinds
+from solver.presolve.units import condense
 
 _MOST_IDEALS = 12_000
 _MOST_STAGES = 1_500_000
