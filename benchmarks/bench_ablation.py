@@ -26,6 +26,7 @@ import solver.bounds.parts.decomposition as decomposition
 import solver.bounds.windows as stage_bounds
 import solver.cp.run as model_run
 import solver.dp.ideal_program as ideal_dp
+import solver.dp.repeated_chains as repeated_chains
 import solver.heuristics.local_search as local_search
 import solver.presolve.presolved as restated
 import solver.search.branch_search as branch_search
@@ -90,7 +91,7 @@ def _old_propagation() -> None:
 
 def _identical_blocks() -> None:
     restated.identical_blocks = lambda units: IdenticalBlocks(units, ())
-    ideal_dp.repeated_chains = lambda units, blocks: RepeatedChains()
+    repeated_chains.repeated_chains = lambda units, blocks: RepeatedChains()
 
 
 def _unchanged(units: UnitGraph) -> Simplified:

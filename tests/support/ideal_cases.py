@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from solver.dp.blocks import collapse_units
 from solver.dp.device_sets import DeviceSets
-from solver.dp.ideal_program import collapse_units
 from solver.dp.ideals import list_ideals
 from solver.dp.stage_tables import StageTables
 from solver.model.devices import STAGING_HOST

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
-from solver.dp.ideal_program import collapse_units
+from solver.dp.blocks import collapse_units
 from solver.dp.ideals import list_ideals
 from solver.dp.readers import Readers
 from solver.dp.set_bits import SetBits
