@@ -44,7 +44,7 @@ from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.shortfalls import find_shortfalls
-from solver.search.registry import check_limits, solve
+from solver.search.solve import check_limits, solve
 
 _MOST_PLANS: Final = 16
 """Plans to remember, newest first: one that keeps the limits asked about saves a search."""

@@ -69,10 +69,9 @@ from solver.dp.repeated_chains import RepeatedChains, identical_chains
 from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import GaveUp, Solution
 from solver.evaluation.evaluate import Evaluation, evaluate
-from solver.evaluation.result import SolveResult, SolveStatus
+from solver.evaluation.result import SolveStatus
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
-from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import DeviceKind, interchangeable_kinds
@@ -80,7 +79,6 @@ from solver.presolve.dominance import simplify
 from solver.presolve.net_times import all_net_times_ns
 from solver.presolve.units import UnitGraph, condense
 
-_NAME = "ideal-dp"
 MOST_IDEALS = 40_000
 MOST_SETS = 1_024
 _MOST_PAIRS = 3_000_000_000
@@ -128,23 +126,6 @@ class IdealAnswer:
 
 SolveIdeals = Callable[[PartitionProblem, Clock], IdealAnswer]
 """The program as other methods call it, for problems of their own."""
-
-
-def solve_ideal_dp(
-    problem: PartitionProblem, limits: SolveLimits, improve: Improve | None = None
-) -> SolveResult:
-    """Answer with :func:`solve_ideals`; of `limits` the time limit alone counts."""
-    clock = Clock.of(limits)
-    answer = solve_ideals(problem, clock, improve)
-    return SolveResult(
-        solver=_NAME,
-        status=answer.status,
-        plan=answer.plan,
-        evaluation=answer.evaluation,
-        objective_bounds=answer.objective_bounds,
-        wall_time_s=clock.elapsed_s,
-        reason=answer.reason,
-    )
 
 
 def solve_ideals(

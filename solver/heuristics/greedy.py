@@ -48,11 +48,8 @@ from typing import Final
 import networkx as nx
 
 from solver.evaluation.evaluate import stage_memory_bytes
-from solver.evaluation.result import SolveResult, judge
-from solver.model.clock import Clock
 from solver.model.cuts import without_hand_made
 from solver.model.devices import Device, Interconnect
-from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import Operator, PartitionProblem
 from solver.model.training import most_in_flight
@@ -79,13 +76,6 @@ class _Partition:
         return device.name in self.allowed and (
             device.memory_bytes is None or self.size_bytes <= device.memory_bytes
         )
-
-
-def solve_greedy(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
-    """Answer with :func:`greedy_plan`: FEASIBLE, or UNKNOWN with the plan and what it violates."""
-    clock = Clock.of(limits)
-    plan = greedy_plan(problem)
-    return judge("greedy", problem, plan, clock.elapsed_s)
 
 
 def greedy_plan(problem: PartitionProblem) -> PartitionPlan:

@@ -15,39 +15,17 @@ from solver.dp.contiguous.cut_places import CutPlaces
 from solver.dp.contiguous.farthest_cuts import farthest_cuts
 from solver.dp.device_sets import Moves, are_few, device_moves, order_moves
 from solver.evaluation.evaluate import evaluate
-from solver.evaluation.result import SolveResult, SolveStatus, judge
 from solver.model.clock import UNLIMITED, Clock
-from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.units import UnitGraph, condense
 
-_NAME = "chain"
 _WORK_LIMIT = 3_000_000_000
 """Array entries that one pass may touch; beyond that, it looks at some cuts only."""
 _FIRST_PASS_CUTS = 192
 
 _Best = tuple[tuple[int, ...], PartitionPlan]
 """The values of all objectives, and the feasible plan that has them."""
-
-
-def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
-    """Answer with :func:`contiguous_plan`: FEASIBLE, or UNKNOWN if no contiguous plan fits.
-
-    Parameters
-    ----------
-    problem : PartitionProblem
-    limits : SolveLimits
-        Only the time limit counts.
-    """
-    clock = Clock.of(limits)
-    plan = contiguous_plan(problem, clock)
-    if plan is not None:
-        return judge(_NAME, problem, plan, clock.elapsed_s)
-    reason = "no contiguous cut of the execution order fits"
-    if condense(problem).pins_contradict:
-        reason = "operators that must share a device are pinned apart"
-    return SolveResult(_NAME, SolveStatus.UNKNOWN, None, None, None, clock.elapsed_s, reason)
 
 
 def contiguous_plan(problem: PartitionProblem, clock: Clock = UNLIMITED) -> PartitionPlan | None:

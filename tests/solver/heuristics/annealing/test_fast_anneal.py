@@ -279,7 +279,7 @@ def test_nothing_but_a_slow_search_loads_the_compiler():
     script = (
         "import sys\n"
         "from solver import *\n"
-        "import solver.search.slow_annealing\n"
+        "import solver.search.rounds\n"
         "problem = PartitionProblem((Operator('a', 3), Operator('b', 4)), (Device('d'),))\n"
         "assert solve(problem, SolveLimits(workers=1)).objective == 7\n"
         "assert 'numba' not in sys.modules\n"

@@ -13,7 +13,7 @@ from solver.heuristics.side_groups import SideGroups, movable_groups
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.presolve.units import condense
-from solver.search.registry import solve
+from solver.search.solve import solve
 
 
 def _layers_that_share(seed, layers=8, devices=3, memory=None):
