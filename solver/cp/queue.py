@@ -14,7 +14,7 @@ from solver.cp.stage_model import StageModel
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
-from solver.presolve.units import Order
+from solver.presolve.device_kinds import Order
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from solver.model.clock import Clock
-from solver.presolve.units import Order
+from solver.presolve.device_kinds import Order
 from solver.search.branch_search import BranchSearch
 from solver.search.limit_refutation import LimitRefutation, LimitStatus
 from solver.search.order_neighbours import OrderNeighbours

@@ -16,7 +16,8 @@ from solver.cp.stage_model import StageModel
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.clusters import contract
-from solver.presolve.units import UnitGraph, interchangeable_kinds
+from solver.presolve.device_kinds import interchangeable_kinds
+from solver.presolve.units import UnitGraph
 
 MOST_WORK_S = 3.0
 """Deterministic time of one search, in CP-SAT's units: about seconds on one core."""
