@@ -11,7 +11,7 @@ from solver.search import branch_search, first_plans, limit_refutation
 from solver.search import rounds as branch_rounds
 from solver.search.exact import solve_cp_sat
 from solver.search.limit_refutation import LimitRefutation
-from tests.support.graphs import decoder, with_values
+from tests.support.graphs import with_values
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 
@@ -58,7 +58,7 @@ def assert_optimal(problem):
         assert result.objective_bounds == best[0]
 
 
-def test_optima_with_rows_are_those_of_brute_force(rows):
+def test_optima_with_rows_are_those_of_brute_force(rows, decoder):
     for seed in range(30):
         assert_optimal(decoder(seed, layers=3))
     for seed in range(15):
@@ -74,7 +74,7 @@ def test_any_problem_may_be_searched_so(rows):
 @pytest.mark.parametrize(
     ("rows", "least"), [(branch_search, 12), (limit_refutation, 11)], indirect=["rows"]
 )
-def test_optima_of_longer_graphs_are_those_without_rows(rows, least, monkeypatch):
+def test_optima_of_longer_graphs_are_those_without_rows(rows, least, monkeypatch, decoder):
     for seed in range(12):
         problem = decoder(seed, layers=6 + seed % 3, devices=3)
         with_rows = solve_cp_sat(problem, SolveLimits(workers=1, time_limit_s=60))
@@ -88,7 +88,7 @@ def test_optima_of_longer_graphs_are_those_without_rows(rows, least, monkeypatch
 
 
 @pytest.mark.parametrize("rows", [branch_search], indirect=True)
-def test_plans_beyond_a_limit_prove_no_more_than_the_limit(rows, monkeypatch):
+def test_plans_beyond_a_limit_prove_no_more_than_the_limit(rows, monkeypatch, decoder):
     """Among the ideals of plans within a limit the best plan may be worse than the optimum."""
 
     def beyond(search, branch, budget):

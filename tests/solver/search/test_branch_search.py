@@ -2,7 +2,7 @@
 
 import pytest
 
-from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits
+from solver import PartitionPlan, SolveLimits
 from solver.bounds.windows import StageBounds
 from solver.cp.budget import Budget
 from solver.cp.run import Answer, Question
@@ -12,18 +12,18 @@ from solver.presolve.units import condense
 from solver.search.branch_search import BranchSearch
 from solver.search.branches import Branches
 from solver.search.incumbent import Incumbent
+from tests.support.graphs import chain
 
 
 def search_and_plan():
     """Return a search of one branch, and a plan with a bottleneck of 30 ns; the best has 20."""
-    ops = (Operator("a", 10), Operator("b", 10, ("a",)), Operator("c", 20, ("b",)))
-    problem = PartitionProblem(ops, (Device("x"), Device("y")))
+    problem = chain("abc", latency_ns=[10, 10, 20], value_bytes=0)
     restated = RestatedProblem.of(simplify(condense(problem)))
     branches = Branches(restated, Incumbent(restated.identical), "bottleneck", {}, 0)
     limits = SolveLimits()
     bounds = StageBounds(restated.units)
     search = BranchSearch(restated, bounds, branches, limits, Budget(limits))
-    return search, PartitionPlan({"a": "x", "b": "y", "c": "y"}, ("x", "y"))
+    return search, PartitionPlan({"a": "p", "b": "q", "c": "q"}, ("p", "q"))
 
 
 def question(within):
