@@ -37,6 +37,7 @@ def complete_from(names: Iterable[str], *, several: bool = False) -> Callable[[s
     Parameters
     ----------
     names : iterable of str
+        Offered where they begin with what was typed.
     several : bool
         Several may be given with commas between them; each is offered once.
     """

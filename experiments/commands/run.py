@@ -13,6 +13,7 @@ from experiments.commands.options import (
     BuiltModelArgument,
     JsonOption,
     LimitOptions,
+    PipelineOptions,
     ProblemOptions,
     ProcessLimitOption,
     RepeatsOption,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from experiments.pipelines.prediction import PlanRow
     from experiments.problems.devices import DeviceSet
 
-_PIPELINE: Final = ProblemOptions(schedule="1f1b", microbatches=4)
+_PIPELINE: Final = ProblemOptions(pipeline=PipelineOptions(schedule="1f1b", microbatches=4))
 _QUICK: Final = LimitOptions(time_limit=30.0)
 _SOLVERS: Final = ("greedy", "chain", "auto")
 
@@ -80,8 +81,8 @@ def run(
     profile = request.profile
     if profile is not None and profile.threads != threads:
         raise PartitionError(
-            f"{problem.profile} was measured with {profile.threads} threads; run with --threads "
-            f"{profile.threads}, or measure again"
+            f"{problem.costs.profile} was measured with {profile.threads} threads; run with "
+            f"--threads {profile.threads}, or measure again"
         )
     count = len(settings.devices or settings.shares)
     rows: list[PlanRow]
@@ -139,12 +140,11 @@ def settings_of_run(request: ProblemRequest) -> RunSettings:
             "--memory-model is 'weights', but what processes hold is more; write inference or "
             "training"
         )
-    if request.optimizer not in (None, "adamw"):
+    if request.training is not None and request.training.optimizer != "adamw":
         raise PartitionError(
-            f"--optimizer is {request.optimizer!r}, but the processes measure a step of adamw; "
-            "leave it out"
+            f"--optimizer is {request.training.optimizer!r}, but the processes measure a step of "
+            "adamw; leave it out"
         )
-    assert request.schedule is not None and request.microbatches is not None
     devices = interconnect = None
     if request.devices is not None:
         processes = _processes(request.devices)
@@ -152,13 +152,8 @@ def settings_of_run(request: ProblemRequest) -> RunSettings:
     return RunSettings(
         devices=devices,
         training=counted == "training",
-        schedule="gpipe" if request.schedule == "gpipe" else "1f1b",
-        microbatches=request.microbatches,
         objective=request.objective or ("step",),
         interconnect=request.interconnect or interconnect,
-        chunks_per_device=request.chunks_per_device or 1,
-        max_devices=request.max_devices,
-        keep_whole=request.keep_whole,
-        pins=request.pins,
-        cut_after=request.cut_after,
+        pipeline=request.pipeline,
+        placement=request.placement,
     )

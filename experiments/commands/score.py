@@ -76,7 +76,7 @@ def score(
         say_note(captured)
         found = read_foreign_plan(plan_file, scored, captured, asked)
         rounds = 1 + max(found.plan.chunks.values(), default=0)
-        if request.chunks_per_device is None and rounds > scored.chunks_per_device:
+        if request.pipeline.chunks_per_device is None and rounds > scored.chunks_per_device:
             note = (
                 f"data comes to a device {rounds} times, so the optimum is that of plans with up "
                 f"to {rounds} stages on each"

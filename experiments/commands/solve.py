@@ -57,7 +57,7 @@ def solve(
     limits = read_limits(search)
     check_solver(search.solver)
     left_out = read_without(without)
-    check_writable(out, graph, problem.profile)
+    check_writable(out, graph, problem.costs.profile)
     asked = read_saved_problem(Path(graph), read_request(problem))
     with ProgressLine(quiet=True) as progress:
         results = solve_all(asked, (search.solver,), limits, graph, progress, left_out)

@@ -26,6 +26,7 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
     Parameters
     ----------
     key : CaseKey
+        Of the case; it stands in the row.
     task : PlanningTask
         Only planners that prove leave out steps: the others have one.
     planner : str
@@ -41,6 +42,7 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
     Raises
     ------
     KeyboardInterrupt
+        When Ctrl-C ends the search: it makes no row.
     """
     start_s = time.perf_counter()
     trace = SearchTrace(limits.on_progress)

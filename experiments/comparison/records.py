@@ -62,12 +62,13 @@ class Case:
     Attributes
     ----------
     key : CaseKey
+        Model, devices and objective: what tells cases apart.
     problem : PartitionProblem or None
         None if it could not be made.
     reason : str
         Why not, or empty.
     digest : str
-        Of the exact problem; empty where nobody asked for it.
+        Of the exact problem; empty where no caller asked for it.
     """
 
     key: CaseKey
@@ -93,6 +94,7 @@ class PlannerRow:
     Attributes
     ----------
     case : CaseKey
+        The case that was asked about.
     planner : str
         The one that was asked.
     status : str
@@ -104,12 +106,15 @@ class PlannerRow:
     objective, bound : tuple of int or None
         One number per objective; `bound` is proven.
     gap : float or None
+        As of :class:`~solver.evaluation.result.SolveResult`.
     bottleneck_ns, latency_ns, transfer_bytes, peak_memory_permille, devices_used : int or None
         Of the plan, also of one that is not feasible; None without a plan.
     wall_time_s : float
+        Of the whole call, in seconds of the clock.
     peak_rss_bytes : int or None
         Of the process that planned, where that did nothing else.
     feasible : bool
+        The evaluator finds no violation in the plan.
     reason : str
         Why there is no feasible plan, or empty.
     answered_by : str
@@ -123,6 +128,7 @@ class PlannerRow:
     log : tuple of StepRecord
         What each step of the search took and gained.
     plan : PartitionPlan or None
+        None where the planner found none.
     """
 
     case: CaseKey
@@ -259,7 +265,9 @@ class ModelRecord:
         Parameters
         ----------
         model : str
+            Its name in the study.
         problem : PartitionProblem
+            Gives operators, edges and bytes.
         **measured
             The other fields.
         """
@@ -282,16 +290,21 @@ class Study:
     Attributes
     ----------
     models : tuple of ModelRecord
+        One for each model that was asked for, also where it could not be captured.
     cases : tuple of Case
         Those of a model follow one another.
     rows : tuple of PlannerRow
+        One for each planner, case and seed.
     checks : tuple of EquivalenceRow
+        Of splits that were run beside their model.
     limits : SolveLimits
         Of each single answer.
     environment : tuple of (str, str)
         Versions of what computed it.
     wall_time_s : float
+        Of the whole study, in seconds of the clock.
     peak_rss_bytes : int or None
+        Resident memory of this process at its peak; None where the system does not say.
     """
 
     models: tuple[ModelRecord, ...]

@@ -114,11 +114,9 @@ def run_comparison(
     sources : sequence of ModelSpec or Path
         A path is a saved problem; it brings its own devices unless `settings` names some.
     settings : CompareSettings
+        Planners, devices, objectives and limits, the same for all models.
     progress : ProgressLine, optional
-
-    Returns
-    -------
-    Study
+        Shows what is being done; without it the run is silent.
     """
     start_s = time.perf_counter()
     progress = progress or ProgressLine(quiet=True)

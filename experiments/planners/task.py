@@ -20,6 +20,7 @@ class PlanningTask:
     Parameters
     ----------
     problem : PartitionProblem
+        What the plan is judged by.
     loaded : LoadedModel, optional
         For planners that plan by modules.
     captured : CapturedGraph, optional
@@ -56,7 +57,8 @@ class PlannerAnswer:
     Parameters
     ----------
     result : SolveResult, optional
-        Judged by :func:`solver.evaluate`; None without a plan of all operators.
+        Judged by :func:`~solver.evaluation.evaluate.evaluate`; None without a plan of all
+        operators.
     words : str
         The answer in the planner's own terms, such as a device map.
     spilled_bytes : int
@@ -82,11 +84,14 @@ class PlannerSpec:
     Attributes
     ----------
     name : str
+        For ``--planner``.
     description : str
         One line: what it minimises, and what it knows of.
     source : str
         The paper or program that it is.
     plan : callable
+        Takes a :class:`PlanningTask` and :class:`~solver.model.limits.SolveLimits`; returns a
+        :class:`PlannerAnswer`.
     needs_model : bool
         It reads the model, not the problem alone.
     extra : str or None

@@ -28,10 +28,13 @@ class CaseRequest:
     Attributes
     ----------
     key : CaseKey
+        What tells cases apart.
     devices : DeviceChoice
+        As the sweep's file names them.
     link : str or None
         None where the devices say what links they have, and for PCIe.
     chunks, max_devices, microbatches : int or None
+        None leaves a saved problem its own.
     schedule : str or None
         None leaves a saved problem its own.
     """
@@ -127,9 +130,11 @@ class Cell:
     Attributes
     ----------
     request : CaseRequest
+        The case.
     digest : str
         Of the exact problem.
     planner : str
+        A key of ``PLANNERS``.
     seed : int
     without : tuple of str
         Steps that the search leaves out.

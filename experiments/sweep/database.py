@@ -145,6 +145,7 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     Parameters
     ----------
     path : Path
+        Made if it is missing.
     create : bool
         Make the file if there is none.
 
@@ -273,7 +274,7 @@ def check_file(path: Path, *, create: bool) -> bool:
 
 
 def _is_empty(connection: sqlite3.Connection) -> bool:
-    """Return whether a file of SQLite belongs to nobody and holds nothing."""
+    """Return whether a file of SQLite has no owner and holds nothing."""
     held = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     return not held and not _pragma(connection, "application_id")
 

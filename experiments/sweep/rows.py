@@ -39,7 +39,7 @@ def row_from_json(data: object, case: CaseKey, where: str) -> PlannerRow:
 
 
 def record_from_json(data: object, where: str) -> ModelRecord:
-    """Return the record that :func:`dataclasses.asdict` wrote."""
+    """Return the record that ``dataclasses.asdict`` wrote."""
     return build(ModelRecord, data, where, _PARSERS)
 
 

@@ -100,8 +100,9 @@ class SweepLimits:
     memory_bytes : int or None
         Resident memory of the process that runs it; None is unlimited.
     workers : int or None
+        As in :class:`~solver.model.limits.SolveLimits`.
     deterministic : bool
-        As in :class:`solver.SolveLimits`.
+        As in :class:`~solver.model.limits.SolveLimits`.
     kill_after_s : float
         Of the clock, after which its process is ended.
     prepare_limit_s : float
@@ -127,6 +128,7 @@ class SweepSettings:
     Attributes
     ----------
     models : tuple of ModelSource
+        Zoo names, import strings, files of problems.
     devices : tuple of DeviceChoice
         Empty takes what a model brings, and otherwise derives devices of all kinds.
     links : tuple of str
@@ -137,14 +139,17 @@ class SweepSettings:
     memory_models : tuple of str
         Empty takes what a saved problem has, and otherwise inference.
     planners : tuple of str
+        Keys of ``PLANNERS``.
     seeds : tuple of int
         Those planners whose answers depend on no seed run once, with seed 0.
     without : tuple of tuple of str
         Steps that planners which prove leave out together; the others run once, with all.
     chunks, max_devices, microbatches : int or None
+        None leaves a saved problem its own.
     schedule : str or None
         None leaves a saved problem its own.
     limits : SweepLimits
+        The same for every cell.
     """
 
     models: tuple[ModelSource, ...]

@@ -34,6 +34,7 @@ class PreparedCase:
     key : str
         Of what was asked.
     case : CaseKey
+        Names of model, devices and objective.
     digest : str or None
         Of the problem, if there is one.
     reason : str
@@ -100,6 +101,7 @@ class SweepStore:
         record : mapping or None
             A :class:`ModelRecord` as plain data; None leaves what is there.
         cases : sequence of PreparedCase
+            Of one model, at least one.
         problems : mapping of str to bytes
             Packed, by digest.
         """
@@ -147,7 +149,9 @@ class SweepStore:
         settings : mapping
             Plain data.
         environment : sequence of (str, str)
+            Names and versions of what computes.
         case_keys : sequence of str
+            All cases of the sweep, in the order of its report.
         cells : sequence of (str, str)
             Key of the case, key of the cell.
         """

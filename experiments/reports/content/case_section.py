@@ -28,9 +28,11 @@ class PlanView:
     Attributes
     ----------
     row : PlannerRow
+        The planner's answer.
     details : PlanDetails or None
         None where another planner has the same plan, which `same_as` names.
     same_as : str
+        The planner that is shown with the same plan, or empty.
     file : str or None
         Where the plan is.
     """
@@ -54,11 +56,13 @@ class CaseSection:
     facts : tuple of str
         Sentences about devices and limits.
     answers : Table or None
-        None where nobody answered.
+        None where no planner answered.
     words, troubles : tuple of (str, str)
         Planner, and what it says; planner, and why it has no feasible plan.
     best : PlanView or None
+        The plan with the best value; None where no planner has a feasible one.
     others : tuple of PlanView
+        The other plans, in the order of the answers.
     searches : tuple of PlannerRow
         Those that tell how incumbent and bound came closer.
     steps : Table
@@ -99,11 +103,12 @@ def make_case_section(
 
     Parameters
     ----------
-    case : Case
     answers : sequence of Answer
+        Row of each planner, and the file of its plan.
     limits : SolveLimits
         Of each answer.
     anchor : str
+        Where links to the case lead.
     problem_file, trace_file : str or None
         Relative to the report.
     names_objective : bool

@@ -47,7 +47,9 @@ class Comparison:
     objective : str
         Empty where all cases have the same.
     compared : tuple of Versus
+        One for each other planner.
     table : Table
+        The same in cells, a row a planner.
     """
 
     objective: str

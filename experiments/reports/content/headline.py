@@ -34,6 +34,7 @@ class Finding(NamedTuple):
         What is compared with the exact solver, or the objective that the next findings are
         about; or empty.
     text : str
+        One or more whole sentences.
     """
 
     about: str

@@ -61,6 +61,7 @@ def answers_table(rows: Sequence[PlannerRow], *, names_case: bool = True) -> Tab
     Parameters
     ----------
     rows : sequence of PlannerRow
+        All of the cases to show, in their order.
     names_case : bool
         Whether model and devices stand in the table; without them its rows are of one case.
     """

@@ -124,6 +124,7 @@ class Proofs:
     Attributes
     ----------
     reference : str
+        Name of the exact solver.
     optimal, infeasible, open, undecided : tuple of PlannerRow
         Proven best; proven that no plan exists; a plan with a gap; no plan and no proof.
     """
@@ -224,6 +225,7 @@ def compare_planners(rows: Sequence[PlannerRow], reference: str) -> tuple[Versus
     rows : sequence of PlannerRow
         Of cases with the same objectives.
     reference : str
+        Name of the exact solver.
 
     Returns
     -------
@@ -268,7 +270,7 @@ def _beats(row: PlannerRow, other: PlannerRow) -> bool:
 
 
 def has_plan(row: PlannerRow) -> bool:
-    """Whether an answer has a feasible plan with known objectives."""
+    """Return whether an answer has a feasible plan with known objectives."""
     return row.feasible and row.objective is not None
 
 

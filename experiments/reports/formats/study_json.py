@@ -67,7 +67,6 @@ def study_to_json(study: Study, files: ReportFiles | None = None) -> dict[str, A
 
     Parameters
     ----------
-    study : Study
     files : ReportFiles, optional
         Where problems and plans are. Without it plans stand in the document itself, and
         problems are not kept.
