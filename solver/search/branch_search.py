@@ -15,7 +15,7 @@ from solver.cp.model_size import link_terms
 from solver.cp.run import Answer, Question, run_model
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
-from solver.search.branches import Branch, ModelTimes
+from solver.search.branches import Branch
 from solver.search.state import SearchState
 
 _MODEL_S_PER_PLACE = 6e-5
@@ -40,12 +40,16 @@ class BranchSearch:
     ----------
     state : SearchState
         Its branches are those of the objective under way.
-    times : ModelTimes
+
+    Attributes
+    ----------
+    times : SearchTimes
+        What models may take.
     """
 
-    def __init__(self, state: SearchState, times: ModelTimes) -> None:
+    def __init__(self, state: SearchState) -> None:
         self._state = state
-        self._times = times
+        self.times = state.times
         self._presolved = state.presolved
         self._stage_bounds = state.stage_bounds
         self._limits = state.limits
@@ -230,7 +234,7 @@ class BranchSearch:
             # The first program did not help, so the model has its turn.
             return False
         branch.relaxed = True
-        self.relax(branch, clock.slice(self._times.programs * clock.left_s))
+        self.relax(branch, clock.slice(self.times.programs * clock.left_s))
         return branch.closed
 
     def _has_time_for(self, branch: Branch, windows: StageWindows, clock: Clock) -> bool:
@@ -240,7 +244,7 @@ class BranchSearch:
         return (
             self.branches.best is None
             or not self._presolved.is_large
-            or model_s < self._times.making * clock.wall_left_s
+            or model_s < self.times.making * clock.wall_left_s
         )
 
     def _is_worth_making(self, branch: Branch, windows: StageWindows, clock: Clock) -> bool:
@@ -260,10 +264,8 @@ class BranchSearch:
         )
         if branch.order is not None or self.branches.best is None:
             # It knows more than the average load, or may find the first plan.
-            return terms * _MODEL_S_PER_TERM <= self._times.terms_of_use * clock.left_s
-        return (
-            terms <= _MOST_TERMS and terms * _MODEL_S_PER_TERM <= self._times.terms * clock.left_s
-        )
+            return terms * _MODEL_S_PER_TERM <= self.times.terms_of_use * clock.left_s
+        return terms <= _MOST_TERMS and terms * _MODEL_S_PER_TERM <= self.times.terms * clock.left_s
 
     def _uses_all(self, branch: Branch) -> bool:
         """Whether the branch has only plans with a device in every slot.

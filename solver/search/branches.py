@@ -37,13 +37,17 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelTimes:
-    """The first slice of time of a branch, and what of a slice goes into making its model.
+class SearchTimes:
+    """What branches and models may take, in seconds, or as parts of a slice of time.
 
     Attributes
     ----------
     first_s, first_s_per_unit : float
-        The first slice: presolve grows with the model.
+        The first slice of a branch: presolve grows with the model.
+    growth : int
+        Of the slice of a branch, from turn to turn.
+    probe_s, probe_s_per_unit : float
+        A short model of one order, which is asked before any is searched.
     making : float
         Part of a slice that the model of a large problem may take to be made.
     programs : float
@@ -51,14 +55,26 @@ class ModelTimes:
     terms, terms_of_use : float
         Part for the times on links in a model that decides the order, and in one of a fixed order
         or that may find the first plan. A larger model is not made.
+    limit : float
+        Part for one limit between bound and incumbent; half of it after one in vain.
+    near_limit : float
+        Part for one limit just above the bound.
+    listing : float
+        Part of the time of the state-space relaxation in which stages must be listed.
     """
 
     first_s: float
     first_s_per_unit: float
+    growth: int
+    probe_s: float
+    probe_s_per_unit: float
     making: float
     programs: float
     terms: float
     terms_of_use: float
+    limit: float
+    near_limit: float
+    listing: float
 
 
 class Branches:

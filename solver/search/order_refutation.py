@@ -8,9 +8,6 @@ from solver.model.clock import Clock
 from solver.search.branch_search import BranchSearch
 from solver.search.branches import Branch
 
-_PROBE_S = 0.5
-_PROBE_S_PER_UNIT = 0.0005
-"""Time of a short model: presolve grows with it."""
 _MOST_IN_VAIN = 3
 """After so many short models in a row without an answer, none is asked any more."""
 _MOST_PROGRAMS_IN_VAIN = 2
@@ -76,7 +73,8 @@ class _Asking:
     @property
     def least_s(self) -> float:
         """Time of a short model, which grows with it."""
-        return _PROBE_S + _PROBE_S_PER_UNIT * self.search.unit_count
+        times = self.search.times
+        return times.probe_s + times.probe_s_per_unit * self.search.unit_count
 
     def program(self, branch: Branch, clock: Clock) -> None:
         """Solve one linear program, whose bound is of use in any case."""

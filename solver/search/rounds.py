@@ -11,8 +11,8 @@ from solver.model.limits import SolveLimits
 from solver.model.problem import PartitionProblem
 from solver.search.schedule import (
     GROWTH,
-    MODEL_TIMES,
     SCHEDULES,
+    TIMES,
     UNIT_S,
     UNIT_S_PER_UNIT,
     Step,
@@ -48,9 +48,7 @@ def search(
     def sub_search(part: PartitionProblem, own: SolveLimits, slice_: Clock) -> SolveResult:
         return search(part, own, slice_, "cp-sat", without)
 
-    state = SearchState(
-        problem, limits, clock, solver, model_times=MODEL_TIMES, sub_search=sub_search
-    )
+    state = SearchState(problem, limits, clock, solver, times=TIMES, sub_search=sub_search)
     steps = [step for step in SCHEDULES[solver] if step.name not in without]
     goes_on = True
     while goes_on:

@@ -19,7 +19,7 @@ from typing import Final
 
 from solver.dp.ideal_program import can_win
 from solver.model.clock import Clock
-from solver.search.branches import ModelTimes
+from solver.search.branches import SearchTimes
 from solver.search.findings import Finding
 from solver.search.state import SearchState
 from solver.search.steps import bounds, branch_and_bound, heuristics, multilevel, presolve
@@ -34,13 +34,19 @@ REST: Final = 0.95
 MOST_CUT_S: Final = 10.0
 CUT_SHARE: Final = 0.8
 """Of the time that is left, and at most, for a cut of a large graph at all places."""
-MODEL_TIMES: Final = ModelTimes(
+TIMES: Final = SearchTimes(
     first_s=2.0,
     first_s_per_unit=0.001,
+    growth=4,
+    probe_s=0.5,
+    probe_s_per_unit=0.0005,
     making=0.5,
     programs=0.2,
     terms=0.15,
     terms_of_use=0.5,
+    limit=0.6,
+    near_limit=0.5,
+    listing=0.625,
 )
 MOST_PLACES: Final = 200_000
 """Units times devices. With more, what exact steps have to know of each place takes most of a

@@ -18,7 +18,7 @@ from solver.presolve.dominance import Simplified
 from solver.presolve.presolved import Presolved
 from solver.presolve.symmetry import IdenticalBlocks
 from solver.presolve.units import UnitGraph, condense
-from solver.search.branches import Branches, ModelTimes
+from solver.search.branches import Branches, SearchTimes
 from solver.search.findings import (
     BlocksFound,
     BoundFound,
@@ -55,7 +55,7 @@ class SearchState:
         Of the whole search.
     solver : str
         Who reports progress.
-    model_times : ModelTimes
+    times : SearchTimes
         What branches and models may take.
     sub_search : callable
         Solves smaller problems for steps that need it.
@@ -91,13 +91,13 @@ class SearchState:
         clock: Clock,
         solver: str,
         *,
-        model_times: ModelTimes,
+        times: SearchTimes,
         sub_search: SubSearch,
     ) -> None:
         self.problem = problem
         self.limits = limits
         self.clock = clock
-        self.model_times = model_times
+        self.times = times
         self.sub_search = sub_search
         self.round = 1
         self.plan: PartitionPlan | None = None

@@ -20,8 +20,6 @@ from solver.search.steps.heuristics import ideal_program
 
 _RELAXED_PERMILLE: Final = 10
 """Where the semidefinite program says this much more than was known, linear programs say less."""
-_LISTING: Final = 0.625
-"""Part of the time of the state-space relaxation in which stages must be listed."""
 
 
 def averages(state: SearchState, clock: Clock) -> Iterator[Finding]:
@@ -105,7 +103,7 @@ def state_space(state: SearchState, clock: Clock) -> Iterator[Finding]:
     windows = state.stage_bounds.windows(slots, ceiling_ns, order)
     if windows.empty:
         return
-    listing = clock.slice(_LISTING * clock.left_s)
+    listing = clock.slice(state.times.listing * clock.left_s)
     bound = SkeletonBound.of(presolved.units, slots, ceiling_ns, windows, listing)
     if bound is not None:
         yield WindowsFound(bound)

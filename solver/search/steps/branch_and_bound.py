@@ -20,12 +20,6 @@ _NEARLY_CLOSED_PERMILLE: Final = 5
 """From this gap on the limit is just below the incumbent, and halfway to it before."""
 _MOST_IN_VAIN: Final = 3
 """After so many limits in a row about which models said nothing, they are asked no more."""
-_GROWTH: Final = 4
-"""Of the time of a branch, from turn to turn."""
-_REFUTATION: Final = 0.6
-"""Part of the time of a step for one limit, and half after one in vain."""
-_TRIAL: Final = 0.5
-"""Part of the time of a step for one limit near the bound."""
 
 
 class BranchAndBound:
@@ -39,11 +33,11 @@ class BranchAndBound:
     def __init__(self, state: SearchState) -> None:
         self.state = state
         self.branches = state.begin_branches()
-        self.search = BranchSearch(state, state.model_times)
+        self.search = BranchSearch(state)
         self.limits = LimitRefutation(state)
         self.neighbours = OrderNeighbours(state)
-        times = state.model_times
         self._wide: tuple[int | None, bool] | None = None
+        self._times = times = state.times
         self._first_s = times.first_s + times.first_s_per_unit * len(state.presolved.units)
 
     @property
@@ -64,7 +58,7 @@ class BranchAndBound:
             gap = best - branch.bound
             halvings = in_vain + (gap * 1000 > _NEARLY_CLOSED_PERMILLE * best)
             limit = min(branch.bound + gap // 2**halvings, best - 1)
-            part = clock.slice(_REFUTATION / (1 + in_vain) * clock.left_s)
+            part = clock.slice(self._times.limit / (1 + in_vain) * clock.left_s)
             is_open = self.limits.ask(branch, limit, part) is LimitStatus.OPEN
             in_vain = in_vain + 1 if is_open else 0
         branch.closed |= self.branches.best is not None and branch.bound >= self.branches.best
@@ -81,7 +75,9 @@ class BranchAndBound:
             step *= 2
             if best is None or limit >= best or self.search.border_ideals(branch, limit) is None:
                 return
-            self.search.search(branch, clock.slice(_TRIAL * clock.left_s), within=limit)
+            self.search.search(
+                branch, clock.slice(self._times.near_limit * clock.left_s), within=limit
+            )
             if branch.bound <= limit:
                 if not (branch.closed or clock.is_over):
                     self.search.search(branch, clock, within=limit, beyond=True)
@@ -113,7 +109,7 @@ class BranchAndBound:
                 return
             branch = min(waiting, key=lambda branch: branch.turns)
             # A turn that has begun goes on beyond the end of this step: presolve takes its time.
-            own = self.state.clock.slice(self._first_s * _GROWTH**branch.turns)
+            own = self.state.clock.slice(self._first_s * self._times.growth**branch.turns)
             if len(waiting) == 1 and clock.left_s > own.left_s:
                 own = clock
             has_said = self.search.search(branch, own)

@@ -13,7 +13,7 @@ def search_and_plan():
     ops = (Operator("a", 10), Operator("b", 10, ("a",)), Operator("c", 20, ("b",)))
     problem = PartitionProblem(ops, (Device("x"), Device("y")))
     state = state_of(problem)
-    search = BranchSearch(state, state.model_times)
+    search = BranchSearch(state)
     return search, PartitionPlan({"a": "x", "b": "y", "c": "y"}, ("x", "y"))
 
 
