@@ -94,7 +94,8 @@ class _Turns:
         seconds = clock.spent_s - start_s
         self._used_s[step.name] = self._used_s.get(step.name, 0.0) + seconds
         has_ended = not clock.is_over and not step.repeats
-        if has_ended or self._used_s[step.name] >= step.cap_s:
+        # A clock is over a little before its end, and so is a cap.
+        if has_ended or state.clock.slice(step.cap_s - self._used_s[step.name]).is_over:
             self._ended.add(step.name)
         state.log.append(
             StepRecord(
