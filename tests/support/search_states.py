@@ -12,8 +12,9 @@ from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.search import rounds
+from solver.search.conditions import Condition
 from solver.search.findings import Finding
-from solver.search.schedule import SCHEDULES, TIMES, Condition
+from solver.search.schedule import SCHEDULES, TIMES
 from solver.search.state import SearchState
 from solver.search.steps import presolve
 
