@@ -80,6 +80,13 @@ PREPARED_BY: Final[Mapping[str, tuple[str, ...]]] = {
     "limits near the bound": ("state space",),
 }
 """What a step needs to know from others."""
+OF_MANY_ORDERS: Final = (
+    "state space",
+    "refute limits",
+    "limits near the bound",
+    "order neighbours",
+)
+"""Steps for device orders that are too many to be listed."""
 
 SHAPES: Final[Mapping[str, Callable[[int], PartitionProblem]]] = {
     "any": lambda seed: random_problem(seed, max_operators=5),
@@ -124,8 +131,10 @@ def worst_plan(shape: str, seed: int) -> PartitionPlan | None:
     return max(fit, key=lambda entry: entry[0])[1] if fit else None
 
 
-def make_small_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let steps for large graphs apply to small ones."""
+def make_small_large(monkeypatch: pytest.MonkeyPatch, name: str = "") -> None:
+    """Let steps for large graphs apply to small ones, and those for many orders to few."""
+    if name in OF_MANY_ORDERS:
+        monkeypatch.setattr(presolved, "_MOST_ORDERS", 0)
     monkeypatch.setattr(presolved, "_LARGE_FROM", 1)
     monkeypatch.setattr(semidefinite, "_FEWEST_UNITS", 2)
     monkeypatch.setattr(semidefinite, "_STEPS", 40)
