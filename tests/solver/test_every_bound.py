@@ -5,6 +5,7 @@ import pytest
 from solver.cp.cut_rows import narrowed
 from solver.cp.formulation import CpSatFormulation
 from solver.evaluation.evaluate import evaluate
+from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.search.findings import WindowsFound
 from tests.support.search_states import state_of
