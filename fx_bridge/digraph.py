@@ -65,7 +65,7 @@ def to_digraph(
     Returns
     -------
     networkx.DiGraph
-        Ready for :func:`solver.problem_from_digraph`.
+        Ready for :func:`~solver.io.digraph.problem_from_digraph`.
 
     Raises
     ------

@@ -108,7 +108,7 @@ def compile_backend(
 
 
 class CompileBackend:
-    """What :func:`compile_backend` returns.
+    """What ``compile_backend`` returns.
 
     Attributes
     ----------

@@ -58,7 +58,9 @@ class PartitionResult:
     Attributes
     ----------
     captured : CapturedGraph
+        The graph that was planned.
     problem : PartitionProblem
+        What the solvers were given, devices included.
     baseline : SolveResult
         The greedy heuristic's answer.
     solved : SolveResult
@@ -116,8 +118,8 @@ class PartitionResult:
     def split(self) -> fx.GraphModule:
         """Return the model as submodules ``submod_0``, ``submod_1``, … in stage order.
 
-        It takes and returns what the model does, and computes the same; each submodule owns
-        its parameters under their original names. See :func:`fx_bridge.split_by_plan`.
+        It takes and returns what the model does, and computes the same; each submodule owns its
+        parameters under their original names. See :func:`~fx_bridge.split.by_plan.split_by_plan`.
 
         Raises
         ------

@@ -143,6 +143,16 @@ def read_planners(entries: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(given))
 
 
+def read_without(entries: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the steps that the options --without name, each once."""
+    from experiments.planners.steps import read_steps
+
+    try:
+        return read_steps(entries or ())
+    except PartitionError as error:
+        raise PartitionError(f"--without: {error}") from None
+
+
 def read_pins(entries: Sequence[str] | None) -> dict[str, Pin]:
     """Return what the options --pin say: names to stages or to devices."""
     pins: dict[str, Pin] = {}

@@ -20,6 +20,7 @@ from experiments.commands.completions import (
     complete_from,
     complete_models,
     complete_planners,
+    complete_steps,
 )
 from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
 from solver.model.problem import MOST_CHUNKS
@@ -32,7 +33,7 @@ OUTPUT_PANEL: Final = "Output"
 MOST_DEVICES: Final = 1024
 MOST_MICROBATCHES: Final = 10**9
 MOST_SECONDS: Final = 10_000_000
-"""Of what no plan has so many of, and no run takes so long: a slip is refused, not tried."""
+"""More than any plan has and any run takes: a slip is refused, not tried."""
 
 OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw")
 
@@ -369,6 +370,18 @@ PlannersOption = Annotated[
 ]
 
 
+WithoutOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="STEP",
+        help="A step, as --steps names it, that the search leaves out. May be repeated.",
+        autocompletion=complete_steps,
+        rich_help_panel=SEARCH_PANEL,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class LimitOptions:
     """How long and by what each plan is searched for."""
@@ -393,6 +406,14 @@ class SearchOptions(LimitOptions):
 JsonOption = Annotated[
     bool,
     typer.Option("--json", help="Print JSON for programs.", rich_help_panel=OUTPUT_PANEL),
+]
+StepsOption = Annotated[
+    bool,
+    typer.Option(
+        "--steps",
+        help="Print what each step of the search took and gained.",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
 ]
 PlanOutOption = Annotated[
     str | None,

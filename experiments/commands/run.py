@@ -41,9 +41,15 @@ def run(
     problem: ProblemOptions = _PIPELINE,
     search: LimitOptions = _QUICK,
     solver: SolversOption = None,
-    steps: Annotated[
+    repeats: Annotated[
         int,
-        typer.Option("--steps", min=1, max=100_000, metavar="COUNT", help="Steps that are timed."),
+        typer.Option(
+            "--repeats",
+            min=1,
+            max=100_000,
+            metavar="COUNT",
+            help="Steps of which medians are taken.",
+        ),
     ] = 9,
     threads: ThreadsOption = 1,
     process_limit: ProcessLimitOption = 600.0,
@@ -76,7 +82,7 @@ def run(
         )
     settings = replace(
         settings_of_run(request),
-        steps=steps,
+        steps=repeats,
         solvers=read_solvers(solver, _SOLVERS),
         limits=read_limits(search),
     )

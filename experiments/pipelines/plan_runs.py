@@ -48,7 +48,9 @@ class RunSettings:
         One process each; without, as many as `shares` has numbers, with memory in their
         proportions and `slack_permille` thousandths of what the model needs on one device.
     shares : tuple of int
+        Memory of the devices in proportion to one another.
     slack_permille : int
+        Total memory of the devices, per thousand of what the model needs on one.
     training : bool
         By AdamW, which is what the processes run.
     pipeline : Pipeline
@@ -57,7 +59,9 @@ class RunSettings:
     steps : int
         How many are timed, after two that are not.
     solvers : tuple of str
+        Each makes one plan; equal plans run once.
     objective : tuple of str
+        What plans minimise, one after the other.
     limits : SolveLimits
         Of each solver.
     interconnect : Interconnect, optional
@@ -167,7 +171,9 @@ def run_plans(
     captured : CapturedGraph
         Of this model.
     profile : Profile
+        Measured times of the model and of the link.
     settings : RunSettings
+        Which plans to make, and how to run them.
     group : PipelineGroup
         Of at least as many processes as there are devices.
     step, done : callable
@@ -243,7 +249,7 @@ def run_plans(
 
 
 def is_same(plan: PartitionPlan, other: PartitionPlan) -> bool:
-    """Whether two plans run the same stages in the same order, on whatever devices."""
+    """Return whether two plans run the same stages in the same order, on whatever devices."""
 
     def stages(each: PartitionPlan) -> Sequence[frozenset[str]]:
         found: dict[object, set[str]] = {stage: set() for stage in each.stages}

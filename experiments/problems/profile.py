@@ -47,6 +47,7 @@ class Profile:
     forward_permille, backward_permille : int
         What calibration multiplied times by, in thousandths.
     link : Link
+        Latency and bandwidth between two processes.
     link_samples : tuple of (int, int)
         Bytes of a message, nanoseconds of its way; what `link` was fitted to.
     """

@@ -36,6 +36,7 @@ class ProblemRequest:
     Attributes
     ----------
     devices : DeviceSet or None
+        None takes those of a saved problem, or derives some from the model.
     interconnect : Interconnect or None
         The option ``--link``.
     objective : tuple of str or None
@@ -48,7 +49,9 @@ class ProblemRequest:
         None where no option of the group is given, so that a saved problem needs no torch.
     attention : str or None
     profile : Profile or None
+        Measured times, in place of the roofline.
     communication_scale : float or None
+        Multiplies the communication times of a published workload.
     with_host : bool
     constants : tuple of str
         Input tensors that the model reads as numbers.
@@ -102,13 +105,14 @@ def read_problem(
     model : str
         As a person names it; see :func:`experiments.zoo.models.resolve_model`.
     request : ProblemRequest
+        What the options leave open is taken from the file, or derived.
     step : callable
+        Is called with a line of text when something slow begins.
 
     Returns
     -------
     CapturedGraph or None
         The model; None where a file holds the problem alone.
-    PartitionProblem
 
     Raises
     ------
@@ -271,6 +275,7 @@ def problem_of_graph(
     captured : CapturedGraph
         Whose modules `request` may name.
     devices : DeviceSet
+        All that a plan may use.
     request : ProblemRequest
         Its own devices do not matter.
     """
@@ -291,6 +296,7 @@ def _settings_of(request: ProblemRequest, interconnect: Interconnect) -> dict[st
     Parameters
     ----------
     request : ProblemRequest
+        None and empty entries are left out.
     interconnect : Interconnect
         That of the devices; one that relays where there is a schedule.
     """

@@ -40,11 +40,10 @@ class Job:
 
     Attributes
     ----------
-    captured : CapturedGraph
-    split : torch.fx.GraphModule
-    plan : PartitionPlan
     device : torch.device
+        Where this process runs its stages.
     microbatches : int
+        Of a step.
     inputs : tuple of (args, kwargs)
         Of each microbatch.
     batch : (args, kwargs)

@@ -1,7 +1,7 @@
 """From a model to an FX graph in which every value is known by shape, dtype and device.
 
 The default is ``torch.export`` in non-strict mode. What it refuses is tried in other ways
-(:mod:`fx_bridge.capture.fallbacks`); :attr:`CapturedGraph.how` and :attr:`CapturedGraph.note`
+(:mod:`fx_bridge.capture.fallbacks`); `how` and `note` of a graph
 say which one it was, and why. The model that is given is never changed.
 """
 
@@ -181,10 +181,6 @@ def capture(
         their values; calls of the split or placed model with others are refused. On the meta
         device these inputs still need values. For modules only.
 
-    Returns
-    -------
-    CapturedGraph
-
     Raises
     ------
     PartitionError
@@ -277,8 +273,8 @@ def placeholder_values(
 
     Parameters
     ----------
-    captured : CapturedGraph
     args : sequence
+        As the module itself takes them.
     kwargs : mapping of str, optional
         As the module itself takes them.
 

@@ -31,10 +31,6 @@ _ALLOCATIONS: Final = frozenset({"empty", "empty_like", "empty_strided", "new_em
 def node_flops(captured: CapturedGraph) -> dict[str, int]:
     """Count the floating-point operations of every operator.
 
-    Parameters
-    ----------
-    captured : CapturedGraph
-
     Returns
     -------
     dict of str to int
@@ -107,7 +103,6 @@ def node_moved_bytes(captured: CapturedGraph, table: StorageTable) -> dict[str, 
 
     Parameters
     ----------
-    captured : CapturedGraph
     table : StorageTable
         Of the same graph.
 

@@ -85,16 +85,12 @@ def observe(
     ----------
     what : str
         What the module is called in messages.
-    module : torch.nn.Module
     args, kwargs : tuple, mapping
+        Inputs of one call; they are cloned.
     gradients : bool
         Also run backward from all differentiable outputs, with random cotangents.
     seed : int
         Of all random numbers.
-
-    Returns
-    -------
-    Observation
 
     Raises
     ------
@@ -319,7 +315,7 @@ def _tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether two strided tensors, or all that they consist of, hold the same bytes.
+    """Return whether two strided tensors, or all that they consist of, hold the same bytes.
 
     On the meta device, whether they have the same shape.
     """

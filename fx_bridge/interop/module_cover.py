@@ -15,7 +15,6 @@ class ModuleCover:
 
     Parameters
     ----------
-    captured : CapturedGraph
     places : mapping of str to str
         The device or stage of every operator.
     main : str

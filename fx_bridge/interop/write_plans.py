@@ -32,7 +32,6 @@ def device_map(
 
     Parameters
     ----------
-    captured : CapturedGraph
     plan : PartitionPlan
         One device for each module in the map. Chunks do not matter: a device map has none.
     tied : {"refuse", "first"}

@@ -66,18 +66,14 @@ def memory_profile(
     accumulating : bool
         Parameters have gradients from earlier microbatches, to which those of this one are added.
     runner : {"code", "interpreter"}
-        Whether the graph runs as a module, or in an ``fx.Interpreter``, which keeps values that
-        nobody reads to the end.
+        Whether the graph runs as a module, or in an ``fx.Interpreter``, which keeps values
+        without readers to the end.
     release_inputs : bool
         The caller drops the inputs as it calls; otherwise they are held to the end.
     weights : collection of str
         Placeholders that are weights: of a graph whose parameters are inputs, such as a joint
         graph of forward and backward. They are held to the end, and where their captured values
         require gradients, trained.
-
-    Returns
-    -------
-    MemoryProfile
 
     Raises
     ------
@@ -132,13 +128,8 @@ def peak_memory(captured: CapturedGraph, **settings: Any) -> int:
 
     Parameters
     ----------
-    captured : CapturedGraph
     **settings
         Those of :func:`memory_profile`.
-
-    Returns
-    -------
-    int
 
     Raises
     ------
@@ -160,7 +151,6 @@ def forward_workspaces(captured: CapturedGraph, *, training: bool = False) -> di
 
     Parameters
     ----------
-    captured : CapturedGraph
     training : bool
         With autograd watching, which changes how some operators are computed.
 
@@ -204,7 +194,7 @@ def stage_profiles(split: fx.GraphModule, **settings: Any) -> dict[str, MemoryPr
     Parameters
     ----------
     split : torch.fx.GraphModule
-        Of :func:`fx_bridge.split_by_plan`, made from a graph with values.
+        Of :func:`~fx_bridge.split.by_plan.split_by_plan`, made from a graph with values.
     **settings
         Those of :func:`memory_profile`. In training, the inputs of all stages but the first
         require gradients unless `input_gradients` says otherwise; `loss` is that of the last. A

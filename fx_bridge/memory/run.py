@@ -48,17 +48,21 @@ class MemoryRun(Replay):
     captured : CapturedGraph
     training : TrainingStep, optional
     runner : {"code", "interpreter"}
+        Who runs the graph: generated code drops a value after its last reader, ``fx.Interpreter``
+        holds one without readers to the end.
     release_inputs : bool
+        Drop each input after its last reader; otherwise the caller holds them to the end.
     weights : collection of str
         Placeholders that are weights.
 
     Attributes
     ----------
     ledger : Ledger
+        Every storage of the run.
     boundary : int
         The change of the ledger at which the backward pass began.
     outputs : Any
-        What the graph returned, after :meth:`forward`.
+        What the graph returned, after `forward`.
     """
 
     def __init__(
@@ -232,7 +236,7 @@ class MemoryRun(Replay):
 def _last_reads(graph: fx.Graph, *, dead_values_stay: bool) -> Mapping[fx.Node, list[fx.Node]]:
     """Return which values are dropped after each node.
 
-    An ``fx.Interpreter`` keeps a value that nobody reads to the end; generated code drops it.
+    An ``fx.Interpreter`` keeps a value without readers to the end; generated code drops it.
     """
     last: dict[fx.Node, list[fx.Node]] = {}
     seen: set[fx.Node] = set()

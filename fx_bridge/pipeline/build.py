@@ -1,7 +1,8 @@
 """Run a split on several processes, as stages of ``torch.distributed.pipelining``.
 
 Every process builds the stages of its rank by :func:`build_pipeline_stage` and calls
-:meth:`PipelineRank.step` with the whole batch; ``docs/pipelines.md`` says what that computes.
+:meth:`~fx_bridge.pipeline.rank.PipelineRank.step` with the whole batch; ``docs/pipelines.md`` says
+what that computes.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ def build_pipeline_stage(
     Parameters
     ----------
     result : PartitionResult or torch.fx.GraphModule
-        Of :func:`fx_bridge.partition_module`, or a split of :func:`fx_bridge.split_by_plan`.
-        The example inputs of the model are one microbatch.
+        Of :func:`~fx_bridge.partition.partition_module`, or a split of
+        :func:`~fx_bridge.split.by_plan.split_by_plan`. The example inputs of the model are one
+        microbatch.
     rank : int
         Of this process in `group`: it runs all stages of device number `rank` in the order of
         the plan.
@@ -87,10 +89,6 @@ def build_pipeline_stage(
         mean over the batch if `loss_fn` is a mean; for a sum, write False.
     group : torch.distributed.ProcessGroup, optional
         Of exactly these processes; all of them when left out.
-
-    Returns
-    -------
-    PipelineRank
 
     Raises
     ------

@@ -50,6 +50,7 @@ class StageValue:
     shape : tuple of int or None
         None for anything but a tensor; symbolic sizes at their hints.
     dtype : str or None
+        torch's name, such as ``"float32"``; None for anything but a tensor.
     """
 
     name: str
@@ -73,6 +74,7 @@ class StageWeight:
     names : tuple of str
         Its paths in the stage.
     size_bytes : int
+        Of the storage, which tied names share.
     stages : tuple of int
         Positions of all stages that hold a copy, this one among them.
     """
@@ -94,10 +96,13 @@ class StageNode:
     name : str
         Of the child of the split, such as ``"submod_0"``.
     device : str
+        Of the plan.
     chunk : int
+        How often data passed through the devices before; 0 without interleaving.
     operators : tuple of str
         In the order in which they run.
     weights : tuple of StageWeight
+        One for each storage.
     inputs : tuple of str
         Names of the values that it takes, in the order of its arguments.
     outputs : tuple of str

@@ -26,15 +26,12 @@ def stage_graph(
     Parameters
     ----------
     split : torch.fx.GraphModule
-        What :func:`fx_bridge.split_by_plan` returned for `captured`, or a copy of it.
+        What :func:`~fx_bridge.split.by_plan.split_by_plan` returned for `captured`, or a copy of
+        it.
     captured : CapturedGraph
         For the bytes of its values and weights.
     problem : PartitionProblem, optional
         Of which the plan is an answer, for the peak memory of each stage.
-
-    Returns
-    -------
-    StageGraph
 
     Raises
     ------

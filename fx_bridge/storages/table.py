@@ -36,6 +36,7 @@ class Storage:
     index : int
         Which of the owner's storages; a tuple-valued operator can have several.
     size_bytes : int
+        Of the whole allocation, however little of it a value reads.
     """
 
     kind: Literal["weight", "input", "operator", "internal"]
@@ -117,14 +118,6 @@ class GraphWithExamples(KernelChoice, Protocol):
 def storage_table(captured: GraphWithExamples) -> StorageTable:
     """Find out where every value of `captured` lives.
 
-    Parameters
-    ----------
-    captured : CapturedGraph
-
-    Returns
-    -------
-    StorageTable
-
     Notes
     -----
     One pass over the graph, and no memory for tensors; about 0.1 ms a node.
@@ -144,10 +137,6 @@ def storage_table(captured: GraphWithExamples) -> StorageTable:
 
 def saved_storages(captured: GraphWithExamples) -> dict[str, tuple[Storage, ...]]:
     """Return what autograd keeps for the backward pass of each operator.
-
-    Parameters
-    ----------
-    captured : CapturedGraph
 
     Returns
     -------

@@ -18,13 +18,17 @@ from solver.model.errors import PartitionError
 from solver.model.quantities import parse_memory
 
 KiB: Final = 1024
+"""Bytes of a kibibyte."""
 MiB: Final = 1024**2
+"""Bytes of a mebibyte."""
 GiB: Final = 1024**3
+"""Bytes of a gibibyte."""
 
 STAGING_HOST: Final = "host"
 """Name of the staging memory in the links of a host-staged interconnect."""
 
 DEFAULT_DEVICE_CLASS: Final = "default"
+"""The class of a device that names none."""
 
 Charging = Literal["peer_to_peer", "host_staged", "relayed"]
 CHARGINGS: Final[tuple[str, ...]] = ("peer_to_peer", "host_staged", "relayed")

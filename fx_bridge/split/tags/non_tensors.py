@@ -39,6 +39,7 @@ class NonTensorMoves:
     captured : CapturedGraph
         The graph of the plan; the given one if nothing was copied.
     plan : PartitionPlan
+        Of all operators of `captured`, copies included.
     problem : PartitionProblem or None
         The given problem, with the copies among its operators and the groups of the new graph.
     moved : mapping of str to tuple of str
@@ -138,7 +139,7 @@ def move_non_tensors(
 
 
 def is_tensor_value(node: fx.Node) -> bool:
-    """Whether a tensor is what `node` makes, as far as is known."""
+    """Return whether a tensor is what `node` makes, as far as is known."""
     return "val" not in node.meta or isinstance(node.meta["val"], torch.Tensor)
 
 

@@ -9,11 +9,12 @@ from experiments.commands.option_reading import (
     read_planners,
     read_request,
     read_solvers,
+    read_without,
 )
 from experiments.commands.options import LimitOptions, ProblemOptions
 from experiments.problems.request import ProblemRequest
 from fx_bridge import Placement, Training
-from solver import Device, Interconnect, Link, PartitionError, Pipeline, SolveLimits
+from solver import Device, Interconnect, Link, PartitionError, Pipeline, SolveLimits, step_names
 from tests.support.option_values import problem_options
 
 
@@ -118,3 +119,12 @@ def test_empty_names_are_no_current_folder():
     check_given("plan.json", "--out", "plan.json")
     with pytest.raises(PartitionError, match=r"--out is empty; write a name such as plan\.json"):
         check_given("", "--out", "plan.json")
+
+
+def test_steps_are_read_and_refused():
+    names = step_names()[:2]
+    assert read_without(None) == ()
+    assert read_without([",".join(names), names[0]]) == tuple(sorted(names))
+    with pytest.raises(PartitionError, match=r"^--without: step 'nothing' is unknown; ") as caught:
+        read_without(["nothing"])
+    assert "\n" not in str(caught.value)
