@@ -42,7 +42,7 @@ class SolveLimits:
         Wall-clock limit of the whole search, in seconds; None is no limit.
     workers : int or None
         Search threads; None takes one per core, but at least three: the searches of CP-SAT
-        complement each other even when they share a core (docs/formulation.md, section 5).
+        complement each other even when they share a core (docs/algorithms/cp/runs.md).
     seed : int
         Of every random choice.
     deterministic : bool
