@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from fx_bridge.capture.graph import capture, placeholder_values
 from fx_bridge.memory.profile import peak_memory

@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.support.documents import PAGES, ROOT, Reader
+from tests.support.documents import PAGES, Reader
 from tests.support.page_lists import LEFT_OUT, WITH_PROCESSES
+from tests.support.paths import ROOT
 
 NAMES = [path.name for path in PAGES if path.parent.name == "docs"]
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from tests.support.documents import ROOT, Reader
+from tests.support.documents import Reader
 from tests.support.page_lists import LEFT_OUT, WITH_PROCESSES
+from tests.support.paths import ROOT
 
 
 @pytest.mark.parametrize("name", WITH_PROCESSES)

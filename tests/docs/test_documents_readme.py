@@ -1,7 +1,8 @@
 """README runs: every block, but for what ``page_lists`` says is run in the nightly or elsewhere."""
 
-from tests.support.documents import ROOT, Reader, run_command
+from tests.support.documents import Reader, run_command
 from tests.support.page_lists import LEFT_OUT
+from tests.support.paths import ROOT
 
 
 def test_readme_runs_and_prints_what_it_shows(tmp_path, monkeypatch):

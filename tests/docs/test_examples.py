@@ -1,11 +1,12 @@
 """The scripts in docs/examples run."""
 
 import runpy
-from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parent.parent / "docs" / "examples").glob("*.py"))
+from tests.support.paths import ROOT
+
+EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
 
 
 @pytest.mark.parametrize("script", EXAMPLES, ids=lambda path: path.stem)

@@ -11,10 +11,10 @@ from experiments.cli import main
 from experiments.commands.app import app
 from experiments.commands.options import LimitOptions, ProblemOptions
 from experiments.console.exit_codes import EXIT_CODES
-from tests.support.documents import ROOT
+from tests.support.documents import TERMINAL_PAGE as PAGE
+from tests.support.documents import told_keys
 
 GROUP = typer.main.get_command(app)
-PAGE = (ROOT / "docs" / "terminal.md").read_text(encoding="utf-8")
 
 
 def rows_below(heading, column=0):
@@ -79,13 +79,6 @@ def folder(tmp_path_factory):
 def inside(folder, monkeypatch):
     monkeypatch.chdir(folder)
     return folder
-
-
-def told_keys(heading, table=0):
-    section = re.split(r"(?m)^#{2,} ", PAGE.partition(f"\n{heading}\n")[2])[0]
-    tables = re.findall(r"(?ms)^\| key.*?(?=\n\n|\Z)", section)
-    cells = re.findall(r"(?m)^\| (`.*?) \|", tables[table])
-    return {key for cell in cells for key in re.findall(r"`(\w+)`", cell)}
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import re
 import tomllib
 
-from tests.support.documents import ROOT
+from tests.support.paths import ROOT
 
 ENTRY = re.compile(r"(?P<name>[A-Za-z0-9._-]+)==(?P<version>[^ ;]+)(?: ; (?P<marker>[^\\]+?))? \\")
 

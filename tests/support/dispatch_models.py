@@ -48,6 +48,11 @@ class Net(nn.Module):
         return self.head(x).relu()
 
 
+def make():
+    """The model that a command is given."""
+    return Net(3).eval(), TOKENS
+
+
 class Record(TorchFunctionMode):
     """Notes the kind and the device of every call of a torch function that makes a tensor."""
 

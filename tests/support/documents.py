@@ -28,9 +28,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from experiments.cli import main
+from tests.support.paths import ROOT
 
-ROOT: Final = Path(__file__).parent.parent
 PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+TERMINAL_PAGE: Final = (ROOT / "docs" / "terminal.md").read_text(encoding="utf-8")
 
 RUN: Final = ("python", "sh", "console")
 SAVED: Final = re.compile(r"# ([\w.-]+\.(?:py|toml))$")
@@ -279,3 +280,11 @@ def broken_links(path: Path) -> list[str]:
         if not file.exists() or (anchor and anchor not in anchors(file)):
             broken.append(target)
     return broken
+
+
+def told_keys(heading, table=0):
+    """Keys of a JSON object that a table below a heading of ``docs/terminal.md`` names."""
+    section = re.split(r"(?m)^#{2,} ", TERMINAL_PAGE.partition(f"\n{heading}\n")[2])[0]
+    tables = re.findall(r"(?ms)^\| key.*?(?=\n\n|\Z)", section)
+    cells = re.findall(r"(?m)^\| (`.*?) \|", tables[table])
+    return {key for cell in cells for key in re.findall(r"`(\w+)`", cell)}

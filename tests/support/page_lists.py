@@ -16,7 +16,7 @@ NIGHTLY: Final = {
     "python -m experiments.paper --out paper --check README.md": "makes all tables again",
     "python -m experiments.coverage --json rows.json": "captures 164 models",
 }
-"""Command: why it takes long. ``pytest -m nightly tests/docs/test_documents_nightly.py`` runs them."""
+"""Command: why it takes long. ``test_documents_nightly.py`` runs them."""
 
 ELSEWHERE: Final = {
     'python3 -m venv .venv && .venv/bin/pip install -c constraints.txt ".[hf]" && '
@@ -27,15 +27,15 @@ ELSEWHERE: Final = {
     ".venv/bin/python -m pytest": "installs and runs all tests; .ci/run runs it",
     "torchrun --nnodes=2 --node_rank=0 --nproc_per_node=8 --rdzv_endpoint=first-host:29500 "
     "-m experiments.run_pipeline plan.json MODEL --weights stages": (
-        "needs two hosts; tests/experiments/run_pipeline/test_torchrun_command.py starts two torchruns on one"
+        "needs two hosts; test_torchrun_command.py starts two torchruns on one"
     ),
     "error: rank 0 broke off in step 605 (Read error [127.0.0.1]:11494: Connection reset by "
     "peer): another process has ended, or the connection to it was lost": (
-        "needs a process that is killed; tests/experiments/run_pipeline/test_torchrun_command.py kills one"
+        "needs a process that is killed; test_torchrun_command.py kills one"
     ),
     "row(d, t) = weights_d + received_d + saved_d": "a formula",
     "x_on_cuda_0 = move(x, device(type='cuda', index=0))": (
-        "needs two GPUs; tests/fx_bridge/placement/test_placed_graph.py reads such code on fake ones"
+        "needs two GPUs; test_placed_graph.py reads such code on fake ones"
     ),
     "model weights captured by nodes operators made up capture export splits equal gradients "
     "peak memory": ("what the nightly command above it printed; its times differ"),

@@ -1,4 +1,4 @@
-"""Models with plans, run by the workers of ``test_pipeline.py`` and in one process beside them."""
+"""Models with plans, run by the workers of ``test_processes.py`` and in one process beside them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

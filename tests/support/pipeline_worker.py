@@ -1,6 +1,6 @@
-"""One process of the pipelines of ``test_pipeline.py``: run every case, write what came out.
+"""One process of the pipelines of ``test_processes.py``: run every case, write what came out.
 
-python pipeline_worker.py RANK WORLD STORE RESULTS
+python -m tests.support.pipeline_worker RANK WORLD STORE RESULTS
 """
 
 import copy

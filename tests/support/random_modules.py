@@ -31,7 +31,7 @@ PREAMBLE = """\
 import torch
 from torch import nn
 from torch.nn import functional as F
-from random_modules import Pair
+from tests.support.random_modules import Pair
 """
 
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from experiments.cli import main
 from experiments.commands.app import app
 from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_CODES
-from tests.support.documents import ROOT
+from tests.support.paths import ROOT
 
 GROUP = typer.main.get_command(app)
 NUMBERS = ("COUNT", "NUMBER", "SECONDS", "FACTOR", "PERCENT")

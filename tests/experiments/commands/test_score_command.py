@@ -21,23 +21,13 @@ from solver import (
     save_plan,
     solve,
 )
-from tests.support.dispatch_models import TOKENS, Net
+from tests.support.dispatch_models import make
 
 DEVICES = "2x2KB"
 MAP = {"positions": 0, "embed": 0, "blocks.0": 0, "blocks.1": 1, "blocks.2": 1, "head": 1}
 
 
-def make():
-    """The model that the command is given."""
-    return Net(3).eval(), TOKENS
-
-
-MODEL = "test_score_command:make"
-
-
-@pytest.fixture(autouse=True)
-def importable(monkeypatch):
-    monkeypatch.syspath_prepend(str(__file__).rpartition("/")[0])
+MODEL = "tests.support.dispatch_models:make"
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,14 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from experiments.cli import main
 from experiments.sweep.settings import read_sweep
 from experiments.sweep.store import load_study
-from tests.docs.test_terminal_page import told_keys
+from tests.support.documents import told_keys
+from tests.support.paths import ROOT
 
 SWEEP = """
 models = [{generate = "layered", operators = 8, width = 2, devices = 2, slack = 400, name = "g"}]
@@ -126,5 +126,5 @@ def test_a_signal_ends_it_at_once_and_what_was_done_is_kept(folder, number, code
 
 
 def test_the_example_is_a_sweep():
-    example = Path(__file__).parents[1] / "docs" / "examples" / "sweep.toml"
+    example = ROOT / "docs" / "examples" / "sweep.toml"
     assert len(read_sweep(example).models) == 3

@@ -17,7 +17,7 @@ from experiments.zoo.models import captured_model
 from fx_bridge.capture.digest import graph_digest
 from solver import Device, Link, PartitionError, PartitionPlan
 
-MODEL = "run_models:chain"
+MODEL = "tests.support.run_models:chain"
 
 
 def hand_made_profile(captured, **changes):

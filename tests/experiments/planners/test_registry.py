@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +11,7 @@ from typer.testing import CliRunner
 from experiments.commands.app import app
 from experiments.planners.registry import PLANNERS, check_planner
 from solver import SOLVERS, PartitionError
+from tests.support.paths import ROOT
 
 
 def test_solvers_come_first_under_their_own_names():
@@ -28,7 +28,7 @@ def test_every_planner_says_what_it_is():
 
 
 def test_the_page_has_a_line_for_each():
-    page = Path(__file__).parents[1] / "docs" / "planners.md"
+    page = ROOT / "docs" / "planners.md"
     lines = re.findall(r"(?m)^\| `([\w-]+)` \|", page.read_text(encoding="utf-8"))
     assert lines == list(PLANNERS)
 

@@ -14,7 +14,7 @@ from solver import PartitionError
 
 @pytest.fixture
 def workers():
-    with WorkerGroup("echo_worker", 2, time_limit_s=60, threads=3) as group:
+    with WorkerGroup("tests.support.echo_worker", 2, time_limit_s=60, threads=3) as group:
         yield group
 
 
@@ -54,7 +54,10 @@ def test_every_worker_answers_again_and_again_and_none_is_left(workers):
     ("what", "message"),
     [
         ("refuse", "^the input is wrong; write another$"),
-        ("fail", r"process 1 of 2 \(echo_worker\) failed: ValueError: something broke$"),
+        (
+            "fail",
+            r"process 1 of 2 \(tests\.support\.echo_worker\) failed: ValueError: something broke$",
+        ),
         ("die", "process 1 of 2 .* ended with signal SIGKILL"),
         ("exit", "process 1 of 2 .* ended with exit code 7: last words"),
     ],
@@ -67,7 +70,7 @@ def test_what_goes_wrong_in_a_worker_is_said_while_others_still_work(workers, wh
 
 
 def test_a_worker_that_is_late_is_named():
-    with WorkerGroup("echo_worker", 2, time_limit_s=0.5) as group:
+    with WorkerGroup("tests.support.echo_worker", 2, time_limit_s=0.5) as group:
         with pytest.raises(PartitionError, match=r"no answer after 0.5 s; give more time"):
             group.ask([{"do": "sleep"}, {"do": "sleep"}])
         pids = [process.pid for process in group._processes]
@@ -77,8 +80,8 @@ def test_a_worker_that_is_late_is_named():
 def test_workers_and_what_they_started_end_when_their_parent_is_killed():
     code = """
 import sys, time
-from experiments.pipelines.workers import WorkerGroup
-with WorkerGroup("echo_worker", 2, time_limit_s=60) as group:
+from experiments.processes.workers import WorkerGroup
+with WorkerGroup("tests.support.echo_worker", 2, time_limit_s=60) as group:
     answers = group.ask([{"do": "echo", "word": ""}] * 2)
     answers += group.ask([{"do": "spawn"}] * 2)
     group.send([{"do": "sleep"}] * 2)
@@ -99,8 +102,8 @@ with WorkerGroup("echo_worker", 2, time_limit_s=60) as group:
 def test_a_group_that_is_killed_while_it_starts_leaves_no_process_and_no_file(tmp_path, later_s):
     code = """
 import time
-from experiments.pipelines.pipeline_group import PipelineGroup
-from experiments.pipelines.workers import WorkerGroup
+from experiments.pipelines.group import PipelineGroup
+from experiments.processes.workers import WorkerGroup
 entered = WorkerGroup.__enter__
 def enter(group):
     entered(group)
@@ -129,7 +132,7 @@ with PipelineGroup(2):
 def test_a_group_that_is_killed_at_work_leaves_no_file(tmp_path):
     code = """
 import time
-from experiments.pipelines.pipeline_group import PipelineGroup
+from experiments.pipelines.group import PipelineGroup
 with PipelineGroup(2) as group:
     print("ready", flush=True)
     time.sleep(60)
@@ -148,7 +151,7 @@ with PipelineGroup(2) as group:
 
 
 def test_last_words_are_those_of_the_last_job():
-    process = WorkerProcess("echo_worker")
+    process = WorkerProcess("tests.support.echo_worker")
     try:
         process.send({"do": "fail"})  # leaves a traceback
         assert process.answer(60)["error"].startswith("ValueError")
@@ -163,7 +166,7 @@ def test_last_words_are_those_of_the_last_job():
 
 def test_a_group_ends_with_ctrl_c():
     pids = []
-    group = WorkerGroup("echo_worker", 1, time_limit_s=60)
+    group = WorkerGroup("tests.support.echo_worker", 1, time_limit_s=60)
     with pytest.raises(KeyboardInterrupt), group:
         pids += [process.pid for process in group._processes]
         raise KeyboardInterrupt

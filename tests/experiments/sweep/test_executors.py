@@ -13,13 +13,12 @@ from experiments.sweep.progress import SweepProgress
 from experiments.sweep.running import Sweep
 from experiments.sweep.store import load_study, open_store
 from solver import PartitionError
-from tests.experiments.sweep.test_limited import job
-from tests.experiments.sweep.test_running import answers, settings, sweep
 from tests.support.sweep_worker import specs
+from tests.support.sweeps import answers, job, settings, sweep
 
 
 def test_local_jobs_run_at_the_same_time_in_processes_of_their_own():
-    with local_runner(2, "sweep_worker") as runner:
+    with local_runner(2, "tests.support.sweep_worker") as runner:
         assert runner.width() == 4
         runner.check()
         futures = [runner.submit(json.dumps(job("slow"))) for _ in range(4)]
@@ -101,7 +100,7 @@ def test_a_cluster_answers_every_cell_once_though_a_worker_is_killed(cluster, tm
 
     with (
         open_store(path) as store,
-        cluster_runner(cluster.scheduler_address, "sweep_worker") as runner,
+        cluster_runner(cluster.scheduler_address, "tests.support.sweep_worker") as runner,
     ):
         found = Sweep(asked, store, runner, Killing(), specs=specs("slow")).run()
     assert (found.cells, found.done, found.failed) == (12, 12, 0)
@@ -127,10 +126,10 @@ def test_a_scheduler_that_goes_away_is_one_line_and_what_was_done_is_kept(cluste
 
     with (
         open_store(path) as store,
-        cluster_runner(cluster.scheduler_address, "sweep_worker") as runner,
+        cluster_runner(cluster.scheduler_address, "tests.support.sweep_worker") as runner,
         pytest.raises(PartitionError, match=r"^the Dask scheduler at .* is gone"),
     ):
         Sweep(asked, store, runner, Closing(), specs=specs("slow")).run()
     assert 2 <= len(answers(path)) < 30
-    with local_runner(2, "sweep_worker") as runner:
+    with local_runner(2, "tests.support.sweep_worker") as runner:
         assert sweep(path, asked, runner).cells == 30

@@ -4,37 +4,15 @@ import threading
 import psutil
 import pytest
 
-from experiments.comparison.records import CaseKey
-from experiments.sweep.cases import CaseRequest
 from experiments.sweep.limited import LimitedWorker, WorkerPool
-from experiments.sweep.packing import pack, to_text
-from experiments.sweep.settings import DeviceChoice
 from experiments.sweep.versions import versions
-from solver import Device, MiB, Operator, PartitionError, PartitionProblem
-from solver.io.json_files import problem_digest, problem_to_json
-
-PROBLEM = PartitionProblem((Operator("<script>", 3),), (Device("../../x"),))
-REQUEST = CaseRequest(CaseKey("m", "d", ("bottleneck",), "inference"), DeviceChoice("d", "own"))
-
-
-def job(planner, seconds=60, memory_bytes=None, **changes):
-    return {
-        "do": "plan",
-        "versions": versions(),
-        "limits": {"seconds": seconds, "memory_bytes": memory_bytes},
-        "request": REQUEST.to_json(),
-        "problem": to_text(pack(problem_to_json(PROBLEM))),
-        "digest": problem_digest(PROBLEM),
-        "source": None,
-        "planner": planner,
-        "solve": {"time_limit_s": 5, "workers": 1, "seed": 3, "deterministic": False},
-        **changes,
-    }
+from solver import MiB, PartitionError
+from tests.support.sweeps import job
 
 
 @pytest.fixture(scope="module")
 def worker():
-    worker = LimitedWorker("sweep_worker", threading.Event())
+    worker = LimitedWorker("tests.support.sweep_worker", threading.Event())
     yield worker
     worker.stop()
 
@@ -131,7 +109,7 @@ def test_a_worker_that_cannot_start_is_one_line():
 
 
 def test_an_interrupted_pool_ends_its_jobs_and_processes():
-    pool = WorkerPool("sweep_worker")
+    pool = WorkerPool("tests.support.sweep_worker")
     answers, pids, started = [], [], threading.Event()
 
     def run():

@@ -17,18 +17,13 @@ from experiments.comparison.records import PlannerRow
 from experiments.sweep.executors import JobRunner, local_runner
 from experiments.sweep.progress import SweepProgress
 from experiments.sweep.running import Sweep
-from experiments.sweep.settings import DeviceChoice, SweepLimits, SweepSettings
+from experiments.sweep.settings import DeviceChoice, SweepLimits
 from experiments.sweep.sources import ModelSource, read_model
 from experiments.sweep.store import load_study, open_store
 from experiments.sweep.worker import JobHandler
 from solver import PartitionError
 from tests.support.sweep_worker import plan, specs
-
-GENERATED = read_model(
-    {"generate": "layered", "operators": 8, "width": 2, "devices": 2, "name": "<script>"},
-    "here",
-    Path(),
-)
+from tests.support.sweeps import CELLS, GENERATED, answers, settings, sweep
 
 
 @contextlib.contextmanager
@@ -49,16 +44,6 @@ def in_process(answer=plan, spoil=lambda answer: answer):
     with ThreadPoolExecutor(1) as threads:
         runner = JobRunner(threads, run, lambda: 2, lambda: None, (ZeroDivisionError,))
         yield runner, jobs
-
-
-def settings(*planners, models=(GENERATED,), **changes):
-    return SweepSettings(models, planners=planners, **changes)
-
-
-def sweep(path, settings, runner, **options):
-    known = {**specs(*settings.planners), **options.pop("specs", {})}
-    with open_store(path) as store, SweepProgress() as progress:
-        return Sweep(settings, store, runner, progress, specs=known, **options).run()
 
 
 @pytest.fixture
@@ -274,34 +259,23 @@ def test_no_more_jobs_are_handed_out_than_the_runner_takes(path):
 
 # -- interruptions ------------------------------------------------------------------------------
 
-CELLS = 16
 SCRIPT = """
 import sys
-sys.path.insert(0, {tests!r})
-from test_sweep_running import CELLS, settings, specs, sweep
 from experiments.sweep.executors import local_runner
-with local_runner(2, "sweep_worker") as runner:
+from tests.support.sweep_worker import specs
+from tests.support.sweeps import CELLS, settings, sweep
+with local_runner(2, "tests.support.sweep_worker") as runner:
     sweep(sys.argv[1], settings("slow", seeds=tuple(range(CELLS))), runner)
 """
 
 
 def start(path):
-    script = SCRIPT.format(tests=str(Path(__file__).parent))
     return subprocess.Popen(
-        [sys.executable, "-c", script, str(path)],
+        [sys.executable, "-c", SCRIPT, str(path)],
         start_new_session=True,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
     )
-
-
-def answers(path):
-    """What is stored: the process that answered, by cell."""
-    if not path.exists() or not path.stat().st_size:
-        return {}
-    with contextlib.suppress(PartitionError):
-        return {row.seed: row.words for row in load_study(path).rows}
-    return {}
 
 
 def wait_for(path, count, process):
@@ -314,7 +288,7 @@ def wait_for(path, count, process):
 
 def finish(path):
     asked = settings("slow", seeds=tuple(range(CELLS)))
-    with local_runner(2, "sweep_worker") as runner:
+    with local_runner(2, "tests.support.sweep_worker") as runner:
         return sweep(path, asked, runner)
 
 
@@ -374,10 +348,14 @@ def test_ctrl_c_keeps_what_was_done_and_leaves_no_process(path):
     with (
         pytest.raises(KeyboardInterrupt),
         open_store(path) as store,
-        local_runner(2, "sweep_worker") as runner,
+        local_runner(2, "tests.support.sweep_worker") as runner,
     ):
         Sweep(asked, store, runner, Impatient(), specs=known).run()
-    assert not [child for child in psutil.Process().children() if "sweep_worker" in child.cmdline()]
+    assert not [
+        child
+        for child in psutil.Process().children()
+        if "tests.support.sweep_worker" in child.cmdline()
+    ]
     assert len(answers(path)) == 2
     study = load_study(path)
     assert study.environment[-1] == ("cells", f"2 of {CELLS} done")
@@ -385,7 +363,7 @@ def test_ctrl_c_keeps_what_was_done_and_leaves_no_process(path):
 
 def test_limits_reach_the_process(path):
     limits = SweepLimits(time_limit_s=0.1, kill_after_s=0.3)
-    with local_runner(1, "sweep_worker") as runner:
+    with local_runner(1, "tests.support.sweep_worker") as runner:
         found = sweep(path, settings("sleep", "exit", limits=limits), runner)
     assert found.by_status == {"failed": 1, "timed out": 1}
     assert {row.planner: row.reason for row in load_study(path).rows} == {

@@ -20,16 +20,12 @@ def test_an_answer_depends_on_libraries_and_sources():
 
 
 def test_the_digest_changes_with_every_source_but_for_what_shows_answers(tmp_path, monkeypatch):
-    for folder in (
-        "solver",
-        "fx_bridge",
-        "experiments/sweep",
-        "experiments/reports",
-        "experiments/zoo",
-        "experiments/commands",
-    ):
-        (tmp_path / folder).mkdir(parents=True)
     monkeypatch.setattr(module, "_ROOT", tmp_path)
+
+    def write(name, content):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+
     digests = [module._source_digest()]
     for name, content in (
         ("solver/a.py", ""),
@@ -39,16 +35,17 @@ def test_the_digest_changes_with_every_source_but_for_what_shows_answers(tmp_pat
         ("experiments/zoo/models.py", "1"),
         ("experiments/sweep/worker.py", "1"),
     ):
-        (tmp_path / name).write_text(content)
+        write(name, content)
         digests.append(module._source_digest())
     assert len(set(digests)) == len(digests)
     for name in (
+        "experiments/reports/__init__.py",
         "experiments/reports/formats/html.py",
         "experiments/commands/lists.py",
         "experiments/console/output.py",
         "solver/a.txt",
     ):
-        (tmp_path / name).write_text("1")
+        write(name, "1")
         assert module._source_digest() == digests[-1]
 
 

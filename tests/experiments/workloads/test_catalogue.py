@@ -59,7 +59,7 @@ def test_models_lists_all_of_them(capsys):
 
 
 def test_the_files_say_whose_they_are():
-    folder = Path(experiments.__file__).parent / "problems" / "published"
+    folder = Path(experiments.__file__).parent / "workloads" / "published"
     readme = (folder / "README.md").read_text(encoding="utf-8")
     licences = sorted(path.name for path in folder.glob("LICENSE*"))
     assert len(licences) == 2

@@ -100,7 +100,7 @@ def test_files_need_neither_the_model_nor_this_project(tmp_path):
         "    result = module(*[values[name] for name in stage['reads']])\n"
         "    results = result if stage['returns_tuple'] else [result]\n"
         "    values.update(zip(stage['returns'], results))\n"
-        "assert not {'fx_bridge', 'solver', 'dispatch_models'} & set(sys.modules)\n"
+        "assert not {'fx_bridge', 'solver', 'tests.support.dispatch_models'} & set(sys.modules)\n"
         "print(json.dumps([values[name].tolist() for name in index['outputs']]))\n"
     )
     done = subprocess.run(

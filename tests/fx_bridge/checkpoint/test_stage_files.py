@@ -5,7 +5,6 @@ import random
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -20,9 +19,8 @@ from fx_bridge.checkpoint.tensors import restored, slots_of, stored
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
 from solver import PartitionError, PartitionPlan
+from tests.support.paths import ROOT
 from tests.support.random_plans import random_plan
-
-ROOT = Path(__file__).parents[1]
 
 
 class Everything(nn.Module):

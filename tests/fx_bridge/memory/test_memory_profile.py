@@ -17,6 +17,7 @@ from tests.support.cuda_memory import CUDA_MODELS, chain_plan, cuda_rows, stage_
 from tests.support.memory_models import INFERENCE_ONLY, MODELS, TRANSFORMERS, build
 from tests.support.random_plans import random_plan
 from tests.support.storage_tracker import track_forward, track_training
+from tests.support.training_peaks import phase_peaks, tracked_peaks
 
 TRAINED = (
     "gpt2", "llama", "mixtral", "lstm", "convnet", "dropout", "encoder", "views", "tuples",
@@ -44,20 +45,6 @@ def captured_model(name):
     model, args, kwargs = build(name)
     captured = capture(model, args, kwargs)
     return captured, list(placeholder_values(captured, args, kwargs))
-
-
-def phase_peaks(profile):
-    peaks = {}
-    for point in profile.points:
-        peaks[point.phase] = max(peaks.get(point.phase, 0), point.peak_bytes)
-    return peaks
-
-
-def tracked_peaks(tracker):
-    peaks = dict(tracker.peaks)
-    later = {phase: peaks.pop(phase) for phase in ("backward", "optimizer")}
-    peaks.pop("end")
-    return {"forward": max(peaks.values()), **later}
 
 
 # -- what PyTorch really holds -------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What passes between positions, and that nothing else is needed.
 
 The chain of positions runs in one process here (``chained.py``), every position on copies of
-its weights and of what the one before sends; ``test_pipeline.py`` runs it across processes.
+its weights and of what the one before sends; ``test_processes.py`` runs it across processes.
 """
 
 import random

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 import torch
@@ -32,20 +31,20 @@ from solver import (
     evaluate,
     problem_from_digraph,
 )
+from tests.support.paths import ROOT
 from tests.support.pipeline_cases import CASES
 from tests.support.pipeline_worker import STEPS
 
 WORLD = 3
-HERE = Path(__file__).parent
 
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory):
     """Run all cases; return what each rank found, by case."""
     folder = tmp_path_factory.mktemp("pipeline")
-    paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", str(HERE / "pipeline_worker.py")]
+    command = [sys.executable, "-W", "ignore", "-m", "tests.support.pipeline_worker"]
     workers = [
         subprocess.Popen(
             [*command, str(rank), str(WORLD), str(folder / "store"), str(folder / f"{rank}.json")],

@@ -10,7 +10,8 @@ import pytest
 from solver import Device, Operator, PartitionPlan, PartitionProblem, Weight, evaluate
 from solver.bounds.held_weights import first_weights, stage_weights
 from solver.presolve.units import condense
-from tests.solver.bounds.borders.test_border_bound import border_bound, layers
+from tests.support.bounds import border_bound
+from tests.support.graphs import layers
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 

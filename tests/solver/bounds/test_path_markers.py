@@ -1,7 +1,6 @@
 """Bounds from a path, against brute force."""
 
 import itertools
-import random
 from collections import Counter
 from collections.abc import Mapping
 
@@ -14,59 +13,15 @@ from solver import (
     Operator,
     PartitionPlan,
     PartitionProblem,
-    Weight,
     evaluate,
 )
 from solver.bounds.averages import least_average_ns, usable_devices
 from solver.bounds.path_markers import PathBound
 from solver.bounds.positions import PositionBound
 from solver.presolve.units import condense
+from tests.support.graphs import streams
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
-
-
-def streams(seed, layers=3):
-    """Operators side by side that read the two layers before them; no unit is before all others."""
-    rng = random.Random(seed)
-    charging = rng.choice(("peer_to_peer", "host_staged"))
-    classes = ("fast", "slow")[: rng.choice((1, 1, 2))]
-    memory = rng.random() < 0.4
-    operators, before, last = [], [], []
-    for layer in range(layers):
-        names = [f"op{layer}.{i}" for i in range(rng.choice((1, 2, 2)))]
-        for name in names:
-            latency = {kind: rng.randint(0, 9) for kind in classes}
-            reads = {rng.choice(last)} if last else set()
-            reads |= {other for other in last + before if rng.random() < 0.3}
-            operators.append(
-                Operator(
-                    name,
-                    latency if len(classes) == 2 else latency["fast"],
-                    tuple(sorted(reads)),
-                    value_bytes=rng.randint(0, 6),
-                    weights=(f"w{name}",) if memory else (),
-                    allowed_devices={"d0", "d1"} if rng.random() < 0.05 else None,
-                )
-            )
-        before, last = last, names
-    sizes = {op.weights[0]: Weight(rng.randint(0, 9)) for op in operators if op.weights}
-    total = sum(weight.size_bytes for weight in sizes.values())
-    devices = [
-        Device(
-            f"d{i}",
-            max(1, total * rng.choice((4, 5, 7)) // 10) if memory else None,
-            rng.choice(classes),
-            is_host=charging == "host_staged" and rng.random() < 0.25,
-        )
-        for i in range(rng.choice((2, 3)))
-    ]
-    return PartitionProblem(
-        operators=operators,
-        devices=devices,
-        weights=sizes,
-        memory_model="weights",
-        interconnect=Interconnect(Link(10**9, rng.randint(0, 2)), charging=charging),
-    )
 
 
 @pytest.mark.parametrize("first", [0, 200])

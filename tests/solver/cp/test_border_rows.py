@@ -11,7 +11,7 @@ from solver.search import branch_search, first_plans, limit_refutation
 from solver.search import rounds as branch_rounds
 from solver.search.exact import solve_cp_sat
 from solver.search.limit_refutation import LimitRefutation
-from tests.solver.bounds.state_space.test_state_space_bound import decoder, with_values
+from tests.support.graphs import decoder, with_values
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 

@@ -3,7 +3,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +15,7 @@ from solver.model.limits import SolveLimits
 from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
 from solver.model.training import Backward
 from tests.support.oracle import brute_force, cost
+from tests.support.paths import ROOT
 from tests.support.random_problems import random_problem, to_instance
 
 
@@ -254,7 +254,7 @@ def test_a_limit_on_devices_takes_the_largest_that_pins_allow():
 
 def test_the_answer_depends_on_nothing_but_the_problem():
     script = (
-        "from random_problems import random_problem\n"
+        "from tests.support.random_problems import random_problem\n"
         "from solver.heuristics.greedy import solve_greedy\n"
         "from solver.evaluation.result import SolveLimits\n"
         "for seed in range(60):\n"
@@ -267,7 +267,7 @@ def test_the_answer_depends_on_nothing_but_the_problem():
             env={
                 **os.environ,
                 "PYTHONHASHSEED": hash_seed,
-                "PYTHONPATH": str(Path(__file__).parent),
+                "PYTHONPATH": str(ROOT),
             },
             capture_output=True,
             text=True,

@@ -14,7 +14,6 @@ from solver import (
     PartitionPlan,
     PartitionProblem,
     SolveLimits,
-    Weight,
     evaluate,
     solve,
 )
@@ -24,31 +23,11 @@ from solver.heuristics.annealing.stage_state import StageState
 from solver.heuristics.local_search import first_incumbents, improve, improve_slowly
 from solver.presolve.clusters import cluster, contract
 from solver.presolve.units import condense
+from tests.support.graphs import grid
 from tests.support.oracle import brute_force
 from tests.support.random_problems import hand_made_problem, random_problem, to_instance
 
 LIMITS = SolveLimits(workers=1)
-
-
-def grid(width, length, seed=0, **settings):
-    """Rows of operators that read their own row, and sometimes a neighbour."""
-    rng = random.Random(seed)
-    ops, weights = [], {}
-    for column in range(length):
-        for row in range(width):
-            reads = [f"o{row}.{column - 1}"] if column else []
-            if column and rng.random() < 0.3:
-                reads.append(f"o{(row + 1) % width}.{column - 1}")
-            name = f"o{row}.{column}"
-            weights[name] = Weight(rng.randint(1, 50))
-            size = rng.randint(1, 40)
-            ops.append(
-                Operator(name, rng.randint(10, 200), tuple(reads), size, size, weights=(name,))
-            )
-    interconnect = Interconnect(Link(10**9))
-    return PartitionProblem(
-        tuple(ops), weights=weights, **{"interconnect": interconnect, **settings}
-    )
 
 
 def test_plans_are_feasible_and_never_worse():

@@ -31,6 +31,7 @@ from solver.model.devices import Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan
 from solver.model.problem import Operator, PartitionProblem
+from tests.support.paths import ROOT
 from tests.support.random_problems import hand_made_problem, random_plan, random_problem
 
 PROBLEM = PartitionProblem(
@@ -386,7 +387,7 @@ def test_a_killed_writer_leaves_the_old_file_whole(tmp_path):
     )
     finished = subprocess.run(
         [sys.executable, "-c", script, str(file)],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
     assert finished.returncode == -signal.SIGKILL
     assert file.read_text(encoding="utf-8") == "old"

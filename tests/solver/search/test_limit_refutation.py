@@ -26,7 +26,7 @@ from solver.presolve.units import condense
 from solver.search.branches import Branches
 from solver.search.incumbent import Incumbent
 from solver.search.limit_refutation import Finding, LimitRefutation
-from tests.solver.bounds.state_space.test_state_space_bound import LINK, decoder, with_values
+from tests.support.graphs import LINK, decoder, with_values
 from tests.support.random_problems import random_problem
 
 ONE_WORKER = SolveLimits(workers=1)

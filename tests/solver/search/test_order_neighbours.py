@@ -65,7 +65,7 @@ def test_answers_are_those_of_brute_force(guesses_first):
 
 @pytest.mark.parametrize("drawn", [{"draw_chunks": True}, {"relayed": True}, {"steps": True}])
 def test_answers_are_those_of_all_orders(drawn, request):
-    """Tests it where brute force takes long; see tests/solver/search/test_solvers_oracle.py for these answers."""
+    """Tests it where brute force takes long; ``test_solvers_oracle.py`` has these answers."""
     problems = [random_problem(seed, max_operators=6, **drawn) for seed in range(25)]
     expected = [solve(problem, LIMITS, solver="cp-sat") for problem in problems]
     request.getfixturevalue("guesses_first")

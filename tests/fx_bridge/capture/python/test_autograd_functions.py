@@ -22,10 +22,9 @@ from fx_bridge.digraph import to_digraph
 from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.memory.profile import memory_profile
 from solver import Device, KiB, PartitionError, PartitionPlan, evaluate, problem_from_digraph
-from tests.fx_bridge.costs.test_backward import Recording, peak_of_stage
-from tests.fx_bridge.memory.test_memory_profile import phase_peaks, tracked_peaks
 from tests.support.split_checks import check, check_random_plans, cut_at
 from tests.support.storage_tracker import track_training
+from tests.support.training_peaks import Recording, peak_of_stage, phase_peaks, tracked_peaks
 
 
 class Rounded(torch.autograd.Function):

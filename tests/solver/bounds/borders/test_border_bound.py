@@ -1,15 +1,12 @@
 """Bounds by borders that exist, and the plans on the way to them, against brute force."""
 
 import itertools
-import random
-from dataclasses import replace
 
 import pytest
 
 from solver import (
     Device,
     Interconnect,
-    Link,
     Operator,
     PartitionPlan,
     PartitionProblem,
@@ -17,80 +14,14 @@ from solver import (
     evaluate,
 )
 from solver.bounds.averages import least_average_ns, usable_devices
-from solver.bounds.borders.bound import BorderBound
 from solver.bounds.path_markers import PathBound
 from solver.bounds.positions import PositionBound
 from solver.bounds.spine import spine
 from solver.presolve.units import condense
+from tests.support.bounds import border_bound
+from tests.support.graphs import layers
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
-
-
-def layers(seed, *, charging="peer_to_peer"):
-    """Small layers of two branches, a residual, and a mask beside them that every layer reads.
-
-    With odd seeds the last operator reads the weight of the first one again.
-    """
-    rng = random.Random(seed)
-    classes = ("fast", "slow")[: rng.choice((1, 1, 2))]
-
-    def operator(name, *reads, weight=0):
-        latency = {kind: rng.randint(0, 9) for kind in classes}
-        weights.update({f"w{name}": Weight(weight)} if weight else {})
-        return Operator(
-            name,
-            latency if len(classes) == 2 else latency["fast"],
-            reads,
-            storage_bytes=rng.randint(0, 2),
-            value_bytes=rng.randint(0, 4),
-            weights=(f"w{name}",) if weight else (),
-        )
-
-    weights: dict[str, Weight] = {}
-    operators = []
-    beside = rng.random() < 0.7
-    if beside:
-        operators.append(operator("mask"))
-    operators.append(operator("first"))
-    last = "first"
-    count = rng.choice((2, 3))
-    for layer in range(1 if count == 3 else 2):
-        reads = [last]
-        if beside:
-            operators.append(operator(f"view{layer}", "mask"))
-            reads.append(rng.choice(("mask", f"view{layer}")))
-        operators.append(operator(f"up{layer}", *reads, weight=rng.choice((5, 7, 8))))
-        if rng.random() < 0.5:
-            operators.append(operator(f"gate{layer}", last, weight=rng.choice((5, 7, 8))))
-            operators.append(operator(f"mul{layer}", f"up{layer}", f"gate{layer}"))
-        reads = [operators[-1].name, *([last] if rng.random() < 0.5 else [])]
-        operators.append(operator(f"down{layer}", *reads, weight=rng.choice((0, 5, 9))))
-        last = f"down{layer}"
-    if seed % 2:
-        weights["tied"] = Weight(rng.choice((2, 4, 8)))
-        first = next(number for number, op in enumerate(operators) if op.name == "first")
-        operators[first] = replace(operators[first], weights=("tied",))
-        operators.append(replace(operator("head", last), weights=("tied",)))
-    total = sum(weight.size_bytes for weight in weights.values())
-    share = 10 // count
-    devices = [
-        Device(f"d{i}", total * rng.choice((share, share + 1, share + 4)) // 10 + 4, classes[i % 2])
-        if len(classes) == 2
-        else Device(f"d{i}", total * rng.choice((share, share + 1, share + 4)) // 10 + 4)
-        for i in range(count)
-    ]
-    return PartitionProblem(
-        operators=operators,
-        devices=devices,
-        weights=weights,
-        memory_model=rng.choice(("weights", "inference")),
-        interconnect=Interconnect(Link(10**9, rng.randint(0, 2)), charging=charging),
-    )
-
-
-def border_bound(problem):
-    units = condense(problem)
-    return BorderBound(units, usable_devices(units)) if BorderBound.applies(units) else None
 
 
 def older_bound(problem):

@@ -13,7 +13,7 @@ from solver.bounds.borders.tables import BorderList
 from solver.bounds.position_steps import StageKind
 from solver.bounds.spine import spine_units
 from solver.presolve.units import condense
-from tests.solver.bounds.borders.test_border_bound import layers
+from tests.support.graphs import layers
 
 
 def borders_of(problem):

@@ -8,7 +8,7 @@ from solver.bounds.borders.side_values import SideValue, side_values
 from solver.bounds.positions import least_times_ns
 from solver.bounds.spine import spine_units
 from solver.presolve.units import condense
-from tests.solver.bounds.borders.test_border_bound import layers
+from tests.support.graphs import layers
 
 
 def found_of(problem):

@@ -14,38 +14,11 @@ from solver.bounds.lagrangian.bound import PriceBound
 from solver.bounds.lagrangian.marker_sets import MarkerSets
 from solver.bounds.lagrangian.program import PricedKind, PriceProgram
 from solver.presolve.units import condense
+from tests.support.graphs import unequal_chain
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 
 FAR = 10**12
-
-
-def unequal_chain(seed, *, devices=3, count=7):
-    """A short chain with branches, weights in lumps, and devices of all kinds."""
-    rng = random.Random(seed)
-    weights, operators = {}, []
-    for i in range(count):
-        if rng.random() < 0.6:
-            weights[f"w{i}"] = Weight(rng.randint(3, 12))
-        operators.append(
-            Operator(
-                f"op{i}",
-                {"fast": rng.randint(2, 9), "slow": rng.randint(9, 30)},
-                [f"op{i - 1}"] * (i > 0) + [f"op{i - 2}"] * (i > 1 and rng.random() < 0.3),
-                weights=(f"w{i}",) if f"w{i}" in weights else (),
-                allowed_devices=("d0", "d1") if rng.random() < 0.1 else None,
-            )
-        )
-    total = sum(weight.size_bytes for weight in weights.values())
-    return PartitionProblem(
-        operators=operators,
-        devices=[
-            Device(f"d{i}", total * rng.randint(3, 8) // 10 + 4, rng.choice(("fast", "slow")))
-            for i in range(devices)
-        ],
-        weights=weights,
-        memory_model="weights",
-    )
 
 
 def test_no_plan_leaves_more_than_the_program_says():

@@ -5,28 +5,12 @@ import random
 import numpy as np
 
 from solver.bounds.semidefinite.net_cuts import NetCuts, PricedNet
-
-
-def random_nets(rng, count, most_units=9):
-    nets = []
-    for _ in range(rng.randint(1, 6)):
-        units = tuple(rng.sample(range(count), rng.randint(2, min(count, most_units))))
-        each, once = rng.choice(((3.0, 0.0), (2.0, 1.0), (1.0, 4.0), (0.0, 2.0)))
-        nets.append(PricedNet(units, each, once, rng.choice((0.0, 1.0, 2.0))))
-    return nets
+from tests.support.nets import costs, random_nets
 
 
 def partition_matrix(devices):
     at = np.array(devices)
     return (at[:, None] == at[None, :]).astype(np.float64)
-
-
-def costs(nets, devices):
-    total = 0.0
-    for net in nets:
-        count = len({devices[unit] for unit in net.units})
-        total += net.each * (count - 1) + net.once * (count > 1)
-    return total
 
 
 def random_matrix(rng, count):

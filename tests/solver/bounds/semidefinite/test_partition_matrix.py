@@ -7,7 +7,7 @@ import numpy as np
 
 from solver.bounds.semidefinite.net_cuts import NetCuts, PricedNet
 from solver.bounds.semidefinite.partition_matrix import PartitionMatrix, Rows
-from tests.solver.bounds.semidefinite.test_net_cuts import costs, random_nets
+from tests.support.nets import costs, random_nets
 
 
 def best_load(times, nets, parts, held, room):

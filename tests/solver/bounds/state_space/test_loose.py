@@ -13,7 +13,7 @@ from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
 from solver.bounds.state_space.supply import supply_ns
 from solver.dp.ideals import membership
 from solver.presolve.units import condense
-from tests.solver.bounds.state_space.test_state_space_bound import LINK, decoder
+from tests.support.graphs import LINK, decoder
 
 
 def descendants(units):

@@ -7,7 +7,7 @@ from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
 from solver.dp.ideals import list_ideals
 from solver.presolve.units import condense
-from tests.solver.bounds.state_space.test_state_space_bound import LINK, decoder
+from tests.support.graphs import LINK, decoder
 
 
 def masked_chain(layers):

@@ -10,7 +10,7 @@ from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
 from solver.bounds.state_space.stages import StageCosts
 from solver.presolve.units import condense
-from tests.solver.bounds.state_space.test_state_space_bound import decoder, with_values
+from tests.support.graphs import decoder, with_values
 
 
 def plan_in_order(problem, rng):

@@ -1,21 +1,16 @@
 """The bound from ideals of a skeleton, against brute force and the exact solvers."""
 
 import itertools
-import random
-from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from solver import (
     Device,
-    Interconnect,
-    Link,
     Operator,
     PartitionProblem,
     SolveLimits,
     SolveStatus,
-    Weight,
     evaluate,
     solve,
 )
@@ -24,98 +19,9 @@ from solver.bounds.state_space.bound import SkeletonBound
 from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
 from solver.bounds.windows import StageWindows
 from solver.presolve.units import condense
+from tests.support.graphs import LINK, decoder, with_values
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
-
-LINK = Interconnect(default=Link(bandwidth_bytes_per_s=10**9, latency_ns=0))
-
-
-def decoder(seed, layers, devices=3):
-    """A chain of layers that read wide values by units of their own, as masks and encodings are."""
-    rng = random.Random(seed)
-    classes = ("fast", "slow")[: rng.choice((1, 1, 2))]
-    memory = rng.random() < 0.5
-
-    def operator(name, most_ns, *reads):
-        latency = {kind: rng.randint(0, most_ns) for kind in classes}
-        return Operator(
-            name,
-            latency if len(classes) == 2 else latency["fast"],
-            reads,
-            value_bytes=1,
-            transfer_ns=rng.randint(0, 8),
-            weights=(f"w.{name}",) if memory else (),
-        )
-
-    operators = [operator("mask", 2)]
-    if rng.random() < 0.5:
-        operators.append(operator("bias", 3))
-    wide = [op.name for op in operators]
-    split = rng.randint(1, max(1, layers - 3))
-    for layer in range(layers):
-        before = (f"layer{layer - 1}",) if layer else ()
-        if layer < split:
-            head = tuple(name for name in wide if rng.random() < 0.9)
-        else:
-            head = (f"layer{split - 1}",)
-        feeders: tuple[str, ...] = ()
-        if rng.random() < 0.8 and head:
-            own: tuple[str, ...] = ()
-            if rng.random() < 0.3:
-                operators.append(operator(f"own{layer}", 2))
-                own = (f"own{layer}",)
-            operators.append(operator(f"feed{layer}", 3, *head, *own))
-            feeders = (f"feed{layer}",)
-            if rng.random() < 0.3:
-                operators.append(operator(f"copy{layer}", 2, *feeders))
-                feeders = (f"copy{layer}",)
-            elif rng.random() < 0.3:
-                operators += [operator(f"{name}{layer}", 2, *feeders) for name in ("key", "value")]
-                feeders = (f"key{layer}", f"value{layer}")
-        elif rng.random() < 0.5:
-            feeders = head[:1]
-        operators.append(operator(f"layer{layer}", 12, *dict.fromkeys((*before, *feeders))))
-    sizes = {op.weights[0]: Weight(rng.randint(0, 9)) for op in operators if op.weights}
-    total = sum(weight.size_bytes for weight in sizes.values())
-    return PartitionProblem(
-        operators=operators,
-        devices=[
-            Device(
-                f"d{i}",
-                max(1, total * rng.choice((4, 5, 7)) // 10) if memory else None,
-                rng.choice(classes),
-            )
-            for i in range(devices)
-        ],
-        weights=sizes,
-        interconnect=LINK,
-        memory_model="weights",
-    )
-
-
-def with_values(problem, seed):
-    """The same with values and storages of some size, and devices that differ in memory."""
-    rng = random.Random(seed)
-    operators = [
-        replace(
-            op,
-            value_bytes=rng.randint(0, 4),
-            storage_bytes=rng.randint(0, 4),
-            weights=op.weights if rng.random() < 0.7 else (),
-        )
-        for op in problem.operators
-    ]
-    read = {name for op in operators for name in op.weights}
-    total = sum(w.size_bytes for name, w in problem.weights.items() if name in read) + 12
-    return problem.replace(
-        operators=operators,
-        weights={name: w for name, w in problem.weights.items() if name in read},
-        devices=[
-            replace(device, memory_bytes=total * rng.choice((4, 6, 8)) // 10)
-            for device in problem.devices
-        ],
-        memory_model="inference",
-    )
 
 
 def everywhere(units, slots):

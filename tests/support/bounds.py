@@ -1,0 +1,10 @@
+"""Bounds of a whole problem, made as the search makes them."""
+
+from solver.bounds.averages import usable_devices
+from solver.bounds.borders.bound import BorderBound
+from solver.presolve.units import condense
+
+
+def border_bound(problem):
+    units = condense(problem)
+    return BorderBound(units, usable_devices(units)) if BorderBound.applies(units) else None
