@@ -21,7 +21,7 @@ _MODEL: Final = "llama3-70b"
 _DEVICES: Final = {"80+80+24+24 GB": "2x80GB,2x24GB", "80+60+40+20 GB": "80GB,60GB,40GB,20GB"}
 _PEERS: Final = {
     "transformers `auto`": "transformers-auto",
-    "accelerate balanced": "accelerate-balanced",
+    "accelerate `balanced`": "accelerate-balanced",
     "transformers `sequential`": "transformers-sequential",
 }
 _MOST_ROUNDS: Final = 100
@@ -57,13 +57,13 @@ def _peer_text(row: PlannerRow) -> str:
         return f"{format_bytes(row.spilled_bytes)} to disk"
     if row.feasible and row.plan is not None:
         rounds = 1 + max(row.plan.chunks.values(), default=0)
-        again = f", data passes them {rounds} times" if rounds > 1 else ""
+        again = f", data passes {rounds} times" if rounds > 1 else ""
         return f"fits on {row.devices_used}{again}"
     return row.reason or row.status
 
 
 def _fewest_text(result: SolveResult) -> str:
-    proven = ", proven the fewest" if result.status is SolveStatus.OPTIMAL else ""
+    proven = ", proven" if result.status is SolveStatus.OPTIMAL else ""
     return f"fits on {result.objective}{proven}"
 
 
@@ -72,4 +72,4 @@ def _fastest_text(problem: PartitionProblem, result: SolveResult) -> str:
         return result.status.value
     proven = ", proven" if result.status is SolveStatus.OPTIMAL else ""
     value = format_value("bottleneck", result.objective)
-    return f"on {len(problem.devices)}: bottleneck {value}{proven}"
+    return f"on {len(problem.devices)}: {value}{proven}"
