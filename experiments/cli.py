@@ -163,7 +163,7 @@ def _keep_errors_apart() -> None:
     Else the answer would be followed by an error, or notes would be printed on standard output.
     """
     if sys.stderr is not sys.__stderr__:
-        return  # somebody else's, who asked for it
+        return  # the caller replaced it, and wants what is said there
     if sys.stderr is None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         if nowhere != _STDERR:

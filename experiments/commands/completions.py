@@ -37,6 +37,7 @@ def complete_from(names: Iterable[str], *, several: bool = False) -> Callable[[s
     Parameters
     ----------
     names : iterable of str
+        Offered where they begin with what was typed.
     several : bool
         Several may be given with commas between them; each is offered once.
     """
@@ -88,6 +89,13 @@ def complete_planners(incomplete: str) -> list[Completion]:
         for name, spec in PLANNERS.items()
         if name.startswith(begun) and name not in head.split(",")
     ]
+
+
+def complete_steps(incomplete: str) -> list[str]:
+    """Return the steps of searches, after those that are written already."""
+    from solver import step_names
+
+    return complete_from(step_names(), several=True)(incomplete)
 
 
 def complete_devices(incomplete: str) -> list[Completion]:

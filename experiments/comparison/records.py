@@ -18,6 +18,7 @@ from solver import (
     SolveResult,
     problem_to_digraph,
 )
+from solver.evaluation.result import StepRecord
 from solver.model.quantities import format_gap, format_seconds, format_value
 
 OWN_PLANNERS: Final = ("greedy", "chain", "auto")
@@ -61,12 +62,13 @@ class Case:
     Attributes
     ----------
     key : CaseKey
+        Model, devices and objective: what tells cases apart.
     problem : PartitionProblem or None
         None if it could not be made.
     reason : str
         Why not, or empty.
     digest : str
-        Of the exact problem; empty where nobody asked for it.
+        Of the exact problem; empty where no caller asked for it.
     """
 
     key: CaseKey
@@ -92,21 +94,27 @@ class PlannerRow:
     Attributes
     ----------
     case : CaseKey
+        The case that was asked about.
     planner : str
         The one that was asked.
     status : str
         A value of ``SolveStatus``; ``spills`` where weights go to disk; ``failed`` when the
         planner raised; ``timed out``, ``out of memory`` or ``killed`` when it was ended.
     seed : int
+    without : tuple of str
+        Steps that its search left out.
     objective, bound : tuple of int or None
         One number per objective; `bound` is proven.
     gap : float or None
+        As of :class:`~solver.evaluation.result.SolveResult`.
     bottleneck_ns, latency_ns, transfer_bytes, peak_memory_permille, devices_used : int or None
         Of the plan, also of one that is not feasible; None without a plan.
     wall_time_s : float
+        Of the whole call, in seconds of the clock.
     peak_rss_bytes : int or None
         Of the process that planned, where that did nothing else.
     feasible : bool
+        The evaluator finds no violation in the plan.
     reason : str
         Why there is no feasible plan, or empty.
     answered_by : str
@@ -117,13 +125,17 @@ class PlannerRow:
         Weights that it sends to disk.
     trace : tuple of SearchPoint
         How incumbent and bound came closer.
+    log : tuple of StepRecord
+        What each step of the search took and gained.
     plan : PartitionPlan or None
+        None where the planner found none.
     """
 
     case: CaseKey
     planner: str
     status: str
     seed: int = 0
+    without: tuple[str, ...] = ()
     objective: tuple[int, ...] | None = None
     bound: tuple[int, ...] | None = None
     gap: float | None = None
@@ -140,14 +152,21 @@ class PlannerRow:
     words: str = ""
     spilled_bytes: int = 0
     trace: tuple[SearchPoint, ...] = field(default=(), repr=False, compare=False)
+    log: tuple[StepRecord, ...] = field(default=(), repr=False, compare=False)
     plan: PartitionPlan | None = field(default=None, repr=False, compare=False)
 
     @property
+    def asked(self) -> str:
+        """The planner with the steps that it left out: answers under one name are comparable."""
+        left_out = f" without {', '.join(self.without)}" if self.without else ""
+        return f"{self.planner}{left_out}"
+
+    @property
     def label(self) -> str:
-        """The planner, and in brackets the method that answered if that is another."""
+        """What was asked, and in brackets the method that answered if that is another."""
         if self.answered_by in ("", self.planner):
-            return self.planner
-        return f"{self.planner} ({self.answered_by})"
+            return self.asked
+        return f"{self.asked} ({self.answered_by})"
 
     @property
     def outcome(self) -> str:
@@ -167,6 +186,7 @@ class PlannerRow:
         result: SolveResult,
         *,
         seed: int = 0,
+        without: tuple[str, ...] = (),
         trace: tuple[SearchPoint, ...] = (),
     ) -> PlannerRow:
         """Return the row of a result of `planner`."""
@@ -176,6 +196,7 @@ class PlannerRow:
             planner=planner,
             status=result.status.value,
             seed=seed,
+            without=without,
             objective=result.objective_values,
             bound=result.objective_bounds,
             gap=result.gap,
@@ -189,6 +210,7 @@ class PlannerRow:
             reason=result.reason,
             answered_by=result.solver,
             trace=trace,
+            log=result.log,
             plan=result.plan,
         )
 
@@ -243,7 +265,9 @@ class ModelRecord:
         Parameters
         ----------
         model : str
+            Its name in the study.
         problem : PartitionProblem
+            Gives operators, edges and bytes.
         **measured
             The other fields.
         """
@@ -266,16 +290,21 @@ class Study:
     Attributes
     ----------
     models : tuple of ModelRecord
+        One for each model that was asked for, also where it could not be captured.
     cases : tuple of Case
         Those of a model follow one another.
     rows : tuple of PlannerRow
+        One for each planner, case and seed.
     checks : tuple of EquivalenceRow
+        Of splits that were run beside their model.
     limits : SolveLimits
         Of each single answer.
     environment : tuple of (str, str)
         Versions of what computed it.
     wall_time_s : float
+        Of the whole study, in seconds of the clock.
     peak_rss_bytes : int or None
+        Resident memory of this process at its peak; None where the system does not say.
     """
 
     models: tuple[ModelRecord, ...]

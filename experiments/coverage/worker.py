@@ -40,8 +40,9 @@ class CoverageRow:
     Attributes
     ----------
     model, family : str
+        Its name, and what kind of model it is.
     how, note : str
-        As in :class:`fx_bridge.CapturedGraph`.
+        As in :class:`~fx_bridge.capture.graph.CapturedGraph`.
     nodes, operators : int
         Of the FX graph.
     made_up : tuple of str
@@ -59,8 +60,8 @@ class CoverageRow:
         the model returns, and cannot run where an operator is made up.
     equal, gradients_equal : bool or None
         Whether the stages compute what the model does, see
-        :func:`fx_bridge.check_equivalence`; None where there are no weights, or no gradients
-        were asked for.
+        :func:`~fx_bridge.equivalence.check.check_equivalence`; None where there are no weights, or
+        no gradients were asked for.
     peak_memory_bytes : int or None
         Largest resident memory of the process, libraries included.
     reason : str
@@ -118,7 +119,9 @@ def run_isolated(configuration: Configuration, limits: WorkerLimits) -> Coverage
     Parameters
     ----------
     configuration : Configuration
+        The model to build.
     limits : WorkerLimits
+        Time and memory after which the process is ended.
 
     Returns
     -------
@@ -299,13 +302,11 @@ def split_in_stages(
 
     Parameters
     ----------
-    captured : CapturedGraph
     problem : PartitionProblem
         Of the same graph; its devices do not matter.
 
     Returns
     -------
-    torch.fx.GraphModule
     int
         How many stages the plan has.
 
@@ -336,6 +337,7 @@ def run_on_meta(captured: CapturedGraph, split: fx.GraphModule) -> bool:
     captured : CapturedGraph
         With its example inputs, on the meta device.
     split : torch.fx.GraphModule
+        Its weights and inputs may be on the meta device.
 
     Raises
     ------

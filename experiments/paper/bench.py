@@ -60,6 +60,7 @@ class Bench:
     Parameters
     ----------
     progress : ProgressLine
+        Shows what is being solved.
     planners : sequence of str
         That answer the cases of the zoo: as many as the tables that are made need.
     device_sets : sequence of str
@@ -83,9 +84,10 @@ class Bench:
 
         Parameters
         ----------
-        problem : PartitionProblem
         name : str
+            What the progress line calls it.
         first : SolveLimits
+            Of the first search, which may prove the optimum.
         otherwise : SolveLimits or None
             Of a second search if the first one proves nothing; None takes what it found.
         """

@@ -3,7 +3,7 @@
     python -m experiments.paper [--list] [--only NAME]... [--out DIR] [--resume]
         [--update PAGE...] [--check PAGE...]
 
-Every solve ends after so much work, not after so many seconds, so that all but the columns of
+Units of work, not seconds, limit every solve, so that all but the columns of
 the clock is the same in every run. A table is written when it is done; ``--resume`` takes those
 that are there already. ``--update README.md docs/tables.md`` puts the tables between their markers
 in the pages, and the figures into ``docs/figures`` beside the first page; ``--check`` with the same

@@ -21,6 +21,7 @@ class PaperTable:
     Attributes
     ----------
     header : tuple of str
+        Names of the columns.
     rows : tuple of tuple of str
         Each as long as `header`.
     clock_columns : frozenset of str

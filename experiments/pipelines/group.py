@@ -55,7 +55,7 @@ class PipelineGroup:
     Raises
     ------
     PartitionError
-        When it is entered, if the memory of this machine cannot hold so many processes.
+        When it is entered, if the memory of this machine cannot hold all processes.
     """
 
     def __init__(self, count: int = 2, *, threads: int = 1, time_limit_s: float = 600.0) -> None:
@@ -131,11 +131,15 @@ class PipelineGroup:
         Parameters
         ----------
         model : str
+            As a person names it; every process builds it.
         plans : sequence of PartitionPlan
             With no more devices than there are processes.
         training : bool
+            Run backward passes too.
         schedule : {"gpipe", "1f1b"}
+            The order of forward and backward passes, as torch has it.
         microbatches, steps : int
+            Microbatches of a step, and steps that are timed.
         memory : bool
             Measure memory too, in steps that are not timed.
         """

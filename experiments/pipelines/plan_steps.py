@@ -22,7 +22,7 @@ from solver import PartitionPlan
 from solver.model.training import Schedule
 
 Groups = Mapping[int, distributed.ProcessGroup]
-"""The group of the first so many processes."""
+"""By number of processes, the group of the first ones."""
 
 _WARM_UP: Final = 2
 
@@ -43,11 +43,12 @@ def run_in_turn(
 
     Parameters
     ----------
-    captured : CapturedGraph
     plans : sequence of PartitionPlan
+        With no more devices than there are processes.
     rank : int
         Of this process.
     groups : mapping of int to ProcessGroup
+        By number of processes, the group of the first ones.
     training, schedule, microbatches
         Of every plan.
     steps : int
@@ -194,7 +195,7 @@ class PlanSteps:
 
 
 def batch_of(captured: CapturedGraph, microbatches: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return inputs for so many microbatches: the example's, again and again."""
+    """Return inputs for all microbatches: the example's, again and again."""
     from torch.distributed.pipelining.microbatch import TensorChunkSpec
 
     specs = pipeline_specs(captured, microbatches)

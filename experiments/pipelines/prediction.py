@@ -47,6 +47,7 @@ def predict(problem: PartitionProblem, plan: PartitionPlan) -> PlanPrediction:
     problem : PartitionProblem
         With the measured times, the measured link, and the schedule.
     plan : PartitionPlan
+        A plan of `problem` that runs as a pipeline.
 
     Notes
     -----
@@ -66,7 +67,7 @@ def predict(problem: PartitionProblem, plan: PartitionPlan) -> PlanPrediction:
             backward[position[index]] += op.backward.latency_on(device_class)
     np.add.at(forward, hops.target, hops.forward_ns)
     np.add.at(backward, hops.source, hops.gradient_ns)
-    # Whoever passes something on is waited for, and nobody spends the time of a link.
+    # A position waits for the one that sends to it; no position spends the time of a link.
     arcs = {(p - 1, p): (0, 0) for p in range(1, hops.position_count)}
     step = PipelineStep(
         PipelineTimes(tuple(forward.tolist()), tuple(backward.tolist()), arcs),
@@ -98,15 +99,19 @@ class PlanRow:
     Attributes
     ----------
     model : str
+        As a person named it.
     name : str
         Of the solver that made it.
     same_as : str or None
         Name of an earlier row with the very same plan.
     microbatches : int
+        Of a step.
     devices : tuple of str
         By rank.
     predicted : PlanPrediction
+        What the solver's times and sizes say.
     measured : MeasuredPlan
+        What the processes found.
     """
 
     model: str
@@ -190,7 +195,7 @@ def accuracy(rows: Sequence[PlanRow]) -> Accuracy:
 
 
 def in_order(rows: Iterable[PlanRow]) -> bool:
-    """Whether every two different plans of a model are measured in the predicted order.
+    """Return whether every two different plans of a model are measured in the predicted order.
 
     Plans that are predicted to be equal, to one part in a hundred, have none.
     """

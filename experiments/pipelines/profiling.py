@@ -26,7 +26,7 @@ class ProfileSettings:
     repeats : int
         Runs of which medians are taken.
     processes : int
-        So many measure at the same time, as the stages of a pipeline run at the same time and
+        How many measure at the same time, as the stages of a pipeline run at the same time and
         share caches and the way to memory.
     """
 
@@ -50,6 +50,7 @@ def measure_profile(model: str, settings: ProfileSettings, group: PipelineGroup)
         A zoo name, an import string or a ``.pt2`` file, as
         :func:`experiments.zoo.models.resolve_model` takes it.
     settings : ProfileSettings
+        What to measure, and how often.
     group : PipelineGroup
         Of at least two processes, for the link between them, and of `settings.processes`.
 

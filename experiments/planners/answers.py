@@ -11,7 +11,7 @@ from solver import PartitionPlan, PartitionProblem, SolveLimits
 from solver.evaluation.result import judge
 
 Cut = Callable[[LayerSequence], list[int]]
-"""Takes layers; returns where each stage ends, as :meth:`LayerSequence.plan` takes it."""
+"""Takes layers; returns where each stage ends, as ``LayerSequence.plan`` takes it."""
 
 
 def judged(

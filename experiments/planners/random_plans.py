@@ -33,9 +33,10 @@ def random_cut(
 
     Parameters
     ----------
-    layers : LayerSequence
     devices : sequence of Device
+        In the order in which data passes through them.
     draws : random.Random
+        The source of chance; a seed makes the cut the same again.
 
     Returns
     -------
@@ -44,8 +45,9 @@ def random_cut(
 
     Notes
     -----
-    Takes O(devices * layers**2) time. Memory is that of :func:`solver.evaluate`, except that a
-    pipeline's devices are taken to be all in use, and pass on nothing for others.
+    Takes O(devices * layers**2) time. Memory is that of
+    :func:`~solver.evaluation.evaluate.evaluate`, except that a pipeline's devices are taken to be
+    all in use, and pass on nothing for others.
     """
     count = len(layers)
     wanted = [*sorted(draws.randint(0, count) for _ in devices[1:]), count]

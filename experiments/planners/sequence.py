@@ -25,6 +25,7 @@ class LayerSequence:
     Parameters
     ----------
     units : UnitGraph
+        Operators that must share a device are one layer, in topological order.
     """
 
     units: UnitGraph

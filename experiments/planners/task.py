@@ -20,15 +20,19 @@ class PlanningTask:
     Parameters
     ----------
     problem : PartitionProblem
+        What the plan is judged by.
     loaded : LoadedModel, optional
         For planners that plan by modules.
     captured : CapturedGraph, optional
         The capture that the problem was made from: its operators have the same names.
+    without : tuple of str
+        Steps that the searches of this project leave out, of :func:`solver.step_names`.
     """
 
     problem: PartitionProblem
     loaded: LoadedModel | None = None
     captured: CapturedGraph | None = None
+    without: tuple[str, ...] = ()
 
     def model(self, planner: str) -> tuple[LoadedModel, CapturedGraph]:
         """Return the model and its capture.
@@ -53,7 +57,8 @@ class PlannerAnswer:
     Parameters
     ----------
     result : SolveResult, optional
-        Judged by :func:`solver.evaluate`; None without a plan of all operators.
+        Judged by :func:`~solver.evaluation.evaluate.evaluate`; None without a plan of all
+        operators.
     words : str
         The answer in the planner's own terms, such as a device map.
     spilled_bytes : int
@@ -79,11 +84,14 @@ class PlannerSpec:
     Attributes
     ----------
     name : str
+        For ``--planner``.
     description : str
         One line: what it minimises, and what it knows of.
     source : str
         The paper or program that it is.
     plan : callable
+        Takes a :class:`PlanningTask` and :class:`~solver.model.limits.SolveLimits`; returns a
+        :class:`PlannerAnswer`.
     needs_model : bool
         It reads the model, not the problem alone.
     extra : str or None

@@ -26,6 +26,7 @@ def repeated_layers(module: torch.nn.Module, captured: CapturedGraph) -> list[tu
     Parameters
     ----------
     module : torch.nn.Module
+        The model before capture, with its lists of layers.
     captured : CapturedGraph
         A capture of it.
 

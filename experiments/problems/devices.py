@@ -43,6 +43,7 @@ class DeviceSet:
     Attributes
     ----------
     devices : tuple of Device
+        In the order in which the person named them.
     interconnect : Interconnect or None
         None when only memory and classes were given.
     specs : tuple of DeviceSpec

@@ -344,6 +344,7 @@ def generate_problem(
     settings : GeneratorSettings
         Its seed is also that of unequal devices.
     devices : int
+        How many; their memory is derived from the graph.
     slack_percent : float
         Total capacity beyond what the whole graph needs on one device, in per cent of it.
     unequal : bool

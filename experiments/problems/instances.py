@@ -66,6 +66,7 @@ def derived_device_sets(
     Parameters
     ----------
     graph : networkx.DiGraph
+        Of :func:`~fx_bridge.digraph.to_digraph`.
     equal_devices : int
         Size of the sets of equal and of roomy devices; the unequal set has the shares
         `UNEQUAL_SHARES`.
@@ -95,6 +96,7 @@ def devices_by_shares(
     problem : PartitionProblem
         Its own devices do not matter.
     shares : sequence of int
+        One number for each device.
     slack_permille : int
         Total capacity wanted, per thousand of what the model needs on one device.
     """

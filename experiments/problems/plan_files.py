@@ -31,7 +31,9 @@ class ForeignPlan:
     Attributes
     ----------
     format : {"plan", "device-map", "split-spec", "tags"}
+        Who writes such files: this project, accelerate, or torch's ways to split.
     plan : PartitionPlan
+        The same plan, for the problem at hand.
     notes : tuple of str
         What a person has to know of how it was read.
     """
@@ -62,6 +64,7 @@ def read_foreign_plan(
     Parameters
     ----------
     path : str
+        A JSON file in any of the formats.
     problem : PartitionProblem
         Its devices are those that the file speaks of.
     captured : CapturedGraph or None

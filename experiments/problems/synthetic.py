@@ -83,7 +83,9 @@ class SyntheticOperator:
     Attributes
     ----------
     name : str
+        Unique in its graph.
     reads : tuple of str
+        Names of the operators whose values it takes.
     latency_ns : int
         On the default device class.
     kind : {"compute", "memory"}
@@ -150,7 +152,7 @@ class SyntheticGraph:
         weights_bytes = sum(op.weight_bytes for op in self.operators)
         if self.memory_model == "weights":
             return weights_bytes
-        # What nobody reads is an output of the graph, and held to the end.
+        # A value without readers is an output of the graph, and held to the end.
         last = {op.name: len(self.operators) for op in self.operators}
         for step, op in enumerate(self.operators):
             last.update(dict.fromkeys(op.reads, step))
@@ -205,8 +207,8 @@ def with_devices(
 
     Parameters
     ----------
-    graph : SyntheticGraph
     count : int
+        How many devices.
     slack_permille : int or None
         Total capacity beyond what the whole graph needs on one device, per thousand of it; None
         is unlimited memory.

@@ -132,6 +132,7 @@ class WorkerGroup:
     module : str
         Such as ``"experiments.pipelines.worker"``.
     count : int
+        How many processes.
     time_limit_s : float
         Of the clock, for everything that the group does.
     threads : int
@@ -269,7 +270,7 @@ def _jobs() -> Iterator[dict[str, Any]]:
             jobs.put(line)
         # The parent is gone. In the midst of native code, nothing else would notice.
         if os.getpgrp() == os.getpid():
-            # Nobody else would end what the worker itself has started.
+            # No other process would end what the worker itself has started.
             os.killpg(0, signal.SIGKILL)
         os._exit(0)
 

@@ -39,6 +39,7 @@ class Agreement:
     Parameters
     ----------
     launch : Launch
+        Rank, number of processes, and where their store is.
     timeout : datetime.timedelta
         Longest wait for the others.
     """

@@ -25,7 +25,7 @@ from fx_bridge.checkpoint.manifest import (
     load_manifest,
 )
 from fx_bridge.checkpoint.stages import load_inputs
-from fx_bridge.pipeline.build import check_pipeline, local_device
+from fx_bridge.pipeline.checks import check_pipeline, local_device
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan, load_plan
 from solver.model.checks import check_choice
@@ -40,11 +40,10 @@ class Job:
 
     Attributes
     ----------
-    captured : CapturedGraph
-    split : torch.fx.GraphModule
-    plan : PartitionPlan
     device : torch.device
+        Where this process runs its stages.
     microbatches : int
+        Of a step.
     inputs : tuple of (args, kwargs)
         Of each microbatch.
     batch : (args, kwargs)

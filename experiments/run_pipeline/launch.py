@@ -31,16 +31,24 @@ class JobOptions:
     Attributes
     ----------
     plan_file, model : str
+        Path of a saved plan, and the model as a person names it.
     weights : str or None
         Folder of stage files; None makes the model with its random weights in every process.
     schedule : str
+        ``"gpipe"`` or ``"1f1b"``.
     microbatches : int or None
         None for as many as there are devices.
     steps : int
+        How many to run.
     train : bool
+        Run backward passes and the optimiser too.
     optimizer : str
+        Of training; a name that torch has too, such as ``"adamw"``.
     learning_rate : float
+        Of `optimizer`.
     tied_weights : str
+        What becomes of weights with copies on several ranks; see
+        :func:`~fx_bridge.pipeline.build.build_pipeline_stage`.
     device : str or None
         Instead of those of the plan: ``"cpu"``, or ``"cuda"`` for the device of the number of
         the process on its host.
@@ -49,6 +57,7 @@ class JobOptions:
     check : bool
         Compare with a single process.
     as_json : bool
+        Print the reports as JSON instead of a table.
     """
 
     plan_file: str

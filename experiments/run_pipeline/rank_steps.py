@@ -34,11 +34,15 @@ class RankReport:
     Attributes
     ----------
     rank : int
+        Of the process.
     device : str
         Of the plan.
     runs_on : str
+        The device of this machine.
     stages : tuple of str
+        Names of the children of the split that ran here.
     weights_bytes : int
+        Of the weights that the process holds.
     step_ns : tuple of int
         Of every step, from the call to its end here.
     median_step_ns : int

@@ -30,6 +30,7 @@ class RankWatch:
     Parameters
     ----------
     rank : int
+        Of this process, for the message.
     is_first : callable
         Whether this process is the first of the run to say something; the others are silent.
 
@@ -38,6 +39,7 @@ class RankWatch:
     doing : str
         What the process is at, for the message: such as ``"step 3"``.
     is_first : callable
+        As it was given; may be replaced once the processes can ask one another.
     """
 
     def __init__(self, rank: int, is_first: Callable[[], bool]) -> None:

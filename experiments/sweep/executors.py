@@ -30,6 +30,7 @@ class JobRunner:
     Attributes
     ----------
     executor : Executor
+        Of ``concurrent.futures``, or of a cluster.
     run : callable
         Takes a job, returns its answer.
     width : callable
@@ -124,7 +125,7 @@ def cluster_runner(address: str, module: str = WORKER) -> Iterator[JobRunner]:
 
 
 def _check_listening(address: str) -> None:
-    """Raise PartitionError unless somebody listens at an address."""
+    """Raise PartitionError unless a process listens at an address."""
     example = "write for example --cluster tcp://host:8786"
     try:
         parts = urllib.parse.urlsplit(address)

@@ -39,7 +39,7 @@ class SweepProgress(LiveLines):
         self._done = 0
 
     def prepare(self, models: int) -> None:
-        """Say that problems of so many models are made now."""
+        """Say how many models' problems are made now."""
         self._start("preparing", models, 0)
 
     def prepared(self, model: str) -> None:

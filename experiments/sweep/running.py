@@ -81,12 +81,17 @@ class Sweep:
     Parameters
     ----------
     settings : SweepSettings
+        What to run.
     store : SweepStore
+        Where answers are kept, and what is there is not done again.
     runner : JobRunner
+        Does the jobs, here or on a cluster.
     progress : SweepProgress
+        Shows how far it is.
     retry_failed : bool
         Do again what failed, was ended, or could not be prepared.
     specs : mapping of str to PlannerSpec
+        The planners by name.
     """
 
     def __init__(
@@ -264,6 +269,7 @@ class Sweep:
                 "digest": cell.digest,
                 "source": None if cell.source is None else cell.source.to_json(),
                 "planner": cell.planner,
+                "without": list(cell.without),
                 "solve": {
                     "time_limit_s": limits.time_limit_s,
                     "workers": limits.workers,
@@ -284,6 +290,7 @@ def _row(cell: Cell, answer: Mapping[str, Any]) -> PlannerRow:
         planner=cell.planner,
         status=ended["status"],
         seed=cell.seed,
+        without=cell.without,
         wall_time_s=ended.get("wall_time_s", 0.0),
         peak_rss_bytes=ended.get("peak_rss_bytes"),
         reason=_reason(answer),

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from experiments.comparison.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
 from experiments.planners.registry import check_planner
+from experiments.planners.steps import read_steps
 from experiments.problems.devices import (
     DEVICE_SECTIONS,
     DeviceSet,
@@ -34,6 +35,9 @@ model."""
 OWN: Final = "own"
 """The devices that a saved problem, a workload or a generated graph brings."""
 
+NOTHING: Final = "nothing"
+"""The entry of ``without`` that leaves out no step."""
+
 _FIELDS: Final = (
     "models",
     "devices",
@@ -42,6 +46,7 @@ _FIELDS: Final = (
     "memory_models",
     "planners",
     "seeds",
+    "without",
     "chunks",
     "max_devices",
     "schedule",
@@ -95,8 +100,9 @@ class SweepLimits:
     memory_bytes : int or None
         Resident memory of the process that runs it; None is unlimited.
     workers : int or None
+        As in :class:`~solver.model.limits.SolveLimits`.
     deterministic : bool
-        As in :class:`solver.SolveLimits`.
+        As in :class:`~solver.model.limits.SolveLimits`.
     kill_after_s : float
         Of the clock, after which its process is ended.
     prepare_limit_s : float
@@ -122,6 +128,7 @@ class SweepSettings:
     Attributes
     ----------
     models : tuple of ModelSource
+        Zoo names, import strings, files of problems.
     devices : tuple of DeviceChoice
         Empty takes what a model brings, and otherwise derives devices of all kinds.
     links : tuple of str
@@ -132,12 +139,17 @@ class SweepSettings:
     memory_models : tuple of str
         Empty takes what a saved problem has, and otherwise inference.
     planners : tuple of str
+        Keys of ``PLANNERS``.
     seeds : tuple of int
         Those planners whose answers depend on no seed run once, with seed 0.
+    without : tuple of tuple of str
+        Steps that planners which prove leave out together; the others run once, with all.
     chunks, max_devices, microbatches : int or None
+        None leaves a saved problem its own.
     schedule : str or None
         None leaves a saved problem its own.
     limits : SweepLimits
+        The same for every cell.
     """
 
     models: tuple[ModelSource, ...]
@@ -147,6 +159,7 @@ class SweepSettings:
     memory_models: tuple[str, ...] = ()
     planners: tuple[str, ...] = OWN_PLANNERS
     seeds: tuple[int, ...] = (0,)
+    without: tuple[tuple[str, ...], ...] = ((),)
     chunks: int | None = None
     max_devices: int | None = None
     schedule: str | None = None
@@ -164,6 +177,7 @@ class SweepSettings:
             ("memory_models", self.memory_models),
             ("planners", self.planners),
             ("seeds", self.seeds),
+            ("without", [",".join(names) or NOTHING for names in self.without]),
         ):
             for name in names:
                 if list(names).count(name) > 1:
@@ -209,6 +223,7 @@ def read_sweep(path: Path, models: Sequence[ModelSource] = ()) -> SweepSettings:
             memory_models=reader.several("memory_models", _choice(MEMORY_MODELS)),
             planners=reader.several("planners", _planner) or OWN_PLANNERS,
             seeds=reader.several("seeds", _seed) or (0,),
+            without=reader.several("without", _without) or ((),),
             chunks=reader.positive("chunks"),
             max_devices=reader.positive("max_devices"),
             schedule=reader.one("schedule", _choice(SCHEDULES)),
@@ -341,6 +356,15 @@ def _seed(value: object, where: str) -> int:
     _named(where, lambda: SolveLimits(seed=value))  # type: ignore[arg-type]
     assert isinstance(value, int)
     return value
+
+
+def _without(value: object, where: str) -> tuple[str, ...]:
+    if not isinstance(value, str):
+        raise PartitionError(
+            f"{where} is {value!r}; write the name of a step, several with commas between them, "
+            f'or "{NOTHING}"'
+        )
+    return () if value.strip() == NOTHING else _named(where, lambda: read_steps([value]))
 
 
 def _choice(allowed: tuple[str, ...]) -> Callable[[object, str], str]:

@@ -50,7 +50,7 @@ class ModelSource:
 
     @property
     def is_code(self) -> bool:
-        """Whether it is somebody's code, which may be another at any time."""
+        """Whether it is code of the person who asks, which may change at any time."""
         return self.kind == "code"
 
     def identity(self) -> dict[str, Any]:

@@ -34,6 +34,7 @@ class PreparedCase:
     key : str
         Of what was asked.
     case : CaseKey
+        Names of model, devices and objective.
     digest : str or None
         Of the problem, if there is one.
     reason : str
@@ -100,6 +101,7 @@ class SweepStore:
         record : mapping or None
             A :class:`ModelRecord` as plain data; None leaves what is there.
         cases : sequence of PreparedCase
+            Of one model, at least one.
         problems : mapping of str to bytes
             Packed, by digest.
         """
@@ -147,7 +149,9 @@ class SweepStore:
         settings : mapping
             Plain data.
         environment : sequence of (str, str)
+            Names and versions of what computes.
         case_keys : sequence of str
+            All cases of the sweep, in the order of its report.
         cells : sequence of (str, str)
             Key of the case, key of the cell.
         """
@@ -177,8 +181,9 @@ class SweepStore:
         """Keep the answer to a cell, and the `seconds` of the clock that the sweep took for it."""
         with transaction(self._database):
             self._database.execute(
-                "INSERT INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE "
-                "SET status = excluded.status, objective_value = excluded.objective_value, "
+                "INSERT INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) "
+                "DO UPDATE SET status = excluded.status, "
+                "objective_value = excluded.objective_value, "
                 "objective_bound = excluded.objective_bound, wall_time_s = excluded.wall_time_s, "
                 "answer = excluded.answer",
                 (
@@ -186,6 +191,7 @@ class SweepStore:
                     cell.digest,
                     cell.planner,
                     cell.seed,
+                    ",".join(cell.without),
                     row.status,
                     row.objective[0] if row.objective else None,
                     row.bound[0] if row.bound else None,

@@ -30,6 +30,7 @@ class Configuration:
     Attributes
     ----------
     name : str
+        Unique among all configurations.
     family : str
         What kind of model it is.
     factory : callable
@@ -40,7 +41,7 @@ class Configuration:
         Where it is made: ``"meta"`` for real sizes without weights, ``"cpu"`` for small models
         that can be run and compared.
     constants : tuple of str
-        Inputs that capture takes as numbers, see :func:`fx_bridge.capture`.
+        Inputs that capture takes as numbers, see :func:`~fx_bridge.capture.graph.capture`.
     trained : bool
         Whether a run of it compares gradients, too.
     autocast : {"", "call", "capture and call"}
@@ -188,19 +189,17 @@ def from_transformers(
     Parameters
     ----------
     family, name : str
+        What kind of model it is, and what it is called here.
     model : str
         Its class.
     inputs : callable
+        Takes the configuration; returns args and kwargs of the model.
     config : str
         The class of its configuration, if not the model's own.
     dtype : str
         Of its parameters and inputs.
     **settings
         Of the configuration; the configuration of a part is (its class, its settings).
-
-    Returns
-    -------
-    Configuration
     """
     stem = model.partition("For")[0].removesuffix("Model").removesuffix("LMHead")
     build = partial(_build_transformers, model, config or f"{stem}Config", inputs, dtype, settings)

@@ -46,6 +46,7 @@ class ModelSpec:
     Attributes
     ----------
     name : str
+        As a person names it.
     description : str
         One line.
     factory : callable
@@ -85,7 +86,7 @@ def others_code(what: str) -> Iterator[None]:
         except (Exception, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:
-            # Nobody who catches exceptions would.
+            # A caller that catches exceptions would not catch this one.
             raise PartitionError(
                 f"{what} raises {type(error).__name__} ({first_line(error)}), which is no "
                 "Exception; let it raise one instead"

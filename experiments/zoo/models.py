@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 CONFIGURATION_PREFIX: Final = "configuration:"
-"""Of names of :data:`experiments.zoo.configurations.CONFIGURATIONS`."""
+"""Of names of ``CONFIGURATIONS`` in :mod:`experiments.zoo.configurations`."""
 
 
 def resolve_model(text: str) -> ModelSpec | Path:
@@ -38,7 +38,7 @@ def resolve_model(text: str) -> ModelSpec | Path:
     Parameters
     ----------
     text : str
-        A zoo name, ``configuration:NAME``, one of :data:`CONFIGURATIONS`, an import string
+        A zoo name, ``configuration:NAME``, a name of ``CONFIGURATIONS``, an import string
         ``package.module:factory``, a ``*.pt2`` file of ``torch.export.save``, a ``*.json``
         file, or ``published:NAME``, a workload that comes with the package. An import string
         runs that module's code, and a ``*.pt2`` file is unpickled.

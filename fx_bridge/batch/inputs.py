@@ -25,6 +25,7 @@ class BatchInputs:
     Attributes
     ----------
     size : int
+        Samples in the batch of the graph's example inputs.
     dims : mapping of str to tuple of int or None
         For each placeholder the dimension of the batch in each of its leaves.
     symbols : mapping of sympy.Symbol to sympy.Expr

@@ -33,6 +33,7 @@ class ChunkSpecs:
         what is the same in all microbatches (the first is taken), and for samples that are not
         outermost in their dimension.
     microbatches : int
+        How many equal parts the batch is cut into.
     """
 
     args: tuple[Any, ...]
@@ -56,14 +57,10 @@ def chunk_specs(
     table : BatchTable, optional
         Of the same graph, when it is there already.
 
-    Returns
-    -------
-    ChunkSpecs
-
     Raises
     ------
     PartitionError
-        If the batch has no so many equal parts, or the model mixes samples: which operator.
+        If `microbatches` does not divide the batch, or the model mixes samples: which operator.
 
     Examples
     --------

@@ -34,13 +34,14 @@ _ARITHMETIC: Final = frozenset(
 
 
 class BatchRun(Replay):
-    """A replay that finds :attr:`states`, of every node, from those of the placeholders.
+    """A replay that finds `states`, of every node, from those of the placeholders.
 
     Parameters
     ----------
     module : torch.fx.GraphModule
         With values of batches of `batch_size`.
     batch_size : int
+        Samples in the batch of `module`.
     dims : mapping of str to tuple of int or None
         For each placeholder the dimension of the batch in each of its leaves.
     told_apart : bool

@@ -33,6 +33,7 @@ def rescale(captured: CapturedGraph, batch_size: int) -> CapturedGraph:
     captured : CapturedGraph
         The batch is dimension 0 of the inputs, of those that are as long there as most are.
     batch_size : int
+        Samples that the returned graph takes.
 
     Returns
     -------
@@ -157,7 +158,7 @@ def _takes_all(node: fx.Node, symbolic: Any) -> bool:
 
 
 def _part_of_index(node: fx.Node) -> bool:
-    """Whether the next step of one expression ``x[:, ...]`` works on this one's result."""
+    """Return whether the next step of one expression ``x[:, ...]`` works on this one's result."""
     user = next(iter(node.users), None)
     name = operation_name(user) if user is not None else ""
     steps = ("slice", "select", "unsqueeze", "index", "alias")

@@ -74,10 +74,9 @@ def batch_dimensions(captured: CapturedGraph, *, batch_size: int | None = None) 
 
     Parameters
     ----------
-    captured : CapturedGraph
     batch_size : int, optional
-        Inputs with so many rows in dimension 0 hold the batch there; the most common number of
-        rows when left out.
+        Inputs with this number of rows in dimension 0 hold the batch there; the most common
+        number of rows when left out.
 
     Returns
     -------
@@ -155,13 +154,13 @@ def check_microbatchable(captured: CapturedGraph, table: BatchTable | None = Non
 
     Parameters
     ----------
-    captured : CapturedGraph
     table : BatchTable, optional
         Of the same graph, when it is there already.
 
     Returns
     -------
     BatchTable
+        What was found of every value, for :func:`~fx_bridge.batch.microbatches.chunk_specs`.
 
     Raises
     ------

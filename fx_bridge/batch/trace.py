@@ -29,6 +29,7 @@ class TracePair:
     Attributes
     ----------
     one, two : CapturedGraph
+        The same model, captured at the two batch sizes.
     sizes : tuple of int
         Their batch sizes, which differ.
     """

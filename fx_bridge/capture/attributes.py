@@ -54,6 +54,7 @@ def adopt(destination: nn.Module, source: nn.Module, paths: Iterable[str]) -> No
         Not changed; parameters, buffers (with their persistence), submodules and other
         attributes are shared with it.
     paths : iterable of str
+        Qualified names, such as ``"encoder.weight"``; doubles count once.
     """
     created = {id(destination)}
     # A module before what is inside it: a path inside an adopted module is already there,

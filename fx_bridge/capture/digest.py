@@ -62,10 +62,6 @@ def operator_lines(captured: CapturedGraph) -> dict[str, str]:
 def graph_digest(captured: CapturedGraph) -> str:
     """Return the SHA-256 of what a captured graph computes, apart from its weights' numbers.
 
-    Parameters
-    ----------
-    captured : CapturedGraph
-
     Returns
     -------
     str

@@ -64,16 +64,19 @@ class Attempt:
 
     Attributes
     ----------
-    model : torch.nn.Module
     args, kwargs : tuple, dict
+        Example inputs of the model.
     dynamic_batch : bool
+        Keep the size of the batch symbolic.
     dynamic_shapes : optional
+        As ``torch.export.export`` takes them.
     constants : mapping of str to torch.Tensor
         Values of fixed inputs, by path.
     failures : dict of str to str
         What was tried and why it failed, by the first line of the error: the same complaint
         three times over says no more than once.
     causes : list of Exception
+        The errors themselves, in the order in which they came.
     prefix : str
         What the note begins with.
     """

@@ -1,7 +1,7 @@
 """From a model to an FX graph in which every value is known by shape, dtype and device.
 
 The default is ``torch.export`` in non-strict mode. What it refuses is tried in other ways
-(:mod:`fx_bridge.capture.fallbacks`); :attr:`CapturedGraph.how` and :attr:`CapturedGraph.note`
+(:mod:`fx_bridge.capture.fallbacks`); `how` and `note` of a graph
 say which one it was, and why. The model that is given is never changed.
 """
 
@@ -181,10 +181,6 @@ def capture(
         their values; calls of the split or placed model with others are refused. On the meta
         device these inputs still need values. For modules only.
 
-    Returns
-    -------
-    CapturedGraph
-
     Raises
     ------
     PartitionError
@@ -198,11 +194,37 @@ def capture(
     ('export', ['linear'])
     """
     keywords = checked_inputs(args, kwargs)
+    fixed = check_constants(constants)
+    _check_request(model, dynamic_batch, dynamic_shapes, fixed)
+    if isinstance(model, CapturedGraph):
+        if args or keywords:
+            raise PartitionError("a captured graph has its inputs; leave out args and kwargs")
+        return model
+    register_caches()
+    if isinstance(model, nn.Module):
+        check_scripts(model)
+    if isinstance(model, (str, os.PathLike)):
+        captured = _from_exported_program(load_program(model), tuple(args), keywords)
+    elif isinstance(model, ExportedProgram):
+        captured = _from_exported_program(model, tuple(args), keywords)
+    elif isinstance(model, fx.GraphModule):
+        module, inputs, note = complete(model, tuple(args), keywords)
+        captured = CapturedGraph(module, "graph_module", note, *inputs)
+    else:
+        captured = _from_module(model, tuple(args), keywords, dynamic_batch, dynamic_shapes, fixed)
+    note_precision(captured.module)
+    _check_content(captured, model)
+    return captured
+
+
+def _check_request(
+    model: object, dynamic_batch: object, dynamic_shapes: object, fixed: Sequence[str]
+) -> None:
+    """Refuse what is no model, and ways of capturing that this kind of model does not take."""
     if not isinstance(dynamic_batch, bool):
         raise PartitionError(f"dynamic_batch is {dynamic_batch!r}; write True or False")
     if dynamic_batch and dynamic_shapes is not None:
         raise PartitionError("dynamic_batch and dynamic_shapes exclude each other; give one")
-    fixed = check_constants(constants)
     if fixed and dynamic_batch:
         raise PartitionError(
             "constants fix the sizes that dynamic_batch would leave open; give one of them"
@@ -227,23 +249,10 @@ def capture(
             f"constants need the module itself, not a {describe(model)}, whose graph is as it is; "
             "give the module"
         )
-    if isinstance(model, CapturedGraph):
-        if args or keywords:
-            raise PartitionError("a captured graph has its inputs; leave out args and kwargs")
-        return model
-    register_caches()
-    if isinstance(model, nn.Module):
-        check_scripts(model)
-    if isinstance(model, (str, os.PathLike)):
-        captured = _from_exported_program(load_program(model), tuple(args), keywords)
-    elif isinstance(model, ExportedProgram):
-        captured = _from_exported_program(model, tuple(args), keywords)
-    elif isinstance(model, fx.GraphModule):
-        module, inputs, note = complete(model, tuple(args), keywords)
-        captured = CapturedGraph(module, "graph_module", note, *inputs)
-    else:
-        captured = _from_module(model, tuple(args), keywords, dynamic_batch, dynamic_shapes, fixed)
-    note_precision(captured.module)
+
+
+def _check_content(captured: CapturedGraph, model: object) -> None:
+    """Refuse graphs with nothing to place, or with values that have no sizes."""
     if not captured.operators:
         raise PartitionError(
             f"the graph of {describe(model)} has no operators, so there is nothing to place; "
@@ -255,7 +264,6 @@ def capture(
                 f"{node.name!r} is a nested tensor, whose parts have no sizes to plan with; pad "
                 "it (torch.nested.to_padded_tensor) and pass a mask"
             )
-    return captured
 
 
 def placeholder_values(
@@ -265,8 +273,8 @@ def placeholder_values(
 
     Parameters
     ----------
-    captured : CapturedGraph
     args : sequence
+        As the module itself takes them.
     kwargs : mapping of str, optional
         As the module itself takes them.
 

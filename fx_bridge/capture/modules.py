@@ -35,10 +35,6 @@ class ModuleCall(NamedTuple):
 def module_calls(captured: CapturedGraph) -> dict[str, tuple[ModuleCall, ...]]:
     """Return the calls of modules that every operator runs in, outermost first.
 
-    Parameters
-    ----------
-    captured : CapturedGraph
-
     Returns
     -------
     dict of str to tuple of ModuleCall
@@ -60,10 +56,6 @@ def module_calls(captured: CapturedGraph) -> dict[str, tuple[ModuleCall, ...]]:
 
 def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
     """Return the operators of every module of the model, by the module's path.
-
-    Parameters
-    ----------
-    captured : CapturedGraph
 
     Returns
     -------
@@ -94,7 +86,7 @@ def module_operators(captured: CapturedGraph) -> dict[str, tuple[str, ...]]:
 
 
 def module_paths(captured: CapturedGraph) -> tuple[str, ...]:
-    """Return the paths of the modules of a captured model, as :func:`module_operators` orders them.
+    """Return the paths of the modules of a captured model, as ``module_operators`` orders them.
 
     Examples
     --------
@@ -112,7 +104,6 @@ def operators_of(captured: CapturedGraph, path: str) -> tuple[str, ...]:
 
     Parameters
     ----------
-    captured : CapturedGraph
     path : str
         As ``model.named_modules()`` names it, such as ``"layers.0"``; empty for the whole model.
 

@@ -49,6 +49,7 @@ class TensorView:
     offset : int
         Of its first element, in elements.
     size, stride : tuple of int
+        As of ``torch.as_strided``, in elements.
     """
 
     of: str
@@ -68,10 +69,13 @@ class StageFile:
     name : str
         Of the child of the split, such as ``"submod_0"``.
     device : str
+        Of the plan.
     chunk : int
+        How often data passed through the devices before; 0 without interleaving.
     file : str
         In the same folder.
     size_bytes : int
+        Of the whole file.
     sha256 : str
         Of the whole file, in hexadecimal digits.
     aliases : mapping of str to str
@@ -98,8 +102,11 @@ class InputsFile:
     Attributes
     ----------
     file : str
+        In the same folder.
     size_bytes : int
+        Of the whole file.
     sha256 : str
+        Of the whole file, in hexadecimal digits.
     structure : Any
         Plain data; see :mod:`fx_bridge.checkpoint.inputs`.
     """
@@ -121,6 +128,7 @@ class Manifest:
     model_name : str or None
         As it was asked for, for information.
     plan : PartitionPlan
+        The plan that the split follows.
     graph_sha256 : str
         Of `nodes`.
     nodes : mapping of str to str
@@ -128,6 +136,7 @@ class Manifest:
     stages : tuple of StageFile
         Those with operators, in the order in which they run.
     inputs : InputsFile or None
+        None where no example inputs were written.
     """
 
     torch_version: str

@@ -50,11 +50,15 @@ class StageProgram:
     name : str
         Of the child of the split, such as ``"submod_0"``.
     device : str
+        Of the plan.
     chunk : int
+        How often data passed through the devices before; 0 without interleaving.
     file : str
         In the same folder.
     size_bytes : int
+        Of the whole file.
     sha256 : str
+        Of the whole file, in hexadecimal digits.
     reads : tuple of str
         Names of the values that it is called with, in order: inputs of the model or results of
         earlier stages.
@@ -101,8 +105,8 @@ def save_stage_programs(split: fx.GraphModule, folder: str | os.PathLike[str]) -
     Parameters
     ----------
     split : torch.fx.GraphModule
-        What :func:`fx_bridge.split_by_plan` or ``result.split()`` returned. Its weights may be on
-        the meta device; the programs have none then.
+        What :func:`~fx_bridge.split.by_plan.split_by_plan` or ``result.split()`` returned. Its
+        weights may be on the meta device; the programs have none then.
     folder : path
         Made if missing. Programs of earlier calls are replaced.
 

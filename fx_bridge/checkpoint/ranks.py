@@ -32,6 +32,7 @@ def load_rank_weights(
     rank : int
         Of the device in the order of the plan; it runs a stage in every chunk that uses it.
     device : str or torch.device
+        Where the tensors are put.
 
     Returns
     -------
@@ -78,13 +79,14 @@ def load_model_weights(
         Of a capture of the model that was split. Tied tensors stay tied; those that no operator
         reads are in no file, and stay as they are.
     folder : path
-        That :func:`save_stages` wrote.
+        That :func:`~fx_bridge.checkpoint.stages.save_stages` wrote.
     device : str or torch.device
+        Where the tensors are put.
 
     Raises
     ------
     PartitionError
-        As :func:`load_stage_weights`.
+        As :func:`~fx_bridge.checkpoint.stages.load_stage_weights`.
     """
     manifest = load_manifest(folder)
     found: dict[str, torch.Tensor] = {}

@@ -64,8 +64,9 @@ def save_stages(
     Parameters
     ----------
     split : torch.fx.GraphModule
-        What :func:`fx_bridge.split_by_plan` returned for `captured`.
+        What :func:`~fx_bridge.split.by_plan.split_by_plan` returned for `captured`.
     captured : CapturedGraph
+        The graph that was split; it holds the example inputs.
     folder : path
         Made if missing. One that ``save_stages`` wrote before is replaced; any other must be
         empty.
@@ -92,7 +93,7 @@ def save_stages(
     ``0.weight.qdata``. Tied tensors are written once in each stage that has them. All files
     are written to a temporary folder within `folder` and renamed when each is complete, the
     manifest last: a run that is interrupted leaves what was there, or a folder without
-    manifest, which nobody can take for complete.
+    manifest, which no reader takes for complete.
 
     Examples
     --------
@@ -160,6 +161,7 @@ def load_stage_weights(
     position : int
         Of the stage in the pipeline: chunk x number of devices + rank of the device.
     device : str or torch.device
+        Where the tensors are put.
 
     Returns
     -------

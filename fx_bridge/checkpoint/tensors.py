@@ -108,6 +108,7 @@ def stored(module: nn.Module, where: str) -> Stored:
     Parameters
     ----------
     module : torch.nn.Module
+        A stage, or a whole split.
     where : str
         What messages call it, such as ``"stage 0"``.
 

@@ -60,7 +60,7 @@ class BackwardCost:
 
 
 def needs_gradients(captured: CapturedGraph) -> bool:
-    """Whether a parameter of the graph is trained, or a graph input has a gradient."""
+    """Return whether a parameter of the graph is trained, or a graph input has a gradient."""
     inputs = (node.meta.get("val") for node in captured.graph.find_nodes(op="placeholder"))
     return any(weight.trainable for weight in captured.storage_table.weights.values()) or any(
         tensor.requires_grad for value in inputs for tensor in tensor_leaves(value)
@@ -69,10 +69,6 @@ def needs_gradients(captured: CapturedGraph) -> bool:
 
 def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     """Run the backward pass of every operator on fake tensors.
-
-    Parameters
-    ----------
-    captured : CapturedGraph
 
     Returns
     -------
@@ -102,7 +98,7 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     if not needs_gradients(captured):
         raise PartitionError(
             "no parameter of the model requires a gradient, so there is nothing to train; set "
-            "requires_grad_() on some, or use memory_model='inference'"
+            "requires_grad_() on some, or plan for inference"
         )
     replay = _BackwardReplay(captured)
     replay.replay()
@@ -111,10 +107,6 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
 
 def backward_flops(captured: CapturedGraph) -> dict[str, int]:
     """Count the floating-point operations of the backward pass of every operator.
-
-    Parameters
-    ----------
-    captured : CapturedGraph
 
     Returns
     -------
@@ -132,10 +124,6 @@ def backward_flops(captured: CapturedGraph) -> dict[str, int]:
 
 def backward_moved_bytes(captured: CapturedGraph) -> dict[str, int]:
     """Count the bytes that the backward pass of every operator reads and writes.
-
-    Parameters
-    ----------
-    captured : CapturedGraph
 
     Returns
     -------
@@ -164,7 +152,6 @@ def backward_passes(
 
     Parameters
     ----------
-    captured : CapturedGraph
     storage_bytes : mapping of str to int
         What each operator allocates, in the terms of the operator graph.
     specs : mapping of str to DeviceSpec
@@ -331,7 +318,7 @@ class _BackwardReplay(Replay):
 
 
 def _may_write(node: fx.Node) -> bool:
-    """Whether `node` may change what it reads in place."""
+    """Return whether `node` may change what it reads in place."""
     if isinstance(node.target, OpOverload):
         return bool(node.target._schema.is_mutable)
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

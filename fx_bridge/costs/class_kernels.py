@@ -1,8 +1,8 @@
 """Which attention kernels device classes run a graph with, and costs that differ by that.
 
 A graph is costed once for each way in which its classes run its attention. What differs goes into
-the operator graph by device class; :func:`solver.problem_from_digraph` takes the time of a device
-from its class, and of memory the most that a class of the problem's devices needs.
+the operator graph by device class; :func:`~solver.io.digraph.problem_from_digraph` takes the time
+of a device from its class, and of memory the most that a class of the problem's devices needs.
 """
 
 from __future__ import annotations

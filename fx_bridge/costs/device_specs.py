@@ -10,7 +10,7 @@ from typing import Any, Final
 from fx_bridge.storages.attention import CUDA_KERNELS, checked_kernels
 from fx_bridge.storages.device_kernels import DEVICE_TYPES
 from solver import DEFAULT_DEVICE_CLASS, PartitionError
-from solver.model.checks import check_choice
+from solver.model.checks import check_choice, remake
 
 _TERA: Final = 10**12
 _GIGA: Final = 10**9
@@ -31,10 +31,12 @@ class DeviceSpec:
     Parameters
     ----------
     name : str
+        Of the device class, for people.
     flops_per_s : int or mapping of str to int
         Dense peak by dtype name, such as ``"bfloat16"``; a dtype that is not listed runs at
         the lowest listed rate. One number is for all dtypes.
     memory_bandwidth_bytes_per_s : int
+        Peak of reading and writing the device's memory.
     launch_overhead_ns : int
         The least time of an operator that does anything.
     device_type : {"cpu", "cuda"}, optional
@@ -42,7 +44,7 @@ class DeviceSpec:
         the model is on, and of CUDA where that is the meta device.
     attention : str or sequence of str, optional
         Fused kernels of attention that the class has, in the order in which they are asked;
-        ``"math"`` for none. See :meth:`fx_bridge.CapturedGraph.with_kernels`.
+        ``"math"`` for none. See :meth:`~fx_bridge.capture.graph.CapturedGraph.with_kernels`.
 
     Raises
     ------
@@ -77,6 +79,9 @@ class DeviceSpec:
                     f"device spec {self.name!r}: {what} is {rate!r}; write a positive whole number"
                 )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return remake(self)
+
     def flops_per_s_of(self, dtype: str) -> int:
         """Return the peak rate for operands of `dtype`."""
         if isinstance(self.flops_per_s, Mapping):
@@ -89,6 +94,7 @@ class DeviceSpec:
         Parameters
         ----------
         flops : int
+            Floating-point operations.
         moved_bytes : int
             Read from and written to memory.
         dtype : str

@@ -33,6 +33,7 @@ class Kernel:
     Attributes
     ----------
     flops : int
+        Floating-point operations; 0 for a kernel that only moves bytes.
     moved_bytes : int
         Read and written.
     dtype : str

@@ -82,10 +82,6 @@ def measure_operators(
     before_run : callable, optional
         Called before every run, such as the barrier of processes that measure at the same time.
 
-    Returns
-    -------
-    OperatorTimes
-
     Raises
     ------
     PartitionError

@@ -110,10 +110,6 @@ def check_equivalence(
         Also compare which outputs share memory with one another, with inputs and with weights.
         Stages on devices of their own share none.
 
-    Returns
-    -------
-    EquivalenceReport
-
     Raises
     ------
     PartitionError
@@ -212,7 +208,7 @@ def _report(call: _Call, gradient_rtol: float | None, aliasing: bool) -> Equival
 
 
 def _has_fast_path(model: nn.Module) -> bool:
-    """Whether torch may run a part of `model` by a fused kernel, if nothing is differentiated."""
+    """Return whether torch may fuse a part of `model`, if nothing is differentiated."""
     kinds = (nn.TransformerEncoder, nn.TransformerEncoderLayer, nn.MultiheadAttention)
     return any(isinstance(part, kinds) for part in model.modules())
 

@@ -16,16 +16,13 @@ _MOST_LETTERS: Final = 80
 def named_leaves(tree: Any) -> tuple[Leaves, pytree.TreeSpec]:
     """Return the leaves of a container with the path to each, and its structure.
 
-    Parameters
-    ----------
-    tree : Any
-
     Returns
     -------
     leaves : list of tuple of str and Any
         Paths as Python writes them: ``"[0]['mask']"``. A class that is registered without keys
         has those of its items where it is a mapping, and numbers otherwise.
     structure : torch.utils._pytree.TreeSpec
+        Of ``torch.utils._pytree``; it makes the container of the leaves again.
 
     Examples
     --------
@@ -42,7 +39,6 @@ def first_difference(expected: Any, found: Any, path: str = "") -> tuple[str, st
 
     Parameters
     ----------
-    expected, found : Any
     path : str
         What the paths begin with.
 

@@ -137,7 +137,7 @@ class Comparison:
 
 
 def _is_plain_object(value: Any) -> bool:
-    """Whether `value` is equal to itself alone, as Python sees it, but has attributes."""
+    """Return whether `value` is equal to itself alone, as Python sees it, but has attributes."""
     inherited = "__eq__" not in {name for kind in type(value).__mro__[:-1] for name in vars(kind)}
     return inherited and hasattr(value, "__dict__") and not callable(value)
 

@@ -29,6 +29,7 @@ class MixedOperator:
     Attributes
     ----------
     operator : str
+        Name of its node.
     module : str
         The innermost module that it runs in; empty for the model itself.
     reads : tuple of (str, str)
@@ -49,6 +50,7 @@ class DeviceMapRun:
     assignment : mapping of str to str
         The device of every operator; one of `mixed` is on that of its first value.
     mixed : tuple of MixedOperator
+        Empty where accelerate can run the model.
     """
 
     assignment: Mapping[str, str]
@@ -62,7 +64,6 @@ def run_by_device_map(
 
     Parameters
     ----------
-    captured : CapturedGraph
     device_of : mapping of str to str
         Paths of modules, parameters and buffers to names of devices; of those that enclose a
         path, the longest counts.
@@ -167,7 +168,7 @@ class _Run:
 
 
 def _is_same_tensor(node: fx.Node) -> bool:
-    """Whether a conversion returns its input itself, so that graphs take the two for one."""
+    """Return whether a conversion returns its input itself, so that graphs take the two for one."""
     name = str(node.target).removeprefix("aten.").partition(".")[0]
     if name not in _CONVERSIONS or not node.all_input_nodes:
         return False
@@ -181,7 +182,7 @@ def _is_same_tensor(node: fx.Node) -> bool:
 
 
 def _is_host_number(read: fx.Node, device: str) -> bool:
-    """Whether a value goes along with tensors on any device."""
+    """Return whether a value goes along with tensors on any device."""
     value = read.meta.get("val")
     return (
         device.partition(":")[0] == "cpu" and isinstance(value, torch.Tensor) and value.dim() == 0

@@ -64,6 +64,7 @@ def torch_partition(
     captured : CapturedGraph
         It is not changed.
     mode : {"size_based", "sparse_nn", "cost_aware", "kl_based", "aot_based"}
+        The algorithm, named as by torch's ``PartitionMode``.
     device_bytes : sequence of int
         Memory of each device.
     latency_ns : mapping of str to int, optional
@@ -72,10 +73,6 @@ def torch_partition(
         Between devices, for the same modes; None is unlimited.
     ahead_of_time : TorchPartition, optional
         What ``aot_based`` carries out.
-
-    Returns
-    -------
-    TorchPartition
 
     Raises
     ------

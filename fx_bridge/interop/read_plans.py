@@ -35,7 +35,6 @@ def plan_from_device_map(
 
     Parameters
     ----------
-    captured : CapturedGraph
     devices : sequence of Device
         Such as ``problem.devices``; a number in the map is the device ``cuda:number``.
     mapping : mapping of str to int, str or torch.device
@@ -107,16 +106,11 @@ def plan_from_split_spec(
 
     Parameters
     ----------
-    captured : CapturedGraph
     devices : sequence of Device
         The first stage runs on the first, and so on; with more stages than devices the second
         round begins with the first device again, as torch numbers interleaved stages.
     spec : mapping of str to SplitPoint or str
         Module to ``SplitPoint.BEGINNING`` or ``SplitPoint.END``, or their names in any case.
-
-    Returns
-    -------
-    PartitionPlan
 
     Raises
     ------
@@ -165,7 +159,6 @@ def plan_in_rounds(captured: CapturedGraph, assignment: Mapping[str, str]) -> Pa
 
     Parameters
     ----------
-    captured : CapturedGraph
     assignment : mapping of str to str
         The device of every operator.
 

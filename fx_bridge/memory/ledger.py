@@ -38,9 +38,11 @@ class Allocation:
     Attributes
     ----------
     kind : Kind
+        As of :class:`~fx_bridge.memory.profile.LiveStorage`.
     owner : str
         Key of a weight, or name of a node.
     size_bytes : int
+        Of the whole storage.
     born, died : int
         The change that made it and the one that released it; the end of the run if none did.
     first, last : int
@@ -74,10 +76,13 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Attributes
     ----------
     allocations : list of Allocation
+        All storages, in the order in which they were made.
     positions : list of Position
+        One for each node that ran, in order.
     before_bytes : int
         Alive before the first position.
     live_bytes, peak_bytes : int
+        Alive now, and the most that were alive at once.
     peak_change : int
         The first change after which `peak_bytes` were alive.
     """

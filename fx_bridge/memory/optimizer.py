@@ -38,8 +38,9 @@ class OptimizerStep:
     parameters : mapping of str to torch.Tensor
         By name; those without a gradient are passed over.
     optimizer : str or callable
-        One of :data:`Optimizer`, or what makes an optimiser of a list of tensors.
+        A name of ``Optimizer``, or what makes an optimiser of a list of tensors.
     master_weights : bool
+        Parameters of half precision are trained in float32 copies, which are held besides.
     foreach : bool
         Of torch's optimisers: update all parameters at once, with temporaries for all.
     """
@@ -105,7 +106,6 @@ def check_sparse_gradients(module: fx.GraphModule, optimizer: object) -> None:
 
     Parameters
     ----------
-    module : torch.fx.GraphModule
     optimizer : str or callable
         What a callable makes says so itself.
     """

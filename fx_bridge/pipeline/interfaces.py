@@ -30,7 +30,9 @@ class PipelinePosition:
     rank : int
         Of the process that runs it: the place of `device` in the order of the devices.
     device : str
+        Of the plan.
     chunk : int
+        How often data passed through the devices before; 0 without interleaving.
     stage : str or None
         Name of the child of the split that runs here; None where values only pass through.
     arguments, results : tuple of str
@@ -85,7 +87,7 @@ class SharedWeight:
 
 @dataclass(frozen=True)
 class StageInterfaces:
-    """The chain of positions of a split; see :func:`stage_interfaces`.
+    """The chain of positions of a split; ``stage_interfaces`` makes it.
 
     Attributes
     ----------
@@ -99,6 +101,7 @@ class StageInterfaces:
     outputs : tuple of str
         What the graph returns, each once; all of it is there at the last position.
     shared_weights : tuple of SharedWeight
+        Weights of which several positions hold a copy.
     """
 
     positions: tuple[PipelinePosition, ...]
@@ -133,17 +136,13 @@ def stage_interfaces(
     Parameters
     ----------
     graph : StageGraph
-        Of the split; see :func:`fx_bridge.stage_graph`.
+        Of the split; see :func:`~fx_bridge.split.reader.stage_graph`.
     plan : PartitionPlan
         Of the split, for the order of its devices.
     returned_weights : mapping of str to str, optional
         Path of each weight that the graph returns unchanged, by the name of its ``get_attr``
         node. One that a stage holds travels from the last stage that does, so that what is
         returned is what was trained; one that no stage holds is held at the last position.
-
-    Returns
-    -------
-    StageInterfaces
 
     Raises
     ------
@@ -179,16 +178,10 @@ def stage_interfaces(
     last = rounds * count - 1
     values = _values(graph, place)
     held: list[list[str]] = [[] for _ in range(last + 1)]
-    for name, path in (returned_weights or {}).items():
-        holders = [
-            (place[number], weight.size_bytes)
-            for number, stage in enumerate(graph.stages)
-            for weight in stage.weights
-            if path in weight.names
-        ]
-        position, size_bytes = max(holders, default=(last, 0))
-        held[position].append(name)
-        values[name] = StageValue(name, position, (), True, size_bytes, "Tensor", None, None)
+    for weight in _returned_weights(graph, place, last, returned_weights or {}):
+        assert weight.source is not None
+        held[weight.source].append(weight.name)
+        values[weight.name] = weight
     alive = [
         tuple(
             value.name
@@ -240,6 +233,23 @@ def _values(graph: StageGraph, place: Sequence[int]) -> dict[str, StageValue]:
         )
         for value in graph.values
     }
+
+
+def _returned_weights(
+    graph: StageGraph, place: Sequence[int], last: int, paths: Mapping[str, str]
+) -> list[StageValue]:
+    """Return the weights that the graph returns, as values of the last position that holds them."""
+    found = []
+    for name, path in paths.items():
+        holders = [
+            (place[number], weight.size_bytes)
+            for number, stage in enumerate(graph.stages)
+            for weight in stage.weights
+            if path in weight.names
+        ]
+        position, size_bytes = max(holders, default=(last, 0))
+        found.append(StageValue(name, position, (), True, size_bytes, "Tensor", None, None))
+    return found
 
 
 def _end(value: StageValue, last: int) -> int:

@@ -26,13 +26,13 @@ class PassedValue:
     Attributes
     ----------
     name : str
+        Of the node that makes the value.
     shape : tuple of int
         Of the value itself.
     order : tuple of int
         Dimensions from the one of the largest stride to that of the smallest. A transposed
         matrix or an image in channels-last order travels as it lies in memory, and lies so at
         the receiver.
-    dtype : torch.dtype
     requires_grad : bool
         A gradient comes back for it.
     is_shared : bool
@@ -94,9 +94,8 @@ def passed_values(
 
     Parameters
     ----------
-    captured : CapturedGraph
     names : iterable of str
-        As in :class:`fx_bridge.StageGraph`.
+        As in :class:`~fx_bridge.split.graph.StageGraph`.
     training : bool
         Without, no gradient comes back for anything.
 

@@ -42,12 +42,14 @@ class PipelineSettings:
 
 
 class PipelineRank:
-    """The stages that one process runs; see :func:`build_pipeline_stage`.
+    """The stages that one process runs; see :func:`~fx_bridge.pipeline.build.build_pipeline_stage`.
 
     Attributes
     ----------
     rank : int
+        Of this process in its group: the place of its device in the plan.
     device : torch.device
+        Where the stages run.
     interfaces : StageInterfaces
         Of the whole pipeline.
     stages : tuple of torch.distributed.pipelining.PipelineStage

@@ -24,6 +24,7 @@ class StepData:
     inputs : list of mapping of str to Any
         Values of the graph inputs, by name of the placeholder.
     targets : list
+        What the loss compares the outputs with; on the last rank.
     outputs : list
         What the model returns, on the last rank.
     """
@@ -46,9 +47,11 @@ class StageModule(nn.Module):
     Parameters
     ----------
     position : PipelinePosition
+        What this place in the pipeline receives, runs and sends.
     stage : torch.fx.GraphModule or None
         The child of the split that runs there, or a copy of it.
     split : torch.fx.GraphModule
+        Holds the weights that the graph returns unchanged.
     passed : mapping of str to PassedValue
         How values travel.
     step : StepData
@@ -59,6 +62,7 @@ class StageModule(nn.Module):
     Attributes
     ----------
     stage : torch.fx.GraphModule or None
+        None where values only pass through.
     weights : torch.nn.Module
         What the graph returns unchanged and `stage` does not hold.
     """

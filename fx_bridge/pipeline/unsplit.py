@@ -21,7 +21,7 @@ def captured_of(split: fx.GraphModule) -> CapturedGraph:
     Parameters
     ----------
     split : torch.fx.GraphModule
-        What :func:`fx_bridge.split_by_plan` returned.
+        What :func:`~fx_bridge.split.by_plan.split_by_plan` returned.
 
     Returns
     -------

@@ -188,7 +188,7 @@ class _Writer:
                 )
 
     def _stays(self, node: fx.Node) -> bool:
-        """Whether the model itself has the value elsewhere: lengths on the host, say."""
+        """Return whether the model itself has the value elsewhere: lengths on the host, say."""
         tensors = [v for v in tree_leaves(node.meta.get("val")) if isinstance(v, torch.Tensor)]
         return bool(tensors) and all(tensor.device != self.places.home for tensor in tensors)
 

@@ -130,7 +130,8 @@ def place(
     Parameters
     ----------
     split : torch.fx.GraphModule
-        What :func:`fx_bridge.split_by_plan` or ``result.split()`` returned. Not changed.
+        What :func:`~fx_bridge.split.by_plan.split_by_plan` or ``result.split()`` returned. Not
+        changed.
     devices : str, torch.device or mapping of str to these, optional
         One for all stages, such as ``"cpu"`` to rehearse a plan; or, from names of the plan's
         devices to devices of torch, ``{"gpu0": "cuda:0"}``. Names that torch knows (``"cpu"``,

@@ -34,10 +34,7 @@ def copied_stage(
         On which the graph was captured: where the graph names it, as in ``torch.arange(8,
         device="cpu")``, the copy names `device`.
     device : torch.device
-
-    Returns
-    -------
-    torch.fx.GraphModule
+        Where the copy runs.
     """
     made = _copied(stage, memo)
     if device.type == "cpu":

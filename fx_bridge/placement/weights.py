@@ -93,6 +93,7 @@ class PlacedWeights:
         position : int
             Of the stage in the pipeline.
         device : torch.device
+            Where the tensors are put.
         """
         # To whoever reads a file, places in host memory are one device.
         where = torch.device("cpu") if device.type == "cpu" else device

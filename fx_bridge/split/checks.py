@@ -44,8 +44,8 @@ def check_effects(captured: CapturedGraph, plan: PartitionPlan, unit: str) -> No
 
     Parameters
     ----------
-    captured : CapturedGraph
     plan : PartitionPlan
+        A plan of `captured`, not yet split.
     unit : str
         What operators have to share, in the caller's words: ``"device"``, ``"stage"``, ``"tag"``.
     """

@@ -46,7 +46,6 @@ def colocation_groups(
 
     Parameters
     ----------
-    captured : CapturedGraph
     training : bool
         Parameters will be updated: all readers of a parameter share a device, tied ones too,
         for copies on two devices would diverge after one step of the optimiser.
@@ -264,7 +263,7 @@ def _random_order(captured: CapturedGraph) -> Iterator[ColocationGroup]:
 
 
 def _leads_to(source: fx.Node, target: fx.Node, between: Sequence[fx.Node]) -> bool:
-    """Whether a path leads from `source` to `target`; `between` are all nodes it can pass."""
+    """Return whether a path leads from `source` to `target`, by nodes of `between` alone."""
     reached = {source}
     for node in between:
         if not reached.isdisjoint(node.all_input_nodes):

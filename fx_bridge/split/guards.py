@@ -88,6 +88,7 @@ class CapturedCalls:
     fixed : mapping of int to (str, object)
         Name and value of inputs, by the place of their placeholder.
     others : OtherCalls
+        Judges other shapes, dtypes and precisions.
     """
 
     def __init__(self, fixed: Mapping[int, tuple[str, Any]], others: OtherCalls) -> None:
@@ -103,6 +104,7 @@ class CapturedCalls:
         Raises
         ------
         PartitionError
+            In one line: which input, number or flag differs, and what to capture again.
         """
         if torch.compiler.is_compiling() and not self._fixed:
             return ""

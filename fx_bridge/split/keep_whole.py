@@ -30,9 +30,8 @@ def whole_modules(captured: CapturedGraph, keep_whole: Sequence[str]) -> list[Co
 
     Parameters
     ----------
-    captured : CapturedGraph
     keep_whole : sequence of str
-        Paths of modules, or patterns of :mod:`fnmatch` (``*`` stands for dots too), each of whose
+        Paths of modules, or patterns of ``fnmatch`` (``*`` stands for dots too), each of whose
         modules is kept whole. ``"wte+lm_head"`` puts all that its parts name on one device.
 
     Returns

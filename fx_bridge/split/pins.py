@@ -67,10 +67,6 @@ def with_hand_made(
         stages than all that runs behind it. A module ends with the last operator that runs in
         it and, if that makes a tuple, with the elements that are taken from it next.
 
-    Returns
-    -------
-    PartitionProblem
-
     Raises
     ------
     PartitionError

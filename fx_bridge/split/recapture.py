@@ -91,6 +91,7 @@ class OtherCalls:
         Raises
         ------
         PartitionError
+            In one line: how the graph of the call differs from the captured one.
         """
         shapes = self._other_inputs(given)
         precisions = self._precisions(module)
@@ -229,7 +230,7 @@ def _example(node: fx.Node) -> tuple[str, tuple[int | None, ...], torch.dtype] |
 
 
 def _writes_casts(captured: CapturedGraph) -> bool:
-    """Whether an operator writes to what a cast reads or returns.
+    """Return whether an operator writes to what a cast reads or returns.
 
     That is one storage or two, as the dtypes are; a plan knows it as it was captured.
     """

@@ -1,9 +1,9 @@
 """Which attention kernel runs, by what a device has and what the call is.
 
-``scaled_dot_product_attention`` asks the device of its tensors which kernel to run. On the meta
-device nobody answers, and torch takes it apart into matrix products and a softmax, whose scores
-no fused kernel writes to memory. So it is decided here, by the conditions of torch 2.13
-(``sdp_utils.cpp``, ``sdp_utils_cpp.cpp``), and the kernel that would run is called on fakes.
+``scaled_dot_product_attention`` asks the device of its tensors which kernel to run. The meta device
+gives no answer, and torch takes the call apart into matrix products and a softmax, whose scores no
+fused kernel writes to memory. So this module decides, by the conditions of torch 2.13
+(``sdp_utils.cpp``, ``sdp_utils_cpp.cpp``), and calls the kernel that would run on fakes.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _one_head_size(call: AttentionCall) -> bool:
 
 
 def _plain_mask(call: AttentionCall) -> bool:
-    """Whether there is no mask, or one without a gradient that fits dimension by dimension."""
+    """Return whether the mask has no gradient and fits dimension by dimension, if any is."""
     mask = call.attn_mask
     if mask is None:
         return True

@@ -91,7 +91,7 @@ class DeviceKernels(TorchFunctionMode):
         return call.kernel(CPU_KERNELS if cpu else CUDA_KERNELS)
 
     def fuses(self, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Whether `func` may be one kernel on the device, and is none on that of its tensors."""
+        """Return whether `func` may be one kernel on the device alone, not on its tensors'."""
         # Not everything that is called can be hashed.
         if not isinstance(getattr(func, "__name__", None), str) or func not in _FUSED_ON_CUDA:
             return False

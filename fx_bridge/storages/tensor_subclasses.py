@@ -21,7 +21,7 @@ _PLACES: Final = re.compile(r"device\([^)]*\)|requires_grad=\w+| at 0x\w+")
 
 
 def is_wrapper(tensor: object) -> bool:
-    """Whether `tensor` holds its values in tensors within.
+    """Return whether `tensor` holds its values in tensors within.
 
     Examples
     --------
@@ -32,7 +32,7 @@ def is_wrapper(tensor: object) -> bool:
 
 
 def any_wrapper(types: Iterable[type]) -> bool:
-    """Whether an operator is called on a wrapper, which is to run what it consists of.
+    """Return whether an operator is called on a wrapper, which is to run what it consists of.
 
     A dispatch mode that watches operators returns ``NotImplemented`` then: torch asks the class of
     the wrapper, and brings what that runs on inner tensors to the mode.
@@ -101,6 +101,7 @@ def mapped_parts(
     Parameters
     ----------
     tensor : torch.Tensor
+        A plain tensor, or one that holds others; not changed.
     function : callable
         From the path of a plain tensor, as in :func:`parts_of`, and the tensor to its replacement.
     path : str

@@ -32,9 +32,9 @@ monotone                    y[u,p+1] <= y[u,p];  y[u,p] <= y[v,p] on edge (u,v) 
 cuts                        y[u,p] <= behind[b,p+1] for u in block b - 1;          cuts
                             behind[b,p] <= y[v,p] for v in block b
 pinned to stage k           x[u,p] => sum over q < p of occupied[q] = k            pinned stages
-identical blocks            rows of :mod:`solver.cp.symmetry_rows`          identical blocks
+identical blocks            rows of :mod:`solver.cp.symmetry_rows`                 identical blocks
 right-aligned               used[p] <= used[p+1];  1 - used[p] <= y[u,p+1]         devices
-device choice               sum_k q[p,k] = used[p];  sum_p q[p,k] <= |k|           devices
+device choice               sum_k q[p,k] = used[p]; sum_p q[p,k] <= devices of k   devices
 pins                        x[u,p] <= sum of q[p,k] over the allowed k             devices
 receive                     received[n,p] >= x[c,p] - x[producer,p]                transfers
 send                        sum_p pair[n,p,r] >= received[n,r];                    transfers

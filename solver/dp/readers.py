@@ -68,7 +68,7 @@ class Readers:
         stages : sequence of Stage
             All of the plan.
         sends : mapping of int to array of float
-            See :attr:`solver.dp.stage_list.StageList.sends`.
+            See `sends` of :class:`~solver.dp.stage_list.StageList`.
 
         Returns
         -------

@@ -54,7 +54,7 @@ def alive_at_peak(problem: PartitionProblem, plan: PartitionPlan) -> tuple[tuple
     tuple of tuple of Alive
         By device, in the problem's order; each largest first, equal ones by kind and name, none
         empty, and no name twice with one kind. The sizes of a device add up to the
-        `memory_bytes` that :func:`solver.evaluate` gives it.
+        `memory_bytes` that :func:`~solver.evaluation.evaluate.evaluate` gives it.
 
     Raises
     ------

@@ -18,13 +18,17 @@ from solver.model.errors import PartitionError
 from solver.model.quantities import parse_memory
 
 KiB: Final = 1024
+"""Bytes of a kibibyte."""
 MiB: Final = 1024**2
+"""Bytes of a mebibyte."""
 GiB: Final = 1024**3
+"""Bytes of a gibibyte."""
 
 STAGING_HOST: Final = "host"
 """Name of the staging memory in the links of a host-staged interconnect."""
 
 DEFAULT_DEVICE_CLASS: Final = "default"
+"""The class of a device that names none."""
 
 Charging = Literal["peer_to_peer", "host_staged", "relayed"]
 CHARGINGS: Final[tuple[str, ...]] = ("peer_to_peer", "host_staged", "relayed")
@@ -137,6 +141,15 @@ class Interconnect:
     def link(self, source: str, target: str) -> Link:
         """Return the link from device `source` to device `target`."""
         return self.links.get((source, target), self.default)
+
+
+def check_interconnect(interconnect: object) -> None:
+    """Raise PartitionError unless it is an :class:`Interconnect`."""
+    if not isinstance(interconnect, Interconnect):
+        raise PartitionError(
+            f"interconnect is {interconnect!r}; write Interconnect(...), or a preset such as "
+            "solver.PCIE"
+        )
 
 
 PCIE: Final = Interconnect(Link(25_000_000_000, 10_000))

@@ -34,6 +34,7 @@ MemoryModel = Literal["weights", "inference", "training"]
 ObjectiveName = Literal["devices", "transfer", "bottleneck", "latency", "peak_memory", "step"]
 
 MEMORY_MODELS: Final[tuple[str, ...]] = ("weights", "inference", "training")
+"""What a device must hold: weights alone, or also what runs in inference or in training."""
 OBJECTIVES: Final[tuple[str, ...]] = (
     "devices",
     "transfer",
@@ -42,6 +43,7 @@ OBJECTIVES: Final[tuple[str, ...]] = (
     "peak_memory",
     "step",
 )
+"""What a plan may minimise, one after the other."""
 MOST_CHUNKS: Final = 1000
 """Stages of one device."""
 

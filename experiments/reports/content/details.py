@@ -8,15 +8,15 @@ from typing import Final
 
 from solver import DeviceUsage, Evaluation, PartitionPlan, PartitionProblem, evaluate
 from solver.evaluation.alive import Alive, alive_at_peak
-from solver.evaluation.evaluate import StageUsage
 from solver.evaluation.quotient import QuotientArc, Travel, stage_arcs, travels
 from solver.evaluation.spans import Span, spans
+from solver.evaluation.usage import StageUsage
 
 MAX_POINTS: Final = 480
 """The most numbers in a memory timeline, more than a figure has pixels for it."""
 
 MIN_SHOWN_MICROBATCHES: Final = 16
-"""So many microbatches of a step are always shown, if there are so many."""
+"""At least this number of microbatches of a step is shown, or all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,11 @@ class StageDetails:
     number : int
         Its place in the plan's order of stages.
     device : str
+        That runs the stage.
     chunk : int
+        How often data passed through the devices before; 0 without interleaving.
     operators : int
+        How many run in the stage.
     first_operator, last_operator : str
         In execution order.
     weights_bytes : int
@@ -58,6 +61,7 @@ class DeviceDetails:
     Attributes
     ----------
     device : str
+        Its name.
     capacity_bytes : int or None
         None is unlimited.
     operators : int
@@ -65,6 +69,7 @@ class DeviceDetails:
     memory_bytes : int
         At the peak; the sum of `alive`.
     weights_bytes : int
+        Of the distinct weights that it holds.
     timeline_bytes : tuple of int
         Memory while the operators run, one after another, chunk after chunk. With more than
         `MAX_POINTS` operators each number is the largest of a run of operators; run k begins at
@@ -109,6 +114,7 @@ class PipelineDetails:
         Number of the stage at each position of the chain; None where a device only passes on,
         or where everything happens in turn.
     schedule : {"gpipe", "1f1b"}
+        The order of forward and backward passes, as torch has it.
     microbatches : int
         Of the step.
     shown_microbatches : int
@@ -162,11 +168,15 @@ class PlanDetails:
     device_order : tuple of str
         The used ones, in the order in which data passes through them.
     pipeline : PipelineDetails
+        The plan in time.
     memory_model : str
+        What devices hold; see :class:`~solver.model.problem.PartitionProblem`.
     charging : str
+        Who pays for transfers; see :class:`~solver.model.devices.Interconnect`.
     overlap : bool
         Compute, send and receive of a device overlap.
     bottleneck_ns, latency_ns, transfer_bytes : int
+        As :func:`~solver.evaluation.evaluate.evaluate` has them.
     violations : tuple of str
         Empty for a feasible plan.
     """
@@ -190,7 +200,6 @@ def plan_details(problem: PartitionProblem, plan: PartitionPlan) -> PlanDetails:
 
     Parameters
     ----------
-    problem : PartitionProblem
     plan : PartitionPlan
         Need not be feasible.
 

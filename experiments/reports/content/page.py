@@ -50,6 +50,7 @@ def make_page(study: Study, files: ReportFiles) -> Page:
     Parameters
     ----------
     study : Study
+        What was found; it is not changed.
     files : ReportFiles
         Of the same study.
     """

@@ -61,6 +61,7 @@ def answers_table(rows: Sequence[PlannerRow], *, names_case: bool = True) -> Tab
     Parameters
     ----------
     rows : sequence of PlannerRow
+        All of the cases to show, in their order.
     names_case : bool
         Whether model and devices stand in the table; without them its rows are of one case.
     """
@@ -89,8 +90,8 @@ def overview_table(study: Study) -> Table:
         key, answers = case.key, cases.get(case.key, ())
         row = best_row(answers)
         start = (key.model, key.device_set, ", ".join(key.objective), key.memory_model)
-        asked = len({each.planner for each in answers})
-        without = len({each.planner for each in answers if not each.feasible})
+        asked = len({each.asked for each in answers})
+        without = len({each.asked for each in answers if not each.feasible})
         if row is None:
             status = case.reason or _status_without(answers)
             end = (MISSING, MISSING, status, *[MISSING] * 3, str(asked), str(without))

@@ -13,6 +13,7 @@ class Table:
     Attributes
     ----------
     header : tuple of str
+        Names of the columns.
     rows : tuple of tuple of str
         Each as long as `header`. Names from models stand there as they are: whoever shows the
         table escapes them.
@@ -21,6 +22,7 @@ class Table:
     marked : frozenset of int
         Indices of rows to emphasise.
     caption : str
+        A sentence below the table, or empty.
     """
 
     header: tuple[str, ...]
@@ -33,7 +35,7 @@ class Table:
         assert all(len(row) == len(self.header) for row in self.rows)
 
     def is_text(self, column: str) -> bool:
-        """Whether a column holds words."""
+        """Return whether a column holds words."""
         return column in self.text_columns
 
     def without(self, columns: Collection[str]) -> Table:

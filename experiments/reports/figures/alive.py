@@ -29,7 +29,7 @@ from solver.evaluation.alive import AliveKind
 from solver.model.quantities import counted, format_bytes
 
 _NAMED: Final = 8
-"""So many are named on each device; half as many where there are more than `_MANY` devices."""
+"""How many are named on each device; half as many where there are more than `_MANY` devices."""
 _MANY: Final = 8
 _COLUMNS: Final = 2
 _GAP: Final = 30

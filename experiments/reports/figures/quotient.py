@@ -138,7 +138,7 @@ class _QuotientFigure:
         return self._box_top(stage) - 5 - _CHANNEL * (self._channels - 1 - chunk)
 
     def _is_step(self, arc: QuotientArc) -> bool:
-        """Whether the arc goes to the next stage, of another device."""
+        """Return whether the arc goes to the next stage, of another device."""
         return arc.target == arc.source + 1 and self._band_of(arc.source) != self._band_of(
             arc.target
         )

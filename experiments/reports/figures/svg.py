@@ -1,6 +1,6 @@
 """Drawings as SVG text: shapes, hatches, text that fits, axes.
 
-Everything goes through :mod:`xml.etree`, which escapes names; nothing here makes markup of text.
+Everything goes through ``xml.etree``, which escapes names; nothing here makes markup of text.
 A drawing brings no script, style sheet or font, and the same calls give the same text.
 """
 
@@ -158,7 +158,9 @@ class Drawing:
     description : str
         What is to be seen, in a sentence or two, for who does not see it.
     height : float
+        In pixels at a scale of 1.
     width : float
+        In pixels at a scale of 1.
     """
 
     def __init__(self, title: str, description: str, height: float, width: float = WIDTH) -> None:

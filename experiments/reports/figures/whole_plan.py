@@ -23,9 +23,11 @@ class Figure(NamedTuple):
     name : str
         Of letters alone; for identifiers and file names.
     title : str
+        A few words, for its heading.
     caption : str
         What is to be seen and how to read it; no name of a model is in it.
     svg : str
+        The whole image as text.
     """
 
     name: str

@@ -13,7 +13,7 @@ from experiments.reports.content.details import DeviceDetails, PlanDetails, thin
 from solver.evaluation.spans import Span, SpanKind
 
 _SAMPLES: Final = 500
-"""About so many numbers of memory a trace has for each device."""
+"""About how many numbers of memory a trace has for each device."""
 
 _KINDS: Final[tuple[SpanKind, ...]] = ("compute", "send", "receive")
 
@@ -29,6 +29,7 @@ def pipeline_trace(details: PlanDetails) -> dict[str, Any]:
     Parameters
     ----------
     details : PlanDetails
+        The plan; its spans become events.
 
     Returns
     -------

@@ -49,6 +49,7 @@ class Call:
     out : Any
         What it returned.
     batch_size : int
+        Samples in the batch of the graph.
     node : str
         Name of the node of the graph that made the call.
     told_apart : bool

@@ -33,6 +33,7 @@ class BatchDim:
         Dimension `dim` was merged from ``(outer, batch, inner)``; both are 1 where it is the
         batch alone. ``outer == 1`` means that the entries of a sample lie together.
     reduction : {"sum", "mean", "max", "min"} or None
+        What merges the parts of a ``"partial"`` value; None for all others.
     reason : str
         In words, for ``"unknown"``; for ``"partial"`` a condition on the merging, mostly none.
     origin : str
@@ -40,6 +41,7 @@ class BatchDim:
     mixes : bool
         Whether samples are known to be mixed there.
     scale : int
+        What the ``"order"`` of routed entries was divided by; 1 for all others.
     role : str
         Of routed entries: ``"keys"`` they were sorted by, other ``"rows"``, their ``"order"``,
         divided by `scale`, and its ``"inverse"``; ``"counts"`` of keys, a partial sum, and the

@@ -1,7 +1,7 @@
 """Batch propagation through rows sorted for experts, multiplied in groups, and put back.
 
 Tokens of all samples that are sorted by expert are in no sample's order, and yet each row is
-computed from its own token: what :attr:`BatchDim.kind` ``"routed"`` says. The values that tell
+computed from its own token: what kind ``"routed"`` of a ``BatchDim`` says. The values that tell
 the order carry the name of the node that sorted (`origin`) and the part that they play
 (`role`); only with these are the rows put back, and multiplied by their own experts.
 """

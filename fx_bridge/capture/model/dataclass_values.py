@@ -27,9 +27,10 @@ def with_dataclasses(
     ----------
     export : callable
         Runs `model`; its error is raised if there is no dataclass to look into.
-    model : torch.nn.Module
     args : tuple
+        Example inputs, by position.
     kwargs : dict
+        Example inputs, by name.
     """
     # Those within others are seen once these are known.
     while unknown := _unregistered((args, kwargs)):

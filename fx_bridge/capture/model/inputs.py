@@ -239,7 +239,7 @@ def _parameters(graph: fx.Graph) -> list[inspect.Parameter]:
 
 
 def needs_inputs(graph: fx.Graph) -> bool:
-    """Whether `graph` has a placeholder without a default."""
+    """Return whether `graph` has a placeholder without a default."""
     return any(
         node.op == "placeholder" and not node.args and not str(node.target).startswith("*")
         for node in graph.nodes

@@ -39,12 +39,12 @@ def failure(error: BaseException, model: nn.Module) -> str:
 
 
 def is_data_dependent(error: BaseException) -> bool:
-    """Whether Python reads a value that a trace does not have."""
+    """Return whether Python reads a value that a trace does not have."""
     return "DataDependent" in type(error).__name__
 
 
 def is_final(error: BaseException) -> bool:
-    """Whether no other way of capturing can pass what stopped this one."""
+    """Return whether no other way of capturing can pass what stopped this one."""
     text = str(error)
     if is_data_dependent(error):
         # A value that Python reads. A size that depends on values may be no more than a size.
@@ -60,6 +60,7 @@ def remedy(causes: Sequence[BaseException], model: nn.Module, runs: str = "") ->
     causes : sequence of Exception
         The first is the one to explain.
     model : torch.nn.Module
+        The model that could not be captured; a message names its submodules.
     runs : str
         What is known of a plain run, as the beginning of a sentence; empty if nothing is.
     """
@@ -119,7 +120,7 @@ def _data_dependent(sources: frozenset[str], others: bool) -> str:
 
 
 def _is_others(error: BaseException) -> bool:
-    """Whether the last line that is not torch's is in a package that was installed."""
+    """Return whether the last line that is not torch's is in a package that was installed."""
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__)]
     own = [file for file in files if not _is_foreign(file)]
     return bool(own) and "site-packages" in own[-1]
@@ -133,6 +134,7 @@ def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> s
     frames : iterable of (frame, line number)
         Outermost first.
     model : torch.nn.Module
+        Looked through for the modules that are on the stack of the error.
 
     Returns
     -------
@@ -156,7 +158,7 @@ def source_place(frames: Iterable[tuple[FrameType, int]], model: nn.Module) -> s
 
 
 def _is_foreign(file: str) -> bool:
-    """Whether a source file is torch's, Python's or this package's, or no file."""
+    """Return whether a source file is torch's, Python's or this package's, or no file."""
     if file.startswith(_STANDARD_LIBRARY) and "site-packages" not in file:
         return True
     return file.startswith((_TORCH_DIRECTORY, _HERE, "<eval_with_key>", "<frozen"))

@@ -80,7 +80,6 @@ def unchanged(
 
     Parameters
     ----------
-    model : torch.nn.Module
     watch : bool
         Notice assignments. Not where Python is compiled, which would compile that too.
     watch_inputs : bool

@@ -33,7 +33,7 @@ def trial_error(
 
 
 def can_run(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether all tensors have values; a run on the meta device says little of another."""
+    """Return whether all tensors have values; a run on the meta device says little of another."""
     tensors = [*model.state_dict(keep_vars=True).values(), *pytree.tree_leaves((args, kwargs))]
     return not any(isinstance(t, torch.Tensor) and t.device.type == "meta" for t in tensors)
 

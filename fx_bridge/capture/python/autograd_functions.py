@@ -47,6 +47,7 @@ class FunctionCall(nn.Module):
     Parameters
     ----------
     function : type
+        A subclass of ``torch.autograd.Function``.
     arguments : tuple
         Of ``function.apply``: :class:`Passed` for what the graph passes; what it cannot pass,
         such as classes, as it is.
@@ -127,7 +128,7 @@ def record(function: type[Any], args: tuple[Any, ...], apply: Callable[[], Any])
 
 
 def is_traced(args: tuple[Any, ...]) -> bool:
-    """Whether a call with `args` is part of a graph that is being traced."""
+    """Return whether a call with `args` is part of a graph that is being traced."""
     leaves = pytree.tree_leaves(args)
     if any(isinstance(leaf, fx.Proxy) for leaf in leaves):
         return True
@@ -224,7 +225,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _holds_tensors(value: Any, seen: set[int]) -> bool:
-    """Whether tensors can be reached from `value`, as a backward pass might."""
+    """Return whether tensors can be reached from `value`, as a backward pass might."""
     if id(value) in seen or isinstance(value, (type, types.ModuleType, *base_types)):
         return isinstance(value, torch.Tensor)
     seen.add(id(value))

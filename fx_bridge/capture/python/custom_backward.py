@@ -185,7 +185,7 @@ class _Functions:
 
 
 def _has_gradients(cls: type[Any], args: tuple[Any, ...]) -> bool:
-    """Whether a call may have a backward pass that is not one of torch's own."""
+    """Return whether a call may have a backward pass that is not one of torch's own."""
     if cls.__module__.startswith(_OF_TORCH):
         return False
     return any(

@@ -33,7 +33,7 @@ _READ: Final = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _PACK: Final = torch.ops.aten._pack_padded_sequence.default
 _SHAPED_BY_VALUES: Final = (torch.ops.aten.index.Tensor, _PACK)
 _MOST_ELEMENTS: Final = 1 << 24
-"""Larger values are masks and tables that nobody reads as a number."""
+"""Larger values are masks and tables that no model reads as a number."""
 
 
 class Known(NamedTuple):
@@ -51,7 +51,6 @@ def known_values(
 
     Parameters
     ----------
-    model : torch.nn.Module
     constants : mapping of str to torch.Tensor
         Values of fixed inputs, by path (:func:`named_leaves`).
     real : bool
@@ -122,7 +121,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Whether operators that compile parts of themselves may do so in this mode."""
+        """Return whether operators that compile parts of themselves may do so in this mode."""
         return True
 
     @property
@@ -286,7 +285,7 @@ class KnownValues(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _is_plain_index(func: OpOverload, args: tuple[Any, ...]) -> bool:
-    """Whether an operator only might read values: an index without masks."""
+    """Return whether an operator only might read values: an index without masks."""
     masks = (torch.bool, torch.uint8)
     return func is torch.ops.aten.index.Tensor and not any(
         isinstance(index, torch.Tensor) and index.dtype in masks for index in args[1]
@@ -316,8 +315,8 @@ def constant_inputs(
 
     Parameters
     ----------
-    model : torch.nn.Module
     args, kwargs : tuple, mapping
+        The example inputs.
     names : sequence of str
         Arguments, all of whose tensors are meant, or paths of single tensors.
 

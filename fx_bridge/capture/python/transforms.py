@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 
 def has_transform(graph: fx.Graph) -> bool:
-    """Whether `graph` opens a region of a transform."""
+    """Return whether `graph` opens a region of a transform."""
     return any(_nesting(node) for node in graph.nodes)
 
 

@@ -145,7 +145,7 @@ def _specialisations(model: nn.Module) -> Iterator[list[str]]:
     def watched(env: ShapeEnv, symbol: Any, target: Any, message: str) -> None:
         if target.is_number:
             frames = list(traceback.walk_stack(None))[::-1]
-            # Of these, the model's: what called the export is nobody's concern.
+            # Of these, the model's: what called the export does not matter.
             start = max(n for n, (frame, _) in enumerate(frames) if frame.f_code is own)
             frames = frames[start:]
             operator = operator_name(frames)

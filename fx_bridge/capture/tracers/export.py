@@ -41,11 +41,12 @@ def export(
 
     Parameters
     ----------
-    model : torch.nn.Module
     args, kwargs : tuple, dict
+        The example inputs.
     dynamic_shapes : optional
         As of ``torch.export.export``.
     strict : bool
+        Let dynamo trace the Python of the model, in place of running it.
     constants : mapping of str to torch.Tensor
         Values of fixed inputs, by path. Not in strict mode, where nothing can watch forward.
     aware : bool
@@ -139,7 +140,7 @@ def _drop_copies_to_itself(module: fx.GraphModule) -> None:
 
 
 def _is_of(value: Any, tensor: Any) -> bool:
-    """Whether a node returns `tensor` itself: it is that, or wrote to it in place."""
+    """Return whether a node returns `tensor` itself: it is that, or wrote to it in place."""
     while value is not tensor:
         if not isinstance(value, fx.Node):
             return False
@@ -157,9 +158,9 @@ def _is_of(value: Any, tensor: Any) -> bool:
 
 
 def _has_effects(graph: fx.Graph) -> bool:
-    """Whether functionalising `graph` would change what it does besides its values.
+    """Return whether functionalising `graph` would change what it does besides its values.
 
-    It drops random operators that nobody reads and regions of another grad mode, and moves
+    It drops random operators without readers and regions of another grad mode, and moves
     writes to the end, where backward may need what was there before.
     """
     for node in graph.nodes:

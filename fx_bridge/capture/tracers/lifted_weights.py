@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 
 
 def is_weight(value: object) -> bool:
-    """Whether `value` is an ``nn.Parameter``, or a tensor marked by ``nn.Buffer``."""
+    """Return whether `value` is an ``nn.Parameter``, or a tensor marked by ``nn.Buffer``."""
     return isinstance(value, (nn.Parameter, nn.Buffer))
 
 

@@ -31,13 +31,8 @@ def faithful_trace(model: nn.Module, concrete_args: dict[str, Any] | None) -> fx
 
     Parameters
     ----------
-    model : torch.nn.Module
     concrete_args : dict, optional
         As of ``torch.fx.symbolic_trace``.
-
-    Returns
-    -------
-    torch.fx.GraphModule
 
     Raises
     ------

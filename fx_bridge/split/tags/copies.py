@@ -26,6 +26,7 @@ class Copied:
     captured : CapturedGraph
         The given one if nothing was copied.
     stage_of : mapping of str to int
+        By operator, copies included, the number of its stage.
     instances : mapping of str to mapping of int to str
         Operators that run in several stages: the name of the node that does in each.
     """

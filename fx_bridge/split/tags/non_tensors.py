@@ -3,7 +3,7 @@
 The post-pass ``move_non_tensor_nodes_on_boundary`` of ``torch.fx.passes.split_utils`` has the same
 purpose. It goes by ``meta["type"]``, without which it takes every node for no tensor, gives up
 where readers are in two subgraphs, and knows nothing of memory. Plans that solvers make have
-nothing to move: :func:`fx_bridge.colocation_groups` keeps such values in place.
+nothing to move: :func:`fx_bridge.split.colocation_groups` keeps such values in place.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class NonTensorMoves:
     captured : CapturedGraph
         The graph of the plan; the given one if nothing was copied.
     plan : PartitionPlan
+        Of all operators of `captured`, copies included.
     problem : PartitionProblem or None
         The given problem, with the copies among its operators and the groups of the new graph.
     moved : mapping of str to tuple of str
@@ -138,7 +139,7 @@ def move_non_tensors(
 
 
 def is_tensor_value(node: fx.Node) -> bool:
-    """Whether a tensor is what `node` makes, as far as is known."""
+    """Return whether a tensor is what `node` makes, as far as is known."""
     return "val" not in node.meta or isinstance(node.meta["val"], torch.Tensor)
 
 

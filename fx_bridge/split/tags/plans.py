@@ -36,8 +36,8 @@ def split_by_tags(
     Returns
     -------
     torch.fx.GraphModule
-        As :func:`fx_bridge.split_by_plan` returns it, with the tags in the place of devices:
-        ``meta["stages"]`` maps ``submod_0``, ``submod_1``, … to their tags.
+        As :func:`~fx_bridge.split.by_plan.split_by_plan` returns it, with the tags in the place of
+        devices: ``meta["stages"]`` maps ``submod_0``, ``submod_1``, … to their tags.
 
     Raises
     ------
@@ -70,7 +70,6 @@ def plan_from_tags(captured: CapturedGraph, tags: Mapping[str, str]) -> Partitio
 
     Parameters
     ----------
-    captured : CapturedGraph
     tags : mapping of str to str
         Operator (by node name) to tag. Tags of other nodes do not matter.
 

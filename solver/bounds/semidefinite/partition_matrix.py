@@ -67,7 +67,7 @@ class PartitionMatrix:
         sum over j of (times[j] + own[i,j]) Y[i,j] <= T,
         sum over j of held[j] Y[i,j] <= room,
 
-    where own[i] bounds what this device spends on nets (:meth:`NetCuts.own_times`). All loads
+    where own[i] bounds what this device spends on nets (``NetCuts.own_times``). All loads
     together are the sum of all times and what nets cost, at least constant - <cost, Y> / 2. For
     any multipliers v, u >= 0 of these rows, N >= 0 of the entries and d of the diagonal let
 

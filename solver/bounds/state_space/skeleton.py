@@ -33,7 +33,7 @@ class Feeders:
     """Chains of units beside the skeleton that read the same wide values, each for one reader.
 
     All units that a reader is charged for count as a chain if one of them, the head, reads such a
-    value (:meth:`_Builder._supply`).
+    value (``_Builder._supply``).
 
     Attributes
     ----------

@@ -206,7 +206,7 @@ class StageTimes:
         return change
 
     def move(self, unit: int, source: int, target: int) -> None:
-        """Update what :attr:`change` reads, before the unit's own position is."""
+        """Update what `change` reads, before the unit's own position is."""
         n, reading = self.count, self._reading
         for net in self._consumed[unit]:
             left, entered = net * n + source, net * n + target

@@ -1,0 +1,71 @@
+"""How Sphinx makes the API reference: a page a package, from the docstrings of its modules.
+
+``python -m sphinx -W --keep-going -b html docs/api build/api`` builds it. Sphinx's autosummary
+writes the pages by ``templates/package.rst``, into ``packages`` beside this file.
+"""
+
+import ast
+import pkgutil
+import sys
+from importlib.metadata import version as version_of
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+# Commands are told by `fxpartition --help`; importing a `__main__` runs it.
+LEFT_OUT = ("commands", "__main__")
+
+
+def contents(package: str) -> dict[str, dict[str, list[str]]]:
+    """Say what is on the page of a package, and of each one below, by full name.
+
+    Returns
+    -------
+    dict
+        By package: the ``packages`` and ``modules`` directly in it, and ``exports``: what its
+        ``__init__`` imports, under the name of the module that defines it.
+    """
+    init = ROOT.joinpath(*package.split("."), "__init__.py")
+    own: dict[str, list[str]] = {"packages": [], "modules": [], "exports": []}
+    for statement in ast.parse(init.read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.ImportFrom):
+            own["exports"] += [f"{statement.module}.{alias.name}" for alias in statement.names]
+    pages = {package: own}
+    for found in pkgutil.iter_modules([str(init.parent)]):
+        name = f"{package}.{found.name}"
+        if found.name not in LEFT_OUT:
+            own["packages" if found.ispkg else "modules"].append(name)
+            pages |= contents(name) if found.ispkg else {}
+    return pages
+
+
+project = "fxpartition"
+release = version_of("fxpartition")
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
+templates_path = ["templates"]
+exclude_patterns = ["templates"]
+html_theme = "alabaster"
+html_theme_options = {"page_width": "75em", "sidebar_width": "18em", "fixed_sidebar": True}
+html_copy_source = False
+html_show_sourcelink = False
+maximum_signature_line_length = 90
+add_module_names = False
+default_role = "code"
+
+autosummary_context = {
+    "pages": contents("solver") | contents("fx_bridge") | contents("experiments"),
+}
+autodoc_default_options = {"members": True, "member-order": "bysource"}
+autodoc_typehints_format = "short"
+autodoc_use_type_comments = False
+napoleon_google_docstring = False
+# Signatures link to types; names of parameters and attributes are no links.
+napoleon_use_param = False
+napoleon_use_rtype = False
+napoleon_custom_sections = [("Attributes", "params_style")]
+
+# A role of a docstring leads to something of this project, or is text. Annotations name classes of
+# others too.
+nitpicky = True
+nitpick_ignore_regex = [("py:class", ".*"), ("py:obj", r"typing\..*"), ("py:exc", "queue.Empty")]
