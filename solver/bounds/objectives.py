@@ -26,7 +26,6 @@ class ObjectiveBounds:
 
     Parameters
     ----------
-    restated : RestatedProblem
     known : SolveResult, optional
         Another solver's answer, whose bounds are taken over.
 
@@ -97,7 +96,7 @@ class ObjectiveBounds:
         return parts.refutes_order([device.name for device in order], limit_ns)
 
     def look_around(self, plan: PartitionPlan, end_s: float | None) -> None:
-        """Take over the bound of :func:`~solver.bounds.parts.around_load.part_bound_ns`, where it applies.
+        """Take over what ``part_bound_ns`` of parts around the largest load says, if it does.
 
         Parameters
         ----------

@@ -43,6 +43,7 @@ class RegionNet:
     leaves : bool
         Some unit after the region reads it too.
     time_ns : int
+        Least time of one transfer.
     """
 
     producer: int
@@ -95,7 +96,6 @@ def least_crossing(region: Region, *, by_work: bool) -> LeastCrossing:
 
     Parameters
     ----------
-    region : Region
     by_work : bool
         Tell cases and amounts of work apart; otherwise a single constant is computed.
 
@@ -132,12 +132,7 @@ def least_crossing(region: Region, *, by_work: bool) -> LeastCrossing:
 
 
 def border_lines(region: Region) -> LeastCrossing:
-    """Return a lower bound of the crossing time of every closed set, without telling cases apart.
-
-    Parameters
-    ----------
-    region : Region
-    """
+    """Return a lower bound of the crossing time of every closed set, from a single case."""
     if not region.nets:
         return LeastCrossing(())
     return LeastCrossing((_Case(region, frozenset(), frozenset(), frozenset()).lines(),))

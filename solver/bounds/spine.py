@@ -92,6 +92,7 @@ def units_between(count: int, edges: Sequence[tuple[int, int]], first: int, last
     edges : sequence of (int, int)
         Ascending.
     first, last : int
+        The two ends.
     """
     below, above = [False] * count, [False] * count
     below[first] = above[last] = True

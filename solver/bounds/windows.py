@@ -65,11 +65,14 @@ def closure_sums(
     count : int
         Number of units, numbered in a topological order of `edges`.
     edges : sequence of (int, int)
+        Arcs between units.
     values : array of int, shape (count, k)
+        One row a unit.
 
     Returns
     -------
     array of int64, shape (count, k)
+        One row a unit, what is before it included.
 
     Notes
     -----
@@ -107,6 +110,7 @@ class BorderIdeals:
     Attributes
     ----------
     units : tuple of int
+        Those that the sets tell of.
     inside : tuple of Bools, shape (units, n)
         By border, from the one before the first position to the one behind the last: the sets
         that can be before it, as columns.
@@ -148,10 +152,6 @@ class WindowSource(Protocol):
 
 class StageBounds:
     """Windows of all units for any device order and any limit on the bottleneck.
-
-    Parameters
-    ----------
-    units : UnitGraph
 
     Notes
     -----
@@ -231,6 +231,7 @@ class StageBounds:
         Parameters
         ----------
         slots : int
+            The most stages.
         order : sequence of Device, optional
             Only plans whose devices are some of these, in this order.
         at_most : int, optional

@@ -18,10 +18,6 @@ class Budget:
     With ``limits.deterministic`` the limit is in CP-SAT's deterministic seconds, which count
     the work done and not the time that it took: about a second of one core each. Then
     nothing that the search does depends on a clock.
-
-    Parameters
-    ----------
-    limits : SolveLimits
     """
 
     def __init__(self, limits: SolveLimits) -> None:

@@ -24,7 +24,6 @@ class MemoryRows:
 
     Parameters
     ----------
-    crossings : Crossings
     weights_only : bool
         Whether to leave out all but weights, in a relaxation.
 
@@ -136,7 +135,9 @@ class MemoryRows:
         slot : int
             That has a device if the conditions are true.
         more_bytes : int
+            Besides what the device holds anyhow.
         conditions : sequence of LiteralT
+            Literals of the model; without any it holds always.
         """
         weights = self._weights(slot)
         largest = weights.largest(self.stages.upper)

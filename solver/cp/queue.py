@@ -43,7 +43,6 @@ class ModelQueue:
 
     Parameters
     ----------
-    limits : SolveLimits
     budget : Budget
         Is charged with every search when its answer is asked for.
     """

@@ -85,8 +85,6 @@ def run_model(
 
     Parameters
     ----------
-    question : Question
-    limits : SolveLimits
     budget : Budget
         Is charged with the run.
     slice_s : float or None
@@ -137,6 +135,7 @@ def settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
     workers : int
         Threads, or searches that take turns.
     seed : int
+        Of CP-SAT's random numbers.
     """
     solver = cp_model.CpSolver()
     parameters = solver.parameters

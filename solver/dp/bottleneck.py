@@ -63,11 +63,8 @@ class BottleneckSearch:
 
     Parameters
     ----------
-    tables : StageTables
-    sets : DeviceSets
     capacity : sequence of float
         The most bytes on a device of each kind.
-    incumbent : Incumbent
     spend : callable
         Told how many pairs of ideals are looked at; raises to stop.
 
@@ -141,6 +138,7 @@ class BottleneckSearch:
         Raises
         ------
         GaveUp
+            If there is more to look at than the limits allow.
         """
         total_ns = float(self.tables.work_ns[-1])
         most_speed = float(self._speed[self._bits.usable].max())

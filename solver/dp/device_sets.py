@@ -156,7 +156,6 @@ class ViableStates:
     ----------
     units : UnitGraph
         In the order.
-    moves : Moves
     ceiling_ns : int or None
         Only plans whose bottleneck is at most this.
 

@@ -104,8 +104,6 @@ def solve_ideal_dp(
 
     Parameters
     ----------
-    problem : PartitionProblem
-    limits : SolveLimits
     improve : callable, optional
         Is asked for a better plan, where that saves more than it takes.
 
@@ -216,8 +214,6 @@ def collapse_units(
 
     Parameters
     ----------
-    units : UnitGraph
-    kinds : sequence of DeviceKind
     forget_weights : bool
         Whether units whose weights alone keep them apart are merged, which is a relaxation.
     """

@@ -24,6 +24,7 @@ class Blocks:
     Attributes
     ----------
     count : int
+        How many blocks there are.
     block_of : tuple of int
         Block of every unit; `DROPPED` if its place is chosen afterwards.
     edges : tuple of (int, int)
@@ -61,7 +62,6 @@ def collapse(
 
     Parameters
     ----------
-    units : UnitGraph
     free_nets : frozenset of int
         Indices of the nets that cost neither time nor bytes wherever they cross.
     forget_weights : bool

@@ -111,7 +111,6 @@ class InterleavedSearch:
         The problem.
     ideals : sequence of int
         Bit masks of all ideals of the blocks, the smaller ones first.
-    sets : DeviceSets
     incumbent : callable
         Returns the bottleneck of some plan, or None.
     deadline_s : float or None
@@ -220,6 +219,7 @@ class InterleavedSearch:
         Raises
         ------
         GaveUp
+            If there is more to look at than the limits allow.
         """
         known: float | None = None
         total = float(self.work_ns[-1])

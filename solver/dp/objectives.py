@@ -21,9 +21,6 @@ class Minimiser:
 
     Parameters
     ----------
-    tables : StageTables
-    sets : DeviceSets
-    incumbent : Incumbent
     deadline_s : float or None
         On the clock of ``time.perf_counter``.
     most_pairs : int
@@ -54,6 +51,7 @@ class Minimiser:
         Raises
         ------
         GaveUp
+            If there is more to look at than the limits allow.
         """
         objective = self.problem.objective
         sums: tuple[str, ...] = ()

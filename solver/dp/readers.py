@@ -32,12 +32,7 @@ from solver.dp.sweep import Stage
 
 
 class Readers:
-    """Values that several blocks read, each of which is sent to all devices that do.
-
-    Parameters
-    ----------
-    tables : StageTables
-    """
+    """Values that several blocks read, each of which is sent to all devices that do."""
 
     def __init__(self, tables: StageTables) -> None:
         self._member = tables.member

@@ -48,12 +48,7 @@ Chains = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class RepeatedChains:
-    """All groups of identical chains.
-
-    Attributes
-    ----------
-    groups : tuple of Chains
-    """
+    """All groups of identical chains."""
 
     groups: tuple[Chains, ...] = ()
 
@@ -114,7 +109,6 @@ def repeated_chains(units: UnitGraph, blocks: Blocks) -> RepeatedChains:
 
     Parameters
     ----------
-    units : UnitGraph
     blocks : Blocks
         Of `units`, without those merged or dropped in one chain of a group and not in another.
     """
@@ -159,8 +153,6 @@ class _Facts:
 
     Parameters
     ----------
-    units : UnitGraph
-    blocks : Blocks
     limited : bool
         Whether memory is, so that weights matter.
     """

@@ -35,6 +35,7 @@ class SetBits:
     usable : array of bool, shape (sets,)
         Those of at most `most` devices.
     strides : tuple of int
+        By kind: what one device of it adds to the number of a set.
     words : int
         Rows that a family takes.
     """

@@ -118,14 +118,15 @@ class Families:
 
     Parameters
     ----------
-    bits : SetBits
     ideals : int
+        How many ideals there are.
     may : array of uint64, shape (words, ideals)
         Sets of devices that are worth regarding behind each ideal.
 
     Attributes
     ----------
     words : array of uint64, shape (words, ideals)
+        By ideal, the sets as bits.
     """
 
     def __init__(self, bits: SetBits, ideals: int, may: Words) -> None:
@@ -178,7 +179,6 @@ class StageLister:
 
     Parameters
     ----------
-    tables : StageTables
     capacity : sequence of float
         The most bytes on a device of each kind.
     in_flight : sequence of int
@@ -217,7 +217,6 @@ class StageLister:
         ----------
         families : Families
             As new.
-        ceiling : float
         most : int
             Stages after which to raise `TooManyStages`.
 

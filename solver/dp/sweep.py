@@ -85,8 +85,6 @@ class Sweep:
 
     Parameters
     ----------
-    tables : StageTables
-    sets : DeviceSets
     deadline_s : float or None
         On the clock of ``time.perf_counter``.
     most_pairs : int
@@ -191,6 +189,7 @@ class Sweep:
         Raises
         ------
         GaveUp
+            If there are more than the limits allow.
         """
         self.pairs += pairs
         if self.pairs > self.most_pairs:

@@ -33,6 +33,7 @@ class Alive(NamedTuple):
         come back; ``sent``, what other stages read or the graph returns, of earlier microbatches,
         in training of all; ``workspace``, of the operator that runs.
     size_bytes : int
+        Of the whole storage.
     """
 
     name: str
@@ -45,7 +46,6 @@ def alive_at_peak(problem: PartitionProblem, plan: PartitionPlan) -> tuple[tuple
 
     Parameters
     ----------
-    problem : PartitionProblem
     plan : PartitionPlan
         Need not be feasible.
 

@@ -34,9 +34,11 @@ class DeviceUsage:
     Attributes
     ----------
     device : str
+        Its name.
     operators : tuple of str
         Chunk after chunk, each in execution order; empty for an unused device.
     capacity_bytes : int or None
+        None is unlimited.
     memory_bytes : int
         Peak, as the memory model of the problem defines it.
     weights_bytes, received_bytes, saved_bytes : int
@@ -81,7 +83,6 @@ class StageUsage:
 
     Attributes
     ----------
-    stage : Stage
     received_bytes, live_bytes, saved_bytes : int
         Memory of the stage: what it receives, its largest sum of holdings
         (:mod:`solver.model.holdings`), and what it keeps of `in_flight` - 1 earlier
@@ -164,12 +165,14 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     Parameters
     ----------
     problem : PartitionProblem
+        Says which operators, devices and limits there are.
     plan : PartitionPlan
         Need not be feasible.
 
     Returns
     -------
     Evaluation
+        Of every objective, and all violations; the plan is feasible if there is none.
 
     Raises
     ------
@@ -261,7 +264,6 @@ def stage_memory_bytes(
 
     Parameters
     ----------
-    problem : PartitionProblem
     operators : iterable of str
         In any order; they run in execution order.
     in_flight : int

@@ -40,7 +40,6 @@ def plan_at_cheap_borders(units: UnitGraph, limits: SolveLimits) -> PartitionPla
     units : UnitGraph
         Of any problem; those with several chunks, hand-made cuts or pins, with one long path, or
         with very many units are declined.
-    limits : SolveLimits
 
     Returns
     -------

@@ -86,7 +86,6 @@ def solve_greedy(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
 
     Parameters
     ----------
-    problem : PartitionProblem
     limits : SolveLimits
         Not used: the heuristic takes near-linear time, on one thread, without random choices.
 

@@ -97,7 +97,6 @@ def improve(
 
     Parameters
     ----------
-    units : UnitGraph
     plan : PartitionPlan
         In order, with colocation, pins and cuts kept; memory may exceed the capacities, which the
         search then tries to mend. Units stay on the stages that are their block's in `plan`. A
@@ -105,9 +104,11 @@ def improve(
         pinned stages, whose numbers change when a stage becomes empty. For the objective ``step``
         all of them are improved by :mod:`solver.heuristics.step_search`, if they are feasible.
     seed : int
+        Of the random moves.
     max_iterations : int, optional
         Moves tried in all; by default those of `pace`.
     pace : Pace
+        How long to search, and how hot.
     target : int
         Stop when the objective reaches this, such as a proven bound.
     deadline_s : float, optional
@@ -156,7 +157,6 @@ def improve_slowly(
 
     Parameters
     ----------
-    units : UnitGraph
     plan : PartitionPlan
         Feasible.
     searches : int, optional
@@ -236,7 +236,6 @@ def first_incumbents(
 
     Parameters
     ----------
-    units : UnitGraph
     starts : sequence of PartitionPlan
         Known plans, such as those of the baselines.
     seed, max_iterations, target, deadline_s

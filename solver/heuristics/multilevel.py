@@ -51,11 +51,6 @@ _MARGIN = 0.05
 def solve_large(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     """Return a good plan with a true bound, in time and memory near linear in the graph.
 
-    Parameters
-    ----------
-    problem : PartitionProblem
-    limits : SolveLimits
-
     Returns
     -------
     SolveResult

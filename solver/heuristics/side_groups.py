@@ -51,6 +51,7 @@ class SideGroups:
     Attributes
     ----------
     path : tuple of int
+        Units of the long path, in order.
     groups : tuple of SideGroup
         By their first units.
     """
@@ -92,6 +93,7 @@ class SideGroups:
         Parameters
         ----------
         places : sequence of int
+            By group, how many units of the path are before it.
         number : int
             The group.
         place : int

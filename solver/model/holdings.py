@@ -36,7 +36,6 @@ class Holding:
         Operators.
     stays : bool
         Held from `first` until the stage ends, wherever others are.
-    size_bytes : int
     kind : {"value", "workspace", "saved", "gradient", "sent"}
         The storage of a value; what is released before the operator is done; what is kept for the
         backward pass; a gradient, or buffers for those that come back; storages of values that

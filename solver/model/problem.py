@@ -57,8 +57,7 @@ class Operator:
     name : str
         Unique among operators and graph inputs.
     latency_ns : int or mapping of str to int
-        Time of one execution, in nanoseconds: one number for all devices, or
-        one per device class.
+        Time of one execution: one number for all devices, or one per device class.
     reads : tuple of str
         Operators and graph inputs whose values it reads.
     storage_bytes : int
@@ -233,14 +232,19 @@ class PartitionProblem:
     operators : sequence of Operator
         In execution order, which must be a topological order of `Operator.reads`.
     devices : sequence of Device
+        What a plan may use; it chooses which, and in which order.
     inputs : sequence of GraphInput
+        Values that the caller gives.
     weights : mapping of str to Weight
         One key per storage, so that tied parameters are one key.
     colocation : sequence of ColocationGroup
+        Sets of operators that must share a device.
     interconnect : Interconnect
+        How values travel, and who pays.
     objective : str or sequence of str
         One of `OBJECTIVES`, or several to be minimised lexicographically.
     memory_model : {"weights", "inference", "training"}
+        What a device must hold: weights alone, or also what runs in inference or in training.
     schedule : {"gpipe", "1f1b"}
         In which order the devices work (:func:`solver.model.schedules.action_tables`), which the
         objective ``step`` depends on; and so how many microbatches a stage has in flight, which

@@ -20,10 +20,6 @@ _MOST_BESIDE: Final = 4
 class Blocks:
     """The merged units, called by the numbers of their anchors.
 
-    Parameters
-    ----------
-    units : UnitGraph
-
     Attributes
     ----------
     predecessors, successors : list of set of int
@@ -239,6 +235,7 @@ class Blocks:
         Parameters
         ----------
         unit, anchor : int
+            The unit that may move, and the merged unit that it would join.
         saved : sequence of int
             Nets of the anchor that leave it for nobody else than what moves.
         foreign : sequence of int

@@ -23,9 +23,11 @@ class RestatedProblem:
     Attributes
     ----------
     simplified : Simplified
+        The merged units.
     identical : IdenticalBlocks
         Of the simplified units.
     kinds : tuple of DeviceKind
+        Devices that no constraint and no cost tells apart.
     chunks : int
         The most rounds that can be of use.
     """

@@ -113,11 +113,11 @@ class UnitGraph:
         For each unit the devices that all its members allow; None allows all. An empty set
         makes the problem infeasible.
     nets, input_nets : tuple of Net
+        Values of units, and of the caller, that other units read.
     relays : tuple of Relay
         Empty but under relayed charging, which they then describe instead of `nets`.
     weights, saved : tuple of SharedBytes
         `saved` is what one microbatch keeps, in training.
-    storages : tuple of Storage
     """
 
     problem: PartitionProblem
@@ -185,14 +185,9 @@ def interchangeable_kinds(
 
     Parameters
     ----------
-    units : UnitGraph
     linked : mapping of str to int or str, optional
         What tells devices apart by their links; the names of all that the interconnect names if
         it is not given.
-
-    Returns
-    -------
-    tuple of DeviceKind
     """
     problem = units.problem
     pins = {allowed for allowed in units.allowed_devices if allowed is not None}
@@ -218,7 +213,6 @@ def device_orders(
 
     Parameters
     ----------
-    kinds : sequence of DeviceKind
     positions : int
         Length of the orders.
     every_length : bool

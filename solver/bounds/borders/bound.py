@@ -112,6 +112,7 @@ class BorderBound(DestructiveBound):
         Parameters
         ----------
         bottleneck_ns : int
+            The limit on every load.
         sends_sides : bool
             Whether the first stage is counted as sending what lies beside the spine to all others,
             which the bound leaves out.

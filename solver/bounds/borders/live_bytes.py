@@ -19,7 +19,6 @@ class LiveBytes:
 
     Parameters
     ----------
-    units : UnitGraph
     kept : sequence of int
         Units of its spine.
     places : Regions

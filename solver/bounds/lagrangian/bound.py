@@ -50,7 +50,6 @@ class PriceBound:
     ----------
     units : UnitGraph
         With one chunk per device.
-    sets : MarkerSets
     slots : int
         The most devices that a plan may use.
 

@@ -45,7 +45,6 @@ def applies(units: UnitGraph, slots: int) -> bool:
 
     Parameters
     ----------
-    units : UnitGraph
     slots : int
         The most devices that plans use.
     """

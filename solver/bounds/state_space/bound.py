@@ -67,7 +67,6 @@ class SkeletonBound:
     ----------
     units : UnitGraph
         With peer-to-peer transfers, one chunk per device and no backward operators (`applies`).
-    skeleton : Skeleton
     slots : int
         The most devices that a plan may use.
     ceiling_ns : int

@@ -27,6 +27,7 @@ class Loose:
     Attributes
     ----------
     total : int
+        Of all of them.
     quantum : int
         What the size of each is a multiple of; so is what fits into any room.
     released : Floats, shape (ideals,)
@@ -49,9 +50,8 @@ class Loose:
 
         Parameters
         ----------
-        skeleton : Skeleton
         member : Bools, shape (places, ideals)
-        weights : sequence of SharedBytes
+            By ideal, the kept units inside.
         """
         kept = set(skeleton.units)
         loose = [entry for entry in weights if kept.isdisjoint(entry.units)]

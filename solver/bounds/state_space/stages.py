@@ -66,8 +66,6 @@ class StageCosts:
 
     Parameters
     ----------
-    units : UnitGraph
-    skeleton : Skeleton
     classes : sequence of str
         The classes of devices.
     rooms : sequence of float
@@ -171,6 +169,7 @@ class StageCosts:
         ends, starts : Indices
             Ascending, as all are by work.
         most_ns : int
+            The limit on the load.
         """
         least = self.work_ns[starts]
         low = int(np.searchsorted(least, self.work_ns[ends[0]] - most_ns))

@@ -22,7 +22,6 @@ def supply_ns(
 
     Parameters
     ----------
-    units : UnitGraph
     net_times_ns : sequence of int
         Least time of a transfer of each net.
     work_ns : sequence of int
@@ -30,12 +29,9 @@ def supply_ns(
     supplied : sequence of int
         Units that nobody else is charged for.
     reader : int
+        Its number.
     elsewhere : collection of int
         Units of `supplied` that the device runs none of.
-
-    Returns
-    -------
-    int
 
     Notes
     -----

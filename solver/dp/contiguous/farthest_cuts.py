@@ -94,7 +94,6 @@ class _Judged:
 
     Attributes
     ----------
-    plan : PartitionPlan
     rank : (bool, tuple of int)
         Smaller for better plans: not feasible, and the objectives.
     load_ns : int

@@ -28,8 +28,6 @@ def links_of(
 
     Parameters
     ----------
-    problem : PartitionProblem
-    device : Device
     partners : iterable of str
         Names of other devices; itself where there are none.
     sends : bool

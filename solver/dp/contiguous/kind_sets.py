@@ -17,6 +17,7 @@ class KindSets:
     counts : sequence of int
         Devices of each kind.
     most : int
+        The most devices of a set.
 
     Attributes
     ----------

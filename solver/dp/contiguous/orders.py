@@ -25,8 +25,8 @@ def topological_orders(units: UnitGraph, count: int, seed: int = 0) -> Iterator[
 
     Parameters
     ----------
-    units : UnitGraph
     count : int
+        Fewer if the graph has no more.
     seed : int
         Of the random ones, which come last.
 

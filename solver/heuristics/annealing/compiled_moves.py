@@ -540,8 +540,8 @@ def run_moves(
     ----------
     numbers : array
         Changed; ``best_at`` is the best plan within the capacities.
-    layout : Layout
     moves : int
+        How many to try.
     temperature_ns : float
         A move that raises the energy by so much is accepted with a probability of 1/e.
     price_ns : float

@@ -46,7 +46,6 @@ def improve_borders(
 
     Parameters
     ----------
-    units : UnitGraph
     plan : PartitionPlan
         Feasible, of one chunk, without hand-made cuts; others are returned as they are, and so
         are those of graphs that make nothing for many stages (``movable_groups``).
@@ -56,6 +55,7 @@ def improve_borders(
     workers : int
         Search threads.
     seed : int
+        Of the choice of cuts.
     target : int
         Stop when the bottleneck reaches this, such as a proven bound.
     """

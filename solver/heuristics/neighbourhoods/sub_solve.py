@@ -46,11 +46,11 @@ class SubSolver:
 
     Attributes
     ----------
-    units : UnitGraph
     workers : int
         Search threads. With one, the result of a search that `deadline_s` does not end depends on
         nothing but the arguments: it is limited in deterministic time.
     seed : int
+        Of CP-SAT's random numbers.
     deadline_s : float
         On ``time.perf_counter``.
     most_work_s : float
@@ -78,7 +78,6 @@ class SubSolver:
             Feasible, of one chunk.
         largest_load_ns : int
             Of `plan`; no load may exceed it.
-        neighbourhood : Neighbourhood
         stages : range
             Whose loads count.
 
