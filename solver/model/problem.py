@@ -233,14 +233,8 @@ class PartitionProblem:
         In execution order, which must be a topological order of `Operator.reads`.
     devices : sequence of Device
         What a plan may use; it chooses which, and in which order.
-    inputs : sequence of GraphInput
-        Values that the caller gives.
     weights : mapping of str to Weight
         One key per storage, so that tied parameters are one key.
-    colocation : sequence of ColocationGroup
-        Sets of operators that must share a device.
-    interconnect : Interconnect
-        How values travel, and who pays.
     objective : str or sequence of str
         One of `OBJECTIVES`, or several to be minimised lexicographically.
     memory_model : {"weights", "inference", "training"}
