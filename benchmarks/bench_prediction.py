@@ -28,6 +28,7 @@ from experiments.pipelines.prediction import accuracy
 from experiments.pipelines.profiling import ProfileSettings, measure_profile
 from experiments.pipelines.tables import accuracy_lines, plan_table, row_json
 from experiments.zoo.models import captured_model
+from solver import Pipeline
 from solver.io.files import write_text_atomically
 
 MODELS = ("gpt2", "bert", "vit", "resnet", "mixer", "experts", "unequal")
@@ -39,8 +40,7 @@ def settings_of(training, steps):
     return RunSettings(
         shares=SHARES,
         training=training,
-        schedule="1f1b" if training else "gpipe",
-        microbatches=MICROBATCHES,
+        pipeline=Pipeline("1f1b" if training else "gpipe", MICROBATCHES),
         steps=steps,
     )
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 import networkx as nx
@@ -24,13 +23,14 @@ from fx_bridge.costs.class_kernels import (
     classes_by_kernels,
     merged,
 )
-from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
-from fx_bridge.costs.operators import dtype_name, node_flops, operation_name, roofline_latency_ns
-from fx_bridge.memory.optimizer import Optimizer, check_optimizer
+from fx_bridge.costs.latency import roofline_latency_ns
+from fx_bridge.costs.operators import dtype_name, node_flops, operation_name
 from fx_bridge.memory.profile import forward_workspaces
-from fx_bridge.split.colocation import TiedReaders, colocation_groups
+from fx_bridge.options import DEFAULT_COSTS, Costs, Latencies, Training, check_group
+from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.storages.replay import hint
-from fx_bridge.storages.table import StorageTable, WeightStorage
+from fx_bridge.storages.table import StorageTable
+from fx_bridge.storages.weights import WeightStorage
 from solver import ColocationGroup, PartitionError
 from solver.model.training import Backward
 
@@ -41,52 +41,26 @@ _HALF: Final = (torch.float16, torch.bfloat16)
 def to_digraph(
     captured: CapturedGraph,
     *,
-    specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
-    latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
-    backward_latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
-    workspace_bytes: Mapping[str, int] | None = None,
-    backward_workspace_bytes: Mapping[str, int] | None = None,
-    training: bool = False,
-    optimizer: Optimizer = "adamw",
-    master_weights: bool = True,
-    colocation: bool = True,
+    costs: Costs = DEFAULT_COSTS,
+    training: Training | None = None,
     keep_whole: Sequence[str] = (),
-    tied_weights: TiedReaders = "colocate",
+    colocation: bool = True,
 ) -> nx.DiGraph:
     """Export a captured graph as the operator graph of a partitioning problem.
 
     Parameters
     ----------
     captured : CapturedGraph
-        Needs values on its nodes, as every capture has them.
-    specs : mapping of str to DeviceSpec
-        By device class, for roofline latencies. With the default, ``Device.device_class`` can
-        be any preset.
-    latency_ns : mapping of str to int, or to mapping of str to int, optional
-        Latency of every operator by name, or by name and device class, instead of the roofline;
-        when training without `backward_latency_ns`, with that of its backward pass, as
-        ``measured_latency_ns(training=True)`` gives it.
-    backward_latency_ns : mapping of str to int, or to mapping of str to int, optional
-        That of the backward pass of every operator apart, as
-        :func:`fx_bridge.costs.timing.measure_operators` gives it; without training of no account.
-    workspace_bytes, backward_workspace_bytes : mapping of str to int, optional
-        Measured workspaces by operator (:func:`fx_bridge.costs.workspaces.measure_workspaces`),
-        which count where they are larger than those that fake tensors show.
-    training : bool
+    costs : Costs
+        Of its fields those about operators: speeds or times, workspaces, and attention.
+    training : Training, optional
         Add what the memory model ``training`` needs: gradients, optimiser state, and the backward
         pass of every operator (:mod:`fx_bridge.costs.backward`).
-    optimizer : {"sgd", "momentum", "adam", "adamw"}
-        Moments per parameter: none, one, two, two.
-    master_weights : bool
-        Parameters in 16 bits have a float32 master copy and float32 moments.
+    keep_whole : sequence of str
+        As :class:`fx_bridge.Placement` has it; pins and cuts are put on a problem instead
+        (:func:`fx_bridge.split.pins.with_hand_made`).
     colocation : bool
         Add the groups of :func:`fx_bridge.split.colocation.colocation_groups`.
-    keep_whole : sequence of str
-        Modules, each of which stays on one device: names, or patterns such as ``"layers.*"``
-        (:mod:`fx_bridge.split.keep_whole`).
-    tied_weights : {"colocate", "sum"}
-        In training, whether all readers of a parameter share a device, or each of their devices
-        holds a copy with a gradient and optimiser state of its own.
 
     Returns
     -------
@@ -96,9 +70,9 @@ def to_digraph(
     Raises
     ------
     PartitionError
-        If latencies leave an operator out or name an unknown one, there are some of backward
-        passes alone, `optimizer` is unknown, no parameter requires a gradient in training, or
-        `keep_whole` names an unknown module or is given without `colocation`.
+        If latencies leave an operator out or name an unknown one, no parameter requires a
+        gradient in training, or `keep_whole` names an unknown module or is given without
+        `colocation`.
 
     Notes
     -----
@@ -115,56 +89,26 @@ def to_digraph(
     (32, ['weight', 'bias'])
     """
     check_captured(captured, "export", "to_digraph(capture(model, args))")
-    check_optimizer(optimizer)
+    check_group(costs, Costs, "costs")
+    if training is not None:
+        check_group(training, Training, "training")
     if keep_whole and not colocation:
         raise PartitionError("keep_whole needs the groups that colocation=False leaves out")
-    measured = _Measured.checked(
-        captured, latency_ns, backward_latency_ns, workspace_bytes, backward_workspace_bytes
-    )
-    found = classes_by_kernels(captured, specs, training=training)
+    _check_operators(costs, captured)
+    captured = costs.with_kernels(captured)
+    found = classes_by_kernels(captured, costs.specs, training=training is not None)
     table = found[0].captured.storage_table
-    flops = node_flops(captured)
-    costs = [_operator_costs(each, flops, measured, training=training) for each in found]
 
     graph = nx.DiGraph()
-    returned = set(captured.graph.output_node().all_input_nodes)
-    for node in captured.graph.nodes:
-        if node.op == "placeholder":
-            graph.add_node(
-                node.name,
-                kind="input",
-                value_bytes=table.value_bytes[node.name],
-                info=_value_info(node),
-            )
-    for order, node in enumerate(captured.operators):
-        reads = [read for read in node.all_input_nodes if read.op != "get_attr"]
-        own = [(list(f.specs), cost[node.name]) for f, cost in zip(found, costs, strict=True)]
-        graph.add_node(
-            node.name,
-            kind="operator",
-            order=order,
-            value_bytes=table.value_bytes[node.name],
-            weights=list(table.weights_read.get(node.name, ())),
-            is_output=node in returned,
-            info=_info(node, flops[node.name], attention_of(found, node.name)),
-            **merged(own),
-        )
-        graph.add_edges_from((read.name, node.name) for read in reads)
-    shared = _read_several_times(captured, table)
-    counted: set[int] = set()
-    graph.graph["weights"] = {
-        key: {
-            "size_bytes": weight.size_bytes,
-            "training_bytes": _training_bytes(
-                weight, optimizer, master_weights, key in shared, counted
-            ),
-        }
-        for key, weight in table.weights.items()
-    }
+    _add_nodes(graph, captured, found, costs, training)
+    graph.graph["weights"] = _weights(captured, table, training or Training())
     groups: Sequence[ColocationGroup] = ()
     if colocation:
         groups = colocation_groups(
-            captured, training=training, keep_whole=keep_whole, tied_weights=tied_weights
+            captured,
+            training=training is not None,
+            keep_whole=keep_whole,
+            tied_weights="colocate" if training is None else training.tied_weights,
         )
     graph.graph["colocation"] = [
         {"operators": list(group.operators), "reason": group.reason} for group in groups
@@ -178,47 +122,74 @@ def to_digraph(
     return graph
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """Times and workspaces that a caller gave."""
-
-    latency_ns: Mapping[str, int | Mapping[str, int]] | None
-    backward_latency_ns: Mapping[str, int | Mapping[str, int]]
-    workspace_bytes: Mapping[str, int]
-    backward_workspace_bytes: Mapping[str, int]
-
-    @classmethod
-    def checked(
-        cls,
-        captured: CapturedGraph,
-        latency_ns: Mapping[str, int | Mapping[str, int]] | None,
-        backward_latency_ns: Mapping[str, int | Mapping[str, int]] | None,
-        workspace_bytes: Mapping[str, int] | None,
-        backward_workspace_bytes: Mapping[str, int] | None,
-    ) -> _Measured:
-        if latency_ns is not None:
-            _check_latencies(latency_ns, captured, "latency_ns")
-        if backward_latency_ns is not None:
-            _check_latencies(backward_latency_ns, captured, "backward_latency_ns")
-            if latency_ns is None:
-                raise PartitionError(
-                    "backward_latency_ns is given without latency_ns; give both, or neither"
-                )
-        return cls(
-            latency_ns,
-            backward_latency_ns or {},
-            workspace_bytes or {},
-            backward_workspace_bytes or {},
+def _add_nodes(
+    graph: nx.DiGraph,
+    captured: CapturedGraph,
+    found: Sequence[ClassCosts],
+    costs: Costs,
+    training: Training | None,
+) -> None:
+    """Add inputs and operators, with what they cost on every class of devices, and reads."""
+    table = found[0].captured.storage_table
+    flops = node_flops(captured)
+    by_kernels = [
+        _operator_costs(each, flops, costs, training=training is not None) for each in found
+    ]
+    returned = set(captured.graph.output_node().all_input_nodes)
+    for node in captured.graph.nodes:
+        if node.op == "placeholder":
+            graph.add_node(
+                node.name,
+                kind="input",
+                value_bytes=table.value_bytes[node.name],
+                info=_value_info(node),
+            )
+    for order, node in enumerate(captured.operators):
+        reads = [read for read in node.all_input_nodes if read.op != "get_attr"]
+        own = [(list(f.specs), of[node.name]) for f, of in zip(found, by_kernels, strict=True)]
+        graph.add_node(
+            node.name,
+            kind="operator",
+            order=order,
+            value_bytes=table.value_bytes[node.name],
+            weights=list(table.weights_read.get(node.name, ())),
+            is_output=node in returned,
+            info=_info(node, flops[node.name], attention_of(found, node.name)),
+            **merged(own),
         )
+        graph.add_edges_from((read.name, node.name) for read in reads)
+
+
+def _weights(
+    captured: CapturedGraph, table: StorageTable, training: Training
+) -> dict[str, dict[str, int | None]]:
+    """Return the bytes of every weight, alone and in training."""
+    shared = _read_several_times(captured, table)
+    counted: set[int] = set()
+    return {
+        key: {
+            "size_bytes": weight.size_bytes,
+            "training_bytes": _training_bytes(weight, training, key in shared, counted),
+        }
+        for key, weight in table.weights.items()
+    }
+
+
+def _check_operators(costs: Costs, captured: CapturedGraph) -> None:
+    if costs.latency_ns is not None:
+        _check_latencies(costs.latency_ns, captured, "latency_ns")
+    if costs.backward_latency_ns is not None:
+        _check_latencies(costs.backward_latency_ns, captured, "backward_latency_ns")
 
 
 def _operator_costs(
-    found: ClassCosts, flops: Mapping[str, int], measured: _Measured, *, training: bool
+    found: ClassCosts, flops: Mapping[str, int], given: Costs, *, training: bool
 ) -> dict[str, dict[str, Any]]:
     """Return the time and memory of every operator, as attributes of the operator graph."""
     captured = found.captured
     table = captured.storage_table
-    latencies = measured.latency_ns
+    latencies = given.latency_ns
+    measured_bytes = given.workspace_bytes or {}
     if latencies is None:
         latencies = roofline_latency_ns(captured, found.specs, flops=flops)
     workspaces = forward_workspaces(captured, training=training)
@@ -227,32 +198,26 @@ def _operator_costs(
         name, latency = node.name, latencies[node.name]
         costs[name] = {
             "latency_ns": dict(latency) if isinstance(latency, Mapping) else latency,
-            "workspace_bytes": max(workspaces.get(name, 0), measured.workspace_bytes.get(name, 0)),
+            "workspace_bytes": max(workspaces.get(name, 0), measured_bytes.get(name, 0)),
             **_placement(node, table),
         }
     if not training:
         return costs
     storage_bytes = {name: int(cost["storage_bytes"]) for name, cost in costs.items()}
-    timed = found.specs if measured.latency_ns is None else {}
+    timed = found.specs if given.latency_ns is None else {}
+    measured_ns = given.backward_latency_ns or {}
+    measured_bytes = given.backward_workspace_bytes or {}
     for name, entry in backward_passes(captured, storage_bytes, timed).items():
         entry = dataclasses.replace(
             entry,
-            latency_ns=measured.backward_latency_ns.get(name, entry.latency_ns),
-            workspace_bytes=max(
-                entry.workspace_bytes, measured.backward_workspace_bytes.get(name, 0)
-            ),
+            latency_ns=measured_ns.get(name, entry.latency_ns),
+            workspace_bytes=max(entry.workspace_bytes, measured_bytes.get(name, 0)),
         )
         costs[name]["backward"] = _plain(entry)
     return costs
 
 
-def _check_latencies(
-    latencies: Mapping[str, int | Mapping[str, int]], captured: CapturedGraph, what: str
-) -> None:
-    if not isinstance(latencies, Mapping):
-        raise PartitionError(
-            f"{what} is a {type(latencies).__name__}; give a mapping of operator to nanoseconds"
-        )
+def _check_latencies(latencies: Latencies, captured: CapturedGraph, what: str) -> None:
     names = {node.name for node in captured.operators}
     missing, unknown = names - set(latencies), set(latencies) - names
     if missing or unknown:
@@ -297,11 +262,7 @@ def _read_several_times(captured: CapturedGraph, table: StorageTable) -> set[str
 
 
 def _training_bytes(
-    weight: WeightStorage,
-    optimizer: Optimizer,
-    master_weights: bool,
-    shared: bool,
-    counted: set[int],
+    weight: WeightStorage, training: Training, shared: bool, counted: set[int]
 ) -> int | None:
     """Return the bytes of weight, gradient, moments and master copy; None without gradients.
 
@@ -317,9 +278,9 @@ def _training_bytes(
             continue
         counted.add(id(parameter))
         gradient_bytes = parameter.numel() * parameter.element_size()
-        half = parameter.dtype in _HALF and master_weights
+        half = parameter.dtype in _HALF and training.master_weights
         state_bytes = parameter.numel() * 4 if half else gradient_bytes
-        total_bytes += (1 + shared) * gradient_bytes + _MOMENTS[optimizer] * state_bytes
+        total_bytes += (1 + shared) * gradient_bytes + _MOMENTS[training.optimizer] * state_bytes
         total_bytes += state_bytes if half else 0
     return total_bytes
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import re
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -20,27 +20,45 @@ from fx_bridge.capture.graph import COMPUTE_OPS, CapturedGraph
 from fx_bridge.capture.tracers.lifted_weights import inputs_to_weights, is_weight
 from fx_bridge.capture.tracers.values import complete
 from fx_bridge.costs.backward import needs_gradients
-from fx_bridge.partition import PartitionResult, check_options, partition_module
-from solver import Device, PartitionError
+from fx_bridge.options import (
+    DEFAULT_COSTS,
+    DEFAULT_PIPELINE,
+    DEFAULT_PLACEMENT,
+    DEFAULT_SEARCH,
+    Costs,
+    Placement,
+    Search,
+    Training,
+)
+from fx_bridge.partition import PartitionResult, Request
+from solver import Device, PartitionError, Pipeline
 
 Compiled = Callable[..., Any]
 
 
 def compile_backend(
-    devices: Sequence[Device], *, strict: bool = False, **options: Any
+    devices: Sequence[Device],
+    *,
+    objective: str | Sequence[str] | None = None,
+    training: Training | None = None,
+    pipeline: Pipeline = DEFAULT_PIPELINE,
+    placement: Placement = DEFAULT_PLACEMENT,
+    costs: Costs = DEFAULT_COSTS,
+    search: Search = DEFAULT_SEARCH,
+    strict: bool = False,
 ) -> CompileBackend:
     """Return a backend for ``torch.compile`` that runs every graph as a split by its best plan.
 
     Parameters
     ----------
     devices : sequence of Device
-        On which each graph is planned.
+        Of every graph, as if it were alone on them.
+    objective, training, pipeline, placement, costs, search
+        As :func:`fx_bridge.partition_module` takes them. A graph without gradients is planned for
+        inference, whatever `training` is.
     strict : bool
         Refuse calls of a model of which dynamo leaves a part out of its graphs, instead of
         warning once.
-    **options
-        The other keyword arguments of :func:`~fx_bridge.partition.partition_module`: objective,
-        memory model, limits and so on.
 
     Returns
     -------
@@ -85,7 +103,8 @@ def compile_backend(
     >>> [len(result.plan.stages) for result in backend.results]
     [2]
     """
-    return CompileBackend(devices, options, strict=strict)
+    request = Request(devices, objective, training, pipeline, placement, costs, search)
+    return CompileBackend(request, strict=strict)
 
 
 class CompileBackend:
@@ -97,25 +116,10 @@ class CompileBackend:
         In the order of compilation, those without a plan included.
     """
 
-    def __init__(
-        self, devices: Sequence[Device], options: dict[str, Any], *, strict: bool = False
-    ) -> None:
+    def __init__(self, request: Request, *, strict: bool = False) -> None:
         if not isinstance(strict, bool):
             raise PartitionError(f"strict is {strict!r}; write True or False")
-        signature = inspect.signature(partition_module)
-        known = [
-            name
-            for name, parameter in signature.parameters.items()
-            if parameter.kind is parameter.KEYWORD_ONLY and name != "devices"
-        ]
-        for name in options:
-            if name not in known:
-                raise PartitionError(f"option {name!r} is unknown; write one of {', '.join(known)}")
-        bound = signature.bind(None, devices=devices, **options)
-        bound.apply_defaults()
-        checked = inspect.signature(check_options).parameters
-        given = {name: bound.arguments[name] for name in checked}
-        self._options = {**options, "devices": check_options(**given).devices}
+        self._request = request
         self.results: list[PartitionResult] = []
         self._strict = strict
         self._has_warned = False
@@ -132,7 +136,7 @@ class CompileBackend:
             return module.forward
         try:
             captured, weights = _capture(module, example_inputs)
-            result = partition_module(captured, **self._options_for(captured))
+            result = self._request_for(captured).plan(captured)
             self.results.append(result)
             return _SplitCall(result.split(), weights, example_inputs)
         except PartitionError as error:
@@ -152,11 +156,11 @@ class CompileBackend:
                 f"{message}, which runs unplanned; strict=True refuses that", stacklevel=2
             )
 
-    def _options_for(self, captured: CapturedGraph) -> dict[str, Any]:
-        if self._options.get("memory_model") == "training" and not needs_gradients(captured):
+    def _request_for(self, captured: CapturedGraph) -> Request:
+        if self._request.training is not None and not needs_gradients(captured):
             # A part of a model between graph breaks that computes masks, say.
-            return {**self._options, "memory_model": "inference"}
-        return self._options
+            return replace(self._request, training=None)
+        return self._request
 
 
 # -- what dynamo leaves out ----------------------------------------------------------------

@@ -8,44 +8,45 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.export import ExportedProgram
 
 from fx_bridge.capture.graph import CapturedGraph, capture
-from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec, check_specs
 from fx_bridge.digraph import to_digraph
-from fx_bridge.memory.optimizer import Optimizer, check_optimizer, check_sparse_gradients
+from fx_bridge.memory.optimizer import check_sparse_gradients
+from fx_bridge.options import (
+    DEFAULT_COSTS,
+    DEFAULT_PIPELINE,
+    DEFAULT_PLACEMENT,
+    DEFAULT_SEARCH,
+    Costs,
+    Placement,
+    Search,
+    Training,
+    check_group,
+)
 from fx_bridge.placement.model import PlacedModel, TiedWeights, place
 from fx_bridge.split.by_plan import split_by_plan
-from fx_bridge.split.colocation import TiedReaders
-from fx_bridge.split.keep_whole import check_keep_whole
-from fx_bridge.split.pins import Pin, check_hand_made, with_hand_made
-from fx_bridge.storages.attention import checked_kernels
+from fx_bridge.split.pins import with_hand_made
 from fx_bridge.storages.autocast import captured_precision, described
 from solver import (
-    PCIE,
     Device,
-    Interconnect,
     Operator,
     PartitionError,
     PartitionPlan,
     PartitionProblem,
-    SolveLimits,
+    Pipeline,
     SolveResult,
-    check_limits,
-    check_solver,
-    pipeline_settings,
     problem_from_digraph,
     save_plan,
     solve,
     summary,
 )
 from solver.evaluation.summary import result_html
-from solver.model.checks import check_choice
 from solver.model.devices import DEFAULT_DEVICE_CLASS
 from solver.model.quantities import counted, format_bytes, printable
 
@@ -177,6 +178,75 @@ class PartitionResult:
         return result_html(str(self), self.solved.evaluation)
 
 
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What :func:`partition_module` is asked for, checked as far as that needs no model.
+
+    Raises
+    ------
+    PartitionError
+        For what no model can be planned with.
+    """
+
+    devices: Sequence[Device]
+    objective: str | Sequence[str] | None
+    training: Training | None
+    pipeline: Pipeline
+    placement: Placement
+    costs: Costs
+    search: Search
+
+    def __post_init__(self) -> None:
+        if self.training is not None:
+            check_group(self.training, Training, "training")
+        check_group(self.pipeline, Pipeline, "pipeline")
+        check_group(self.placement, Placement, "placement")
+        check_group(self.costs, Costs, "costs")
+        check_group(self.search, Search, "search")
+        if self.training is not None and self.costs.memory_model != "inference":
+            raise PartitionError(
+                f"memory_model of costs is {self.costs.memory_model!r}, but training counts what "
+                "training holds; leave one of them out"
+            )
+        devices = _checked_devices(self.devices, self.costs)
+        object.__setattr__(self, "devices", devices)
+        PartitionProblem((Operator("placeholder"),), devices, **self.settings)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Of :class:`solver.PartitionProblem`."""
+        return {
+            **self.pipeline.settings(self.objective, self.costs.interconnect),
+            "memory_model": self.costs.memory_model if self.training is None else "training",
+        }
+
+    def plan(self, captured: CapturedGraph) -> PartitionResult:
+        """Plan a captured graph; see :func:`partition_module`."""
+        captured = self.costs.with_kernels(captured)
+        if self.training is not None:
+            check_sparse_gradients(captured.module, self.training.optimizer)
+        classes = {device.device_class for device in self.devices}
+        specs = {name: spec for name, spec in self.costs.specs.items() if name in classes}
+        graph = to_digraph(
+            captured,
+            costs=replace(self.costs, specs=specs),
+            training=self.training,
+            keep_whole=self.placement.keep_whole,
+        )
+        problem = with_hand_made(
+            problem_from_digraph(graph, self.devices, **self.settings),
+            captured,
+            pins=self.placement.pins,
+            cut_after=self.placement.cut_after,
+        )
+        limits, solver = self.search.limits, self.search.solver
+        baseline = solve(problem, limits, solver="greedy")
+        solved = baseline if solver == "greedy" else solve(problem, limits, solver=solver)
+        return PartitionResult(
+            captured, problem, baseline, solved, graph.graph["info"]["attention"]
+        )
+
+
 def partition_module(
     model: nn.Module | fx.GraphModule | ExportedProgram | str | os.PathLike[str] | CapturedGraph,
     args: Sequence[Any] = (),
@@ -184,82 +254,42 @@ def partition_module(
     *,
     devices: Sequence[Device],
     objective: str | Sequence[str] | None = None,
-    memory_model: str = "inference",
-    interconnect: Interconnect = PCIE,
-    limits: SolveLimits | None = None,
-    solver: str = "auto",
-    specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
-    latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
-    backward_latency_ns: Mapping[str, int | Mapping[str, int]] | None = None,
-    schedule: str | None = None,
-    microbatches: int = 1,
-    chunks_per_device: int = 1,
-    max_devices: int | None = None,
-    keep_whole: Sequence[str] = (),
-    pins: Mapping[str, Pin] | None = None,
-    cut_after: Sequence[str] = (),
-    optimizer: Optimizer = "adamw",
-    master_weights: bool = True,
-    tied_weights: TiedReaders = "colocate",
-    attention: str | Sequence[str] | None = None,
-    constants: Sequence[str] = (),
+    training: Training | None = None,
+    pipeline: Pipeline = DEFAULT_PIPELINE,
+    placement: Placement = DEFAULT_PLACEMENT,
+    costs: Costs = DEFAULT_COSTS,
+    search: Search = DEFAULT_SEARCH,
 ) -> PartitionResult:
     """Split a model across devices optimally.
 
     Parameters
     ----------
     model : nn.Module, fx.GraphModule, torch.export.ExportedProgram, path or CapturedGraph
-        What :func:`~fx_bridge.capture.graph.capture` takes, or what it returned.
+        What :func:`fx_bridge.capture` takes, or what it returned: capture a model that reads
+        input tensors as numbers yourself, with ``constants=[...]``.
     args, kwargs : sequence, mapping
         Example inputs of the model, real or on the meta device.
     devices : sequence of Device
-        What the model may be spread over; a plan need not use all of them.
-    objective : str or sequence of str
+        At least one, each with a name of its own and its memory.
+    objective : str or sequence of str, optional
         ``"bottleneck"``, ``"step"``, ``"latency"``, ``"transfer"``, ``"devices"`` or
-        ``"peak_memory"``, or several to be minimised lexicographically.
-    memory_model : {"inference", "training", "weights"}
-        What a device must hold: parameters alone (``"weights"``), also the values that are alive in
-        inference, or in a step of training.
-    interconnect : Interconnect
-        Bandwidth and latency between devices, and who pays for a transfer.
-    limits : SolveLimits, optional
-        Time limit, workers, seed, and a callback for progress.
-    solver : str
-        A key of ``solver.SOLVERS``; ``"auto"`` picks an exact method, and ``solved.solver``
-        of the result names it.
-    specs : mapping of str to DeviceSpec
-        Speeds by device class, for the roofline.
-    latency_ns, backward_latency_ns : mapping, optional
-        Latency of every operator by name, instead of the roofline; see
-        :func:`~fx_bridge.digraph.to_digraph`.
-    chunks_per_device : int
-        Most stages of a device; with more than one, data may pass through the devices several
-        times (interleaved pipeline stages), and the split has a submodule for each stage.
-    max_devices : int, optional
-        Most devices to use.
-    keep_whole : sequence of str
-        Modules, each of which stays on one device: names, patterns such as ``"layers.*"``, or
-        several modules together, such as ``"wte+lm_head"`` (:mod:`fx_bridge.split.keep_whole`).
-    pins : mapping of str to str, sequence of str, or int, optional
-        Module, at any depth, or operator to the device that runs it, the devices that may, or the
-        number of its stage.
-    cut_after : sequence of str
-        Modules or operators after which a stage ends; the solver completes the rest
-        (:mod:`fx_bridge.split.pins`).
-    schedule : {"gpipe", "1f1b"}, optional
-        Plan a pipeline that runs by this schedule, as
-        :func:`~fx_bridge.pipeline.build.build_pipeline_stage` does: values are relayed from stage
-        to stage, and every hop counts (``charging="relayed"``). Without it stages send to all that
-        read from them; training then counts the microbatches in flight of 1F1B.
-    microbatches : int
-        In a step; the example inputs are one of them.
-    optimizer, master_weights, tied_weights
-        Of training; see :func:`~fx_bridge.digraph.to_digraph`.
-    attention : str or sequence of str, optional
-        Kernels that attention runs with on all devices, such as ``"math"``, instead of those of
-        their device classes; see :meth:`~fx_bridge.capture.graph.CapturedGraph.with_kernels`.
-    constants : sequence of str
-        Input tensors that the model reads as numbers; see :func:`~fx_bridge.capture.graph.capture`.
+        ``"peak_memory"``, or several to be minimised lexicographically. Without it
+        ``"bottleneck"``, and ``"step"`` with a schedule.
+    training : Training, optional
+        Plan forward and backward passes and the optimiser's step; without it inference.
+    pipeline : Pipeline
+        The schedule that will run, its microbatches, and how many stages there may be.
+    placement : Placement
+        Where modules and operators run, where stages end, and which modules stay whole.
+    costs : Costs
+        Links, speeds or times of operators, their workspaces, and what counts as memory.
+    search : Search
+        Solver, time limit, workers, seed.
+
+    Returns
+    -------
+    PartitionResult
+        Also where no plan exists: its status says so.
 
     Raises
     ------
@@ -278,52 +308,42 @@ def partition_module(
     'optimal'
     >>> sorted(name for name, _ in result.split().submod_1.named_parameters())
     ['1.bias', '1.weight']
+
+    Training by SGD as a pipeline of four microbatches, the second layer on the second device:
+
+    >>> result = partition_module(
+    ...     model,
+    ...     (torch.ones(1, 64),),
+    ...     devices=[Device("cuda:0", 60 * KiB), Device("cuda:1", 60 * KiB)],
+    ...     training=Training("sgd"),
+    ...     pipeline=Pipeline("1f1b", microbatches=4),
+    ...     placement=Placement(pins={"1": "cuda:1"}),
+    ... )
+    >>> dict(result.plan.assignment)
+    {'linear': 'cuda:0', 'linear_1': 'cuda:1'}
     """
-    # A capture takes long: refuse wrong settings before it.
-    kernels = checked_kernels(attention)
-    checked = check_options(
-        devices,
-        objective=objective,
-        memory_model=memory_model,
-        interconnect=interconnect,
-        limits=limits,
-        solver=solver,
-        specs=specs,
-        latency_ns=latency_ns,
-        schedule=schedule,
-        microbatches=microbatches,
-        chunks_per_device=chunks_per_device,
-        max_devices=max_devices,
-        keep_whole=keep_whole,
-        pins=pins,
-        cut_after=cut_after,
-        optimizer=optimizer,
-        master_weights=master_weights,
-        tied_weights=tied_weights,
-    )
-    captured = capture(model, args, kwargs, constants=constants)
-    if kernels is not None:
-        captured = captured.with_kernels(captured.device_type, kernels)
-    if memory_model == "training":
-        check_sparse_gradients(captured.module, optimizer)
-    classes = {device.device_class for device in checked.devices}
-    graph = to_digraph(
-        captured,
-        specs={name: spec for name, spec in specs.items() if name in classes},
-        latency_ns=latency_ns,
-        backward_latency_ns=backward_latency_ns,
-        training=memory_model == "training",
-        optimizer=optimizer,
-        master_weights=master_weights,
-        keep_whole=checked.keep_whole,
-        tied_weights=tied_weights,
-    )
-    problem = problem_from_digraph(graph, checked.devices, **checked.settings)
-    problem = with_hand_made(problem, captured, pins=checked.pins, cut_after=checked.cut_after)
-    baseline = solve(problem, limits, solver="greedy")
-    solved = baseline if solver == "greedy" else solve(problem, limits, solver=solver)
-    assumed = graph.graph["info"]["attention"]
-    return PartitionResult(captured, problem, baseline, solved, assumed)
+    # A capture takes long: what is wrong with the other arguments is said before it.
+    request = Request(devices, objective, training, pipeline, placement, costs, search)
+    return request.plan(capture(model, args, kwargs))
+
+
+def _checked_devices(devices: Sequence[Device], costs: Costs) -> tuple[Device, ...]:
+    example = "Device('cuda:0', memory_bytes=24 * GiB)"
+    if isinstance(devices, str) or not isinstance(devices, Iterable):
+        raise PartitionError(f"devices is {devices!r}; write a list, such as [{example}]")
+    devices = tuple(devices)
+    if not devices:
+        raise PartitionError("there are no devices; give at least one solver.Device")
+    for device in devices:
+        if not isinstance(device, Device):
+            raise PartitionError(f"{device!r} is not a solver.Device; write {example}")
+        if costs.latency_ns is None and device.device_class not in costs.specs:
+            known = ", ".join(map(str, costs.specs)) or "none"
+            raise PartitionError(
+                f"device {device.name!r}: no speed is known for class {device.device_class!r}; "
+                f"write one of {known}, or give costs=Costs(specs=...) or Costs(latency_ns=...)"
+            )
+    return devices
 
 
 def _unread_weights(captured: CapturedGraph) -> tuple[int, int]:
@@ -333,100 +353,3 @@ def _unread_weights(captured: CapturedGraph) -> tuple[int, int]:
     tensors = {id(t): t for t in itertools.chain(model.parameters(), model.buffers())}
     unread = [tensor for key, tensor in tensors.items() if key not in held]
     return len(unread), sum(tensor.nbytes for tensor in unread)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of :func:`partition_module` that were checked.
-
-    Attributes
-    ----------
-    settings : mapping
-        Of :class:`~solver.model.problem.PartitionProblem`.
-    keep_whole, cut_after : tuple of str
-        As of :func:`partition_module`.
-    pins : mapping of str to Pin
-        As of :func:`partition_module`; empty where none were given.
-    """
-
-    devices: tuple[Device, ...]
-    settings: Mapping[str, Any]
-    keep_whole: tuple[str, ...]
-    pins: Mapping[str, Pin]
-    cut_after: tuple[str, ...]
-
-
-def check_options(
-    devices: Sequence[Device],
-    *,
-    objective: str | Sequence[str] | None,
-    memory_model: str,
-    interconnect: Interconnect,
-    limits: SolveLimits | None,
-    solver: str,
-    specs: Mapping[str, DeviceSpec],
-    latency_ns: Mapping[str, int | Mapping[str, int]] | None,
-    schedule: str | None,
-    microbatches: int,
-    chunks_per_device: int,
-    max_devices: int | None,
-    keep_whole: Sequence[str],
-    pins: Mapping[str, Pin] | None,
-    cut_after: Sequence[str],
-    optimizer: str,
-    master_weights: bool,
-    tied_weights: str,
-) -> Options:
-    """Return options of :func:`partition_module`, checked as far as that needs no model.
-
-    Raises
-    ------
-    PartitionError
-        For options that no model can be planned with.
-    """
-    settings = {
-        **pipeline_settings(schedule, objective, interconnect),
-        "memory_model": memory_model,
-        "microbatches": microbatches,
-        "chunks_per_device": chunks_per_device,
-        "max_devices": max_devices,
-    }
-    checked = _checked_devices(devices, specs, latency_ns)
-    check_solver(solver)
-    check_limits(limits)
-    PartitionProblem((Operator("placeholder"),), checked, **settings)
-    check_optimizer(optimizer)
-    if not isinstance(master_weights, bool):
-        raise PartitionError(f"master_weights is {master_weights!r}; write True or False")
-    check_choice(tied_weights, get_args(TiedReaders), "tied_weights")
-    return Options(
-        checked, settings, check_keep_whole(keep_whole), *check_hand_made(pins, cut_after)
-    )
-
-
-def _checked_devices(
-    devices: Sequence[Device],
-    specs: Mapping[str, DeviceSpec],
-    latency_ns: Mapping[str, int | Mapping[str, int]] | None,
-) -> tuple[Device, ...]:
-    example = "Device('cuda:0', memory_bytes=24 * GiB)"
-    if isinstance(devices, str) or not isinstance(devices, Iterable):
-        raise PartitionError(f"devices is {devices!r}; write a list, such as [{example}]")
-    devices = tuple(devices)
-    if not devices:
-        raise PartitionError("there are no devices; give at least one solver.Device")
-    check_specs(specs)
-    if latency_ns is not None and not isinstance(latency_ns, Mapping):
-        raise PartitionError(
-            f"latency_ns is a {type(latency_ns).__name__}; "
-            "give a mapping of operator to nanoseconds"
-        )
-    for device in devices:
-        if not isinstance(device, Device):
-            raise PartitionError(f"{device!r} is not a solver.Device; write {example}")
-        if latency_ns is None and device.device_class not in specs:
-            raise PartitionError(
-                f"device {device.name!r}: no speed is known for class {device.device_class!r}; "
-                f"write one of {', '.join(map(str, specs)) or 'none'}, or pass specs or latency_ns"
-            )
-    return devices

@@ -2,11 +2,12 @@
 
 from solver.diagnosis.answer import Diagnosis
 from solver.diagnosis.diagnose import diagnose
-from solver.evaluation.evaluate import DeviceUsage, Evaluation, evaluate
-from solver.evaluation.result import Solver, SolveResult, SolveStatus
+from solver.evaluation.evaluate import Evaluation, evaluate
+from solver.evaluation.result import SolveResult, SolveStatus, StepRecord
 from solver.evaluation.step import PipelineStep
 from solver.evaluation.summary import summary
 from solver.evaluation.timeline import PipelineTimeline, PipelineTimes, simulate
+from solver.evaluation.usage import DeviceUsage
 from solver.io.digraph import problem_from_digraph, problem_to_digraph
 from solver.io.json_files import load_plan, load_problem, save_plan, save_problem
 from solver.model.devices import (
@@ -22,7 +23,7 @@ from solver.model.devices import (
 )
 from solver.model.errors import PartitionError
 from solver.model.limits import Progress, SolveLimits
-from solver.model.pipeline_settings import pipeline_settings
+from solver.model.pipeline import Pipeline
 from solver.model.plan import PartitionPlan, Stage
 from solver.model.problem import (
     MEMORY_MODELS,
@@ -35,7 +36,14 @@ from solver.model.problem import (
 )
 from solver.model.schedules import Action, ActionTables, action_tables
 from solver.model.training import Backward, in_flight
-from solver.search.registry import SOLVERS, check_limits, check_solver, solve
+from solver.search.solve import (
+    SOLVERS,
+    check_limits,
+    check_solver,
+    check_without,
+    solve,
+    step_names,
+)
 
 __all__ = [
     "DEFAULT_DEVICE_CLASS",
@@ -62,6 +70,7 @@ __all__ = [
     "PartitionError",
     "PartitionPlan",
     "PartitionProblem",
+    "Pipeline",
     "PipelineStep",
     "PipelineTimeline",
     "PipelineTimes",
@@ -69,23 +78,24 @@ __all__ = [
     "SolveLimits",
     "SolveResult",
     "SolveStatus",
-    "Solver",
     "Stage",
+    "StepRecord",
     "Weight",
     "action_tables",
     "check_limits",
     "check_solver",
+    "check_without",
     "diagnose",
     "evaluate",
     "in_flight",
     "load_plan",
     "load_problem",
-    "pipeline_settings",
     "problem_from_digraph",
     "problem_to_digraph",
     "save_plan",
     "save_problem",
     "simulate",
     "solve",
+    "step_names",
     "summary",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from solver import (
     summary,
 )
 from solver import solve as run_solver
+from solver.evaluation.summary import steps_text
 from solver.model.quantities import printable
 
 if TYPE_CHECKING:
@@ -32,17 +33,19 @@ if TYPE_CHECKING:
 
 def solve_all(
     problem: PartitionProblem,
-    solvers: Iterable[str],
+    solvers: Sequence[str],
     limits: SolveLimits,
     model: str,
     progress: ProgressLine,
+    without: Collection[str] = (),
 ) -> list[SolveResult]:
-    """Solve a problem by each of `solvers` in turn."""
+    """Solve a problem by each of `solvers` in turn; the last, asked for, leaves out steps."""
     results: list[SolveResult] = []
     shown = progress.watched(limits)
     for name in solvers:
         progress.step(f"{model}: {name}")
-        search = functools.partial(run_solver, problem, shown, solver=name)
+        left_out = without if name == solvers[-1] else ()
+        search = functools.partial(run_solver, problem, shown, solver=name, without=left_out)
         results.append(run_interruptibly(search))
     return results
 
@@ -53,8 +56,11 @@ def finish(
     limits: SolveLimits,
     out: str | None,
     as_json: bool,
+    with_steps: bool = False,
 ) -> None:
     """Save the plan of the last answer, which was asked for; print all; exit by its status.
+
+    With `with_steps` the steps of its search follow; as JSON they are always there.
 
     When no plan exists it says why, which may take as long as `limits` allow once more.
     """
@@ -75,6 +81,8 @@ def finish(
         print_json(answer)
     else:
         print(summary(problem, results))
+        if with_steps:
+            print(f"\n{steps_text(asked.log)}")
     if asked.status is SolveStatus.INFEASIBLE:
         say(f"no plan exists: {asked.reason}")
         if not as_json:
@@ -118,6 +126,7 @@ def result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, Any
         "objectives": dict(zip(problem.objective, result.objective_values or (), strict=False)),
         "wall_time_s": result.wall_time_s,
         "reason": result.reason,
+        "log": [asdict(step) for step in result.log],
         "device_order": [] if plan is None else list(plan.device_order),
         "chunks": None if plan is None else dict(plan.chunks),
         "assignment": None if plan is None else dict(plan.assignment),

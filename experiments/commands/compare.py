@@ -10,13 +10,19 @@ import typer
 from experiments.commands.answers import finish_study
 from experiments.commands.completions import complete_models
 from experiments.commands.option_groups import with_option_groups
-from experiments.commands.option_reading import read_limits, read_planners, read_request
+from experiments.commands.option_reading import (
+    read_limits,
+    read_planners,
+    read_request,
+    read_without,
+)
 from experiments.commands.options import (
     ComparedOptions,
     JsonOption,
     LimitOptions,
     PlannersOption,
     ReportOutOption,
+    WithoutOption,
 )
 from experiments.console.exit_codes import EXIT_NOT_EQUAL
 from solver import PartitionError
@@ -38,6 +44,7 @@ def compare(
     problem: ComparedOptions = _DERIVED,
     search: LimitOptions = _QUICK,
     planner: PlannersOption = None,
+    without: WithoutOption = None,
     out: ReportOutOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -63,6 +70,7 @@ def compare(
         device_sets=tuple(NamedDevices(text, parse_devices(text)) for text in named),
         planners=read_planners(planner),
         limits=read_limits(search),
+        without=read_without(without),
     )
     sources = [resolve_model(name) for name in dict.fromkeys(models or DEFAULT_MODELS)]
     if out is not None:

@@ -91,6 +91,13 @@ def complete_planners(incomplete: str) -> list[Completion]:
     ]
 
 
+def complete_steps(incomplete: str) -> list[str]:
+    """Return the steps of searches, after those that are written already."""
+    from solver import step_names
+
+    return complete_from(step_names(), several=True)(incomplete)
+
+
 def complete_devices(incomplete: str) -> list[Completion]:
     """Return device files, and after a memory the classes whose speeds are known."""
     head, comma, last = incomplete.rpartition(",")

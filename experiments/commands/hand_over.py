@@ -26,37 +26,41 @@ from solver.model.quantities import counted, printable
 Form = Literal["device-map", "split-spec", "programs"]
 _FORMS: Final[tuple[Form, ...]] = get_args(Form)
 
+_FormOption = Annotated[
+    str,
+    typer.Option(
+        "--to",
+        metavar="FORM",
+        help=f"One of {', '.join(_FORMS)}.",
+        autocompletion=complete_from(_FORMS),
+    ),
+]
+_OutOption = Annotated[
+    str,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FILE",
+        help="What to write; a folder for programs.",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
+]
+_TiedFirstOption = Annotated[
+    bool,
+    typer.Option(
+        "--tied-first",
+        help="Map modules that share a weight to the device of the first of them, instead of "
+        "refusing such a plan.",
+    ),
+]
+
 
 def hand_over(
     plan_file: PlanArgument,
     model: BuiltModelArgument,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--to",
-            metavar="FORM",
-            help=f"One of {', '.join(_FORMS)}.",
-            autocompletion=complete_from(_FORMS),
-        ),
-    ],
-    out: Annotated[
-        str,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            help="What to write; a folder for programs.",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ],
-    tied_first: Annotated[
-        bool,
-        typer.Option(
-            "--tied-first",
-            help="Map modules that share a weight to the device of the first of them, instead of "
-            "refusing such a plan.",
-        ),
-    ] = False,
+    to: _FormOption,
+    out: _OutOption,
+    tied_first: _TiedFirstOption = False,
     constant: ConstantOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -19,9 +19,10 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     ----------
     command : callable
         Some of its parameters are annotated with a group: a frozen dataclass whose fields are
-        annotated as options of typer, each with a default, and whose ``PANEL`` is the heading
-        under which a command's help lists them. The default of such a parameter, a group itself,
-        holds the defaults of its options; without one they are those of the fields.
+        annotated as options of typer, each with a default, or are groups themselves, and whose
+        ``PANEL`` is the heading under which a command's help lists its own options. The default
+        of such a parameter, a group itself, holds the defaults of its options; without one they
+        are those of the fields.
 
     Returns
     -------
@@ -69,10 +70,7 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
         bound = signature.bind(**values)
         bound.apply_defaults()
         left = dict(bound.arguments)
-        made = {
-            name: group(**{field.name: left.pop(field.name) for field in dataclasses.fields(group)})
-            for name, group in groups.items()
-        }
+        made = {name: _made(group, left) for name, group in groups.items()}
         command(**left, **made)
 
     call.__signature__ = signature  # type: ignore[attr-defined]
@@ -80,17 +78,35 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
+def _made(group: type[Any], left: dict[str, Any]) -> Any:
+    """Return a group of the values of its options, which leave `left`."""
+    hints: Final = get_type_hints(group)
+    values = {
+        field.name: _made(hints[field.name], left)
+        if dataclasses.is_dataclass(hints[field.name])
+        else left.pop(field.name)
+        for field in dataclasses.fields(group)
+    }
+    return group(**values)
+
+
 def _parameters_of(group: type[Any], defaults: object) -> list[inspect.Parameter]:
     hints: Final = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=getattr(defaults, field.name),
-            annotation=_in_panel(hints[field.name], group.PANEL),
+    parameters: list[inspect.Parameter] = []
+    for field in dataclasses.fields(group):
+        hint, default = hints[field.name], getattr(defaults, field.name)
+        if dataclasses.is_dataclass(hint):
+            parameters += _parameters_of(hint, default)  # type: ignore[arg-type]
+            continue
+        parameters.append(
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=default,
+                annotation=_in_panel(hint, group.PANEL),
+            )
         )
-        for field in dataclasses.fields(group)
-    ]
+    return parameters
 
 
 def _in_panel(hint: Any, panel: str) -> Any:

@@ -5,14 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from experiments.commands.options import OPTIMIZERS, LimitOptions, ProblemOptions
+from experiments.commands.options import (
+    OPTIMIZERS,
+    LimitOptions,
+    PipelineOptions,
+    PlacementOptions,
+    ProblemOptions,
+    TrainingOptions,
+)
 from experiments.problems.request import ProblemRequest, parse_objective
 from solver import (
     MEMORY_MODELS,
     Interconnect,
     PartitionError,
+    Pipeline,
     SolveLimits,
     check_solver,
 )
@@ -21,6 +29,7 @@ from solver.model.training import SCHEDULES
 
 if TYPE_CHECKING:
     from experiments.problems.devices import DeviceSet
+    from fx_bridge.options import Placement, Training
     from fx_bridge.split.pins import Pin
 
 
@@ -35,46 +44,65 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
     from experiments.problems.devices import parse_link
 
     check_choices(options)
-    check_given(options.profile, "--profile", "gpt2.profile.json")
+    check_given(options.costs.profile, "--profile", "gpt2.profile.json")
     request = ProblemRequest(
         devices=_read_devices(options.devices),
         interconnect=None
-        if options.link is None
-        else Interconnect(default=parse_link(options.link)),
+        if options.costs.link is None
+        else Interconnect(default=parse_link(options.costs.link)),
         objective=None
         if options.objective is None
         else parse_objective(options.objective, "--objective"),
-        memory_model=options.memory_model,
-        chunks_per_device=options.chunks,
-        max_devices=options.max_devices,
-        keep_whole=tuple(options.keep_whole or ()),
-        pins=read_pins(options.pin),
-        cut_after=tuple(options.cut_after or ()),
+        memory_model=options.costs.memory_model,
+        training=_read_training(options.training),
+        pipeline=read_pipeline(options.pipeline),
+        placement=_read_placement(options.placement),
+        attention=options.costs.attention,
+        communication_scale=options.costs.communication_scale,
+        with_host=not options.costs.no_host,
         constants=tuple(options.constant or ()),
-        schedule=options.schedule,
-        microbatches=options.microbatches,
-        optimizer=options.optimizer,
-        attention=options.attention,
-        communication_scale=options.communication_scale,
-        with_host=not options.no_host,
     )
-    if options.profile is None:
+    if options.costs.profile is None:
         return request
 
     from experiments.problems.profile import Profile
 
-    return replace(request, profile=Profile.load(options.profile))
+    return replace(request, profile=Profile.load(options.costs.profile))
 
 
 def check_choices(options: ProblemOptions) -> None:
     """Refuse names that are none of those that an option takes."""
     for value, allowed, name in (
-        (options.memory_model, MEMORY_MODELS, "--memory-model"),
-        (options.schedule, SCHEDULES, "--schedule"),
-        (options.optimizer, OPTIMIZERS, "--optimizer"),
+        (options.costs.memory_model, MEMORY_MODELS, "--memory-model"),
+        (options.pipeline.schedule, SCHEDULES, "--schedule"),
+        (options.training.optimizer, OPTIMIZERS, "--optimizer"),
     ):
         if value is not None:
             check_choice(value, allowed, name)
+
+
+def read_pipeline(options: PipelineOptions) -> Pipeline:
+    """Return what the options of the group Pipeline ask for."""
+    schedule: Any = options.schedule
+    return Pipeline(schedule, options.microbatches, options.chunks, options.max_devices)
+
+
+def _read_training(options: TrainingOptions) -> Training | None:
+    optimizer: Any = options.optimizer
+    if optimizer is None:
+        return None
+    from fx_bridge.options import Training
+
+    return Training(optimizer)
+
+
+def _read_placement(options: PlacementOptions) -> Placement | None:
+    pins = read_pins(options.pin)
+    if not (pins or options.cut_after or options.keep_whole):
+        return None
+    from fx_bridge.options import Placement
+
+    return Placement(pins, options.cut_after or (), options.keep_whole or ())
 
 
 def read_limits(options: LimitOptions) -> SolveLimits:
@@ -113,6 +141,16 @@ def read_planners(entries: Sequence[str] | None) -> tuple[str, ...]:
     for name in given:
         check_planner(name)
     return tuple(dict.fromkeys(given))
+
+
+def read_without(entries: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the steps that the options --without name, each once."""
+    from experiments.planners.steps import read_steps
+
+    try:
+        return read_steps(entries or ())
+    except PartitionError as error:
+        raise PartitionError(f"--without: {error}") from None
 
 
 def read_pins(entries: Sequence[str] | None) -> dict[str, Pin]:

@@ -20,6 +20,7 @@ from experiments.commands.completions import (
     complete_from,
     complete_models,
     complete_planners,
+    complete_steps,
 )
 from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
 from solver.model.problem import MOST_CHUNKS
@@ -243,28 +244,64 @@ NoHostOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """How the model is trained, if that is what is planned."""
+
+    PANEL: ClassVar[str] = "Training"
+
+    optimizer: OptimizerOption = None
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineOptions:
+    """How stages take turns, and how many there may be."""
+
+    PANEL: ClassVar[str] = "Pipeline"
+
+    schedule: ScheduleOption = None
+    microbatches: MicrobatchesOption = None
+    chunks: ChunksOption = None
+    max_devices: MaxDevicesOption = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementOptions:
+    """Where named modules and operators run, and where stages end."""
+
+    PANEL: ClassVar[str] = "Placement"
+
+    pin: PinOption = None
+    cut_after: CutAfterOption = None
+    keep_whole: KeepWholeOption = None
+
+
+@dataclass(frozen=True, slots=True)
+class CostOptions:
+    """What operators and transfers take, and what counts as memory."""
+
+    PANEL: ClassVar[str] = "Costs"
+
+    link: LinkOption = None
+    memory_model: MemoryOption = None
+    attention: AttentionOption = None
+    profile: ProfileOption = None
+    communication_scale: CommunicationScaleOption = None
+    no_host: NoHostOption = False
+
+
+@dataclass(frozen=True, slots=True)
 class ProblemOptions:
     """What is planned, for which devices, and what is best."""
 
     PANEL: ClassVar[str] = PROBLEM_PANEL
 
     devices: DevicesOption = None
-    link: LinkOption = None
     objective: ObjectiveOption = None
-    memory_model: MemoryOption = None
-    chunks: ChunksOption = None
-    max_devices: MaxDevicesOption = None
-    keep_whole: KeepWholeOption = None
-    pin: PinOption = None
-    cut_after: CutAfterOption = None
-    schedule: ScheduleOption = None
-    microbatches: MicrobatchesOption = None
-    optimizer: OptimizerOption = None
-    attention: AttentionOption = None
-    profile: ProfileOption = None
-    communication_scale: CommunicationScaleOption = None
-    no_host: NoHostOption = False
     constant: ConstantOption = None
+    training: TrainingOptions = TrainingOptions()
+    pipeline: PipelineOptions = PipelineOptions()
+    placement: PlacementOptions = PlacementOptions()
+    costs: CostOptions = CostOptions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +370,18 @@ PlannersOption = Annotated[
 ]
 
 
+WithoutOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--without",
+        metavar="STEP",
+        help="A step, as --steps names it, that the search leaves out. May be repeated.",
+        autocompletion=complete_steps,
+        rich_help_panel=SEARCH_PANEL,
+    ),
+]
+
+
 @dataclass(frozen=True, slots=True)
 class LimitOptions:
     """How long and by what each plan is searched for."""
@@ -357,6 +406,14 @@ class SearchOptions(LimitOptions):
 JsonOption = Annotated[
     bool,
     typer.Option("--json", help="Print JSON for programs.", rich_help_panel=OUTPUT_PANEL),
+]
+StepsOption = Annotated[
+    bool,
+    typer.Option(
+        "--steps",
+        help="Print what each step of the search took and gained.",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
 ]
 PlanOutOption = Annotated[
     str | None,

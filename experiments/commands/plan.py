@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from experiments.commands.answers import finish, solve_all
 from experiments.commands.option_groups import with_option_groups
-from experiments.commands.option_reading import read_limits, read_request
+from experiments.commands.option_reading import read_limits, read_request, read_without
 from experiments.commands.options import (
     JsonOption,
     ModelArgument,
     PlanOutOption,
     ProblemOptions,
     SearchOptions,
+    StepsOption,
+    WithoutOption,
 )
 from experiments.console.output import check_writable, say_note
 from experiments.problems.request import read_problem
@@ -22,6 +24,8 @@ def plan(
     model: ModelArgument,
     problem: ProblemOptions,
     search: SearchOptions,
+    without: WithoutOption = None,
+    steps: StepsOption = False,
     out: PlanOutOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -39,11 +43,12 @@ def plan(
 
     limits = read_limits(search)
     check_solver(search.solver)
-    check_writable(out, model, problem.profile, *problem.devices or ())
+    left_out = read_without(without)
+    check_writable(out, model, problem.costs.profile, *problem.devices or ())
     request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
         captured, asked = read_problem(model, request, progress.step)
         say_note(captured)
-        solvers = dict.fromkeys(("greedy", search.solver))
-        results = solve_all(asked, solvers, limits, model, progress)
-    finish(asked, results, limits, out, as_json)
+        solvers = list(dict.fromkeys(("greedy", search.solver)))
+        results = solve_all(asked, solvers, limits, model, progress, left_out)
+    finish(asked, results, limits, out, as_json, steps)

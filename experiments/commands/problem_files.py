@@ -49,7 +49,7 @@ def export(
     """
     from experiments.console.progress import ProgressLine
 
-    check_writable(out, model, problem.profile, *problem.devices or ())
+    check_writable(out, model, problem.costs.profile, *problem.devices or ())
     request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
         captured, made = read_problem(model, request, progress.step)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -17,42 +17,48 @@ from experiments.commands.options import (
 from experiments.console.output import check_writable, make_console, print_json, say_written
 from solver.model.quantities import counted, format_bytes, format_ns, printable
 
+if TYPE_CHECKING:
+    from experiments.problems.profile import Profile
+
 _SHOWN: Final = 12
+
+_TrainingOption = Annotated[bool, typer.Option("--training", help="Measure backward passes too.")]
+_RepeatsOption = Annotated[
+    int,
+    typer.Option(
+        "--repeats", min=1, max=1000, metavar="COUNT", help="Runs of which medians are taken."
+    ),
+]
+_ProcessesOption = Annotated[
+    int,
+    typer.Option(
+        "--processes",
+        min=1,
+        max=MOST_DEVICES,
+        metavar="COUNT",
+        help="So many measure at once, as the stages of a pipeline share memory and caches.",
+    ),
+]
+_OutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FILE",
+        help="Save the profile, for --profile.",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
+]
 
 
 def profile(
     model: BuiltModelArgument,
-    training: Annotated[
-        bool, typer.Option("--training", help="Measure backward passes too.")
-    ] = False,
-    repeats: Annotated[
-        int,
-        typer.Option(
-            "--repeats", min=1, max=1000, metavar="COUNT", help="Runs of which medians are taken."
-        ),
-    ] = 7,
+    training: _TrainingOption = False,
+    repeats: _RepeatsOption = 7,
     threads: ThreadsOption = 1,
-    processes: Annotated[
-        int,
-        typer.Option(
-            "--processes",
-            min=1,
-            max=MOST_DEVICES,
-            metavar="COUNT",
-            help="So many measure at once, as the stages of a pipeline share memory and caches.",
-        ),
-    ] = 1,
+    processes: _ProcessesOption = 1,
     process_limit: ProcessLimitOption = 600.0,
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE",
-            help="Save the profile, for --profile.",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = None,
+    out: _OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure a model's operators and the link between processes, for plan --profile.
@@ -82,8 +88,12 @@ def profile(
         say_written(out)
     if as_json:
         print_json(found.to_dict())
-        return
+    else:
+        _show(found)
 
+
+def _show(found: Profile) -> None:
+    """Print the operators that take longest, the sums of all, and the link."""
     from rich.table import Table
     from rich.text import Text
 

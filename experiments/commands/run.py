@@ -13,6 +13,7 @@ from experiments.commands.options import (
     BuiltModelArgument,
     JsonOption,
     LimitOptions,
+    PipelineOptions,
     ProblemOptions,
     ProcessLimitOption,
     SolversOption,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from experiments.pipelines.prediction import PlanRow
     from experiments.problems.devices import DeviceSet
 
-_PIPELINE: Final = ProblemOptions(schedule="1f1b", microbatches=4)
+_PIPELINE: Final = ProblemOptions(pipeline=PipelineOptions(schedule="1f1b", microbatches=4))
 _QUICK: Final = LimitOptions(time_limit=30.0)
 _SOLVERS: Final = ("greedy", "chain", "auto")
 
@@ -40,9 +41,15 @@ def run(
     problem: ProblemOptions = _PIPELINE,
     search: LimitOptions = _QUICK,
     solver: SolversOption = None,
-    steps: Annotated[
+    repeats: Annotated[
         int,
-        typer.Option("--steps", min=1, max=100_000, metavar="COUNT", help="Steps that are timed."),
+        typer.Option(
+            "--repeats",
+            min=1,
+            max=100_000,
+            metavar="COUNT",
+            help="Steps of which medians are taken.",
+        ),
     ] = 9,
     threads: ThreadsOption = 1,
     process_limit: ProcessLimitOption = 600.0,
@@ -75,15 +82,15 @@ def run(
         )
     settings = replace(
         settings_of_run(request),
-        steps=steps,
+        steps=repeats,
         solvers=read_solvers(solver, _SOLVERS),
         limits=read_limits(search),
     )
     profile = request.profile
     if profile is not None and profile.threads != threads:
         raise PartitionError(
-            f"{problem.profile} was measured with {profile.threads} threads; run with --threads "
-            f"{profile.threads}, or measure again"
+            f"{problem.costs.profile} was measured with {profile.threads} threads; run with "
+            f"--threads {profile.threads}, or measure again"
         )
     count = len(settings.devices or settings.shares)
     rows: list[PlanRow]
@@ -141,12 +148,11 @@ def settings_of_run(request: ProblemRequest) -> RunSettings:
             "--memory-model is 'weights', but what processes hold is more; write inference or "
             "training"
         )
-    if request.optimizer not in (None, "adamw"):
+    if request.training is not None and request.training.optimizer != "adamw":
         raise PartitionError(
-            f"--optimizer is {request.optimizer!r}, but the processes measure a step of adamw; "
-            "leave it out"
+            f"--optimizer is {request.training.optimizer!r}, but the processes measure a step of "
+            "adamw; leave it out"
         )
-    assert request.schedule is not None and request.microbatches is not None
     devices = interconnect = None
     if request.devices is not None:
         processes = _processes(request.devices)
@@ -154,13 +160,8 @@ def settings_of_run(request: ProblemRequest) -> RunSettings:
     return RunSettings(
         devices=devices,
         training=counted == "training",
-        schedule="gpipe" if request.schedule == "gpipe" else "1f1b",
-        microbatches=request.microbatches,
         objective=request.objective or ("step",),
         interconnect=request.interconnect or interconnect,
-        chunks_per_device=request.chunks_per_device or 1,
-        max_devices=request.max_devices,
-        keep_whole=request.keep_whole,
-        pins=request.pins,
-        cut_after=request.cut_after,
+        pipeline=request.pipeline,
+        placement=request.placement,
     )

@@ -26,30 +26,33 @@ from solver.model.quantities import format_value, printable
 _SHOWN: tuple[ObjectiveName, ...] = ("transfer", "bottleneck", "latency", "peak_memory")
 _GIVEN = "given"
 
+_PlanArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="PLAN.json",
+        help="A plan of fxpartition, a device map of accelerate, a split specification of "
+        "torch.distributed.pipelining, or tags of operators.",
+        autocompletion=complete_files(".json"),
+    ),
+]
+_FormatOption = Annotated[
+    str | None,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        help=f"What the file is, one of {', '.join(FORMATS)}; found out if left out.",
+        autocompletion=complete_from(FORMATS),
+    ),
+]
+
 
 @with_option_groups
 def score(
-    plan_file: Annotated[
-        str,
-        typer.Argument(
-            metavar="PLAN.json",
-            help="A plan of fxpartition, a device map of accelerate, a split specification of "
-            "torch.distributed.pipelining, or tags of operators.",
-            autocompletion=complete_files(".json"),
-        ),
-    ],
+    plan_file: _PlanArgument,
     model: ModelArgument,
     problem: ProblemOptions,
     search: SearchOptions,
-    form: Annotated[
-        str | None,
-        typer.Option(
-            "--format",
-            metavar="NAME",
-            help=f"What the file is, one of {', '.join(FORMATS)}; found out if left out.",
-            autocompletion=complete_from(FORMATS),
-        ),
-    ] = None,
+    form: _FormatOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Score a plan that someone made: memory, transfers, times, and its gap to the optimum.
@@ -73,7 +76,7 @@ def score(
         say_note(captured)
         found = read_foreign_plan(plan_file, scored, captured, asked)
         rounds = 1 + max(found.plan.chunks.values(), default=0)
-        if request.chunks_per_device is None and rounds > scored.chunks_per_device:
+        if request.pipeline.chunks_per_device is None and rounds > scored.chunks_per_device:
             note = (
                 f"data comes to a device {rounds} times, so the optimum is that of plans with up "
                 f"to {rounds} stages on each"

@@ -10,8 +10,15 @@ import typer
 from experiments.commands.answers import finish, solve_all
 from experiments.commands.completions import complete_problems
 from experiments.commands.option_groups import with_option_groups
-from experiments.commands.option_reading import check_given, read_limits, read_request
-from experiments.commands.options import JsonOption, PlanOutOption, ProblemOptions, SearchOptions
+from experiments.commands.option_reading import check_given, read_limits, read_request, read_without
+from experiments.commands.options import (
+    JsonOption,
+    PlanOutOption,
+    ProblemOptions,
+    SearchOptions,
+    StepsOption,
+    WithoutOption,
+)
 from experiments.console.output import check_writable
 from experiments.problems.request import read_saved_problem
 from solver import check_solver
@@ -30,6 +37,8 @@ def solve(
     ],
     problem: ProblemOptions,
     search: SearchOptions,
+    without: WithoutOption = None,
+    steps: StepsOption = False,
     out: PlanOutOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -47,8 +56,9 @@ def solve(
     check_given(graph, "FILE.json", "problem.json")
     limits = read_limits(search)
     check_solver(search.solver)
-    check_writable(out, graph, problem.profile)
+    left_out = read_without(without)
+    check_writable(out, graph, problem.costs.profile)
     asked = read_saved_problem(Path(graph), read_request(problem))
     with ProgressLine(quiet=True) as progress:
-        results = solve_all(asked, (search.solver,), limits, graph, progress)
-    finish(asked, results, limits, out, as_json)
+        results = solve_all(asked, (search.solver,), limits, graph, progress, left_out)
+    finish(asked, results, limits, out, as_json, steps)

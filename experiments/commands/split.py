@@ -27,29 +27,32 @@ if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
     from fx_bridge.equivalence.check import EquivalenceReport
 
+_PlanOption = Annotated[
+    str,
+    typer.Option(
+        "--plan",
+        metavar="PLAN.json",
+        help="A plan that plan or solve wrote.",
+        autocompletion=complete_files(".json"),
+    ),
+]
+_OutOption = Annotated[
+    str | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="DIR",
+        help="Folder for one safetensors file a stage, the example inputs and a manifest, "
+        "from which python -m experiments.run_pipeline loads.",
+        rich_help_panel=OUTPUT_PANEL,
+    ),
+]
+
 
 def split(
     model: BuiltModelArgument,
-    plan_file: Annotated[
-        str,
-        typer.Option(
-            "--plan",
-            metavar="PLAN.json",
-            help="A plan that plan or solve wrote.",
-            autocompletion=complete_files(".json"),
-        ),
-    ],
-    out: Annotated[
-        str | None,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="DIR",
-            help="Folder for one safetensors file a stage, the example inputs and a manifest, "
-            "from which python -m experiments.run_pipeline loads.",
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ] = None,
+    plan_file: _PlanOption,
+    out: _OutOption = None,
     constant: ConstantOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -14,58 +14,65 @@ from experiments.console.output import check_writable, print_json, say, say_writ
 from solver import PartitionError
 from solver.model.quantities import counted, format_seconds
 
+_FileArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SWEEP.toml",
+        help="Models, devices, objectives, memory models, planners, seeds and limits.",
+        autocompletion=complete_files(".toml"),
+    ),
+]
+_OutOption = Annotated[
+    str,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FILE.sqlite",
+        help="Save the results; what the file has is not done again.",
+        autocompletion=complete_files(".sqlite"),
+        rich_help_panel=OUTPUT_PANEL,
+    ),
+]
+_JobsOption = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        min=1,
+        max=MOST_DEVICES,
+        metavar="COUNT",
+        help="Cells at a time; if left out, as many as there are cores for.",
+    ),
+]
+_ModelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="One more model, which may be an import string or a model.pt2: those run code, "
+        "so no file may name them. May be repeated.",
+        autocompletion=complete_models,
+    ),
+]
+_ClusterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--cluster",
+        metavar="ADDRESS",
+        help="Run cells on the workers of a Dask scheduler, such as tcp://host:8786.",
+    ),
+]
+_RetryOption = Annotated[
+    bool, typer.Option("--retry-failed", help="Do again what failed or was ended.")
+]
+
 
 def sweep(
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="SWEEP.toml",
-            help="Models, devices, objectives, memory models, planners, seeds and limits.",
-            autocompletion=complete_files(".toml"),
-        ),
-    ],
-    out: Annotated[
-        str,
-        typer.Option(
-            "--out",
-            "-o",
-            metavar="FILE.sqlite",
-            help="Save the results; what the file has is not done again.",
-            autocompletion=complete_files(".sqlite"),
-            rich_help_panel=OUTPUT_PANEL,
-        ),
-    ],
-    jobs: Annotated[
-        int | None,
-        typer.Option(
-            "--jobs",
-            min=1,
-            max=MOST_DEVICES,
-            metavar="COUNT",
-            help="Cells at a time; if left out, as many as there are cores for.",
-        ),
-    ] = None,
-    model: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--model",
-            metavar="MODEL",
-            help="One more model, which may be an import string or a model.pt2: those run code, "
-            "so no file may name them. May be repeated.",
-            autocompletion=complete_models,
-        ),
-    ] = None,
-    cluster: Annotated[
-        str | None,
-        typer.Option(
-            "--cluster",
-            metavar="ADDRESS",
-            help="Run cells on the workers of a Dask scheduler, such as tcp://host:8786.",
-        ),
-    ] = None,
-    retry_failed: Annotated[
-        bool, typer.Option("--retry-failed", help="Do again what failed or was ended.")
-    ] = False,
+    file: _FileArgument,
+    out: _OutOption,
+    jobs: _JobsOption = None,
+    model: _ModelOption = None,
+    cluster: _ClusterOption = None,
+    retry_failed: _RetryOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Run planners on models, devices and objectives, and keep every answer.

@@ -28,7 +28,7 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
     key : CaseKey
         Of the case; it stands in the row.
     task : PlanningTask
-        What the planner is given.
+        Only planners that prove leave out steps: the others have one.
     planner : str
         A key of ``PLANNERS``.
     limits : SolveLimits
@@ -50,6 +50,8 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
     spec: PlannerSpec | None = None
     try:
         spec = check_planner(planner)
+        row = replace(row, without=task.without if spec.proves else ())
+        task = replace(task, without=row.without)
         plan = partial(spec.plan, task, replace(limits, on_progress=trace))
         if planner in SOLVERS:
             answer = run_interruptibly(plan)
@@ -65,7 +67,9 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
         )
     if answer.result is not None:
         points = trace.finish(answer.result, task.problem.objective)
-        row = PlannerRow.from_result(key, planner, answer.result, seed=limits.seed, trace=points)
+        row = PlannerRow.from_result(
+            key, planner, answer.result, seed=limits.seed, without=row.without, trace=points
+        )
         return replace(row, words=answer.words, reason=_shortened(answer.result))
     return replace(
         row,

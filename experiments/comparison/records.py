@@ -18,6 +18,7 @@ from solver import (
     SolveResult,
     problem_to_digraph,
 )
+from solver.evaluation.result import StepRecord
 from solver.model.quantities import format_gap, format_seconds, format_value
 
 OWN_PLANNERS: Final = ("greedy", "chain", "auto")
@@ -100,7 +101,8 @@ class PlannerRow:
         A value of ``SolveStatus``; ``spills`` where weights go to disk; ``failed`` when the
         planner raised; ``timed out``, ``out of memory`` or ``killed`` when it was ended.
     seed : int
-        That the planner was told; 0 where its answer depends on none.
+    without : tuple of str
+        Steps that its search left out.
     objective, bound : tuple of int or None
         One number per objective; `bound` is proven.
     gap : float or None
@@ -123,6 +125,8 @@ class PlannerRow:
         Weights that it sends to disk.
     trace : tuple of SearchPoint
         How incumbent and bound came closer.
+    log : tuple of StepRecord
+        What each step of the search took and gained.
     plan : PartitionPlan or None
         None where the planner found none.
     """
@@ -131,6 +135,7 @@ class PlannerRow:
     planner: str
     status: str
     seed: int = 0
+    without: tuple[str, ...] = ()
     objective: tuple[int, ...] | None = None
     bound: tuple[int, ...] | None = None
     gap: float | None = None
@@ -147,14 +152,21 @@ class PlannerRow:
     words: str = ""
     spilled_bytes: int = 0
     trace: tuple[SearchPoint, ...] = field(default=(), repr=False, compare=False)
+    log: tuple[StepRecord, ...] = field(default=(), repr=False, compare=False)
     plan: PartitionPlan | None = field(default=None, repr=False, compare=False)
 
     @property
+    def asked(self) -> str:
+        """The planner with the steps that it left out: answers under one name are comparable."""
+        left_out = f" without {', '.join(self.without)}" if self.without else ""
+        return f"{self.planner}{left_out}"
+
+    @property
     def label(self) -> str:
-        """The planner, and in brackets the method that answered if that is another."""
+        """What was asked, and in brackets the method that answered if that is another."""
         if self.answered_by in ("", self.planner):
-            return self.planner
-        return f"{self.planner} ({self.answered_by})"
+            return self.asked
+        return f"{self.asked} ({self.answered_by})"
 
     @property
     def outcome(self) -> str:
@@ -174,6 +186,7 @@ class PlannerRow:
         result: SolveResult,
         *,
         seed: int = 0,
+        without: tuple[str, ...] = (),
         trace: tuple[SearchPoint, ...] = (),
     ) -> PlannerRow:
         """Return the row of a result of `planner`."""
@@ -183,6 +196,7 @@ class PlannerRow:
             planner=planner,
             status=result.status.value,
             seed=seed,
+            without=without,
             objective=result.objective_values,
             bound=result.objective_bounds,
             gap=result.gap,
@@ -196,6 +210,7 @@ class PlannerRow:
             reason=result.reason,
             answered_by=result.solver,
             trace=trace,
+            log=result.log,
             plan=result.plan,
         )
 

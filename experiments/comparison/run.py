@@ -29,6 +29,7 @@ from experiments.comparison.records import (
 )
 from experiments.console.progress import ProgressLine
 from experiments.planners.registry import check_planner
+from experiments.planners.steps import check_step
 from experiments.planners.task import PlanningTask
 from experiments.problems.devices import parse_devices
 from experiments.problems.instances import NamedDevices
@@ -81,6 +82,8 @@ class CompareSettings:
         Empty asks our own, and every peer that answers within seconds.
     limits : SolveLimits
         Of each single answer.
+    without : tuple of str
+        Steps that planners which prove leave out.
     check_splits : bool
         Split every model that has weights, and check that the split computes the same.
     """
@@ -89,11 +92,14 @@ class CompareSettings:
     device_sets: tuple[NamedDevices, ...] = ()
     planners: tuple[str, ...] = ()
     limits: SolveLimits = field(default_factory=lambda: SolveLimits(DEFAULT_TIME_LIMIT_S))
+    without: tuple[str, ...] = ()
     check_splits: bool = True
 
     def __post_init__(self) -> None:
         for name in self.planners:
             check_planner(name)
+        for name in self.without:
+            check_step(name)
 
 
 def run_comparison(
@@ -238,10 +244,11 @@ def _ask_all(
     settings: CompareSettings,
     progress: ProgressLine,
 ) -> tuple[PlannerRow, ...]:
+    loaded, captured = model or (None, None)
     rows: list[PlannerRow] = []
     for case in cases:
         assert case.problem is not None
-        task = PlanningTask(case.problem, *(model or ()))
+        task = PlanningTask(case.problem, loaded, captured, settings.without)
         for planner in planners:
             progress.step(f"{case.key.model} on {case.key.device_set} devices: {planner}")
             row = plan_row(case.key, task, planner, progress.watched(settings.limits))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from solver import (
     PartitionError,
     PartitionPlan,
     PartitionProblem,
+    Pipeline,
     SolveLimits,
     SolveStatus,
     check_solver,
@@ -23,11 +24,10 @@ from solver import (
 )
 from solver.io.digraph import problem_from_digraph
 from solver.model.checks import check_positive
-from solver.model.training import Schedule
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
-    from fx_bridge.split.pins import Pin
+    from fx_bridge.options import Placement
 
 
 class NoPlanError(PartitionError):
@@ -52,11 +52,12 @@ class RunSettings:
     slack_permille : int
         Total memory of the devices, per thousand of what the model needs on one.
     training : bool
-        Run backward passes too.
-    schedule : {"gpipe", "1f1b"}
-        The order of forward and backward passes, as torch has it.
-    microbatches, steps : int
-        Steps are what is timed, after two that are not.
+        By AdamW, which is what the processes run.
+    pipeline : Pipeline
+        With a schedule and a number of microbatches.
+    placement : Placement, optional
+    steps : int
+        How many are timed, after two that are not.
     solvers : tuple of str
         Each makes one plan; equal plans run once.
     objective : tuple of str
@@ -65,33 +66,26 @@ class RunSettings:
         Of each solver.
     interconnect : Interconnect, optional
         Instead of the measured link.
-    chunks_per_device : int
-        Most stages of a device.
-    max_devices : int, optional
-        Most devices to use; None for all.
-    keep_whole, pins, cut_after
-        See :func:`~fx_bridge.digraph.to_digraph` and :func:`fx_bridge.split.pins.with_hand_made`.
     """
 
     devices: tuple[Device, ...] | None = None
     shares: tuple[int, ...] = (3, 2)
     slack_permille: int = 1650
     training: bool = False
-    schedule: Schedule = "1f1b"
-    microbatches: int = 4
+    pipeline: Pipeline = field(default_factory=lambda: Pipeline("1f1b", microbatches=4))
+    placement: Placement | None = None
     steps: int = 9
     solvers: tuple[str, ...] = ("greedy", "chain", "auto")
     objective: tuple[str, ...] = ("step",)
     limits: SolveLimits = field(default_factory=lambda: SolveLimits(time_limit_s=30.0))
     interconnect: Interconnect | None = None
-    chunks_per_device: int = 1
-    max_devices: int | None = None
-    keep_whole: tuple[str, ...] = ()
-    pins: Mapping[str, Pin] = field(default_factory=dict)
-    cut_after: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        check_positive(self.microbatches, "microbatches")
+        if self.pipeline.schedule is None or self.pipeline.microbatches is None:
+            raise PartitionError(
+                f"pipeline is {self.pipeline}; write its schedule and microbatches, such as "
+                "Pipeline('1f1b', microbatches=4)"
+            )
         check_positive(self.steps, "steps")
         if not self.solvers:
             raise PartitionError("there are no plans to run; name solvers, such as greedy,auto")
@@ -107,19 +101,19 @@ def check_hand_made(captured: CapturedGraph, settings: RunSettings) -> None:
     PartitionError
         If nothing has such a name, or they contradict each other.
     """
-    if not (settings.keep_whole or settings.pins or settings.cut_after):
+    asked = settings.placement
+    if asked is None:
         return
     from fx_bridge.digraph import to_digraph
     from fx_bridge.split.pins import with_hand_made
 
     devices = settings.devices or tuple(Device(f"cpu:{i}") for i in range(len(settings.shares)))
     problem = problem_from_digraph(
-        to_digraph(captured, keep_whole=settings.keep_whole),
+        to_digraph(captured, keep_whole=asked.keep_whole),
         devices,
-        chunks_per_device=settings.chunks_per_device,
-        max_devices=settings.max_devices,
+        **settings.pipeline.settings(None, Interconnect()),
     )
-    with_hand_made(problem, captured, pins=settings.pins, cut_after=settings.cut_after)
+    with_hand_made(problem, captured, pins=asked.pins, cut_after=asked.cut_after)
 
 
 def measured_problem(
@@ -133,24 +127,21 @@ def measured_problem(
         If the profile is one of another graph, or has no backward passes and is to train.
     """
     from fx_bridge.digraph import to_digraph
+    from fx_bridge.options import Placement, Training
     from fx_bridge.split.pins import with_hand_made
 
     profile.check(captured)
+    placement = settings.placement or Placement()
     graph = to_digraph(
         captured,
-        training=settings.training,
-        keep_whole=settings.keep_whole,
-        **profile.costs(settings.training),
+        costs=profile.costs(settings.training),
+        training=Training() if settings.training else None,
+        keep_whole=placement.keep_whole,
     )
-    interconnect = settings.interconnect or profile.interconnect
+    interconnect = replace(settings.interconnect or profile.interconnect, charging="relayed")
     described: dict[str, Any] = {
+        **settings.pipeline.settings(settings.objective, interconnect),
         "memory_model": "training" if settings.training else "inference",
-        "schedule": settings.schedule,
-        "microbatches": settings.microbatches,
-        "interconnect": replace(interconnect, charging="relayed"),
-        "objective": settings.objective,
-        "chunks_per_device": settings.chunks_per_device,
-        "max_devices": settings.max_devices,
     }
     devices = settings.devices
     if devices is None:
@@ -158,7 +149,7 @@ def measured_problem(
         derived = devices_by_shares(probe, settings.shares, settings.slack_permille)
         devices = tuple(replace(d, name=f"cpu:{i}") for i, d in enumerate(derived))
     problem = problem_from_digraph(graph, devices, **described)
-    return with_hand_made(problem, captured, pins=settings.pins, cut_after=settings.cut_after)
+    return with_hand_made(problem, captured, pins=placement.pins, cut_after=placement.cut_after)
 
 
 def run_plans(
@@ -236,8 +227,8 @@ def run_plans(
                 model,
                 [plans[name] for name in distinct],
                 training=settings.training,
-                schedule=settings.schedule,
-                microbatches=settings.microbatches,
+                schedule=problem.schedule,
+                microbatches=problem.microbatches,
                 steps=settings.steps,
             ),
             strict=True,
@@ -248,7 +239,7 @@ def run_plans(
             model=label,
             name=name,
             same_as=None if first_with[name] == name else first_with[name],
-            microbatches=settings.microbatches,
+            microbatches=problem.microbatches,
             devices=plan.device_order,
             predicted=predict(problem, plan),
             measured=measured[first_with[name]],

@@ -6,11 +6,11 @@ from functools import partial
 from typing import Final
 
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
-from solver import SOLVERS, SolveLimits
+from solver import SolveLimits, solve
 
 
 def _solve(name: str, task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
-    return PlannerAnswer(SOLVERS[name](task.problem, limits))
+    return PlannerAnswer(solve(task.problem, limits, solver=name, without=task.without))
 
 
 def _spec(

@@ -25,11 +25,14 @@ class PlanningTask:
         For planners that plan by modules.
     captured : CapturedGraph, optional
         The capture that the problem was made from: its operators have the same names.
+    without : tuple of str
+        Steps that the searches of this project leave out, of :func:`solver.step_names`.
     """
 
     problem: PartitionProblem
     loaded: LoadedModel | None = None
     captured: CapturedGraph | None = None
+    without: tuple[str, ...] = ()
 
     def model(self, planner: str) -> tuple[LoadedModel, CapturedGraph]:
         """Return the model and its capture.

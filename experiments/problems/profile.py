@@ -14,6 +14,7 @@ from solver.io.json_fields import check_schema
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
+    from fx_bridge.options import Costs
 
 SCHEMA: Final = "fxpartition.profile"
 SCHEMA_VERSION: Final = 1
@@ -72,8 +73,8 @@ class Profile:
         """The measured link between every two devices, values relayed as pipelines do."""
         return Interconnect(default=self.link, charging="relayed")
 
-    def costs(self, training: bool) -> dict[str, Any]:
-        """Return what :func:`~fx_bridge.digraph.to_digraph` is told of the costs of operators.
+    def costs(self, training: bool) -> Costs:
+        """Return what operators cost, as :func:`fx_bridge.to_digraph` takes it.
 
         Raises
         ------
@@ -84,14 +85,14 @@ class Profile:
             raise PartitionError(
                 f"the profile of {self.model} has no backward passes; measure it with --training"
             )
-        costs: dict[str, Any] = {
-            "latency_ns": self.forward_ns,
-            "workspace_bytes": self.workspace_bytes,
-        }
-        if training:
-            costs["backward_latency_ns"] = self.backward_ns
-            costs["backward_workspace_bytes"] = self.backward_workspace_bytes
-        return costs
+        from fx_bridge.options import Costs
+
+        return Costs(
+            latency_ns=self.forward_ns,
+            backward_latency_ns=self.backward_ns if training else None,
+            workspace_bytes=self.workspace_bytes,
+            backward_workspace_bytes=self.backward_workspace_bytes if training else None,
+        )
 
     def check(self, captured: CapturedGraph) -> None:
         """Raise PartitionError unless it is the profile of this graph."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from solver import (
     Interconnect,
     PartitionError,
     PartitionProblem,
-    pipeline_settings,
+    Pipeline,
 )
 from solver.io.digraph import problem_from_digraph
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from experiments.problems.profile import Profile
     from experiments.zoo.building import ModelSpec
     from fx_bridge.capture.graph import CapturedGraph
-    from fx_bridge.split.pins import Pin
+    from fx_bridge.options import Placement, Training
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,40 +40,40 @@ class ProblemRequest:
     interconnect : Interconnect or None
         The option ``--link``.
     objective : tuple of str or None
-        What to minimise, one after the other.
-    memory_model, schedule, optimizer, attention : str or None
-        As of :func:`~fx_bridge.partition.partition_module`.
-    microbatches, chunks_per_device, max_devices : int or None
-        As of :func:`~fx_bridge.partition.partition_module`.
-    keep_whole, cut_after, constants : tuple of str
-        As of :func:`~fx_bridge.partition.partition_module`.
-    pins : mapping of str to int, str or tuple of str
-        Module or operator to the number of its stage, its device, or the devices that may run it.
+    memory_model : str or None
+        One of ``solver.MEMORY_MODELS``, ``"training"`` among them.
+    training : Training or None
+        None where no option of the group is given, whatever the memory model.
+    pipeline : Pipeline
+    placement : Placement or None
+        None where no option of the group is given, so that a saved problem needs no torch.
+    attention : str or None
     profile : Profile or None
         Measured times, in place of the roofline.
     communication_scale : float or None
         Multiplies the communication times of a published workload.
     with_host : bool
-        Keep the host among the devices of a published workload.
+    constants : tuple of str
+        Input tensors that the model reads as numbers.
     """
 
     devices: DeviceSet | None = None
     interconnect: Interconnect | None = None
     objective: tuple[str, ...] | None = None
     memory_model: str | None = None
-    chunks_per_device: int | None = None
-    max_devices: int | None = None
-    keep_whole: tuple[str, ...] = ()
-    pins: Mapping[str, Pin] = field(default_factory=dict)
-    cut_after: tuple[str, ...] = ()
-    constants: tuple[str, ...] = ()
-    schedule: str | None = None
-    microbatches: int | None = None
-    optimizer: str | None = None
+    training: Training | None = None
+    pipeline: Pipeline = field(default_factory=Pipeline)
+    placement: Placement | None = None
     attention: str | None = None
     profile: Profile | None = None
     communication_scale: float | None = None
     with_host: bool = True
+    constants: tuple[str, ...] = ()
+
+    @property
+    def keep_whole(self) -> Sequence[str]:
+        """Modules that stay on one device each."""
+        return () if self.placement is None else self.placement.keep_whole
 
 
 def parse_objective(text: str, where: str) -> tuple[str, ...]:
@@ -135,7 +135,7 @@ def check_model_request(model: str, request: ProblemRequest) -> None:
             "workloads, so leave them out"
         )
     counted = request.memory_model or "inference"
-    if request.optimizer is not None and counted != "training":
+    if request.training is not None and counted != "training":
         raise PartitionError(
             f"--optimizer counts in training, and the memory model is {counted}; write "
             "--memory-model training"
@@ -157,7 +157,7 @@ def read_saved_problem(path: Path, request: ProblemRequest) -> PartitionProblem:
         ("--keep-whole", request.keep_whole, "knows no modules"),
         ("--constant", request.constants, "has no inputs"),
         ("--profile", request.profile, "has its times"),
-        ("--optimizer", request.optimizer, "counts its optimizer"),
+        ("--optimizer", request.training, "counts its optimizer"),
         ("--attention", request.attention, "has its costs"),
     ):
         if value or value == "":
@@ -229,20 +229,22 @@ def requested_graph(
     """
     from fx_bridge.costs.device_specs import DEVICE_SPECS
     from fx_bridge.digraph import to_digraph
+    from fx_bridge.options import Costs, Training
 
     specs = {name: spec for devices in device_sets for name, spec in devices.spec_of.items()}
     specs.setdefault(DEFAULT_DEVICE_CLASS, DEVICE_SPECS[DEFAULT_DEVICE_CLASS])
-    training = request.memory_model == "training"
-    if request.attention is not None:
-        captured = captured.with_kernels(attention=request.attention)
-    costs: dict[str, Any] = {}
-    if request.optimizer is not None:
-        costs["optimizer"] = request.optimizer
+    training = None
+    if request.memory_model == "training":
+        training = request.training or Training()
+    costs = Costs()
     if request.profile is not None:
         request.profile.check(captured)
-        costs.update(request.profile.costs(training))
+        costs = request.profile.costs(training is not None)
     return to_digraph(
-        captured, specs=specs, training=training, keep_whole=request.keep_whole, **costs
+        captured,
+        costs=replace(costs, specs=specs, attention=request.attention),
+        training=training,
+        keep_whole=request.keep_whole,
     )
 
 
@@ -298,33 +300,27 @@ def _settings_of(request: ProblemRequest, interconnect: Interconnect) -> dict[st
     interconnect : Interconnect
         That of the devices; one that relays where there is a schedule.
     """
-    given: dict[str, Any] = {
-        "interconnect": interconnect,
-        "objective": request.objective,
-        "memory_model": request.memory_model,
-        "chunks_per_device": request.chunks_per_device,
-        "max_devices": request.max_devices,
-        "microbatches": request.microbatches,
-    }
-    if request.schedule is not None:
-        given.update(pipeline_settings(request.schedule, request.objective, interconnect))
-    return {name: value for name, value in given.items() if value is not None}
+    settings = request.pipeline.settings(request.objective, interconnect)
+    if request.memory_model is not None:
+        settings["memory_model"] = request.memory_model
+    return settings
 
 
 def _with_hand_made(
     problem: PartitionProblem, captured: CapturedGraph | None, request: ProblemRequest
 ) -> PartitionProblem:
-    if request.microbatches is not None and not _counts_microbatches(problem):
+    if request.pipeline.microbatches is not None and not _counts_microbatches(problem):
         raise PartitionError(
             "--microbatches changes nothing here; give --schedule, --objective step or "
             "--memory-model training too, or leave it out"
         )
-    if not request.pins and not request.cut_after:
+    asked = request.placement
+    if asked is None:
         return problem
 
     from fx_bridge.split.pins import with_hand_made
 
-    return with_hand_made(problem, captured, pins=request.pins, cut_after=request.cut_after)
+    return with_hand_made(problem, captured, pins=asked.pins, cut_after=asked.cut_after)
 
 
 def _counts_microbatches(problem: PartitionProblem) -> bool:

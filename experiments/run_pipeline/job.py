@@ -25,7 +25,7 @@ from fx_bridge.checkpoint.manifest import (
     load_manifest,
 )
 from fx_bridge.checkpoint.stages import load_inputs
-from fx_bridge.pipeline.build import check_pipeline, local_device
+from fx_bridge.pipeline.checks import check_pipeline, local_device
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan, load_plan
 from solver.model.checks import check_choice

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 from experiments.comparison.records import CaseKey
@@ -135,17 +136,20 @@ class Cell:
     planner : str
         A key of ``PLANNERS``.
     seed : int
-        That the planner is told.
+    without : tuple of str
+        Steps that the search leaves out.
     source : ModelSource or None
         Of a planner that reads the model.
     key : str
-        Of problem, planner, seed, limits and versions: cells of equal keys have one answer.
+        Of problem, planner, seed, steps left out, limits and versions: cells of equal keys have
+        one answer.
     """
 
     request: CaseRequest
     digest: str
     planner: str
     seed: int
+    without: tuple[str, ...]
     source: ModelSource | None
     key: str
 
@@ -168,16 +172,18 @@ def cells_of(
         spec = specs[planner]
         # A planner that reads the model may answer otherwise for another of the same problem.
         read = source if spec.needs_model else None
-        for seed in settings.seeds if spec.seeded else (0,):
+        seeds = settings.seeds if spec.seeded else (0,)
+        for without, seed in product(settings.without if spec.proves else ((),), seeds):
             asked = {
                 "problem": digest,
                 "planner": planner,
                 "seed": seed,
+                "without": list(without),
                 "limits": limits_json(settings.limits),
                 "versions": dict(versions),
                 "model": None if read is None else read.identity(),
             }
-            yield Cell(request, digest, planner, seed, read, content_key(asked))
+            yield Cell(request, digest, planner, seed, without, read, content_key(asked))
 
 
 def limits_json(limits: SweepLimits) -> dict[str, Any]:
@@ -203,6 +209,7 @@ def settings_json(settings: SweepSettings) -> dict[str, Any]:
         "memory_models": list(settings.memory_models),
         "planners": list(settings.planners),
         "seeds": list(settings.seeds),
+        "without": [list(names) for names in settings.without],
         "chunks": settings.chunks,
         "max_devices": settings.max_devices,
         "schedule": settings.schedule,

@@ -20,7 +20,7 @@ from solver.io.files import check_folder_writable, real_path
 
 APPLICATION_ID: Final = 0x66787077
 """``fxpw`` in ASCII: in the header, it says whose file it is."""
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 _MAGIC: Final = b"SQLite format 3\0"
 _WAIT_S: Final = 60.0
 """How long a sweep waits for a report that reads, which takes seconds."""
@@ -46,6 +46,7 @@ CREATE TABLE cells (
     digest TEXT NOT NULL REFERENCES problems (digest),
     planner TEXT NOT NULL,
     seed INTEGER NOT NULL,
+    left_out TEXT NOT NULL,
     status TEXT NOT NULL,
     objective_value INTEGER,
     objective_bound INTEGER,
@@ -74,8 +75,8 @@ CREATE TABLE sweep_cells (
     PRIMARY KEY (sweep, position)
 ) STRICT;
 CREATE VIEW results AS
-    SELECT sweep, model, device_set, objective, memory_model, planner, seed, status,
-        objective_value, objective_bound, wall_time_s
+    SELECT sweep, model, device_set, objective, memory_model, planner, seed, left_out,
+        status, objective_value, objective_bound, wall_time_s
     FROM sweep_cells
         JOIN cases ON cases.key = case_key
         JOIN cells ON cells.key = cell_key

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from experiments.comparison.records import ModelRecord
 from experiments.problems.devices import DeviceSet, parse_link
@@ -25,6 +25,7 @@ from solver import (
     Device,
     Interconnect,
     PartitionProblem,
+    Pipeline,
     problem_to_digraph,
 )
 
@@ -149,12 +150,10 @@ class PreparedModel:
 
 def _asked(request: CaseRequest) -> ProblemRequest:
     """Return what is asked of a problem, but for its devices."""
+    schedule: Any = request.schedule
     return ProblemRequest(
         interconnect=None if request.link is None else Interconnect(parse_link(request.link)),
         objective=request.key.objective,
         memory_model=request.key.memory_model,
-        chunks_per_device=request.chunks,
-        max_devices=request.max_devices,
-        schedule=request.schedule,
-        microbatches=request.microbatches,
+        pipeline=Pipeline(schedule, request.microbatches, request.chunks, request.max_devices),
     )

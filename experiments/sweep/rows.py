@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from experiments.comparison.records import CaseKey, ModelRecord, PlannerRow, SearchPoint
 from solver import PartitionError
+from solver.evaluation.result import StepRecord
 from solver.io.json_fields import PLAIN, Parser, as_object, build, optional, record, several
 from solver.io.json_files import plan_from_json, plan_to_json
 
@@ -21,6 +22,7 @@ def row_to_json(row: PlannerRow) -> dict[str, Any]:
     }
     data["plan"] = None if row.plan is None else plan_to_json(row.plan)
     data["trace"] = [dataclasses.asdict(point) for point in row.trace]
+    data["log"] = [dataclasses.asdict(step) for step in row.log]
     return data
 
 
@@ -57,5 +59,6 @@ _PARSERS: Final[Mapping[str, Parser]] = {
     "float": _number,
     "float | None": optional(_number),
     "tuple[SearchPoint, ...]": several(record(SearchPoint, {**PLAIN, "float": _number})),
+    "tuple[StepRecord, ...]": several(record(StepRecord, {**PLAIN, "float": _number})),
     "PartitionPlan | None": optional(lambda value, where: plan_from_json(value)),
 }

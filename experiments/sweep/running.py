@@ -269,6 +269,7 @@ class Sweep:
                 "digest": cell.digest,
                 "source": None if cell.source is None else cell.source.to_json(),
                 "planner": cell.planner,
+                "without": list(cell.without),
                 "solve": {
                     "time_limit_s": limits.time_limit_s,
                     "workers": limits.workers,
@@ -289,6 +290,7 @@ def _row(cell: Cell, answer: Mapping[str, Any]) -> PlannerRow:
         planner=cell.planner,
         status=ended["status"],
         seed=cell.seed,
+        without=cell.without,
         wall_time_s=ended.get("wall_time_s", 0.0),
         peak_rss_bytes=ended.get("peak_rss_bytes"),
         reason=_reason(answer),

@@ -10,6 +10,7 @@ from typing import Any, Final, TypeVar
 
 from experiments.comparison.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
 from experiments.planners.registry import check_planner
+from experiments.planners.steps import read_steps
 from experiments.problems.devices import (
     DEVICE_SECTIONS,
     DeviceSet,
@@ -34,6 +35,9 @@ model."""
 OWN: Final = "own"
 """The devices that a saved problem, a workload or a generated graph brings."""
 
+NOTHING: Final = "nothing"
+"""The entry of ``without`` that leaves out no step."""
+
 _FIELDS: Final = (
     "models",
     "devices",
@@ -42,6 +46,7 @@ _FIELDS: Final = (
     "memory_models",
     "planners",
     "seeds",
+    "without",
     "chunks",
     "max_devices",
     "schedule",
@@ -137,6 +142,8 @@ class SweepSettings:
         Keys of ``PLANNERS``.
     seeds : tuple of int
         Those planners whose answers depend on no seed run once, with seed 0.
+    without : tuple of tuple of str
+        Steps that planners which prove leave out together; the others run once, with all.
     chunks, max_devices, microbatches : int or None
         None leaves a saved problem its own.
     schedule : str or None
@@ -152,6 +159,7 @@ class SweepSettings:
     memory_models: tuple[str, ...] = ()
     planners: tuple[str, ...] = OWN_PLANNERS
     seeds: tuple[int, ...] = (0,)
+    without: tuple[tuple[str, ...], ...] = ((),)
     chunks: int | None = None
     max_devices: int | None = None
     schedule: str | None = None
@@ -169,6 +177,7 @@ class SweepSettings:
             ("memory_models", self.memory_models),
             ("planners", self.planners),
             ("seeds", self.seeds),
+            ("without", [",".join(names) or NOTHING for names in self.without]),
         ):
             for name in names:
                 if list(names).count(name) > 1:
@@ -214,6 +223,7 @@ def read_sweep(path: Path, models: Sequence[ModelSource] = ()) -> SweepSettings:
             memory_models=reader.several("memory_models", _choice(MEMORY_MODELS)),
             planners=reader.several("planners", _planner) or OWN_PLANNERS,
             seeds=reader.several("seeds", _seed) or (0,),
+            without=reader.several("without", _without) or ((),),
             chunks=reader.positive("chunks"),
             max_devices=reader.positive("max_devices"),
             schedule=reader.one("schedule", _choice(SCHEDULES)),
@@ -346,6 +356,15 @@ def _seed(value: object, where: str) -> int:
     _named(where, lambda: SolveLimits(seed=value))  # type: ignore[arg-type]
     assert isinstance(value, int)
     return value
+
+
+def _without(value: object, where: str) -> tuple[str, ...]:
+    if not isinstance(value, str):
+        raise PartitionError(
+            f"{where} is {value!r}; write the name of a step, several with commas between them, "
+            f'or "{NOTHING}"'
+        )
+    return () if value.strip() == NOTHING else _named(where, lambda: read_steps([value]))
 
 
 def _choice(allowed: tuple[str, ...]) -> Callable[[object, str], str]:

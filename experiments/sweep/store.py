@@ -181,8 +181,9 @@ class SweepStore:
         """Keep the answer to a cell, and the `seconds` of the clock that the sweep took for it."""
         with transaction(self._database):
             self._database.execute(
-                "INSERT INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE "
-                "SET status = excluded.status, objective_value = excluded.objective_value, "
+                "INSERT INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) "
+                "DO UPDATE SET status = excluded.status, "
+                "objective_value = excluded.objective_value, "
                 "objective_bound = excluded.objective_bound, wall_time_s = excluded.wall_time_s, "
                 "answer = excluded.answer",
                 (
@@ -190,6 +191,7 @@ class SweepStore:
                     cell.digest,
                     cell.planner,
                     cell.seed,
+                    ",".join(cell.without),
                     row.status,
                     row.objective[0] if row.objective else None,
                     row.bound[0] if row.bound else None,

@@ -100,7 +100,7 @@ class JobHandler:
                         f"than it did ({job['digest'][:12]}); prepare it again in a new file"
                     )
                 loaded, captured = model.loaded, model.captured
-        task = PlanningTask(problem, loaded, captured)
+        task = PlanningTask(problem, loaded, captured, tuple(job["without"]))
         forget_peak()
         row = self._plan(request.key, task, planner, SolveLimits(**job["solve"]))
         return {"row": row_to_json(replace(row, peak_rss_bytes=peak_since_bytes()))}

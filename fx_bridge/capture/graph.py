@@ -194,11 +194,37 @@ def capture(
     ('export', ['linear'])
     """
     keywords = checked_inputs(args, kwargs)
+    fixed = check_constants(constants)
+    _check_request(model, dynamic_batch, dynamic_shapes, fixed)
+    if isinstance(model, CapturedGraph):
+        if args or keywords:
+            raise PartitionError("a captured graph has its inputs; leave out args and kwargs")
+        return model
+    register_caches()
+    if isinstance(model, nn.Module):
+        check_scripts(model)
+    if isinstance(model, (str, os.PathLike)):
+        captured = _from_exported_program(load_program(model), tuple(args), keywords)
+    elif isinstance(model, ExportedProgram):
+        captured = _from_exported_program(model, tuple(args), keywords)
+    elif isinstance(model, fx.GraphModule):
+        module, inputs, note = complete(model, tuple(args), keywords)
+        captured = CapturedGraph(module, "graph_module", note, *inputs)
+    else:
+        captured = _from_module(model, tuple(args), keywords, dynamic_batch, dynamic_shapes, fixed)
+    note_precision(captured.module)
+    _check_content(captured, model)
+    return captured
+
+
+def _check_request(
+    model: object, dynamic_batch: object, dynamic_shapes: object, fixed: Sequence[str]
+) -> None:
+    """Refuse what is no model, and ways of capturing that this kind of model does not take."""
     if not isinstance(dynamic_batch, bool):
         raise PartitionError(f"dynamic_batch is {dynamic_batch!r}; write True or False")
     if dynamic_batch and dynamic_shapes is not None:
         raise PartitionError("dynamic_batch and dynamic_shapes exclude each other; give one")
-    fixed = check_constants(constants)
     if fixed and dynamic_batch:
         raise PartitionError(
             "constants fix the sizes that dynamic_batch would leave open; give one of them"
@@ -223,23 +249,10 @@ def capture(
             f"constants need the module itself, not a {describe(model)}, whose graph is as it is; "
             "give the module"
         )
-    if isinstance(model, CapturedGraph):
-        if args or keywords:
-            raise PartitionError("a captured graph has its inputs; leave out args and kwargs")
-        return model
-    register_caches()
-    if isinstance(model, nn.Module):
-        check_scripts(model)
-    if isinstance(model, (str, os.PathLike)):
-        captured = _from_exported_program(load_program(model), tuple(args), keywords)
-    elif isinstance(model, ExportedProgram):
-        captured = _from_exported_program(model, tuple(args), keywords)
-    elif isinstance(model, fx.GraphModule):
-        module, inputs, note = complete(model, tuple(args), keywords)
-        captured = CapturedGraph(module, "graph_module", note, *inputs)
-    else:
-        captured = _from_module(model, tuple(args), keywords, dynamic_batch, dynamic_shapes, fixed)
-    note_precision(captured.module)
+
+
+def _check_content(captured: CapturedGraph, model: object) -> None:
+    """Refuse graphs with nothing to place, or with values that have no sizes."""
     if not captured.operators:
         raise PartitionError(
             f"the graph of {describe(model)} has no operators, so there is nothing to place; "
@@ -251,7 +264,6 @@ def capture(
                 f"{node.name!r} is a nested tensor, whose parts have no sizes to plan with; pad "
                 "it (torch.nested.to_padded_tensor) and pass a mask"
             )
-    return captured
 
 
 def placeholder_values(

@@ -98,7 +98,7 @@ def backward_costs(captured: CapturedGraph) -> dict[str, BackwardCost]:
     if not needs_gradients(captured):
         raise PartitionError(
             "no parameter of the model requires a gradient, so there is nothing to train; set "
-            "requires_grad_() on some, or use memory_model='inference'"
+            "requires_grad_() on some, or plan for inference"
         )
     replay = _BackwardReplay(captured)
     replay.replay()

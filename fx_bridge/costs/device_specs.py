@@ -10,7 +10,7 @@ from typing import Any, Final
 from fx_bridge.storages.attention import CUDA_KERNELS, checked_kernels
 from fx_bridge.storages.device_kernels import DEVICE_TYPES
 from solver import DEFAULT_DEVICE_CLASS, PartitionError
-from solver.model.checks import check_choice
+from solver.model.checks import check_choice, remake
 
 _TERA: Final = 10**12
 _GIGA: Final = 10**9
@@ -78,6 +78,9 @@ class DeviceSpec:
                 raise PartitionError(
                     f"device spec {self.name!r}: {what} is {rate!r}; write a positive whole number"
                 )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return remake(self)
 
     def flops_per_s_of(self, dtype: str) -> int:
         """Return the peak rate for operands of `dtype`."""

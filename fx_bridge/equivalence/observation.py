@@ -97,11 +97,7 @@ def observe(
     PartitionError
         If a weight has no values yet, or `gradients` are asked for and there are none.
     """
-    for name, tensor in _tensors(module):
-        if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
-            raise PartitionError(
-                f"the {what} has no values for {name!r} yet; call it once on example inputs"
-            )
+    _check_initialised(what, module)
     with _unchanged(module) as before:
         for parameter in module.parameters():
             parameter.grad = None
@@ -115,22 +111,13 @@ def observe(
         with torch.set_grad_enabled(gradients or torch.is_grad_enabled()), saying(*_FAILURES[what]):
             outputs = module(*inputs[0], **inputs[1])
         random_state = [torch.get_rng_state(), *torch.cuda.get_rng_state_all()]
-        state: dict[str, list[torch.Tensor]] = {}
-        written: dict[int, set[str]] = {}
-        registered = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
-        for name, tensor in _tensors(module):
-            known = before.get(id(tensor))
-            kept = known is not None and same_bits(tensor, known)
-            if not kept and (known is not None or id(tensor) in registered):
-                written.setdefault(id(tensor), set()).add(name)
-            # What was not written needs no copy: it will not be restored.
-            state.setdefault(name, []).append(tensor if kept else cloned(tensor))
+        state, written = _state(module, before)
         observation = Observation(
             # Outputs may be parameters or buffers, which are about to be restored.
             outputs=_detached(outputs),
             inputs=_detached(inputs),
             state=state,
-            written=list(written.values()),
+            written=written,
             shared=_sharing(module, inputs, outputs),
             differentiable=[
                 leaf.requires_grad
@@ -152,6 +139,31 @@ def observe(
                 held_by[id(parameter)] = parameter.grad
             observation.input_gradients = [leaf.grad if leaf.is_leaf else None for leaf in leaves]
     return observation
+
+
+def _check_initialised(what: str, module: nn.Module) -> None:
+    for name, tensor in _tensors(module):
+        if isinstance(tensor, (nn.UninitializedParameter, nn.UninitializedBuffer)):
+            raise PartitionError(
+                f"the {what} has no values for {name!r} yet; call it once on example inputs"
+            )
+
+
+def _state(
+    module: nn.Module, before: Mapping[int, torch.Tensor]
+) -> tuple[dict[str, list[torch.Tensor]], list[set[str]]]:
+    """Return the tensors of `module` by name, and the names of each that was written."""
+    state: dict[str, list[torch.Tensor]] = {}
+    written: dict[int, set[str]] = {}
+    registered = {id(tensor) for tensor in (*module.parameters(), *module.buffers())}
+    for name, tensor in _tensors(module):
+        known = before.get(id(tensor))
+        kept = known is not None and same_bits(tensor, known)
+        if not kept and (known is not None or id(tensor) in registered):
+            written.setdefault(id(tensor), set()).add(name)
+        # What was not written needs no copy: it will not be restored.
+        state.setdefault(name, []).append(tensor if kept else cloned(tensor))
+    return state, list(written.values())
 
 
 def _returned(inputs: Any, outputs: Any) -> set[tuple[int, Any]]:

@@ -78,7 +78,7 @@ class ModuleCover:
             where = " and ".join(f"{place} ({name!r})" for place, name in found.items())
             raise PartitionError(
                 f"the plan divides module {path!r} between {where}, and {self.because}; plan with "
-                f"keep_whole=[{path!r}]"
+                f"Placement(keep_whole=[{path!r}])"
             )
         else:
             for name in self.tensors.get(path, ()):

@@ -134,7 +134,7 @@ def split_spec(captured: CapturedGraph, plan: PartitionPlan) -> dict[str, SplitP
                 f"no module that is called once begins or ends between operators {cut.before!r} of "
                 f"{str(plan.stage_of(cut.before))!r} and {cut.after!r} of "
                 f"{str(plan.stage_of(cut.after))!r}, so that a split_spec cannot cut there; plan "
-                f"with keep_whole=[{_around(captured, cut)!r}]"
+                f"with Placement(keep_whole=[{_around(captured, cut)!r}])"
             )
     chosen = sorted(cut_of.items(), key=lambda item: item[1])
     return {path: SplitPoint[cuts[number].points[path]] for path, number in chosen}
@@ -212,7 +212,7 @@ def _mixed(mixed: MixedOperator, modules: ModuleCover) -> str:
     whole = mixed.module
     if len(inside) == len(sources):
         whole = "+".join(inside)
-    advice = f"plan with keep_whole=[{whole!r}]" if whole else "put these on one device"
+    advice = f"plan with Placement(keep_whole=[{whole!r}])" if whole else "put these on one device"
     return (
         f"operator {mixed.operator!r}{where} would read {reads}, and accelerate moves values only "
         f"into modules; {advice}"

@@ -8,135 +8,23 @@ the moment it is made until nothing holds it. ``docs/memory.md`` says who holds 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any, Final, get_args
+from typing import Any, get_args
 
 import torch
 from torch import fx
 from torch.utils._pytree import tree_map_only
 
 from fx_bridge.capture.graph import CapturedGraph, capture, check_captured
-from fx_bridge.memory.ledger import Allocation, Kind, Phase
+from fx_bridge.memory.ledger import Allocation, Kind
 from fx_bridge.memory.optimizer import (
     OptimizerFactory,
     check_optimizer_or_factory,
     check_sparse_gradients,
 )
-from fx_bridge.memory.run import Loss, MemoryRun, NothingToTrainError, Runner, Training
+from fx_bridge.memory.result import LiveStorage, MemoryPoint, MemoryProfile
+from fx_bridge.memory.run import Loss, MemoryRun, NothingToTrainError, Runner, TrainingStep
 from fx_bridge.storages.replay import tensors_in
 from solver import PartitionError
-from solver.model.quantities import counted
-
-_SHOWN: Final = 10
-"""Storages that a printed profile lists."""
-
-
-@dataclass(frozen=True, slots=True)
-class LiveStorage:
-    """One storage that is alive at some moment.
-
-    Attributes
-    ----------
-    kind : str
-        ``"weight"``, ``"input"``, ``"output"`` (returned), ``"saved"`` (for the backward pass),
-        ``"activation"`` (any other value of the forward pass), ``"gradient"`` (of a parameter,
-        or of a value on the way back), ``"optimizer"`` (moments, step counts, master copies), or
-        ``"temporary"`` (gone before the operator that made it is done).
-    owner : str
-        Name of the weight or parameter, of the input, or of the operator that made it; in the
-        backward pass, of the operator whose derivative made it.
-    size_bytes : int
-        Of the whole storage, however little of it is read.
-    """
-
-    kind: Kind
-    owner: str
-    size_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPoint:
-    """What one node took.
-
-    Attributes
-    ----------
-    phase : {"forward", "backward", "optimizer"}
-        When the node ran.
-    node : str
-        Name of the operator; ``"output"`` for the return of the graph, ``"loss"``, and in the
-        phase ``"optimizer"`` the part of the step.
-    peak_bytes : int
-        Alive at once while it ran, what it read and what it made included.
-    live_bytes : int
-        Alive when it had run and values without further readers were released.
-    """
-
-    phase: Phase
-    node: str
-    peak_bytes: int
-    live_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryProfile:
-    """Memory of one run of a graph.
-
-    Attributes
-    ----------
-    points : tuple of MemoryPoint
-        In the order in which they ran. In the backward pass an operator has a point wherever
-        autograd came to it.
-    peak_bytes : int
-        The largest of the points' peaks.
-    peak_index : int
-        The first point that has it.
-    alive_at_peak : tuple of LiveStorage
-        What is alive then, largest first; the sizes add up to `peak_bytes`.
-    made_up : tuple of str
-        Operators that cannot run on fake tensors, whose results have the captured sizes.
-    """
-
-    points: tuple[MemoryPoint, ...]
-    peak_bytes: int
-    peak_index: int
-    alive_at_peak: tuple[LiveStorage, ...]
-    made_up: tuple[str, ...] = ()
-
-    @property
-    def peak_point(self) -> MemoryPoint:
-        """Where the peak is."""
-        return self.points[self.peak_index]
-
-    @property
-    def bytes_at_peak(self) -> dict[Kind, int]:
-        """What is alive at the peak, in bytes by kind, largest first."""
-        totals: dict[Kind, int] = {}
-        for storage in self.alive_at_peak:
-            totals[storage.kind] = totals.get(storage.kind, 0) + storage.size_bytes
-        return dict(sorted(totals.items(), key=lambda item: -item[1]))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return all of it as plain data, ready for ``json.dumps``."""
-        return {
-            **asdict(self),
-            "peak_phase": self.peak_point.phase,
-            "peak_node": self.peak_point.node,
-            "bytes_at_peak": self.bytes_at_peak,
-        }
-
-    def __str__(self) -> str:
-        where = self.peak_point
-        lines = [f"peak {self.peak_bytes:,} bytes, {where.phase} of {where.node}"]
-        lines += [f"{total:>18,}  {kind}" for kind, total in self.bytes_at_peak.items()]
-        lines.append("largest at the peak:")
-        for storage in self.alive_at_peak[:_SHOWN]:
-            lines.append(f"{storage.size_bytes:>18,}  {storage.kind} {storage.owner}")
-        if len(self.alive_at_peak) > _SHOWN:
-            rest = self.alive_at_peak[_SHOWN:]
-            lines.append(
-                f"{sum(s.size_bytes for s in rest):>18,}  in {counted(len(rest), 'other')}"
-            )
-        return "\n".join(lines)
 
 
 def memory_profile(
@@ -220,7 +108,7 @@ def memory_profile(
     settings = None
     if training:
         check_sparse_gradients(captured.module, optimizer)
-        settings = Training(
+        settings = TrainingStep(
             optimizer=optimizer,
             master_weights=master_weights,
             foreach=foreach,
@@ -280,7 +168,7 @@ def forward_workspaces(captured: CapturedGraph, *, training: bool = False) -> di
     {'layer_norm': 16}
     """
     _check(captured, "interpreter", ())
-    settings = Training("sgd", False, False, None, False, False) if training else None
+    settings = TrainingStep("sgd", False, False, None, False, False) if training else None
     run = MemoryRun(
         captured, training=settings, runner="interpreter", release_inputs=False, weights=()
     )

@@ -17,7 +17,7 @@ from fx_bridge.memory.optimizer import OptimizerFactory, OptimizerStep
 from fx_bridge.storages.device_kernels import DeviceKernels
 from fx_bridge.storages.mutations import memory_of
 from fx_bridge.storages.replay import Replay, tensor_leaves
-from fx_bridge.storages.table import weight_storages
+from fx_bridge.storages.weights import weight_storages
 from solver import PartitionError
 
 Runner = Literal["code", "interpreter"]
@@ -29,7 +29,7 @@ class NothingToTrainError(PartitionError):
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class TrainingStep:
     """What follows a forward pass; see :func:`fx_bridge.memory.profile.memory_profile`."""
 
     optimizer: str | OptimizerFactory
@@ -45,8 +45,8 @@ class MemoryRun(Replay):
 
     Parameters
     ----------
-    training : Training, optional
-        What follows the forward pass; None for inference.
+    captured : CapturedGraph
+    training : TrainingStep, optional
     runner : {"code", "interpreter"}
         Who runs the graph: generated code drops a value after its last reader, ``fx.Interpreter``
         holds one without readers to the end.
@@ -69,7 +69,7 @@ class MemoryRun(Replay):
         self,
         captured: CapturedGraph,
         *,
-        training: Training | None,
+        training: TrainingStep | None,
         runner: Runner,
         release_inputs: bool,
         weights: Collection[str],
@@ -157,7 +157,7 @@ class MemoryRun(Replay):
                         leaves = self._parameters if is_weight else self._input_leaves
                         leaves[node.name] = tensor
 
-    def _optimizer_step(self, training: Training) -> OptimizerStep:
+    def _optimizer_step(self, training: TrainingStep) -> OptimizerStep:
         with self.ledger.pause():
             step = OptimizerStep(
                 self._parameters,
@@ -187,7 +187,7 @@ class MemoryRun(Replay):
                 del self.env[read]
         self.env.clear()
 
-    def _backward(self, training: Training) -> None:
+    def _backward(self, training: TrainingStep) -> None:
         gradients: list[torch.Tensor] | None = None
         if training.loss is not None:
             self.ledger.begin("forward", "loss")

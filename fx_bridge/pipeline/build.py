@@ -9,38 +9,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import get_args
 
 import torch
 import torch.distributed as dist
 from torch import fx, nn
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.capture.python.custom_backward import check_backward
-from fx_bridge.checkpoint.manifest import check_manifest, check_plan, load_manifest
 from fx_bridge.checkpoint.ranks import load_rank_weights
 from fx_bridge.checkpoint.tensors import slots_of
 from fx_bridge.partition import PartitionResult
+from fx_bridge.pipeline.checks import (
+    captured_and_split,
+    check_weights,
+    check_world,
+    checked_interfaces,
+    local_device,
+)
 from fx_bridge.pipeline.interfaces import (
     PipelinePosition,
     SharedWeight,
-    StageInterfaces,
-    stage_interfaces,
 )
 from fx_bridge.pipeline.p2p import passed_values
 from fx_bridge.pipeline.rank import Loss, PipelineRank, PipelineSettings
 from fx_bridge.pipeline.stage_module import StageModule, StepData
 from fx_bridge.pipeline.tied_weights import GradientSum
-from fx_bridge.pipeline.unsplit import captured_of
 from fx_bridge.placement.checks import home_of
 from fx_bridge.placement.stage_copies import copied_stage
 from fx_bridge.placement.weights import PlacedWeights, tensors_within
 from fx_bridge.split.colocation import TiedReaders
-from fx_bridge.split.reader import stage_graph
-from solver import PartitionError, PartitionPlan
-from solver.model.checks import check_choice, check_positive
-from solver.model.quantities import counted
-from solver.model.training import SCHEDULES, Schedule, interleaved_rounds
+from solver import PartitionError
+from solver.model.training import Schedule
 
 
 def build_pipeline_stage(
@@ -95,14 +93,15 @@ def build_pipeline_stage(
     Raises
     ------
     PartitionError
-        In one line: whatever :func:`check_pipeline` refuses, or there is no process group.
+        In one line: whatever :func:`fx_bridge.pipeline.check_pipeline` refuses, or there is no
+        process group.
     """
-    captured, split = _captured_and_split(result)
+    captured, split = captured_and_split(result)
     training = loss_fn is not None
-    interfaces = _checked(
+    interfaces = checked_interfaces(
         captured, split, rank, None, microbatches, schedule, device, training, tied_weights
     )
-    _check_weights(result, split, weights)
+    check_weights(result, split, weights)
     if loss_fn is not None and not callable(loss_fn):
         raise PartitionError(
             f"loss_fn is {loss_fn!r}; give a function of the outputs and the target"
@@ -112,7 +111,7 @@ def build_pipeline_stage(
             "there is no process group; call torch.distributed.init_process_group first, and "
             "start one process per device, as torchrun does"
         )
-    _check_world(interfaces, dist.get_world_size(group))
+    check_world(interfaces, dist.get_world_size(group))
     if dist.get_rank(group) != rank:
         raise PartitionError(
             f"rank is {rank}, but this process is number {dist.get_rank(group)} of its group; "
@@ -136,100 +135,6 @@ def build_pipeline_stage(
     held = _shared_parameters(captured, modules, shared, rank)
     gradient_sum = GradientSum(held, rank, group)
     return PipelineRank(interfaces, modules, captured, data, settings, gradient_sum)
-
-
-def check_pipeline(
-    result: PartitionResult | fx.GraphModule,
-    rank: int,
-    world_size: int,
-    *,
-    microbatches: int,
-    schedule: Schedule = "1f1b",
-    device: str | torch.device | None = None,
-    weights: str | os.PathLike[str] | None = None,
-    training: bool = True,
-    tied_weights: TiedReaders = "colocate",
-) -> StageInterfaces:
-    """Check what a process needs for its pipeline, before any process group is there.
-
-    Parameters
-    ----------
-    result, rank, microbatches, schedule, device, weights, tied_weights
-        As of :func:`build_pipeline_stage`.
-    world_size : int
-        Number of processes.
-    training : bool
-        A loss will be given.
-
-    Returns
-    -------
-    StageInterfaces
-        What passes between the ranks.
-
-    Raises
-    ------
-    PartitionError
-        In one line: the plan has another number of devices than there are processes, the rank or
-        a setting is out of range, the schedule does not run `microbatches`, the device is
-        not there, a value that is not a tensor would have to travel, the graph has lost a backward
-        pass of the model's own, a trained parameter is held by several ranks and `tied_weights` is
-        not ``"sum"``, or the stage files were written for another graph or plan.
-    """
-    captured, split = _captured_and_split(result)
-    interfaces = _checked(
-        captured, split, rank, world_size, microbatches, schedule, device, training, tied_weights
-    )
-    _check_weights(result, split, weights)
-    return interfaces
-
-
-def local_device(name: str, given: str | torch.device | None = None) -> torch.device:
-    """Return the device of this machine on which a rank runs.
-
-    Parameters
-    ----------
-    name : str
-        Of the device in the plan.
-    given : str or torch.device, optional
-        What the caller wants instead.
-
-    Raises
-    ------
-    PartitionError
-        If the device is not there.
-
-    Examples
-    --------
-    >>> local_device("cpu:3"), local_device("big-gpu"), local_device("cuda:0", "cpu")
-    (device(type='cpu'), device(type='cpu'), device(type='cpu'))
-    """
-    try:
-        wanted = torch.device(name if given is None else given)
-    except (RuntimeError, TypeError):
-        if given is None:
-            # A plan may name its devices as it likes.
-            return torch.device("cpu")
-        raise PartitionError(
-            f"torch knows no device {given!r}; write one such as 'cuda:0' or 'cpu'"
-        ) from None
-    if wanted.type == "cpu":
-        return torch.device("cpu")
-    count = _device_count(wanted.type)
-    if (wanted.index or 0) >= count:
-        raise PartitionError(
-            f"device {str(wanted)!r} is not there: this machine has {count} of type "
-            f"{wanted.type}; give device=, such as 'cpu'"
-        )
-    # As tensors name it that are there.
-    return torch.device(wanted.type, wanted.index or 0)
-
-
-def _device_count(kind: str) -> int:
-    try:
-        module = torch.get_device_module(kind)
-        return int(module.device_count()) if module.is_available() else 0
-    except (RuntimeError, AttributeError):
-        return 0
 
 
 # -- weights -------------------------------------------------------------------------------
@@ -268,122 +173,6 @@ def _check_values(stages: Iterable[nn.Module | None]) -> None:
                     f"{name!r} is on the meta device and has no values; give weights=, a folder "
                     "that save_stages wrote"
                 )
-
-
-# -- checks --------------------------------------------------------------------------------
-
-
-def _captured_and_split(
-    result: PartitionResult | fx.GraphModule,
-) -> tuple[CapturedGraph, fx.GraphModule]:
-    if isinstance(result, PartitionResult):
-        return result.captured, result.split()
-    if not isinstance(result, fx.GraphModule) or "plan" not in result.meta:
-        raise PartitionError(
-            f"a {type(result).__name__} is no plan for a pipeline; give the result of "
-            "partition_module, or a split of split_by_plan"
-        )
-    return captured_of(result), result
-
-
-def _checked(
-    captured: CapturedGraph,
-    split: fx.GraphModule,
-    rank: int,
-    world_size: int | None,
-    microbatches: int,
-    schedule: Schedule,
-    device: str | torch.device | None,
-    training: bool,
-    tied_weights: TiedReaders,
-) -> StageInterfaces:
-    check_positive(microbatches, "microbatches")
-    check_choice(schedule, SCHEDULES, "schedule")
-    check_choice(tied_weights, get_args(TiedReaders), "tied_weights")
-    plan: PartitionPlan = split.meta["plan"]
-    count = len(plan.device_order)
-    returned = {node.name: str(node.target) for node in split.graph.find_nodes(op="get_attr")}
-    interfaces = stage_interfaces(stage_graph(split, captured), plan, returned)
-    if world_size is not None:
-        _check_world(interfaces, world_size)
-    if isinstance(rank, bool) or not isinstance(rank, int) or not 0 <= rank < count:
-        raise PartitionError(
-            f"rank is {rank!r}, but the plan has {counted(count, 'device')}; write "
-            f"{'0' if count == 1 else f'a number from 0 to {count - 1}'}"
-        )
-    if count == 1 and interfaces.rounds > 1 and not training:
-        raise PartitionError(
-            f"the plan runs {interfaces.rounds} chunks on one device, which torch's schedules "
-            "take in training alone; run the split in one process, or plan one chunk per device"
-        )
-    _check_schedule(schedule, microbatches, count, interfaces.rounds)
-    local_device(plan.device_order[rank], device)
-    if training:
-        check_backward(split, "train a pipeline")
-        _check_tied(captured, interfaces, tied_weights)
-    return interfaces
-
-
-def _check_weights(
-    result: PartitionResult | fx.GraphModule,
-    split: fx.GraphModule,
-    weights: str | os.PathLike[str] | None,
-) -> None:
-    if weights is None:
-        return
-    manifest = load_manifest(weights)
-    if isinstance(result, PartitionResult):
-        check_manifest(manifest, result.captured)
-    check_plan(manifest, split.meta["plan"])
-
-
-def _check_world(interfaces: StageInterfaces, world_size: int) -> None:
-    count = len(interfaces.devices)
-    if world_size != count:
-        raise PartitionError(
-            f"the job has {counted(world_size, 'process', 'processes')}, but the plan has "
-            f"{counted(count, 'device')} ({', '.join(interfaces.devices)}); start {count}, such "
-            f"as by torchrun --nproc_per_node={count}"
-        )
-
-
-def _check_schedule(schedule: Schedule, microbatches: int, ranks: int, rounds: int) -> None:
-    """Refuse what torch's schedules refuse."""
-    if schedule == "gpipe":
-        return
-    if rounds == 1 and microbatches < ranks:
-        raise PartitionError(
-            f"microbatches is {microbatches}, but 1f1b on {ranks} devices needs as many; write "
-            f"{ranks} or more, or schedule='gpipe'"
-        )
-    if rounds > 1:
-        groups, size = interleaved_rounds(microbatches, ranks)
-        if groups * size != microbatches:
-            raise PartitionError(
-                f"microbatches is {microbatches}, but interleaved 1f1b on {ranks} devices takes "
-                f"groups of equal size; write {groups * size}, or schedule='gpipe'"
-            )
-
-
-def _check_tied(
-    captured: CapturedGraph, interfaces: StageInterfaces, tied_weights: TiedReaders
-) -> None:
-    table = captured.storage_table
-    for shared in interfaces.shared_weights:
-        trained = table.weights[shared.weight.key].trainable
-        names = " = ".join(map(repr, table.weights[shared.weight.key].names))
-        where = ", ".join(interfaces.devices[rank] for rank in shared.ranks)
-        if trained and tied_weights == "colocate":
-            raise PartitionError(
-                f"parameter {names} is trained and held by {where}; plan with "
-                "memory_model='training', which puts its readers on one device, or write "
-                "tied_weights='sum'"
-            )
-        if len(trained) > 1:
-            raise PartitionError(
-                f"parameters {names} share memory without being one, and are held by {where}; "
-                "put their readers on one device"
-            )
 
 
 def _shared_parameters(

@@ -178,16 +178,10 @@ def stage_interfaces(
     last = rounds * count - 1
     values = _values(graph, place)
     held: list[list[str]] = [[] for _ in range(last + 1)]
-    for name, path in (returned_weights or {}).items():
-        holders = [
-            (place[number], weight.size_bytes)
-            for number, stage in enumerate(graph.stages)
-            for weight in stage.weights
-            if path in weight.names
-        ]
-        position, size_bytes = max(holders, default=(last, 0))
-        held[position].append(name)
-        values[name] = StageValue(name, position, (), True, size_bytes, "Tensor", None, None)
+    for weight in _returned_weights(graph, place, last, returned_weights or {}):
+        assert weight.source is not None
+        held[weight.source].append(weight.name)
+        values[weight.name] = weight
     alive = [
         tuple(
             value.name
@@ -239,6 +233,23 @@ def _values(graph: StageGraph, place: Sequence[int]) -> dict[str, StageValue]:
         )
         for value in graph.values
     }
+
+
+def _returned_weights(
+    graph: StageGraph, place: Sequence[int], last: int, paths: Mapping[str, str]
+) -> list[StageValue]:
+    """Return the weights that the graph returns, as values of the last position that holds them."""
+    found = []
+    for name, path in paths.items():
+        holders = [
+            (place[number], weight.size_bytes)
+            for number, stage in enumerate(graph.stages)
+            for weight in stage.weights
+            if path in weight.names
+        ]
+        position, size_bytes = max(holders, default=(last, 0))
+        found.append(StageValue(name, position, (), True, size_bytes, "Tensor", None, None))
+    return found
 
 
 def _end(value: StageValue, last: int) -> int:

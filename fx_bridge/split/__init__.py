@@ -1,1 +1,31 @@
 """What must share a stage; graphs split by plans, checked, and read as stages."""
+
+from fx_bridge.split.by_plan import split_by_plan
+from fx_bridge.split.colocation import colocation_groups
+from fx_bridge.split.graph import (
+    StageGraph,
+    StageNode,
+    StageValue,
+    StageWeight,
+)
+from fx_bridge.split.name_map import NameMap
+from fx_bridge.split.pins import with_hand_made
+from fx_bridge.split.reader import stage_graph
+from fx_bridge.split.tags.non_tensors import NonTensorMoves, move_non_tensors
+from fx_bridge.split.tags.plans import plan_from_tags, split_by_tags
+
+__all__ = [
+    "NameMap",
+    "NonTensorMoves",
+    "StageGraph",
+    "StageNode",
+    "StageValue",
+    "StageWeight",
+    "colocation_groups",
+    "move_non_tensors",
+    "plan_from_tags",
+    "split_by_plan",
+    "split_by_tags",
+    "stage_graph",
+    "with_hand_made",
+]

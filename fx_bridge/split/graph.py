@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -21,7 +21,8 @@ import networkx as nx
 
 from solver import PartitionError
 from solver.io.files import read_json, write_text_atomically
-from solver.model.quantities import MISSING, aligned, format_bytes, printable
+from solver.io.json_fields import PLAIN, Parser, build, check_schema, record, several
+from solver.model.quantities import MISSING, aligned, counted, format_bytes, printable
 
 _SCHEMA: Final = "fxpartition.stage_graph"
 _VERSION: Final = 1
@@ -249,9 +250,10 @@ class StageGraph:
         PartitionError
             Naming the field that is missing, unknown or of the wrong kind.
         """
-        from fx_bridge.split.graph_json import stage_graph_from_json
-
-        return stage_graph_from_json(data, _SCHEMA, _VERSION)
+        fields = check_schema(data, "the stage graph", _SCHEMA, _VERSION)
+        graph = build(StageGraph, fields, "", _PARSERS)
+        _check_references(graph)
+        return graph
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a JSON file, by way of a temporary file beside it.
@@ -308,3 +310,45 @@ class StageGraph:
                 f"{format_bytes(total_bytes)} in {len(alive)} value{'s' * (len(alive) != 1)}"
             )
         return "\n".join(map(printable, lines))
+
+
+def _check_references(graph: StageGraph) -> None:
+    names = [value.name for value in graph.values]
+    if len(set(names)) != len(names):
+        raise PartitionError("values: a name is given twice")
+    count = len(graph.stages)
+
+    def check_positions(positions: Iterable[int | None], where: str) -> None:
+        for position in positions:
+            if position is not None and position >= count:
+                raise PartitionError(
+                    f"{where} names stage {position}, but there {'is' if count == 1 else 'are'} "
+                    f"only {counted(count, 'stage')}"
+                )
+
+    def check_values(used: Iterable[str], where: str) -> None:
+        for name in used:
+            if name not in graph.value_of:
+                raise PartitionError(f"{where} names {name!r}, which is not one of the values")
+
+    for value in graph.values:
+        check_positions((value.source, *value.targets), f"value {value.name!r}")
+    for index, stage in enumerate(graph.stages):
+        where = f"stages[{index}]"
+        if stage.position != index:
+            raise PartitionError(f"{where}: position is {stage.position}; write {index}")
+        check_positions((*stage.parents, *stage.children), where)
+        for weight in stage.weights:
+            check_positions(weight.stages, f"{where}: weight {weight.key!r}")
+        check_values((*stage.inputs, *stage.outputs), where)
+    check_values((*graph.inputs, *graph.outputs), "the stage graph")
+
+
+_PARSERS: Final[dict[str, Parser]] = dict(PLAIN)
+_PARSERS.update(
+    {
+        f"tuple[{kind.__name__}, ...]": several(record(kind, _PARSERS))
+        for kind in (StageNode, StageValue, StageWeight)
+    }
+)
+"""How to read a field, by its annotation."""

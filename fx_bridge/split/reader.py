@@ -63,11 +63,6 @@ def stage_graph(
             owners.setdefault(key, []).append(position)
     peaks: Sequence[int | None] = [None] * len(names)
     if problem is not None:
-        if not isinstance(problem, PartitionProblem):
-            raise PartitionError(
-                f"the problem is a {type(problem).__name__}; give a PartitionProblem, such as "
-                "result.problem"
-            )
         peaks = _peaks(split.meta["plan"], problem)
     devices = list(split.meta["stages"].values())
     stages = []
@@ -233,6 +228,11 @@ def _weights(stage: nn.Module, table: StorageTable) -> dict[str, tuple[str, ...]
 
 def _peaks(plan: PartitionPlan, problem: PartitionProblem) -> list[int]:
     """Return the memory of each stage as if it were alone on its device."""
+    if not isinstance(problem, PartitionProblem):
+        raise PartitionError(
+            f"the problem is a {type(problem).__name__}; give a PartitionProblem, such as "
+            "result.problem"
+        )
     usage = evaluate(problem, plan).stages
     keys: list[set[str]] = [set() for _ in usage]
     for op in problem.operators:

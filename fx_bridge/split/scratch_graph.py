@@ -63,83 +63,113 @@ def scratch_graph(captured: CapturedGraph, plan: PartitionPlan) -> Scratch:
     An input or weight that the graph returns, and that an operator writes in place, is returned
     by the stage of that operator: elsewhere there may be only a copy of what it was before.
     """
-    source, stage_of = captured.module, plan.stage_index
-    graph = fx.Graph()
-    scratch = Scratch(_ScratchModule(graph))  # type: ignore[arg-type]
-    prefix = "fxp"
-    while any(node.name.startswith(prefix) for node in source.graph.nodes):
-        prefix += "_"
-    environment: dict[fx.Node, fx.Node] = {}
+    stage_of = plan.stage_index
+    build = _Builder(captured.module)
     operators: list[list[fx.Node]] = [[] for _ in set(stage_of.values())]
-    attributes: dict[tuple[int | None, fx.Node], fx.Node] = {}
-    modules: dict[str, str] = {}
-    output: fx.Node | None = None
-    for node in source.graph.nodes:
+    for node in captured.graph.nodes:
         if node.op == "placeholder":
-            placeholder = graph.create_node(
-                "placeholder", node.name, name=node.name, type_expr=node.type
-            )
-            placeholder.meta[ORIGIN] = node
-            environment[node] = placeholder
-        elif node.op == "output":
-            output = node
-        elif node.op != "get_attr":
+            build.add_input(node)
+        elif node.op not in ("get_attr", "output"):
             operators[stage_of[node.name]].append(node)
-    assert output is not None
-
-    def scratch_path(path: str) -> str:
-        if path not in modules:
-            modules[path] = f"{prefix}_module_{len(modules)}"
-            scratch.path_of[modules[path]] = path
-            scratch.module.add_module(modules[path], attribute_at(source, path))
-        return modules[path]
-
-    def attribute(node: fx.Node, stage: int | None) -> fx.Node:
-        """Return the stand-in of a get_attr node, one for each stage that reads it."""
-        key = stage, node
-        if key not in attributes:
-            if isinstance(attribute_at(source, str(node.target)), nn.Module):
-                # The body of a torch.cond or a no_grad region: the splitters keep it in place.
-                stand_in = graph.create_node("get_attr", scratch_path(str(node.target)))
-            else:
-                name = f"{prefix}_weight_{len(scratch.weight_of)}"
-                stand_in = graph.create_node("placeholder", name, name=name)
-                scratch.weight_of[stand_in.name] = node
-            stand_in.meta[ORIGIN] = node
-            attributes[key] = stand_in
-        return attributes[key]
-
-    def values(arguments: Any, stage: int | None) -> Any:
-        return map_arg(
-            arguments,
-            lambda read: attribute(read, stage) if read.op == "get_attr" else environment[read],
-        )
-
     for stage, nodes in enumerate(operators):
         for node in nodes:
-            target = scratch_path(str(node.target)) if node.op == "call_module" else node.target
-            operator = graph.create_node(
-                node.op,
-                target,
-                values(node.args, stage),
-                values(node.kwargs, stage),
-                name=node.name,
-                type_expr=node.type,
-            )
-            operator.meta[ORIGIN] = node
-            environment[node] = operator
-            scratch.stage_of[operator.name] = stage
-    finals: dict[fx.Node, fx.Node] = {}
+            build.add_operator(node, stage)
+    output = captured.graph.output_node()
     for node, stage in _written_outputs(captured, output, stage_of).items():
-        finals[node] = graph.call_function(final_value, (values(node, stage),))
-        finals[node].meta[ORIGIN] = node
-        scratch.stage_of[finals[node].name] = stage
-    returned = map_arg(
-        output.args[0], lambda read: finals[read] if read in finals else values(read, None)
-    )
-    result = graph.output(returned, output.type)
-    result.meta[ORIGIN] = output
-    return scratch
+        build.add_final(node, stage)
+    build.add_output(output)
+    return build.scratch
+
+
+class _Builder:
+    """A scratch graph as it is built.
+
+    Parameters
+    ----------
+    source : torch.fx.GraphModule
+        The captured module.
+    """
+
+    def __init__(self, source: fx.GraphModule) -> None:
+        self.source = source
+        self.graph = fx.Graph()
+        self.scratch = Scratch(_ScratchModule(self.graph))  # type: ignore[arg-type]
+        self.prefix = "fxp"
+        while any(node.name.startswith(self.prefix) for node in source.graph.nodes):
+            self.prefix += "_"
+        self.made: dict[fx.Node, fx.Node] = {}
+        self.finals: dict[fx.Node, fx.Node] = {}
+        self.attributes: dict[tuple[int | None, fx.Node], fx.Node] = {}
+        self.modules: dict[str, str] = {}
+
+    def add_input(self, node: fx.Node) -> None:
+        """Add a placeholder like `node`."""
+        placeholder = self.graph.create_node(
+            "placeholder", node.name, name=node.name, type_expr=node.type
+        )
+        placeholder.meta[ORIGIN] = node
+        self.made[node] = placeholder
+
+    def add_operator(self, node: fx.Node, stage: int) -> None:
+        """Add an operator like `node`, to run in `stage`."""
+        target = self._module(str(node.target)) if node.op == "call_module" else node.target
+        operator = self.graph.create_node(
+            node.op,
+            target,
+            self._values(node.args, stage),
+            self._values(node.kwargs, stage),
+            name=node.name,
+            type_expr=node.type,
+        )
+        operator.meta[ORIGIN] = node
+        self.made[node] = operator
+        self.scratch.stage_of[operator.name] = stage
+
+    def add_final(self, node: fx.Node, stage: int) -> None:
+        """Let `stage` return what is in an input or weight when it has run."""
+        final = self.graph.call_function(final_value, (self._values(node, stage),))
+        final.meta[ORIGIN] = node
+        self.finals[node] = final
+        self.scratch.stage_of[final.name] = stage
+
+    def add_output(self, node: fx.Node) -> None:
+        """Return what `node` returns."""
+        returned = map_arg(
+            node.args[0],
+            lambda read: self.finals[read] if read in self.finals else self._values(read, None),
+        )
+        result = self.graph.output(returned, node.type)
+        result.meta[ORIGIN] = node
+
+    def _values(self, arguments: Any, stage: int | None) -> Any:
+        return map_arg(
+            arguments,
+            lambda read: self._attribute(read, stage) if read.op == "get_attr" else self.made[read],
+        )
+
+    def _attribute(self, node: fx.Node, stage: int | None) -> fx.Node:
+        """Return the stand-in of a get_attr node, one for each stage that reads it."""
+        key = stage, node
+        if key not in self.attributes:
+            if isinstance(attribute_at(self.source, str(node.target)), nn.Module):
+                # The body of a torch.cond or a no_grad region: the splitters keep it in place.
+                stand_in = self.graph.create_node("get_attr", self._module(str(node.target)))
+            else:
+                name = f"{self.prefix}_weight_{len(self.scratch.weight_of)}"
+                stand_in = self.graph.create_node("placeholder", name, name=name)
+                self.scratch.weight_of[stand_in.name] = node
+            stand_in.meta[ORIGIN] = node
+            self.attributes[key] = stand_in
+        return self.attributes[key]
+
+    def _module(self, path: str) -> str:
+        """Return the scratch name of a submodule that is called or read."""
+        if path not in self.modules:
+            name = f"{self.prefix}_module_{len(self.modules)}"
+            self.modules[path] = name
+            self.scratch.path_of[name] = path
+            self.scratch.module.add_module(name, attribute_at(self.source, path))
+        return self.modules[path]
 
 
 def _written_outputs(

@@ -8,7 +8,7 @@ copied.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, Protocol
@@ -20,7 +20,7 @@ from torch._ops import OpOverload
 from fx_bridge.storages.device_kernels import DeviceKernels, KernelChoice
 from fx_bridge.storages.mutations import WriteRecorder, memory_of, written_arguments
 from fx_bridge.storages.replay import Replay, tensors_in, value_bytes
-from fx_bridge.storages.tensor_subclasses import parts_of
+from fx_bridge.storages.weights import WeightStorage, is_flat, weight_storages
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,41 +49,6 @@ class Storage:
         """A name that is unique among the storages that are not weights."""
         suffix = f".{self.index}" if self.index else ""
         return f"{self.owner}{'.saved' if self.kind == 'internal' else ''}{suffix}"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class WeightStorage:
-    """The memory of a parameter, buffer or constant, under all of its names.
-
-    That is one storage, but for tensors that consist of others, such as quantised weights: all
-    storages that belong to the same names are one weight. What several wrappers share, such as
-    a codebook, is a weight of its own, so that each device counts it once.
-
-    Attributes
-    ----------
-    key : str
-        The first of `names`; with the path of an inner tensor that others share.
-    names : tuple of str
-        Parameters before buffers before constants; several when tied.
-    tensors : tuple of torch.Tensor
-        The distinct tensors that live in it: the module's own, not copies.
-    size_bytes : int
-        What a device that holds them needs: the storages, or the tensors where they are less
-        (a slice of a large file).
-    memory_bytes : mapping of object to int
-        The parts of `size_bytes` by storage, as ``memory_of`` names it.
-    """
-
-    key: str
-    names: tuple[str, ...]
-    tensors: tuple[torch.Tensor, ...]
-    size_bytes: int
-    memory_bytes: Mapping[object, int]
-
-    @property
-    def trainable(self) -> tuple[torch.Tensor, ...]:
-        """The parameters among `tensors` that require a gradient."""
-        return tuple(t for t in self.tensors if isinstance(t, nn.Parameter) and t.requires_grad)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,56 +154,6 @@ def saved_storages(captured: GraphWithExamples) -> dict[str, tuple[Storage, ...]
     return watch.saved
 
 
-def weight_storages(module: nn.Module, graph: fx.Graph | None = None) -> dict[str, WeightStorage]:
-    """Return the weights of `module` by key, tied tensors together.
-
-    Parameters
-    ----------
-    graph : fx.Graph, optional
-        Constants that it reads by ``get_attr`` count too.
-    """
-    named: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
-    named.update(module.named_buffers(remove_duplicate=False))
-    for node in graph.nodes if graph is not None else ():
-        if node.op == "get_attr" and node.target not in named:
-            value: Any = module
-            for part in node.target.split("."):
-                value = getattr(value, part, None)
-            if isinstance(value, torch.Tensor):
-                named[node.target] = value
-    parts: dict[object, dict[str, torch.Tensor]] = {}
-    users: dict[object, dict[str, None]] = {}
-    for name, tensor in named.items():
-        for path, part in parts_of(tensor).items():
-            parts.setdefault(memory_of(part), {})[name + path] = part
-            users.setdefault(memory_of(part), {})[name] = None
-    groups: dict[tuple[str, ...], list[object]] = {}
-    for memory, using in users.items():
-        groups.setdefault(tuple(using), []).append(memory)
-    # The memory of the fewest has their name; what more of them share, its path in the first.
-    own = {names[0]: names for names in sorted(groups, key=len, reverse=True)}
-    weights: dict[str, WeightStorage] = {}
-    for names, memories in groups.items():
-        key = names[0] if own[names[0]] == names else next(iter(parts[memories[0]]))
-        tensors = tuple({id(named[name]): named[name] for name in names}.values())
-        sizes = {memory: _held_bytes(parts[memory].values()) for memory in memories}
-        weights[key] = WeightStorage(key, names, tensors, sum(sizes.values()), sizes)
-    return weights
-
-
-def _held_bytes(parts: Iterable[torch.Tensor]) -> int:
-    """Return the bytes that tensors in one storage need: it, or they where they are less."""
-    views = {(t.storage_offset(), t.shape, t.stride(), t.dtype): t for t in parts if _flat(t)}
-    if not views:
-        return sum({id(part): value_bytes(part) for part in parts}.values())
-    whole_bytes = next(iter(views.values())).untyped_storage().nbytes()
-    return int(min(sum(map(value_bytes, views.values())), whole_bytes))
-
-
-def _flat(tensor: torch.Tensor) -> bool:
-    return tensor.layout is torch.strided and not isinstance(tensor, nn.UninitializedParameter)
-
-
 class _StorageReplay(Replay):
     def __init__(self, captured: GraphWithExamples) -> None:
         super().__init__(captured.module, kernels=DeviceKernels.of(captured))
@@ -326,7 +241,7 @@ class _StorageReplay(Replay):
             if address not in self.owner:
                 size_bytes = (
                     tensor.untyped_storage().nbytes()
-                    if isinstance(address, int) and _flat(tensor)
+                    if isinstance(address, int) and is_flat(tensor)
                     else value_bytes(tensor)
                 )
                 self.owner[address] = Storage(kind, node.name, made, int(size_bytes))

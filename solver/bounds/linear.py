@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,6 +24,7 @@ from solver.bounds.held_weights import stage_weights
 from solver.bounds.positions import least_times_ns
 from solver.bounds.windows import StageBounds, StageWindows
 from solver.model.arrays import Ints
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
 from solver.presolve.net_times import both_ways, relay_times
 from solver.presolve.units import UnitGraph
@@ -48,7 +48,7 @@ def closure_bound_ns(
     *,
     at_least: int,
     ceiling_ns: int,
-    time_limit_s: float | None = None,
+    clock: Clock = UNLIMITED,
     programs: int = MOST_PROGRAMS,
 ) -> int:
     """Return a lower bound of the bottleneck of the plans for one order of devices.
@@ -65,8 +65,9 @@ def closure_bound_ns(
         A bound that is known.
     ceiling_ns : int
         Only plans with less are of interest: a bound of `ceiling_ns` says that there are none.
-    time_limit_s : float, optional
-        Of all programs together. Without it, only their iterations are limited.
+    clock : Clock
+        Ends all programs together. Without a limit on the wall's time, only their iterations are
+        limited.
     programs : int
         The most to solve. The first one is for all plans below the ceiling.
 
@@ -76,14 +77,12 @@ def closure_bound_ns(
     program for them says that such plans take at least v, all plans take at least min(v, T),
     whichever of the two they are.
     """
-    end_s = math.inf if time_limit_s is None else time.perf_counter() + time_limit_s
     bound = at_least
     net_times_ns = least_times_ns(units)
     trial_ns = ceiling_ns - 1
     step = 0
     for _ in range(programs):
-        left_s = end_s - time.perf_counter()
-        if bound >= ceiling_ns or left_s <= 0:
+        if bound >= ceiling_ns or clock.is_over:
             break
         windows = stage_bounds.windows(len(order), trial_ns, order)
         least = trial_ns + 1
@@ -91,7 +90,7 @@ def closure_bound_ns(
             program = _Program(units, windows, order, net_times_ns, ceiling_ns)
             if len(program.low) > _MOST_ROWS:
                 break
-            least = program.least_ns(left_s)
+            least = program.least_ns(clock.wall_left_s)
         if trial_ns == ceiling_ns - 1:
             bound = max(bound, min(least, ceiling_ns))
             step = (ceiling_ns - bound) // 8

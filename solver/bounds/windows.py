@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -197,29 +196,47 @@ class StageBounds:
         self._total_work = int(work.sum())
         self._total_bytes = int(before.sum())
         self._largest_work = int(work.max())
-        # Each with the column of the sums that its positions are measured by.
+        self._kept = kept
         self._source: WindowSource | None = None
+        # Each with the column of the sums that its positions are measured by.
         self._positions: list[tuple[SteppingBound, int]] = []
-        if PositionBound.applies(units):
-            slots = len(self._devices)
-            whole = PositionBound(units, slots)
-            self._positions.append((whole, 0))
-            if len(kept) < count:
-                self._positions.append((PositionBound(restricted(units, kept), slots), 2))
-            if (
-                whole.largest_region_ns * slots > _LARGE_REGION * self._total_work
-                # Steps along a path take long, and of speeds that count as the best say little.
-                and (len(names) == 1 or whole.set_count <= PathBound.most_sets)
-            ):
-                self._positions.append((PathBound(direct(units), slots), 0))
+        self._borders: BorderBound | None = None
 
-    @cached_property
+    @classmethod
+    def complete(cls, units: UnitGraph) -> StageBounds:
+        """Return bounds that know positions and borders."""
+        bounds = cls(units)
+        bounds.add_positions()
+        bounds.add_borders()
+        return bounds
+
+    def add_positions(self) -> None:
+        """Let bounds and windows know what the first stages can have done, with transfers."""
+        units = self._units
+        if not PositionBound.applies(units):
+            return
+        slots = len(self._devices)
+        whole = PositionBound(units, slots)
+        self._positions.append((whole, 0))
+        if len(self._kept) < self._count:
+            self._positions.append((PositionBound(restricted(units, self._kept), slots), 2))
+        if (
+            whole.largest_region_ns * slots > _LARGE_REGION * self._total_work
+            # Steps along a path take long, and of speeds that count as the best say little.
+            and (len(self._slowness) == 1 or whole.set_count <= PathBound.most_sets)
+        ):
+            self._positions.append((PathBound(direct(units), slots), 0))
+
+    def add_borders(self) -> None:
+        """Let bounds know the borders that exist, unless they are too many."""
+        if BorderBound.applies(self._units):
+            bound = BorderBound(self._units, len(self._devices))
+            self._borders = bound if bound.is_known else None
+
+    @property
     def borders(self) -> BorderBound | None:
-        """What borders that exist say of the bottleneck; None if there are too many."""
-        if not BorderBound.applies(self._units):
-            return None
-        bound = BorderBound(self._units, len(self._devices))
-        return bound if bound.is_known else None
+        """What borders that exist say of the bottleneck; None if they are not known."""
+        return self._borders
 
     def least_bottleneck_ns(
         self, slots: int, order: Sequence[Device] | None = None, at_most: int | None = None

@@ -9,9 +9,9 @@ from types import TracebackType
 
 from ortools.sat.python import cp_model
 
-from solver.cp.budget import Budget
-from solver.cp.run import settled_solver
+from solver.cp.run import charge_run, limit_run, settled_solver
 from solver.cp.stage_model import StageModel
+from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.presolve.units import Order
@@ -43,14 +43,15 @@ class ModelQueue:
 
     Parameters
     ----------
-    budget : Budget
-        Is charged with every search when its answer is asked for.
+    limits : SolveLimits
+    clock : Clock
+        Ends all searches, and is charged with each when its answer is asked for.
     """
 
-    def __init__(self, limits: SolveLimits, budget: Budget) -> None:
+    def __init__(self, limits: SolveLimits, clock: Clock) -> None:
         self._limits = limits
-        self._budget = budget
-        # What is left of a deterministic budget must not depend on how many there are at a time.
+        self._clock = clock
+        # What is left of a clock that counts work must not depend on how many there are at a time.
         self._most = 1 if limits.deterministic else limits.worker_count
         self._pool = ThreadPoolExecutor(self._most)
         self._searches: deque[_Search] = deque()
@@ -76,7 +77,7 @@ class ModelQueue:
         """Whether another model would have to wait for one of these."""
         return len(self) >= self._most
 
-    def add(self, order: Order | None, stages: StageModel, slice_s: float | None) -> None:
+    def add(self, order: Order | None, stages: StageModel) -> None:
         """Begin to search a model, by the complete search that proves most of these first.
 
         Parameters
@@ -85,11 +86,9 @@ class ModelQueue:
             Of devices; None for all.
         stages : StageModel
             Holds the model.
-        slice_s : float or None
-            At most this much of the budget.
         """
         solver = settled_solver(1, self._limits.seed)
-        self._budget.limit(solver.parameters, slice_s)
+        limit_run(solver.parameters, self._clock)
         status = self._pool.submit(solver.solve, stages.model)
         self._searches.append(_Search(order, stages, solver, status))
 
@@ -98,7 +97,7 @@ class ModelQueue:
         search = self._searches[0]
         status = search.status.result()
         self._searches.popleft()
-        self._budget.charge(search.solver)
+        charge_run(self._clock, search.solver)
         if status in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return Verdict(search.order, False, search.stages.plan_of(search.solver.value))
         return Verdict(search.order, status == cp_model.INFEASIBLE, None)

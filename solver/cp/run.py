@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from ortools.sat.python import cp_model
 
-from solver.cp.budget import Budget
 from solver.cp.stage_model import StageModel
+from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 
@@ -16,6 +18,10 @@ _SUBSOLVERS = ("no_lp", "max_lp", "default_lp", "reduced_costs", "quick_restart_
 """Complete searches of CP-SAT, the one that proves most of these models first."""
 _TURNS = 3
 """Searches that take turns in a deterministic run."""
+_LEAST_S: Final = 0.01
+"""Even without time left, presolve proves small instances."""
+_LEAST_WORK_S: Final = 1e-3
+"""What a run counts as at least, so that a search of many short ones ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,38 +83,37 @@ Report = Callable[[int | None, int], None]
 def run_model(
     question: Question,
     limits: SolveLimits,
-    budget: Budget,
-    slice_s: float | None,
+    clock: Clock,
     report: Report | None,
 ) -> Answer:
     """Search a model.
 
     Parameters
     ----------
-    budget : Budget
-        Is charged with the run.
-    slice_s : float or None
-        At most this much of what is left.
+    question : Question
+    limits : SolveLimits
+    clock : Clock
+        Ends the run, and is charged with it.
     report : callable, optional
         Called at every improvement of value or bound.
     """
     model = question.stages.model
     watcher = _Watcher(question, report)
-    solver = _solver(limits, budget, slice_s)
+    solver = _solver(limits, clock)
     if report is not None:
         solver.best_bound_callback = watcher.on_bound
     status = solver.solve(model, watcher)
-    budget.charge(solver)
+    charge_run(clock, solver)
     if question.is_hinted:
         assert question.best is not None
         if _contradicts(solver, status, question.best):
             # Presolve has been wrong before (see docs/formulation.md); believe the search alone.
             # What the watcher was told meanwhile is worth no more than that answer.
             watcher.bound = 0
-            solver = _solver(limits, budget, slice_s)
+            solver = _solver(limits, clock)
             solver.parameters.cp_model_presolve = False
             status = solver.solve(model, watcher)
-            budget.charge(solver)
+            charge_run(clock, solver)
             denied = _contradicts(solver, status, question.best)
             assert not denied, "CP-SAT denies a feasible plan"
     if status == cp_model.MODEL_INVALID:
@@ -158,14 +163,31 @@ def settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
     return solver
 
 
-def _solver(limits: SolveLimits, budget: Budget, slice_s: float | None) -> cp_model.CpSolver:
+def limit_run(
+    parameters: cp_model.SatParameters, clock: Clock, most_work_s: float = math.inf
+) -> None:
+    """End a run of CP-SAT with a clock, after at most `most_work_s` deterministic seconds."""
+    if clock.is_deterministic:
+        most_work_s = min(most_work_s, max(clock.left_s, _LEAST_S))
+    if most_work_s < math.inf:
+        parameters.max_deterministic_time = most_work_s
+    if clock.wall_left_s < math.inf:
+        parameters.max_time_in_seconds = max(clock.wall_left_s, _LEAST_S)
+
+
+def charge_run(clock: Clock, solver: cp_model.CpSolver) -> None:
+    """Count what a run of CP-SAT has used, in its deterministic seconds."""
+    clock.charge(max(solver.response_proto.deterministic_time, _LEAST_WORK_S))
+
+
+def _solver(limits: SolveLimits, clock: Clock) -> cp_model.CpSolver:
     # Searches take turns in an order that depends on their number, so that is fixed.
     workers = _TURNS if limits.deterministic else limits.worker_count
     solver = settled_solver(workers, limits.seed)
     parameters = solver.parameters
     if limits.deterministic:
         parameters.interleave_search = parameters.share_objective_bounds = True
-    budget.limit(parameters, slice_s)
+    limit_run(parameters, clock)
     return solver
 
 

@@ -7,7 +7,6 @@ of it costs nothing, and the exact solver stops at the first.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,11 +39,12 @@ from solver.diagnosis.variants import (
 )
 from solver.evaluation.evaluate import Evaluation, evaluate
 from solver.evaluation.result import SolveResult, SolveStatus
+from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.shortfalls import find_shortfalls
-from solver.search.registry import check_limits, solve
+from solver.search.solve import check_limits, solve
 
 _MOST_PLANS: Final = 16
 """Plans to remember, newest first: one that keeps the limits asked about saves a search."""
@@ -113,7 +113,8 @@ class _Search:
     def __init__(self, problem: PartitionProblem, limits: SolveLimits) -> None:
         self.problem = problem
         self.limits = limits
-        self.started_s = time.perf_counter()
+        # In a deterministic diagnosis, too, the wall's time ends it.
+        self.clock = Clock(math.inf if limits.time_limit_s is None else limits.time_limit_s)
         self.base = without_times(problem)
         self.plans: list[PartitionPlan] = []
         self.time_ran_out = False
@@ -151,35 +152,32 @@ class _Search:
             status,
             **found,
             time_ran_out=self.time_ran_out,
-            wall_time_s=time.perf_counter() - self.started_s,
+            wall_time_s=self.clock.elapsed_s,
         )
 
     # -- questions ------------------------------------------------------------------------
 
-    def ask(
-        self, problem: PartitionProblem, ends_s: float | None, *, is_new: bool = False
-    ) -> _Answer:
+    def ask(self, problem: PartitionProblem, clock: Clock, *, is_new: bool = False) -> _Answer:
         """Return a plan of `problem`, which has no times, or the proof that there is none.
 
         `is_new` says that no plan found before can be one of `problem`. A search takes half of the
-        time until `ends_s`, so that one question does not take all of it.
+        time that is left, so that one question does not take all of it.
         """
         for plan in () if is_new else self.plans:
             if _fits(problem, plan):
                 return _Answer(plan, False)
-        if self._is_over(ends_s):
+        if self._is_over(clock):
             self.time_ran_out = True
             return _Answer(None, False)
         if find_shortfalls(problem):
             return _Answer(None, True)
-        asked_s = time.perf_counter()
+        asked_s, left_s = self.clock.elapsed_s, clock.left_s
         given_s = None
-        if ends_s is not None:
-            left_s = ends_s - asked_s
+        if left_s < math.inf:
             given_s = max(left_s / 2, min(left_s, 2 * self.quickest_s), _LEAST_SEARCH_S)
         limits = replace(self.limits, time_limit_s=given_s, on_progress=None)
         result = solve(problem, limits, solver="cp-sat")
-        self.quickest_s = min(time.perf_counter() - asked_s, self.quickest_s or math.inf)
+        self.quickest_s = min(self.clock.elapsed_s - asked_s, self.quickest_s or math.inf)
         if result.objective is not None and result.plan is not None:
             self.plans = [result.plan, *self.plans[: _MOST_PLANS - 1]]
             return _Answer(result.plan, False)
@@ -187,26 +185,20 @@ class _Search:
         self.time_ran_out |= not proven
         return _Answer(None, proven)
 
-    def _is_over(self, ends_s: float | None) -> bool:
-        """Whether the time until `ends_s` is too short for the quickest search so far."""
-        if ends_s is None:
-            return False
-        return ends_s - time.perf_counter() < max(self.quickest_s, _LEAST_SEARCH_S)
+    def _is_over(self, clock: Clock) -> bool:
+        """Whether what is left is too short for the quickest search so far."""
+        return clock.left_s < max(self.quickest_s, _LEAST_SEARCH_S)
 
-    def _share(self, parts: int) -> float | None:
-        """Return when one of `parts` equal parts of the time that is left ends."""
-        if self.limits.time_limit_s is None:
-            return None
-        now_s = time.perf_counter()
-        left_s = self.started_s + self.limits.time_limit_s - now_s
-        return now_s + max(left_s, 0.0) / parts
+    def _share(self, parts: int) -> Clock:
+        """Return the clock of one of `parts` equal parts of the time that is left."""
+        return self.clock.slice(self.clock.left_s / parts)
 
     # -- conflict -------------------------------------------------------------------------
 
     def _conflict(self) -> tuple[tuple[Limit, ...], bool]:
         """Return limits that clash, and whether it is proven that each of them is needed."""
-        ends_s = self._share(2)
-        found = _Clash(lambda limits: self.ask(keeping(self.base, limits), ends_s))
+        clock = self._share(2)
+        found = _Clash(lambda limits: self.ask(keeping(self.base, limits), clock))
         others = other_limits(self.problem)
         # If memory has no part in it, none of it belongs into the explanation.
         limits = [*self.kinds, *others] if found.may_hold(others) else others
@@ -229,7 +221,7 @@ class _Search:
         conflict (nothing is proven) every kind of memory is tried.
         """
         kinds = [limit for limit in conflict or self.kinds if isinstance(limit, MemoryLimit)]
-        searches: list[Callable[[float | None], Remedy | None]] = []
+        searches: list[Callable[[Clock], Remedy | None]] = []
         for limit in conflict:
             if isinstance(limit, (PinLimit, ColocationLimit, CutLimit, StageLimit)):
                 searches.append(partial(self._drop, limit))
@@ -257,41 +249,41 @@ class _Search:
     def _drop(
         self,
         limit: PinLimit | ColocationLimit | CutLimit | StageLimit,
-        ends_s: float | None,
+        clock: Clock,
     ) -> Remedy | None:
         for change in drops(self.problem, limit):
-            answer = self.ask(changed(self.base, change), ends_s)
+            answer = self.ask(changed(self.base, change), clock)
             if answer.plan is not None:
                 return self._remedy(change, answer.plan)
         return None
 
-    def _higher_device_count(self, ends_s: float | None) -> Remedy | None:
+    def _higher_device_count(self, clock: Clock) -> Remedy | None:
         most = self.problem.max_devices
         assert most is not None
         is_least = True
         for count in range(most + 1, len(self.problem.devices) + 1):
             change = HigherDeviceCount(count, is_least)
-            answer = self.ask(changed(self.base, change), ends_s)
+            answer = self.ask(changed(self.base, change), clock)
             if answer.plan is not None:
                 return self._remedy(change, answer.plan)
             is_least &= answer.proven
         return None
 
-    def _more_devices(self, name: str, ends_s: float | None) -> Remedy | None:
+    def _more_devices(self, name: str, clock: Clock) -> Remedy | None:
         """Try up to as many more devices like `name` as there are devices."""
         is_least = self.proven
         for count in range(1, len(self.problem.devices) + 1):
             change = MoreDevices(self.problem.device_of[name], count, is_least)
-            answer = self.ask(changed(self.base, change), ends_s)
+            answer = self.ask(changed(self.base, change), clock)
             if answer.plan is not None:
                 return self._remedy(change, answer.plan)
             is_least &= answer.proven
         return None
 
-    def _more_memory(self, names: tuple[str, ...], ends_s: float | None) -> Remedy | None:
+    def _more_memory(self, names: tuple[str, ...], clock: Clock) -> Remedy | None:
         """Find the least bytes that, more on each of `names`, make a plan possible."""
         unlimited = with_more_memory(self.base, names, None)
-        if self.ask(unlimited, ends_s).plan is None:
+        if self.ask(unlimited, clock).plan is None:
             return None
         known = [plan for plan in self.plans if _fits(unlimited, plan)]
         plan = min(known, key=lambda plan: self._missing_bytes(names, plan))
@@ -303,12 +295,12 @@ class _Search:
         above, below, is_last, proofs = too_few, enough, False, 0
         step = _granularity(self.base, names)
         while (candidates := (below - above - 1) // step) > 0:
-            if self._is_over(ends_s):
+            if self._is_over(clock):
                 self.time_ran_out = True
                 break
             extra = below - step * (1 if is_last else (candidates + 1) // 2)
             less = with_more_memory(self.base, names, extra)
-            answer = self.ask(less, ends_s, is_new=True)
+            answer = self.ask(less, clock, is_new=True)
             if answer.plan is not None:
                 plan = answer.plan
                 below = enough = self._missing_bytes(names, plan)

@@ -55,11 +55,10 @@ listed once, and each set is a bit (:mod:`solver.dp.stage_list`,
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from solver.dp.contiguous.solver import solve_chain
+from solver.dp.contiguous.solver import contiguous_plan
 from solver.dp.device_sets import DeviceSets
 from solver.dp.ideals import Blocks, collapse, list_ideals
 from solver.dp.interleaved import MOST_IDEALS as _MOST_INTERLEAVED
@@ -69,16 +68,15 @@ from solver.dp.repeated_chains import RepeatedChains, repeated_chains
 from solver.dp.stage_tables import StageTables, net_times_ns
 from solver.dp.sweep import GaveUp, Solution
 from solver.evaluation.evaluate import Evaluation, evaluate
-from solver.evaluation.result import SolveResult, SolveStatus
+from solver.evaluation.result import SolveStatus
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
-from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.dominance import simplify
 from solver.presolve.net_times import relay_times
 from solver.presolve.units import DeviceKind, UnitGraph, condense, interchangeable_kinds
 
-_NAME = "ideal-dp"
 MOST_IDEALS = 40_000
 MOST_SETS = 1_024
 _MOST_PAIRS = 3_000_000_000
@@ -93,45 +91,62 @@ _MOST_ENTRIES = 16_000_000
 """Most ideals times blocks: the tables take some twenty bytes for each."""
 
 
-Improve = Callable[[UnitGraph, Sequence[PartitionPlan], int], PartitionPlan | None]
-"""Makes a better plan of some plans of units, from a seed; None if it finds none."""
+Improve = Callable[[UnitGraph, Sequence[PartitionPlan]], PartitionPlan | None]
+"""Makes a better plan of some plans of units; None if it finds none."""
 
 
-def solve_ideal_dp(
-    problem: PartitionProblem, limits: SolveLimits, improve: Improve | None = None
-) -> SolveResult:
+@dataclass(frozen=True, slots=True)
+class IdealAnswer:
+    """What the program says of a problem.
+
+    Attributes
+    ----------
+    status : SolveStatus
+        OPTIMAL or INFEASIBLE; UNKNOWN with a reason where it declines or gives up, with a bound on
+        the bottleneck if it got that far; FEASIBLE with a bound where it found a plan by then, or
+        the relaxation that it solved is not tight.
+    plan : PartitionPlan or None
+        A feasible one.
+    evaluation : Evaluation or None
+        Of `plan`.
+    objective_bounds : tuple of int, or None
+        Of the objectives that it minimised, in their order.
+    reason : str
+        Why there is no plan, or empty.
+    """
+
+    status: SolveStatus
+    plan: PartitionPlan | None = None
+    evaluation: Evaluation | None = None
+    objective_bounds: tuple[int, ...] | None = None
+    reason: str = ""
+
+
+SolveIdeals = Callable[[PartitionProblem, Clock], IdealAnswer]
+"""The program as other methods call it, for problems of their own."""
+
+
+def solve_ideals(
+    problem: PartitionProblem, clock: Clock = UNLIMITED, improve: Improve | None = None
+) -> IdealAnswer:
     """Solve `problem` exactly if its graph has few ideals, or decline.
 
     Parameters
     ----------
+    problem : PartitionProblem
+    clock : Clock
+        The program has limits of work besides, so that it ends without one as well.
     improve : callable, optional
         Is asked for a better plan, where that saves more than it takes.
-
-    Returns
-    -------
-    SolveResult
-        OPTIMAL or INFEASIBLE; UNKNOWN with a reason where it declines or gives up, with a bound on
-        the bottleneck if it got that far; FEASIBLE with a bound where it found a plan by then, or
-        the relaxation that it solved is not tight.
     """
-    started_s = time.perf_counter()
     try:
-        answer = _solve(problem, limits, started_s, improve)
+        return _solve(problem, clock, improve)
     except GaveUp as stopped:
-        answer = _Answer(SolveStatus.UNKNOWN, reason=str(stopped))
-    return SolveResult(
-        solver=_NAME,
-        status=answer.status,
-        plan=answer.plan,
-        evaluation=answer.evaluation,
-        objective_bounds=answer.bounds,
-        wall_time_s=time.perf_counter() - started_s,
-        reason=answer.reason,
-    )
+        return IdealAnswer(SolveStatus.UNKNOWN, reason=str(stopped))
 
 
 def can_win(problem: PartitionProblem) -> bool:
-    """Return whether :func:`solve_ideal_dp` will likely prove the optimum in about a second.
+    """Return whether :func:`solve_ideals` will likely prove the optimum in about a second.
 
     Takes milliseconds: it lists ideals and gives up as soon as there are too many. Few are
     always good. With more, the ceiling on the load has to leave few places for a set of devices
@@ -198,15 +213,6 @@ def why_declined(problem: PartitionProblem) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: SolveStatus
-    plan: PartitionPlan | None = None
-    evaluation: Evaluation | None = None
-    bounds: tuple[int, ...] | None = None
-    reason: str = ""
-
-
 def collapse_units(
     units: UnitGraph, kinds: Sequence[DeviceKind], *, forget_weights: bool
 ) -> Blocks:
@@ -233,38 +239,35 @@ def collapse_units(
     return collapse(units, free, forget_weights=forget_weights, returning=returning)
 
 
-def _solve(
-    problem: PartitionProblem, limits: SolveLimits, started_s: float, improve: Improve | None
-) -> _Answer:
+def _solve(problem: PartitionProblem, clock: Clock, improve: Improve | None) -> IdealAnswer:
     declined = why_declined(problem)
     if declined is not None:
         raise GaveUp(declined)
     units = simplify(condense(problem)).units
-    if any(allowed is not None and not allowed for allowed in units.allowed_devices):
-        return _Answer(
+    if units.pins_contradict:
+        return IdealAnswer(
             SolveStatus.INFEASIBLE, reason="operators that must share a device are pinned apart"
         )
     kinds = interchangeable_kinds(units)
     if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
         raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
-    deadline_s = None if limits.time_limit_s is None else started_s + limits.time_limit_s
-    known = _Known(units, limits, improve)
+    known = _Known(units, clock, improve)
     whole = collapse_units(units, kinds, forget_weights=False)
     if problem.memory_model != "weights":
-        return _solve_blocks(units, kinds, whole, known, deadline_s)
+        return _solve_blocks(units, kinds, whole, known, clock)
     # Without the weights of units that cost nothing else there are far fewer ideals, and it seldom
     # matters where these go. If it does, the same is done with them.
     blocks = collapse_units(units, kinds, forget_weights=True)
-    relaxed = _solve_blocks(units, kinds, blocks, known, deadline_s)
+    relaxed = _solve_blocks(units, kinds, blocks, known, clock)
     if not blocks.weightless or relaxed.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
         return relaxed
-    answer = _solve_blocks(units, kinds, whole, known, deadline_s)
+    answer = _solve_blocks(units, kinds, whole, known, clock)
     if answer.status is not SolveStatus.UNKNOWN:
         return answer
     if relaxed.status is SolveStatus.FEASIBLE:
         return relaxed
-    bounds = [entry.bounds for entry in (relaxed, answer) if entry.bounds is not None]
-    return replace(answer, bounds=max(bounds, default=None))
+    bounds = [b for b in (relaxed.objective_bounds, answer.objective_bounds) if b is not None]
+    return replace(answer, objective_bounds=max(bounds, default=None))
 
 
 def _solve_blocks(
@@ -272,8 +275,8 @@ def _solve_blocks(
     kinds: Sequence[DeviceKind],
     blocks: Blocks,
     known: _Known,
-    deadline_s: float | None,
-) -> _Answer:
+    clock: Clock,
+) -> IdealAnswer:
     """Solve the problem on blocks.
 
     UNKNOWN if it gives up, or if it forgets weights and its plan does not fit with them; FEASIBLE
@@ -285,7 +288,7 @@ def _solve_blocks(
     chains = identical_chains(units, blocks)
     ideals = list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most)
     if ideals is None:
-        return _Answer(SolveStatus.UNKNOWN, reason=f"the graph has more than {most:,} ideals")
+        return IdealAnswer(SolveStatus.UNKNOWN, reason=f"the graph has more than {most:,} ideals")
     most_devices = len(problem.devices)
     if problem.max_devices is not None:
         most_devices = min(most_devices, problem.max_devices)
@@ -293,53 +296,53 @@ def _solve_blocks(
     sets = DeviceSets.of([len(kind.devices) for kind in kinds], most_devices)
     if problem.chunks_per_device > 1:
         search = InterleavedSearch(
-            units, kinds, blocks, ideals, sets, known.bottleneck_ns, deadline_s, _MOST_PAIRS
+            units, kinds, blocks, ideals, sets, known.bottleneck_ns, clock, _MOST_PAIRS
         )
         return _interleave(search, known)
     tables = StageTables(units, kinds, blocks, ideals, chains)
-    minimiser = Minimiser(tables, sets, known.bottleneck_ns, deadline_s, _MOST_PAIRS)
+    minimiser = Minimiser(tables, sets, known.bottleneck_ns, clock, _MOST_PAIRS)
     try:
         found = minimiser.minimise()
     except GaveUp as stopped:
         return _stopped(minimiser, chains, str(stopped))
     if found is None:
-        return _Answer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
+        return IdealAnswer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
     solution, values = found
     plan = _plan(tables, solution, chains) if solution.stages or not known.plan else known.plan
     assert blocks.weightless or evaluate(problem, plan).feasible
     return _judge(problem, plan, known, values)
 
 
-def _stopped(minimiser: Minimiser, chains: RepeatedChains, reason: str) -> _Answer:
+def _stopped(minimiser: Minimiser, chains: RepeatedChains, reason: str) -> IdealAnswer:
     """Return what is known when the search is stopped: a bound, perhaps a plan."""
     search = minimiser.search
     if search is None or minimiser.problem.objective[0] != "bottleneck":
-        return _Answer(SolveStatus.UNKNOWN, reason=reason)
+        return IdealAnswer(SolveStatus.UNKNOWN, reason=reason)
     bounds = (search.refuted + 1,)
     if search.best is not None:
         plan = _plan(minimiser.tables, search.best, chains)
         evaluation = evaluate(minimiser.problem, plan)
         if evaluation.feasible:
-            return _Answer(SolveStatus.FEASIBLE, plan, evaluation, bounds)
-    return _Answer(SolveStatus.UNKNOWN, bounds=bounds, reason=reason)
+            return IdealAnswer(SolveStatus.FEASIBLE, plan, evaluation, bounds)
+    return IdealAnswer(SolveStatus.UNKNOWN, objective_bounds=bounds, reason=reason)
 
 
-def _interleave(search: InterleavedSearch, known: _Known) -> _Answer:
+def _interleave(search: InterleavedSearch, known: _Known) -> IdealAnswer:
     problem = search.units.problem
     try:
         found = search.minimise()
     except GaveUp as stopped:
         bounds = None if search.refuted < 0 else (search.refuted + 1,)
-        return _Answer(SolveStatus.UNKNOWN, bounds=bounds, reason=str(stopped))
+        return IdealAnswer(SolveStatus.UNKNOWN, objective_bounds=bounds, reason=str(stopped))
     if found is None:
-        return _Answer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
+        return IdealAnswer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
     plan = found.plan(search.units, search.kinds, search.blocks)
     return _judge(problem, plan, known, (found.value,))
 
 
 def _judge(
     problem: PartitionProblem, plan: PartitionPlan, known: _Known, values: tuple[int, ...]
-) -> _Answer:
+) -> IdealAnswer:
     """Compare plans with the optimum of what was solved: its own one, and one known before."""
     best: Evaluation | None = None
     for candidate in [plan] if known.plan is None else [plan, known.plan]:
@@ -347,21 +350,21 @@ def _judge(
         if not evaluation.feasible:
             continue
         if evaluation.objective == values:
-            return _Answer(SolveStatus.OPTIMAL, candidate, evaluation, values)
+            return IdealAnswer(SolveStatus.OPTIMAL, candidate, evaluation, values)
         assert values < evaluation.objective, (values, evaluation.objective)
         if best is None or evaluation.objective < best.objective:
             best, plan = evaluation, candidate
     if best is None:
         reason = "; ".join(evaluate(problem, plan).violations)
-        return _Answer(SolveStatus.UNKNOWN, bounds=values[:1], reason=reason)
-    return _Answer(SolveStatus.FEASIBLE, plan, best, values[:1])
+        return IdealAnswer(SolveStatus.UNKNOWN, objective_bounds=values[:1], reason=reason)
+    return IdealAnswer(SolveStatus.FEASIBLE, plan, best, values[:1])
 
 
 class _Known:
     """The best plan that heuristics find, once they are asked."""
 
-    def __init__(self, units: UnitGraph, limits: SolveLimits, improve: Improve | None) -> None:
-        self._units, self._limits, self._improve = units, limits, improve
+    def __init__(self, units: UnitGraph, clock: Clock, improve: Improve | None) -> None:
+        self._units, self._clock, self._improve = units, clock, improve
         self._tried: set[bool] = set()
         self.plan: PartitionPlan | None = None
         self._bottleneck_ns: int | None = None
@@ -380,14 +383,13 @@ class _Known:
         return self._bottleneck_ns
 
     def _first(self) -> PartitionPlan | None:
-        limit_s = None if self._limits.deterministic else _CHAIN_LIMIT_S
-        return solve_chain(self._units.problem, SolveLimits(time_limit_s=limit_s)).plan
+        return contiguous_plan(self._units.problem, self._clock.slice(_CHAIN_LIMIT_S))
 
     def _improved(self) -> PartitionPlan | None:
         if self._improve is None:
             return None
         starts = [] if self.plan is None else [self.plan]
-        return self._improve(self._units, starts, self._limits.seed)
+        return self._improve(self._units, starts)
 
     def _offer(self, plan: PartitionPlan | None) -> None:
         evaluation = None if plan is None else evaluate(self._units.problem, plan)

@@ -38,7 +38,6 @@ rises until a plan is found; from then on it is one less than the bottleneck of 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -49,6 +48,7 @@ from solver.dp.ideals import DROPPED, Blocks, consuming_blocks, membership
 from solver.dp.pair_sums import Bools, Floats, Indices
 from solver.dp.stage_tables import StageTables, net_times_ns
 from solver.dp.sweep import GaveUp, Goal, Solution, Sweep
+from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.units import DeviceKind, UnitGraph
 
@@ -113,8 +113,8 @@ class InterleavedSearch:
         Bit masks of all ideals of the blocks, the smaller ones first.
     incumbent : callable
         Returns the bottleneck of some plan, or None.
-    deadline_s : float or None
-        On the clock of ``time.perf_counter``.
+    clock : Clock
+        Of the whole search.
     most_pairs : int
         Candidate stages after which the search gives up.
 
@@ -132,12 +132,12 @@ class InterleavedSearch:
         ideals: Sequence[int],
         sets: DeviceSets,
         incumbent: Callable[[], int | None],
-        deadline_s: float | None,
+        clock: Clock,
         most_pairs: int,
     ) -> None:
         self.units, self.kinds, self.blocks, self.sets = units, kinds, blocks, sets
         self.ideals, self._incumbent = list(ideals), incumbent
-        self.deadline_s, self.most_pairs = deadline_s, most_pairs
+        self.clock, self.most_pairs = clock, most_pairs
         self.refuted = -1
         self.pairs = 0
         times = np.array([units.latency_ns(k.device.device_class) for k in kinds], dtype=np.int64)
@@ -249,7 +249,7 @@ class InterleavedSearch:
     def _below(self, ceiling: float) -> Interleaved | None:
         best: Interleaved | None = None
         for middles in self._middles():
-            if self.deadline_s is not None and time.perf_counter() > self.deadline_s:
+            if self.clock.is_over:
                 raise GaveUp("the time limit ran out")
             found = self._solve(middles, ceiling)
             if found is not None:
@@ -281,7 +281,7 @@ class InterleavedSearch:
             return None
         tables = StageTables(self.units, self.kinds, self.blocks, unions)
         left = self.most_pairs - self.pairs
-        sweep = Sweep(tables, self.sets, self.deadline_s, left)
+        sweep = Sweep(tables, self.sets, self.clock, left)
         sweep.refuted = float(self.refuted)
         limits = {} if ceiling == np.inf else {"bottleneck": ceiling}
         solution = sweep.run(Goal((), "bottleneck", limits))

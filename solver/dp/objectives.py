@@ -8,6 +8,7 @@ from solver.dp.bottleneck import BottleneckSearch, Incumbent
 from solver.dp.device_sets import DeviceSets
 from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import Goal, Solution, Sweep, most_memory_bytes
+from solver.model.clock import Clock
 
 _LARGEST = ("bottleneck", "peak_memory")
 
@@ -21,8 +22,11 @@ class Minimiser:
 
     Parameters
     ----------
-    deadline_s : float or None
-        On the clock of ``time.perf_counter``.
+    tables : StageTables
+    sets : DeviceSets
+    incumbent : Incumbent
+    clock : Clock
+        Of the whole search.
     most_pairs : int
         Stages to cost before giving up.
 
@@ -37,12 +41,12 @@ class Minimiser:
         tables: StageTables,
         sets: DeviceSets,
         incumbent: Incumbent,
-        deadline_s: float | None,
+        clock: Clock,
         most_pairs: int,
     ) -> None:
         self.problem, self.tables, self._sets = tables.problem, tables, sets
         self._incumbent = incumbent
-        self._sweep = Sweep(tables, sets, deadline_s, most_pairs)
+        self._sweep = Sweep(tables, sets, clock, most_pairs)
         self.search: BottleneckSearch | None = None
 
     def minimise(self) -> tuple[Solution, tuple[int, ...]] | None:

@@ -7,7 +7,6 @@ s without it.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -16,6 +15,7 @@ import numpy as np
 from solver.dp.device_sets import DeviceSets
 from solver.dp.pair_sums import Bools, Floats, Indices
 from solver.dp.stage_tables import StageTables
+from solver.model.clock import Clock
 from solver.model.training import in_flight
 
 _ROWS = 64
@@ -85,8 +85,10 @@ class Sweep:
 
     Parameters
     ----------
-    deadline_s : float or None
-        On the clock of ``time.perf_counter``.
+    tables : StageTables
+    sets : DeviceSets
+    clock : Clock
+        Of the whole search.
     most_pairs : int
         Stages to cost before giving up.
 
@@ -100,11 +102,11 @@ class Sweep:
         self,
         tables: StageTables,
         sets: DeviceSets,
-        deadline_s: float | None,
+        clock: Clock,
         most_pairs: int,
     ) -> None:
         self.tables, self.sets, self.problem = tables, sets, tables.problem
-        self.deadline_s, self.most_pairs = deadline_s, most_pairs
+        self.clock, self.most_pairs = clock, most_pairs
         self.pairs = 0
         self.refuted = -1.0
         self.capacity = [
@@ -194,7 +196,7 @@ class Sweep:
         self.pairs += pairs
         if self.pairs > self.most_pairs:
             raise GaveUp(f"there are more than {self.most_pairs:,} candidate stages")
-        if self.deadline_s is not None and time.perf_counter() > self.deadline_s:
+        if self.clock.is_over:
             raise GaveUp("the time limit ran out")
 
     def _extend(

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
 from solver.evaluation.evaluate import Evaluation, evaluate
-from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 
@@ -63,7 +61,7 @@ class SolveResult:
     Attributes
     ----------
     solver : str
-        Name in the registry.
+        The name of a schedule.
     status : SolveStatus
         What is proven; see :class:`SolveStatus`.
     plan : PartitionPlan or None
@@ -155,14 +153,10 @@ class SolveResult:
         return ""
 
 
-Solver = Callable[[PartitionProblem, SolveLimits], SolveResult]
-"""Takes a problem and limits; a failed search is a status of its result, no exception."""
-
-
 def judge(
     solver: str, problem: PartitionProblem, plan: PartitionPlan, wall_time_s: float
 ) -> SolveResult:
-    """Return a heuristic's answer, re-costed: FEASIBLE, or UNKNOWN with what it violates."""
+    """Return a plan of another planner as an answer: FEASIBLE, or UNKNOWN with what it violates."""
     evaluation = evaluate(problem, plan)
     return SolveResult(
         solver=solver,

@@ -1,13 +1,15 @@
-"""Answers of several solvers side by side, as plain text."""
+"""Answers of several solvers side by side, and the steps of a search, as plain text."""
 
 from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from typing import Final
 
-from solver.evaluation.evaluate import DeviceUsage, Evaluation
-from solver.evaluation.result import SolveResult, SolveStatus
+from solver.evaluation.evaluate import Evaluation
+from solver.evaluation.result import SolveResult, SolveStatus, StepRecord
 from solver.evaluation.stage_picture import stage_picture
+from solver.evaluation.usage import DeviceUsage
 from solver.model.problem import PartitionProblem
 from solver.model.quantities import (
     MISSING,
@@ -18,6 +20,9 @@ from solver.model.quantities import (
     format_value,
     printable,
 )
+
+STEP_HEADER: Final = ("step", "round", "from", "seconds", "incumbent", "bound")
+"""What :func:`step_cells` returns of a step."""
 
 
 def summary(problem: PartitionProblem, results: Sequence[SolveResult]) -> str:
@@ -48,6 +53,73 @@ def result_text(result: SolveResult) -> str:
         return printable(f"{_sentence((), result)}; {result.remedy}")
     devices = [(usage.device, usage.capacity_bytes) for usage in result.evaluation.usage]
     return "\n".join(_table(devices, result.evaluation.objective_names, [result]))
+
+
+def steps_text(log: Sequence[StepRecord]) -> str:
+    """Return a table of what each step of a search took and gained, and their total.
+
+    Parameters
+    ----------
+    log : sequence of StepRecord
+        The log of a result. The steps of each objective stand under its name if there are
+        several.
+
+    Returns
+    -------
+    str
+        Lines without a trailing newline.
+
+    Examples
+    --------
+    >>> print(steps_text([StepRecord("chain", 1, 0.0, 0.25, "latency", None, 4000, 0, 1500)]))
+    step   round  from  seconds  incumbent           bound
+    ------------------------------------------------------
+    chain      1  0.00     0.25  - -> 4 us  0 ns -> 1.5 us
+    ------------------------------------------------------
+    total                  0.25  - -> 4 us  0 ns -> 1.5 us
+    """
+    if not log:
+        return "the search took no steps"
+    names = list(dict.fromkeys(record.objective_name for record in log))
+    rows: list[Sequence[str]] = [STEP_HEADER]
+    above = names[0] if len(names) == 1 else ""
+    for record in log:
+        if record.objective_name != above:
+            above = record.objective_name
+            rows.append((f"{above}:", *[""] * (len(STEP_HEADER) - 1)))
+        rows.append(step_cells(record))
+    seconds = f"{sum(record.seconds for record in log):.2f}"
+    first, last = log[0], log[-1]
+    gained = ("", "")
+    if len(names) == 1:
+        gained = (
+            _change(names[0], first.incumbent_before, last.incumbent_after),
+            _change(names[0], first.bound_before, last.bound_after),
+        )
+    rows.append(("total", "", "", seconds, *gained))
+    lines = aligned(rows)
+    rule = "-" * max(map(len, lines))
+    return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1]])
+
+
+def step_cells(record: StepRecord) -> tuple[str, ...]:
+    """Return a step as the cells of a table under `STEP_HEADER`; the objective is not in it."""
+    name = record.objective_name
+    return (
+        record.step,
+        str(record.round),
+        f"{record.start_s:.2f}",
+        f"{record.seconds:.2f}",
+        _change(name, record.incumbent_before, record.incumbent_after),
+        _change(name, record.bound_before, record.bound_after),
+    )
+
+
+def _change(objective: str, before: int | None, after: int | None) -> str:
+    """Return a value before and after, once where it did not change."""
+    if before == after:
+        return format_value(objective, after)
+    return f"{format_value(objective, before)} -> {format_value(objective, after)}"
 
 
 def result_html(text: str, evaluation: Evaluation | None) -> str:

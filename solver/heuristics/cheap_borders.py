@@ -13,12 +13,11 @@ import numpy.typing as npt
 from solver.bounds.averages import fastest_ns
 from solver.bounds.positions import least_times_ns
 from solver.bounds.spine import longest_path
-from solver.dp.ideal_program import solve_ideal_dp
+from solver.dp.ideal_program import SolveIdeals
 from solver.dp.ideals import list_ideals
-from solver.heuristics.local_search import better_plan
 from solver.model.arrays import Ints
+from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
-from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ColocationGroup
 from solver.presolve.units import UnitGraph
@@ -32,7 +31,9 @@ _MOST_ON_PATH = 0.75
 """Where a longest path has more of the work, cuts of orders along it are as good."""
 
 
-def plan_at_cheap_borders(units: UnitGraph, limits: SolveLimits) -> PartitionPlan | None:
+def plan_at_cheap_borders(
+    units: UnitGraph, clock: Clock, solve: SolveIdeals
+) -> PartitionPlan | None:
     """Return the best plan that ends stages at cheap places only, if some are few and fit.
 
     Parameters
@@ -40,11 +41,15 @@ def plan_at_cheap_borders(units: UnitGraph, limits: SolveLimits) -> PartitionPla
     units : UnitGraph
         Of any problem; those with several chunks, hand-made cuts or pins, with one long path, or
         with very many units are declined.
+    clock : Clock
+        Ends the search.
+    solve : callable
+        The program over ideals.
 
     Returns
     -------
     PartitionPlan or None
-        None if declined, or if no such plan fits or is found within the limits.
+        None if declined, or if no such plan fits or is found in time.
     """
     problem = units.problem
     if (
@@ -67,7 +72,7 @@ def plan_at_cheap_borders(units: UnitGraph, limits: SolveLimits) -> PartitionPla
         ColocationGroup(tuple(group), "between cheap borders") for group in names if len(group) > 1
     )
     coarse = problem.replace(colocation=(*problem.colocation, *together))
-    return solve_ideal_dp(coarse, limits, better_plan).plan
+    return solve(coarse, clock).plan
 
 
 def cheap_groups(units: UnitGraph) -> list[list[int]]:

@@ -41,7 +41,6 @@ have in flight.
 from __future__ import annotations
 
 import heapq
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -49,10 +48,8 @@ from typing import Final
 import networkx as nx
 
 from solver.evaluation.evaluate import stage_memory_bytes
-from solver.evaluation.result import SolveResult, judge
 from solver.model.cuts import without_hand_made
 from solver.model.devices import Device, Interconnect
-from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import Operator, PartitionProblem
 from solver.model.training import most_in_flight
@@ -81,18 +78,11 @@ class _Partition:
         )
 
 
-def solve_greedy(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
-    """Place operators by size, in execution order, and report what the evaluator says of it.
+def greedy_plan(problem: PartitionProblem) -> PartitionPlan:
+    """Place operators by size, in execution order.
 
-    Parameters
-    ----------
-    limits : SolveLimits
-        Not used: the heuristic takes near-linear time, on one thread, without random choices.
-
-    Returns
-    -------
-    SolveResult
-        FEASIBLE, or UNKNOWN with the plan and what it violates; it proves nothing.
+    Takes near-linear time, on one thread, without random choices. The plan is total even where
+    nothing fits; the evaluator says what it violates.
 
     Examples
     --------
@@ -106,18 +96,16 @@ def solve_greedy(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     ...     devices=(Device("gpu0", memory_bytes=100), Device("gpu1", memory_bytes=100)),
     ...     weights={"w": Weight(80), "v": Weight(60)},
     ... )
-    >>> dict(solve_greedy(problem, SolveLimits()).plan.assignment)
+    >>> dict(greedy_plan(problem).assignment)
     {'a': 'gpu0', 'b': 'gpu0', 'c': 'gpu1'}
     """
-    start_s = time.perf_counter()
     assignment = _single_device(problem)
     if assignment is None:
         narrowed = _narrowed(without_hand_made(problem))
         partitions = _combine(narrowed, _grow(narrowed))
         assignment = _place(narrowed, partitions)
     ordered = {op.name: assignment[op.name] for op in problem.operators}
-    plan = PartitionPlan.from_assignment(problem, ordered)
-    return judge("greedy", problem, plan, time.perf_counter() - start_s)
+    return PartitionPlan.from_assignment(problem, ordered)
 
 
 def _narrowed(problem: PartitionProblem) -> PartitionProblem:

@@ -11,8 +11,8 @@ acyclic partitions Herrmann et al., SIAM J. Sci. Comput. 41, 2019).
 from __future__ import annotations
 
 import itertools
+import math
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial, reduce
@@ -24,6 +24,7 @@ from solver.evaluation.evaluate import evaluate
 from solver.heuristics.annealing.fast_anneal import pays_off
 from solver.heuristics.annealing.rounds import Pace, Rounds
 from solver.heuristics.step_search import improve_step
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import NO_BLOCK, positions_of_blocks
 from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
@@ -88,7 +89,7 @@ def improve(
     max_iterations: int | None = None,
     pace: Pace = QUICK,
     target: int = 0,
-    deadline_s: float | None = None,
+    clock: Clock = UNLIMITED,
 ) -> PartitionPlan:
     """Return a plan that is at least as good as `plan`.
 
@@ -111,14 +112,13 @@ def improve(
         How long to search, and how hot.
     target : int
         Stop when the objective reaches this, such as a proven bound.
-    deadline_s : float, optional
-        On ``time.perf_counter``. With time enough for all moves the result depends on nothing but
-        the arguments.
+    clock : Clock
+        With time enough for all moves the result depends on nothing but the arguments.
     """
     problem = units.problem
     name = searched_objective(problem)
     if name == "step":
-        return improve_step(units, plan, target=target, deadline_s=deadline_s)
+        return improve_step(units, plan, target=target, clock=clock)
     fixed = problem.stage_pins or problem.interconnect.charging == "relayed"
     if plan.chunks or name is None or len(units) < 2 or fixed:
         return plan
@@ -127,7 +127,7 @@ def improve(
         return plan
     if units.problem.cuts:
         units = _within_blocks(units, plan, devices)
-    search = Rounds(units, devices, name, seed, pace, target, deadline_s)
+    search = Rounds(units, devices, name, seed, pace, target, clock)
     budget = pace.iterations(len(units)) if max_iterations is None else max_iterations
     found = search.run([devices.index(d) for d in _devices_of_units(units, plan)], budget)
     if found is None:
@@ -135,10 +135,9 @@ def improve(
     return better(units, plan, plan_at(units, devices, found))
 
 
-def most_slow_work_s(units: UnitGraph, searches: int) -> float:
-    """Return the most work of so many slow searches without a clock, in seconds of one core."""
-    moves = max(pace.iterations(len(units)) for pace in FAST) // _WITHOUT_CLOCK
-    return searches * moves * _MOVE_S
+def _slow_work_s(units: UnitGraph) -> float:
+    """Return the most work of a slow search that only moves end, in seconds of one core."""
+    return max(pace.iterations(len(units)) for pace in FAST) // _WITHOUT_CLOCK * _MOVE_S
 
 
 def improve_slowly(
@@ -149,9 +148,9 @@ def improve_slowly(
     workers: int = 1,
     seed: int = 0,
     target: int = 0,
-    deadline_s: float | None = None,
+    clock: Clock = UNLIMITED,
 ) -> Iterator[PartitionPlan]:
-    """Yield better and better plans, for as long as somebody asks and searches find some.
+    """Yield better and better plans, for as long as the caller asks and searches find some.
 
     Each search starts from the best plan so far, with moves and clusters of its own.
 
@@ -162,31 +161,34 @@ def improve_slowly(
     searches : int, optional
         The most searches.
     workers : int
-        Where moves are compiled and there is a deadline, so many searches run at the same time,
-        but no more than there are cores.
-    seed, target, deadline_s
+        Where moves are compiled and the wall's time is limited, as many searches run at the same
+        time, but no more than there are cores.
+    seed, target
         As for :func:`improve`.
+    clock : Clock
+        Is charged with every search.
     """
     name = searched_objective(units.problem)
     if name is None:
         return
-    is_fast = name == "bottleneck" and pays_off(deadline_s)
+    is_fast = name == "bottleneck" and pays_off(clock)
     paces = FAST if is_fast else SLOW
     value = evaluate(units.problem, plan).value(name)
     idle = 0
     for number in itertools.count() if searches is None else range(searches):
         if value <= target or idle == _IDLE_SEARCHES:
             return
-        if deadline_s is not None and time.perf_counter() >= deadline_s:
+        if clock.is_over:
             return
         pace = paces[number % len(paces)]
         own_seed = seed + _SEEDS * number
         search = partial(improve, units, plan, pace=pace, target=target)
-        if is_fast and deadline_s is not None:
-            found = _at_the_same_time(search, units, own_seed, workers, deadline_s)
+        if is_fast and clock.wall_left_s < math.inf:
+            found = _at_the_same_time(search, units, own_seed, workers, clock)
         else:
             moves = pace.iterations(len(units)) // (_WITHOUT_CLOCK if is_fast else 1)
-            found = search(seed=own_seed, max_iterations=moves, deadline_s=deadline_s)
+            found = search(seed=own_seed, max_iterations=moves, clock=clock)
+        clock.charge(_slow_work_s(units))
         before, value = value, evaluate(units.problem, found).value(name)
         idle = 0 if value < before * (1000 - _GAIN_PERMILLE) // 1000 else idle + 1
         if found is not plan:
@@ -199,23 +201,21 @@ def _at_the_same_time(
     units: UnitGraph,
     seed: int,
     workers: int,
-    deadline_s: float,
+    clock: Clock,
 ) -> PartitionPlan:
     """Return the best of the plans that so many fast searches find in their turn.
 
     Threads will do: compiled moves run without Python's lock.
     """
-    now_s = time.perf_counter()
-    end_s = deadline_s
-    if deadline_s - now_s > 2 * _SHORTEST_TURN_S:
-        end_s = now_s + max(_TURN * (deadline_s - now_s), _SHORTEST_TURN_S)
+    if clock.left_s > 2 * _SHORTEST_TURN_S:
+        clock = clock.slice(max(_TURN * clock.left_s, _SHORTEST_TURN_S))
     seeds = [seed + _THREAD_SEEDS * thread for thread in range(min(workers, os.cpu_count() or 1))]
-    plans = call_all([partial(search, seed=own, deadline_s=end_s) for own in seeds])
+    plans = call_all([partial(search, seed=own, clock=clock) for own in seeds])
     return reduce(partial(better, units), plans)
 
 
 def better_plan(
-    units: UnitGraph, starts: Sequence[PartitionPlan], seed: int
+    units: UnitGraph, starts: Sequence[PartitionPlan], seed: int = 0
 ) -> PartitionPlan | None:
     """Return what :func:`first_incumbents` makes of plans in a number of moves that is enough."""
     return first_incumbents(units, starts, seed=seed, max_iterations=_MOVES_PER_UNIT * len(units))
@@ -228,7 +228,7 @@ def first_incumbents(
     seed: int = 0,
     max_iterations: int | None = None,
     target: int = 0,
-    deadline_s: float | None = None,
+    clock: Clock = UNLIMITED,
 ) -> PartitionPlan | None:
     """Return a good feasible plan in a time that grows with the graph, or None.
 
@@ -238,7 +238,7 @@ def first_incumbents(
     ----------
     starts : sequence of PartitionPlan
         Known plans, such as those of the baselines.
-    seed, max_iterations, target, deadline_s
+    seed, max_iterations, target, clock
         As for :func:`improve`. With few units only `starts` are looked at, if there are any.
     """
     best: PartitionPlan | None = None
@@ -246,17 +246,17 @@ def first_incumbents(
         best = plan if best is None else better(units, best, plan)
     if best is not None and len(units) <= _FEW_UNITS:
         return best if evaluate(units.problem, best).feasible else None
-    if any(allowed is not None and not allowed for allowed in units.allowed_devices):
+    if units.pins_contradict:
         return None
     work = transition_count(units) * _ORDER_CUTS**2 // 2 + 2000 * len(units)
     for order in topological_orders(units, max(1, min(_MOST_ORDERS, _ORDER_WORK // work)), seed):
         if best is not None:
-            if deadline_s is not None and time.perf_counter() > deadline_s:
+            if clock.is_over:
                 break
             found = evaluate(units.problem, best)
             if found.feasible and found.objective[0] <= target:
                 return best
-        cut = best_cut(renumbered(units, order), most_cuts=_ORDER_CUTS, deadline_s=deadline_s)
+        cut = best_cut(renumbered(units, order), most_cuts=_ORDER_CUTS, clock=clock)
         if cut is not None:
             best = cut if best is None else better(units, best, cut)
     for stretch in _STRETCHES:
@@ -270,7 +270,7 @@ def first_incumbents(
         seed=seed,
         max_iterations=max_iterations,
         target=target,
-        deadline_s=deadline_s,
+        clock=clock,
     )
     return best if evaluate(units.problem, best).feasible else None
 

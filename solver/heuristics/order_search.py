@@ -10,8 +10,8 @@ below one that falls to nothing (threshold accepting: Dueck and Scheuer, J. Comp
 
 from __future__ import annotations
 
+import math
 import random
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -21,6 +21,7 @@ from solver.dp.contiguous.solver import best_cut, transition_count
 from solver.evaluation.evaluate import evaluate
 from solver.heuristics.local_search import better
 from solver.heuristics.side_groups import SideGroups, movable_groups
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.units import UnitGraph
 
@@ -39,7 +40,7 @@ _MOVES = (1, 1, 2, 3)
 
 
 def search_orders(
-    units: UnitGraph, *, seed: int = 0, target: int = 0, deadline_s: float | None = None
+    units: UnitGraph, *, seed: int = 0, target: int = 0, clock: Clock = UNLIMITED
 ) -> PartitionPlan | None:
     """Return the best plan among cuts of orders that make shared values at different places.
 
@@ -49,27 +50,26 @@ def search_orders(
         Of the random moves.
     target : int
         Stop when the first objective, in its own unit, reaches this.
-    deadline_s : float, optional
-        On ``time.perf_counter``. Until then the result depends on nothing but the arguments.
+    clock : Clock
+        Until it is over the result depends on nothing but the arguments.
 
     Returns
     -------
     PartitionPlan or None
         Feasible. None if there is nothing to move, or no cut fits.
     """
-    begun_s = time.perf_counter()
+    begun_s = clock.elapsed_s
     searches: list[_Search] = []
     for path in long_paths(units):
         sides = SideGroups.of(units, path)
         movable = movable_groups(units, sides)
-        is_late = deadline_s is not None and time.perf_counter() > deadline_s
-        if 0 < len(movable) <= _MOST_GROUPS and not (searches and is_late):
-            search = _Search(units, sides, movable, random.Random(seed), deadline_s)
+        if 0 < len(movable) <= _MOST_GROUPS and not (searches and clock.is_over):
+            search = _Search(units, sides, movable, random.Random(seed), clock)
             if search.start():
                 searches.append(search)
     if not searches:
         return None
-    first_s = (time.perf_counter() - begun_s) / len(searches)
+    first_s = (clock.elapsed_s - begun_s) / len(searches)
     return min(searches, key=lambda search: search.value).run(target, first_s)
 
 
@@ -88,10 +88,10 @@ class _Search:
         sides: SideGroups,
         movable: Sequence[int],
         rng: random.Random,
-        deadline_s: float | None,
+        clock: Clock,
     ) -> None:
         self._units, self._sides, self._movable, self._rng = units, sides, movable, rng
-        self._deadline_s = deadline_s
+        self._clock = clock
         transitions = transition_count(units)
         self._places = min(len(units) + 1, int((2 * _CUT_WORK / transitions) ** 0.5))
         self._cut_work = transitions * self._places**2 // 2
@@ -102,8 +102,7 @@ class _Search:
     def start(self) -> bool:
         """Cut the order with shared groups early, and that with them late; False if none fits."""
         for places in (self._sides.shared_early(), self._sides.late()):
-            is_late = self._deadline_s is not None and time.perf_counter() > self._deadline_s
-            if self._starts and is_late:
+            if self._starts and self._clock.is_over:
                 break
             found = self._cut(places)
             if found is not None:
@@ -125,19 +124,18 @@ class _Search:
         first_s : float
             What the first cuts took.
         """
-        deadline_s = self._deadline_s
+        clock = self._clock
         best = last = min(self._starts, key=lambda entry: entry[0].value)
         # Where cuts look at some places only, the last one looks at all, if there is time.
         cuts_whole = self._places <= len(self._units)
-        if cuts_whole and deadline_s is not None:
-            now_s = time.perf_counter()
+        if cuts_whole and clock.wall_left_s < math.inf:
             whole_s = first_s / 2 * (len(self._units) / self._places) ** 2
-            cuts_whole = now_s + whole_s <= deadline_s
-            deadline_s -= whole_s if cuts_whole else 0.0
+            cuts_whole = whole_s <= clock.wall_left_s
+            if cuts_whole:
+                clock = clock.slice(clock.left_s - whole_s)
         count = max(_LEAST_CUTS, min(_MOST_CUTS, _WORK // max(self._cut_work, 1)))
         for number in range(count):
-            late = deadline_s is not None and time.perf_counter() > deadline_s
-            if late or best[0].value <= target:
+            if clock.is_over or best[0].value <= target:
                 break
             trial = self._neighbour(last[1], last[0].plan)
             found = self._cut(trial)
@@ -147,9 +145,7 @@ class _Search:
                 best = min(best, last, key=lambda entry: entry[0].value)
         if not cuts_whole:
             return best[0].plan
-        whole = best_cut(
-            renumbered(self._units, self._sides.order(best[1])), deadline_s=self._deadline_s
-        )
+        whole = best_cut(renumbered(self._units, self._sides.order(best[1])), clock=self._clock)
         return best[0].plan if whole is None else better(self._units, best[0].plan, whole)
 
     def _cut(self, places: Sequence[int]) -> _Cut | None:
@@ -160,7 +156,7 @@ class _Search:
             plan = best_cut(
                 renumbered(self._units, order),
                 most_cuts=self._places,
-                deadline_s=self._deadline_s,
+                clock=self._clock,
             )
             self._known[key] = None
             if plan is not None:

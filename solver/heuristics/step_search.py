@@ -6,10 +6,10 @@ by the thousand, so blocks of one, two, four, ... units move at once, large bloc
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
 from solver.evaluation.evaluate import Evaluation, evaluate
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.units import UnitGraph
 
@@ -22,7 +22,7 @@ def improve_step(
     *,
     most_evaluations: int = _MOST_EVALUATIONS,
     target: int = 0,
-    deadline_s: float | None = None,
+    clock: Clock = UNLIMITED,
 ) -> PartitionPlan:
     """Return a plan that is at least as good as `plan` in the evaluator's eyes.
 
@@ -36,8 +36,8 @@ def improve_step(
         How many plans the evaluator judges at most.
     target : int
         Stop when the first objective reaches this, such as a proven bound.
-    deadline_s : float, optional
-        On ``time.perf_counter``. Until then the result depends on nothing but the arguments.
+    clock : Clock
+        Until it is over the result depends on nothing but the arguments.
     """
     best = evaluate(units.problem, plan)
     rank = _rank(best)
@@ -46,8 +46,7 @@ def improve_step(
     while improved:
         improved = False
         for candidate in _neighbours(units, plan):
-            late = deadline_s is not None and time.perf_counter() >= deadline_s
-            if not left or late or best.objective[0] <= target:
+            if not left or clock.is_over or best.objective[0] <= target:
                 return plan
             left -= 1
             found = evaluate(units.problem, candidate)

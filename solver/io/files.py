@@ -7,13 +7,13 @@ import gzip
 import os
 import select
 import tempfile
-import time
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Final
 
 from solver.io.json_fields import parse_json
+from solver.model.clock import Clock
 from solver.model.errors import PartitionError
 
 _MOST_UNPACKED_BYTES: Final = 1 << 30
@@ -103,17 +103,17 @@ def _put_in_place(made: list[tuple[str, Path]]) -> None:
 
 
 def _opened_special(target: Path) -> IO[bytes]:
-    """Open what is no file for writing; nobody may ever read a named pipe."""
-    deadline_s = time.monotonic() + _PIPE_S
+    """Open what is no file for writing; a named pipe may never get a reader."""
+    clock = Clock(_PIPE_S)
     while True:
         try:
             handle = os.open(target, os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
             if error.errno != errno.ENXIO or not target.is_fifo():
                 raise
-            if time.monotonic() > deadline_s:
-                raise OSError(error.errno, "it is a pipe that nobody reads") from None
-            time.sleep(_POLL_S)
+            if clock.is_over:
+                raise OSError(error.errno, "it is a pipe that no process reads") from None
+            clock.wait(_POLL_S)
             continue
         os.set_blocking(handle, True)
         return os.fdopen(handle, "wb")
@@ -180,28 +180,28 @@ def read_text(path: str | os.PathLike[str], wanted: str) -> str:
 
 
 def _from_pipe(source: Path, wanted: str) -> bytes:
-    """Return what comes through a pipe, such as standard input, if anybody writes to it."""
+    """Return what comes through a pipe, such as standard input, if a process writes to it."""
     handle = os.open(source, os.O_RDONLY | os.O_NONBLOCK)
     blocks: list[bytes] = []
-    deadline_s = time.monotonic() + _PIPE_S
+    clock = Clock(_PIPE_S)
     try:
         while True:
             try:
                 block = os.read(handle, _READ_BYTES)
             except BlockingIOError:
-                select.select([handle], [], [])  # someone has it open, and takes its time
+                select.select([handle], [], [])  # a writer has it open, and takes its time
                 continue
             if block:
                 blocks.append(block)
             elif blocks:
                 return b"".join(blocks)
-            elif time.monotonic() > deadline_s:
+            elif clock.is_over:
                 raise PartitionError(
-                    f"{source} is a pipe to which nobody has written for {_PIPE_S:g} s; give "
+                    f"{source} is a pipe to which no process has written for {_PIPE_S:g} s; give "
                     f"{wanted}"
                 )
             else:
-                time.sleep(_POLL_S)
+                clock.wait(_POLL_S)
     finally:
         os.close(handle)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +18,19 @@ def remake(item: Any) -> tuple[Any, ...]:
     values = [getattr(item, entry.name) for entry in fields(item)]
     plain = [dict(value) if isinstance(value, MappingProxyType) else value for value in values]
     return type(item), tuple(plain)
+
+
+def only_given(item: Any) -> str:
+    """Return the repr of a dataclass without the fields that have their defaults."""
+    given = []
+    for entry in fields(item):
+        made = entry.default_factory
+        default = entry.default if made is MISSING else made()
+        value = getattr(item, entry.name)
+        if value != default:
+            plain = dict(value) if isinstance(value, MappingProxyType) else value
+            given.append(f"{entry.name}={plain!r}")
+    return f"{type(item).__name__}({', '.join(given)})"
 
 
 def check_natural(value: object, what: str) -> None:

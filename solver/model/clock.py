@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final, Self
 
 from solver.model.limits import SolveLimits
@@ -18,7 +18,7 @@ class _Counter:
     """What all slices of one clock share."""
 
     is_deterministic: bool
-    started_s: float = field(default_factory=time.perf_counter)
+    started_s: float
     work_s: float = 0.0
 
 
@@ -48,7 +48,7 @@ class Clock:
     __slots__ = ("_counter", "_end_s")
 
     def __init__(self, limit_s: float = math.inf, *, is_deterministic: bool = False) -> None:
-        self._counter = _Counter(is_deterministic)
+        self._counter = _Counter(is_deterministic, time.perf_counter())
         self._end_s = limit_s
 
     @classmethod
@@ -67,6 +67,10 @@ class Clock:
     def charge(self, work_s: float) -> None:
         """Count work, in seconds of one core; clocks of the wall know it without."""
         self._counter.work_s += work_s
+
+    def wait(self, seconds: float) -> None:
+        """Sleep for `seconds`, but not beyond what is left of the wall's time."""
+        time.sleep(min(seconds, self.wall_left_s))
 
     @property
     def is_deterministic(self) -> bool:

@@ -143,6 +143,15 @@ class Interconnect:
         return self.links.get((source, target), self.default)
 
 
+def check_interconnect(interconnect: object) -> None:
+    """Raise PartitionError unless it is an :class:`Interconnect`."""
+    if not isinstance(interconnect, Interconnect):
+        raise PartitionError(
+            f"interconnect is {interconnect!r}; write Interconnect(...), or a preset such as "
+            "solver.PCIE"
+        )
+
+
 PCIE: Final = Interconnect(Link(25_000_000_000, 10_000))
 """PCIe 4.0 x16, peer to peer: of 31.5 GB/s in theory about 25 GB/s reach a copy, which takes
 some 10 us to start."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
 from solver.model.checks import check_unique
-from solver.model.devices import STAGING_HOST, Device, Interconnect, Link
+from solver.model.devices import STAGING_HOST, Device, Link, check_interconnect
 from solver.model.errors import PartitionError
 from solver.model.training import NO_BACKWARD
 
@@ -31,11 +31,7 @@ def check_devices(problem: PartitionProblem) -> None:
                 f"{device!r} is not a Device; write Device('cuda:0', memory_bytes=24 * GiB)"
             )
     check_unique((device.name for device in problem.devices), "device")
-    if not isinstance(problem.interconnect, Interconnect):
-        raise PartitionError(
-            f"interconnect is {problem.interconnect!r}; write Interconnect(...), or a preset "
-            "such as solver.PCIE"
-        )
+    check_interconnect(problem.interconnect)
     known = {device.name for device in problem.devices} | {STAGING_HOST}
     for pair in problem.interconnect.links:
         for end in pair:

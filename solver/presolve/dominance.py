@@ -140,6 +140,11 @@ class Simplified:
     merges: tuple[Merge, ...]
     anchor_of: tuple[int, ...]
 
+    @classmethod
+    def unchanged(cls, units: UnitGraph) -> Simplified:
+        """Return a unit graph with all choices."""
+        return cls(units, units, (), tuple(range(len(units))))
+
     def repair(self, plan: PartitionPlan) -> PartitionPlan:
         """Return a plan of `units` that is no worse than `plan` in any objective.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
 from solver.presolve.dominance import Simplified
-from solver.presolve.symmetry import IdenticalBlocks, identical_blocks
+from solver.presolve.symmetry import IdenticalBlocks
 from solver.presolve.units import DeviceKind, UnitGraph, device_orders, interchangeable_kinds
 
 _MOST_ORDERS = 120
@@ -17,8 +17,8 @@ _LARGE_FROM = 300
 
 
 @dataclass(frozen=True, slots=True)
-class RestatedProblem:
-    """What every part of the exact solver knows of a problem.
+class Presolved:
+    """What every step of the exact search knows of a problem.
 
     Attributes
     ----------
@@ -38,14 +38,14 @@ class RestatedProblem:
     chunks: int
 
     @classmethod
-    def of(cls, simplified: Simplified) -> RestatedProblem:
-        """Return the restated problem of units without dominated choices."""
+    def of(cls, simplified: Simplified, identical: IdenticalBlocks) -> Presolved:
+        """Return the presolved problem of units and of their identical blocks."""
         units = simplified.units
         chunks = units.problem.chunks_per_device
         if "step" not in units.problem.objective:
             # Empty rounds cost and hold nothing.
             chunks = min(chunks, len(units))
-        return cls(simplified, identical_blocks(units), interchangeable_kinds(units), chunks)
+        return cls(simplified, identical, interchangeable_kinds(units), chunks)
 
     @property
     def units(self) -> UnitGraph:

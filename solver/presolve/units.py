@@ -134,6 +134,11 @@ class UnitGraph:
     def __len__(self) -> int:
         return len(self.members)
 
+    @property
+    def pins_contradict(self) -> bool:
+        """Whether operators that must share a device are pinned to different ones."""
+        return any(allowed is not None and not allowed for allowed in self.allowed_devices)
+
     def latency_ns(self, device_class: str) -> list[int]:
         """Return the execution time of every unit on a device class."""
         times: list[int] = self.problem.arrays.latency_ns(device_class).tolist()

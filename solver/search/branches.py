@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from solver.model.problem import ObjectiveName
-from solver.presolve.presolved import RestatedProblem
-from solver.search.incumbent import Incumbent
+from solver.model.plan import PartitionPlan
+from solver.presolve.presolved import Presolved
 
 
 @dataclass(slots=True)
@@ -17,8 +15,8 @@ class Branch:
     `bound` is a proven lower bound of the objective under way among the plans of this order
     that are better than the incumbent; a closed branch has none that is better. `asked` says
     that its first linear program has been solved, `relaxed` that all have, and `searched` that its
-    model has had a whole slice of time. A spent branch is open, but its model, which only
-    bounds the objective, has nothing more to say.
+    model has been searched, whose slices of time `turns` counts. A spent branch is open, but its
+    model, which only bounds the objective, has nothing more to say.
     """
 
     order: tuple[int, ...] | None
@@ -30,6 +28,7 @@ class Branch:
     searched: bool = False
     relaxed: bool = False
     spent: bool = False
+    turns: int = 0
 
     @property
     def is_pending(self) -> bool:
@@ -37,45 +36,82 @@ class Branch:
         return not (self.closed or self.spent)
 
 
+@dataclass(frozen=True, slots=True)
+class SearchTimes:
+    """What branches and models may take, in seconds, or as parts of a slice of time.
+
+    Attributes
+    ----------
+    first_s, first_s_per_unit : float
+        The first slice of a branch: presolve grows with the model.
+    growth : int
+        Of the slice of a branch, from turn to turn.
+    probe_s, probe_s_per_unit : float
+        A short model of one order, which is asked before any is searched.
+    making : float
+        Part of a slice that the model of a large problem may take to be made.
+    programs : float
+        Part for the linear programs of a branch, at most.
+    terms, terms_of_use : float
+        Part for the times on links in a model that decides the order, and in one of a fixed order
+        or that may find the first plan. A larger model is not made.
+    limit : float
+        Part for one limit between bound and incumbent; half of it after one in vain.
+    near_limit : float
+        Part for one limit just above the bound.
+    listing : float
+        Part of the time of the state-space relaxation in which stages must be listed.
+    """
+
+    first_s: float
+    first_s_per_unit: float
+    growth: int
+    probe_s: float
+    probe_s_per_unit: float
+    making: float
+    programs: float
+    terms: float
+    terms_of_use: float
+    limit: float
+    near_limit: float
+    listing: float
+
+
 class Branches:
     """All branches of one objective, under the proven values of the earlier ones.
 
     Parameters
     ----------
-    restated : RestatedProblem
-    incumbent : Incumbent
-    objective : str
-        The objective under way.
-    earlier : mapping of str to int
-        The earlier objectives, in order.
+    presolved : Presolved
+        What kinds of devices there are, and how many slots.
+    plan : PartitionPlan or None
+        The incumbent, whose order of devices comes first.
     least : int
         A lower bound of the objective over all plans.
 
     Attributes
     ----------
+    best : int or None
+        The incumbent's value in the objective under way.
     all : list of Branch
         In the order in which they are searched. The free ones cover all plans, and so do the
         single orders if there are any: guesses, which do not, are kept elsewhere
         (:mod:`solver.search.order_neighbours`).
     """
 
-    def __init__(
-        self,
-        restated: RestatedProblem,
-        incumbent: Incumbent,
-        objective: ObjectiveName,
-        earlier: Mapping[ObjectiveName, int],
-        least: int,
-    ) -> None:
-        self.incumbent = incumbent
-        self.objective = objective
-        self.earlier = earlier
-        self.all = _branches(restated, incumbent, least)
+    def __init__(self, presolved: Presolved, plan: PartitionPlan | None, least: int) -> None:
+        self.best: int | None = None
+        self.all = _branches(presolved, plan, least)
 
-    @property
-    def best(self) -> int | None:
-        """The incumbent's value in the objective under way; None without a plan."""
-        return self.incumbent.value(len(self.earlier))
+    def take(self, best: int | None) -> None:
+        """Take over the value of a better incumbent."""
+        self.best = best
+        self.close_covered()
+
+    def raise_to(self, least: int) -> None:
+        """Take over a lower bound of all plans."""
+        for branch in self.all:
+            branch.bound = max(branch.bound, least)
 
     @property
     def pending(self) -> list[Branch]:
@@ -135,29 +171,29 @@ class Branches:
         return [cover for cover in (free, single) if cover]
 
 
-def _branches(restated: RestatedProblem, incumbent: Incumbent, least: int) -> list[Branch]:
+def _branches(presolved: Presolved, plan: PartitionPlan | None, least: int) -> list[Branch]:
     """Return the branches of an objective that is at least so much."""
-    kinds, slots = restated.kinds, restated.slots
+    kinds, slots = presolved.kinds, presolved.slots
     # Where the number of used devices matters and no alignment hides it, one branch each.
     counts = [slots]
-    if restated.depends_on_count and (restated.chunks > 1 or restated.has_steps):
+    if presolved.depends_on_count and (presolved.chunks > 1 or presolved.has_steps):
         counts = list(range(slots, 0, -1))
     # The number of rounds is part of a schedule.
-    rounds = range(restated.chunks, 0, -1) if restated.has_steps else [restated.chunks]
+    rounds = range(presolved.chunks, 0, -1) if presolved.has_steps else [presolved.chunks]
     if len(kinds) == 1:
         return [Branch((0,) * c, c, r, least) for r in rounds for c in counts]
     free = [Branch(None, c, r, least) for r in rounds for c in counts]
-    orders = restated.orders(every_length=restated.depends_on_count)
+    orders = presolved.orders(every_length=presolved.depends_on_count)
     if orders is None:
         return free
     branches = [Branch(order, len(order), r, least) for r in rounds for order in orders]
-    if incumbent.plan is not None:
+    if plan is not None:
         kind_of = {d.name: k for k, entry in enumerate(kinds) for d in entry.devices}
-        stages = [kind_of[device] for device in incumbent.plan.device_order]
+        stages = [kind_of[device] for device in plan.device_order]
         # The incumbent's own order first: its neighbourhood is where better plans are.
         branches.sort(key=lambda branch: not _is_subsequence(stages, branch.order or ()))
     # With one prevailing kind the relaxation of the free order averages little.
-    prevails = max(len(entry.devices) for entry in kinds) * 2 > len(restated.problem.devices)
+    prevails = max(len(entry.devices) for entry in kinds) * 2 > len(presolved.problem.devices)
     return [*free, *branches] if prevails else [*branches, *free]
 
 

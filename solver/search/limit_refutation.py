@@ -7,24 +7,23 @@ from enum import Enum, auto
 from itertools import chain
 
 from solver.bounds.positions import least_times_ns
-from solver.bounds.windows import BorderIdeals, StageBounds, StageWindows
+from solver.bounds.windows import BorderIdeals, StageWindows
 from solver.cp.border_rows import add_border_ideals
-from solver.cp.budget import Budget
 from solver.cp.cut_rows import narrowed
 from solver.cp.formulation import CpSatFormulation
 from solver.cp.pull_rows import PullRows
 from solver.cp.queue import ModelQueue, Verdict
 from solver.cp.stage_model import StageModel
 from solver.evaluation.evaluate import evaluate
+from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
-from solver.model.limits import SolveLimits
-from solver.presolve.presolved import RestatedProblem
 from solver.presolve.symmetry import IdenticalBlocks
 from solver.presolve.units import Order
-from solver.search.branches import Branch, Branches
+from solver.search.branches import Branch
+from solver.search.state import SearchState
 
 
-class Finding(Enum):
+class LimitStatus(Enum):
     """What models say of a limit."""
 
     REFUTED = auto()
@@ -51,27 +50,15 @@ class LimitRefutation:
 
     Parameters
     ----------
-    restated : RestatedProblem
-    stage_bounds : StageBounds
-    branches : Branches
-        Of the objective ``bottleneck``.
-    limits : SolveLimits
-    budget : Budget
+    state : SearchState
+        With the branches of the objective ``bottleneck``.
     """
 
-    def __init__(
-        self,
-        restated: RestatedProblem,
-        stage_bounds: StageBounds,
-        branches: Branches,
-        limits: SolveLimits,
-        budget: Budget,
-    ) -> None:
-        self._restated = restated
-        self._stage_bounds = stage_bounds
-        self._branches = branches
-        self._limits = limits
-        self._budget = budget
+    def __init__(self, state: SearchState) -> None:
+        self._state = state
+        self._presolved = state.presolved
+        self._stage_bounds = state.stage_bounds
+        self._branches = state.begin_branches()
         self._knows_weights_alone = True
         # Of each order, or of all at once.
         self._refuted_ns: dict[Order | None, int] = {}
@@ -80,78 +67,76 @@ class LimitRefutation:
     @property
     def applies(self) -> bool:
         """Whether ideals are known, and plans stay plans if operators are pulled to readers."""
-        branches, restated = self._branches, self._restated
+        state, presolved = self._state, self._presolved
         return (
             self._stage_bounds.is_narrowed
-            and branches.objective == "bottleneck"
-            and not branches.earlier
-            and not restated.depends_on_count
-            and not is_hand_made(restated.problem)
+            and state.objective == "bottleneck"
+            and state.is_first
+            and not presolved.depends_on_count
+            and not is_hand_made(presolved.problem)
         )
 
-    def ask(self, branch: Branch, limit_ns: int, slice_s: float | None) -> Finding:
+    def ask(self, branch: Branch, limit_ns: int, clock: Clock) -> LimitStatus:
         """Ask whether a branch has plans within a limit; if it has none, its bound grows.
 
         Parameters
         ----------
         branch : Branch
         limit_ns : int
-        slice_s : float or None
-            The most time for it.
+        clock : Clock
+            When models end.
         """
-        end_s = None if slice_s is None else self._budget.spent_s + slice_s
         orders = self._orders(branch, limit_ns)
         if orders is None:
-            return Finding.OPEN
-        with ModelQueue(self._limits, self._budget) as queue:
+            return LimitStatus.OPEN
+        with ModelQueue(self._state.limits, clock) as queue:
             for order in orders:
                 if self._refuted_ns.get(order, -1) >= limit_ns:
                     continue
-                left_s = None if end_s is None else end_s - self._budget.spent_s
-                if left_s is not None and left_s <= 0:
-                    return Finding.OPEN
+                if clock.is_over:
+                    return LimitStatus.OPEN
                 windows = self._windows(branch.slots, limit_ns, order)
                 if windows.empty:
                     self._refuted_ns[order] = limit_ns
                     continue
-                devices = self._restated.devices(order)
+                devices = self._presolved.devices(order)
                 ideals = self._stage_bounds.border_ideals(branch.slots, limit_ns, devices)
                 if ideals is None:
-                    return Finding.OPEN
-                queue.add(order, self._model(order, windows, ideals, limit_ns), left_s)
+                    return LimitStatus.OPEN
+                queue.add(order, self._model(order, windows, ideals, limit_ns))
                 if queue.is_full:
                     finding = self._learn(queue.next(), limit_ns)
-                    if finding is not Finding.REFUTED:
+                    if finding is not LimitStatus.REFUTED:
                         return finding
             while len(queue):
                 finding = self._learn(queue.next(), limit_ns)
-                if finding is not Finding.REFUTED:
+                if finding is not LimitStatus.REFUTED:
                     return finding
         branch.bound = max(branch.bound, limit_ns + 1)
-        return Finding.REFUTED
+        return LimitStatus.REFUTED
 
     def _orders(self, branch: Branch, limit_ns: int) -> Sequence[Order | None] | None:
         """Return the orders to ask for one by one, if they are known."""
-        if branch.order is not None or len(self._restated.kinds) == 1:
+        if branch.order is not None or len(self._presolved.kinds) == 1:
             return [branch.order]
         if self._listed is not None and limit_ns <= self._listed[0]:
             # Lower limits have no other orders.
             return self._listed[1]
-        kinds = [kind.device for kind in self._restated.kinds]
+        kinds = [kind.device for kind in self._presolved.kinds]
         orders = self._stage_bounds.orders(branch.slots, limit_ns, kinds)
         if orders is not None:
             self._listed = limit_ns, orders
         return orders
 
     def _windows(self, slots: int, limit_ns: int, order: Order | None) -> StageWindows:
-        devices = self._restated.devices(order)
+        devices = self._presolved.devices(order)
         windows = self._stage_bounds.windows(slots, limit_ns, devices)
-        return narrowed(self._restated.units, windows, slots)
+        return narrowed(self._presolved.units, windows, slots)
 
     def _model(
         self, order: Order | None, windows: StageWindows, ideals: BorderIdeals, limit_ns: int
     ) -> StageModel:
-        units, identical = self._restated.units, self._restated.identical
+        units, identical = self._presolved.units, self._presolved.identical
         pulls = None
         if self._knows_weights_alone:
             kept = _unmoved(ideals, identical, windows)
@@ -170,18 +155,18 @@ class LimitRefutation:
         stages.model.add(formulation.objective("bottleneck").expression <= limit_ns)
         return stages
 
-    def _learn(self, verdict: Verdict, limit_ns: int) -> Finding:
+    def _learn(self, verdict: Verdict, limit_ns: int) -> LimitStatus:
         """Note what a model says of its order, and offer its plan if that fits."""
         if verdict.is_refuted:
             self._refuted_ns[verdict.order] = limit_ns
-            return Finding.REFUTED
+            return LimitStatus.REFUTED
         if verdict.plan is None:
-            return Finding.OPEN
-        if evaluate(self._restated.problem, verdict.plan).feasible:
-            self._branches.incumbent.offer(verdict.plan)
+            return LimitStatus.OPEN
+        if evaluate(self._presolved.problem, verdict.plan).feasible:
+            self._state.offer_plan(verdict.plan)
         else:
             self._knows_weights_alone = False
-        return Finding.SOLVED
+        return LimitStatus.SOLVED
 
 
 def _unmoved(

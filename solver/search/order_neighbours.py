@@ -18,40 +18,40 @@ from solver.bounds.held_weights import stage_weights
 from solver.model.arrays import Ints
 from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
-from solver.presolve.presolved import RestatedProblem
 from solver.presolve.units import Order, UnitGraph
-from solver.search.branches import Branch, Branches
+from solver.search.branches import Branch
+from solver.search.state import SearchState
 
 Floats = npt.NDArray[np.float64]
 _TRIALS = 20
 """Steps of the bisection for the best cut: more precise than the cut is."""
 
 
-class OrderGuesses:
+class OrderNeighbours:
     """The incumbent's device order, and those that differ from it by one device or two.
 
     Neighbours are ranked by :class:`FastCuts` of the incumbent's own order of units.
 
     Parameters
     ----------
-    restated : RestatedProblem
-    branches : Branches
-        Of the objective under way; says what the incumbent is.
+    state : SearchState
+        Says what the incumbent is, and has the branches of the objective under way.
     """
 
-    def __init__(self, restated: RestatedProblem, branches: Branches) -> None:
-        self._restated = restated
-        self._branches = branches
+    def __init__(self, state: SearchState) -> None:
+        self._state = state
+        self._presolved = state.presolved
+        self._branches = state.begin_branches()
         self._known: dict[Order, Branch] = {}
         self._neighbours: tuple[PartitionPlan, list[Order]] | None = None
 
     @cached_property
     def _apply(self) -> bool:
         """Whether single orders are not searched anyway, and one number of devices will do."""
-        restated = self._restated
-        one_count = not restated.depends_on_count or restated.chunks == 1
+        presolved = self._presolved
+        one_count = not presolved.depends_on_count or presolved.chunks == 1
         decided = all(branch.order is None for branch in self._branches.all)
-        return decided and one_count and not restated.has_steps and restated.slots > 1
+        return decided and one_count and not presolved.has_steps and presolved.slots > 1
 
     def next(self, passed: Collection[Order] = ()) -> Branch | None:
         """Return the most promising order that may have a better plan; None if none is left.
@@ -61,7 +61,7 @@ class OrderGuesses:
         passed : collection of Order
             Not one of these.
         """
-        plan = self._branches.incumbent.plan
+        plan = self._state.plan
         if plan is None or not self._apply or any(guess.spent for guess in self._known.values()):
             # Where one model would be too large, all of them are.
             return None
@@ -71,7 +71,7 @@ class OrderGuesses:
                 least = self._branches.least()
                 # Linear programs take about as long as a model, and seldom close an order.
                 self._known[order] = Branch(
-                    order, len(order), self._restated.chunks, least, relaxed=True
+                    order, len(order), self._presolved.chunks, least, relaxed=True
                 )
             if self._known[order].is_pending and order not in passed:
                 return self._known[order]
@@ -79,18 +79,18 @@ class OrderGuesses:
 
     def _own_order(self, plan: PartitionPlan) -> Order:
         """Return the order of a plan, with other devices at the end where slots may be empty."""
-        kinds = self._restated.kinds
+        kinds = self._presolved.kinds
         kind_of = {device.name: k for k, entry in enumerate(kinds) for device in entry.devices}
         order = tuple(kind_of[name] for name in plan.device_order)
-        if self._restated.depends_on_count:
+        if self._presolved.depends_on_count:
             return order
-        return (*order, *self._unused(order)[: self._restated.slots - len(order)])
+        return (*order, *self._unused(order)[: self._presolved.slots - len(order)])
 
     def _unused(self, order: Order) -> list[int]:
         """Return the kinds of the devices that an order leaves out, one entry for each."""
         return [
             kind
-            for kind, entry in enumerate(self._restated.kinds)
+            for kind, entry in enumerate(self._presolved.kinds)
             for _ in range(len(entry.devices) - order.count(kind))
         ]
 
@@ -100,9 +100,9 @@ class OrderGuesses:
             # Nobody asks for them yet.
             return []
         if self._neighbours is None or self._neighbours[0] is not plan:
-            cuts = FastCuts(self._restated.units, plan)
+            cuts = FastCuts(self._presolved.units, plan)
             orders = neighbouring_orders(own, self._unused(own))
-            devices = [entry.device for entry in self._restated.kinds]
+            devices = [entry.device for entry in self._presolved.kinds]
             rank = {order: cuts.least_ns([devices[kind] for kind in order]) for order in orders}
             self._neighbours = plan, sorted(orders, key=lambda order: (rank[order], order))
         return self._neighbours[1]

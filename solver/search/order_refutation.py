@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
-from solver.bounds.objectives import ObjectiveBounds
-from solver.cp.budget import Budget
+from solver.model.clock import Clock
 from solver.search.branch_search import BranchSearch
 from solver.search.branches import Branch
 
-_SHARE = 0.4
-"""Of the time left, at most this much goes into all orders together."""
-_PROBE_S = 0.5
-_PROBE_S_PER_UNIT = 0.0005
-"""Time of a short model: presolve grows with it."""
 _MOST_IN_VAIN = 3
 """After so many short models in a row without an answer, none is asked any more."""
 _MOST_PROGRAMS_IN_VAIN = 2
 """After so many programs in a row without an answer, short models are asked first."""
 
 
-def refute_orders(search: BranchSearch, bounds: ObjectiveBounds, budget: Budget) -> None:
+def refute_orders(search: BranchSearch, clock: Clock) -> None:
     """Refute orders of unequal devices; put the best bounds of the others first.
 
     What is proven of all plans is the least bound of any order, so that one order without a bound
@@ -34,28 +27,26 @@ def refute_orders(search: BranchSearch, bounds: ObjectiveBounds, budget: Budget)
     Parameters
     ----------
     search : BranchSearch
-    bounds : ObjectiveBounds
-    budget : Budget
+    clock : Clock
+        When to stop. Orders that were asked before are not asked again.
     """
     branches = search.branches
     pending = [branch for branch in branches.pending if search.can_relax(branch)]
     if len(pending) < 2:
         return
-    end_s = budget.deadline_s(_SHARE)
+    pending = [branch for branch in pending if not branch.asked]
     asking = _Asking(search)
     for place, branch in enumerate(pending):
-        time_s = None
-        if end_s is not None:
-            time_s = (end_s - time.perf_counter()) / (len(pending) - place)
-            if time_s <= 0:
-                break
-        branch.closed |= search.is_refuted_by(bounds, branch) or not search.has_windows(branch)
+        if clock.is_over:
+            break
+        part = clock.slice(max(asking.least_s, clock.left_s / (len(pending) - place)))
+        branch.closed |= search.is_refuted_by_parts(branch) or not search.has_windows(branch)
         if asking.programs_lead:
-            asking.program(branch, time_s)
-            asking.probe(branch)
+            asking.program(branch, part)
+            asking.probe(branch, part)
         else:
-            asking.probe(branch)
-            asking.program(branch, time_s)
+            asking.probe(branch, part)
+            asking.program(branch, part)
         branches.close_covered()
     # The incumbent's own order stays first: its neighbourhood is where better plans are.
     single = [branch for branch in branches.all if branch.order is not None]
@@ -79,15 +70,20 @@ class _Asking:
         """Whether one of the last programs has answered."""
         return self.programs_in_vain < _MOST_PROGRAMS_IN_VAIN
 
-    def program(self, branch: Branch, time_s: float | None) -> None:
+    @property
+    def least_s(self) -> float:
+        """Time of a short model, which grows with it."""
+        times = self.search.times
+        return times.probe_s + times.probe_s_per_unit * self.search.unit_count
+
+    def program(self, branch: Branch, clock: Clock) -> None:
         """Solve one linear program, whose bound is of use in any case."""
         if not branch.closed:
-            self.search.relax(branch, time_s, programs=1)
+            self.search.relax(branch, clock, programs=1)
             self.programs_in_vain = 0 if branch.closed else self.programs_in_vain + 1
 
-    def probe(self, branch: Branch) -> None:
+    def probe(self, branch: Branch, clock: Clock) -> None:
         """Search the model for a moment, as long as that answers."""
         if not branch.closed and self.probes_in_vain < _MOST_IN_VAIN:
-            slice_s = _PROBE_S + _PROBE_S_PER_UNIT * self.search.unit_count
-            self.search.search(branch, slice_s, is_probe=True)
+            self.search.search(branch, clock.slice(self.least_s), is_probe=True)
             self.probes_in_vain = 0 if branch.closed else self.probes_in_vain + 1

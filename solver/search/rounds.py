@@ -1,180 +1,136 @@
-"""Divides the time of one objective among its branches."""
+"""Rounds of a search: the steps of a schedule take turns, objective after objective."""
 
 from __future__ import annotations
 
-from solver.cp.budget import Budget
-from solver.presolve.presolved import RestatedProblem
-from solver.presolve.units import Order
-from solver.search.branch_search import BranchSearch
-from solver.search.branches import Branch, Branches
-from solver.search.limit_refutation import Finding, LimitRefutation
-from solver.search.order_neighbours import OrderGuesses
-from solver.search.slow_annealing import SlowMoves
+import itertools
+from collections.abc import Collection
 
-_FIRST_SLICE_S = 2.0
-_SLICE_S_PER_UNIT = 0.001
-"""Time of each branch in the first round of searches: presolve grows with the model."""
-_SLICE_GROWTH = 4
-_GUESS_SHARE = 0.5
-"""Of the time left, so much goes into guesses where the free order closes late or never."""
-_NEAR_PERMILLE = 10
-"""A gap that the model of all orders may close sooner than guesses find anything."""
-_TRIAL_STEP = 400
-"""The first limit to try is above the bound by this part of it, the next by twice as much."""
-_TRIAL_SHARE = 0.2
-"""Of the time left, at most this much goes into one of them."""
-_REFUTATION_SHARE = 0.6
-"""The same of a limit that models of single orders are asked about, and half after one in vain."""
-_REFUTATION_S = 60.0
-"""The same where time has no limit."""
-_LEAST_REFUTATION_S_PER_UNIT = 0.005
-"""With less time left, orders and models are not even listed and made in time."""
-_NEARLY_CLOSED_PERMILLE = 5
-"""From this gap on the limit is just below the incumbent, and halfway to it before."""
-_MOST_IN_VAIN = 3
-"""After so many limits in a row about which they said nothing, they are asked no more."""
+from solver.evaluation.result import SolveResult, StepRecord
+from solver.model.clock import Clock
+from solver.model.limits import SolveLimits
+from solver.model.problem import PartitionProblem
+from solver.search.schedule import (
+    GROWTH,
+    SCHEDULES,
+    TIMES,
+    UNIT_S,
+    UNIT_S_PER_UNIT,
+    Step,
+)
+from solver.search.state import SearchState
 
 
-def search_in_rounds(
-    search: BranchSearch,
-    refutation: LimitRefutation,
-    guesses: OrderGuesses,
-    moves: SlowMoves,
-    restated: RestatedProblem,
-    budget: Budget,
-) -> None:
-    """Search branches until all are closed or spent, or no time is left.
+def search(
+    problem: PartitionProblem,
+    limits: SolveLimits,
+    clock: Clock,
+    solver: str,
+    without: Collection[str] = (),
+) -> SolveResult:
+    """Solve a problem by the schedule of a solver.
 
-    They are searched in rounds with growing slices of time, so that each gets a bound before
-    any of them takes all the time. Guesses have a slice in every round, too, and moves and the
-    semidefinite program where searches leave a large gap. Where units are many and the gap is not
-    small, no model of all orders closes in a moment, and moves and guesses come first. Once most
-    single orders are closed, all time goes to the others.
+    Objectives are minimised one after the other, each with the earlier ones held at their values.
 
     Parameters
     ----------
-    search : BranchSearch
-    refutation : LimitRefutation
-    guesses : OrderGuesses
-    moves : SlowMoves
-    restated : RestatedProblem
-    budget : Budget
+    problem : PartitionProblem
+        The problem.
+    limits : SolveLimits
+        Threads, seed, and who hears of progress.
+    clock : Clock
+        When to stop.
+    solver : str
+        A key of :data:`~solver.search.schedule.SCHEDULES`.
+    without : collection of str
+        Names of steps that are left out.
     """
-    branches = search.branches
-    slice_s = first_s = _FIRST_SLICE_S + _SLICE_S_PER_UNIT * len(restated.units)
-    if refutation.applies and len(branches.all) == 1:
-        least_s = _LEAST_REFUTATION_S_PER_UNIT * len(restated.units)
-        _refute_limits(refutation, branches, budget, least_s)
-    if _guesses_lead(branches, restated) and guesses.next() is not None:
-        moves.search()
-        _search_guesses(search, guesses, restated, slice_s, budget)
-    if branches.objective == "bottleneck" and len(branches.all) == 1:
-        _raise_bound(search, branches.all[0], budget)
-        if moves.are_due and search.is_wide(branches.all[0]):
-            moves.search()
-            search.bound_partitions()
-    while not (branches.are_closed or budget.is_used_up):
-        pending = branches.pending
-        is_alone = len(pending) == 1 and guesses.next() is None and not moves.are_due
-        for place, branch in enumerate(pending):
-            if branch.is_pending and not (branches.orders_close and branch.order is None):
-                own_s = _own_slice_s(slice_s, first_s, len(pending) - place, budget)
-                search.search(branch, None if is_alone else own_s)
-                branches.close_covered()
-            if budget.is_used_up:
+
+    def sub_search(part: PartitionProblem, own: SolveLimits, slice_: Clock) -> SolveResult:
+        return search(part, own, slice_, "cp-sat", without)
+
+    state = SearchState(problem, limits, clock, solver, times=TIMES, sub_search=sub_search)
+    steps = [step for step in SCHEDULES[solver] if step.name not in without]
+    goes_on = True
+    while goes_on:
+        _Turns(state, steps).take()
+        goes_on = state.next_objective()
+    return state.result(_answering(solver, state))
+
+
+class _Turns:
+    """The rounds of one objective."""
+
+    def __init__(self, state: SearchState, steps: list[Step]) -> None:
+        self._state = state
+        self._steps = steps
+        self._ended: set[str] = set()
+        self._used_s: dict[str, float] = {}
+
+    def take(self) -> None:
+        """Let the steps take turns until the objective is closed, or they have no more to say."""
+        state = self._state
+        for state.round in itertools.count(1):
+            for step in self._steps:
+                if state.is_closed:
+                    return
+                if self._is_due(step):
+                    self._run(step)
+            if state.clock.is_over or not any(self._is_due(step) for step in self._steps):
                 return
-        if not branches.are_closed:
-            search.bound_partitions()
-            if not branches.orders_close:
-                moves.search()
-            _search_guesses(search, guesses, restated, slice_s, budget)
-        if not branches.pending and guesses.next() is None and not moves.are_due:
-            return
-        slice_s *= _SLICE_GROWTH
+
+    def _is_due(self, step: Step) -> bool:
+        # The plans of baselines are worth their time even if it is over.
+        is_late = self._state.clock.is_over and not step.is_baseline
+        return not is_late and step.name not in self._ended and step.when(self._state)
+
+    def _run(self, step: Step) -> None:
+        """Give a step its slice of time; keep what it finds, whatever it is."""
+        state = self._state
+        clock = self._slice(step)
+        start_s, best, bound = clock.spent_s, state.best, state.bound
+        name = state.objective
+        for finding in step.run(state, clock):
+            state.offer(finding)
+        seconds = clock.spent_s - start_s
+        self._used_s[step.name] = self._used_s.get(step.name, 0.0) + seconds
+        has_ended = not clock.is_over and not step.repeats
+        if has_ended or self._used_s[step.name] >= step.cap_s:
+            self._ended.add(step.name)
+        state.log.append(
+            StepRecord(
+                step.name,
+                state.round,
+                start_s,
+                seconds,
+                name,
+                best,
+                state.best,
+                bound,
+                state.bound,
+            )
+        )
+
+    def _slice(self, step: Step) -> Clock:
+        state = self._state
+        others = [each for each in self._steps if each.name != step.name]
+        if step.share == float("inf") or not any(self._may_be_due(each) for each in others):
+            slice_s = step.rest * state.clock.left_s
+        else:
+            unit_s = UNIT_S + UNIT_S_PER_UNIT * len(state.presolved.units)
+            slice_s = step.share * unit_s * GROWTH ** (state.round - 1)
+        left_s = step.cap_s - self._used_s.get(step.name, 0.0)
+        return state.clock.slice(min(slice_s, left_s))
+
+    def _may_be_due(self, step: Step) -> bool:
+        return step.share < float("inf") and self._is_due(step)
 
 
-def _own_slice_s(slice_s: float, least_s: float, waiting: int, budget: Budget) -> float:
-    """Return a slice of time that leaves as much for each of those who wait, but a first slice.
-
-    The bound over all orders is that of the order about which least is known; and slices that are
-    too short for any of them are wasted.
-    """
-    left_s = budget.remaining_s
-    return slice_s if left_s is None else min(slice_s, max(least_s, left_s / waiting))
-
-
-def _guesses_lead(branches: Branches, restated: RestatedProblem) -> bool:
-    """Whether no model of all orders is likely to close in a moment."""
-    best = branches.best
-    if best is None or not restated.is_large:
-        return False
-    return best > branches.least() * (1000 + _NEAR_PERMILLE) // 1000
-
-
-def _search_guesses(
-    search: BranchSearch,
-    guesses: OrderGuesses,
-    restated: RestatedProblem,
-    slice_s: float,
-    budget: Budget,
-) -> None:
-    """Search guesses, the incumbent's order first, for a slice of time."""
-    branches = search.branches
-    if budget.remaining_s is not None and (
-        _guesses_lead(branches, restated) or not branches.pending
-    ):
-        slice_s = max(slice_s, _GUESS_SHARE * budget.remaining_s)
-    end_s = budget.spent_s + slice_s
-    passed: set[Order] = set()
-    while (guess := guesses.next(passed)) is not None:
-        # To rank guesses takes time as well.
-        left_s = end_s - budget.spent_s
-        if left_s <= 0 or budget.is_used_up:
-            break
-        before = branches.best
-        search.search(guess, left_s)
-        if branches.best == before:
-            assert guess.order is not None
-            passed.add(guess.order)
-    branches.close_covered()
-
-
-def _refute_limits(
-    refutation: LimitRefutation, branches: Branches, budget: Budget, least_s: float
-) -> None:
-    """Refute limits on the way from the bound to the incumbent, while that takes little time."""
-    branch = branches.all[0]
-    in_vain = 0
-    while in_vain < _MOST_IN_VAIN:
-        best, left_s = branches.best, budget.remaining_s
-        if best is None or branch.bound >= best or (left_s is not None and left_s < least_s):
-            break
-        gap = best - branch.bound
-        halvings = in_vain + (gap * 1000 > _NEARLY_CLOSED_PERMILLE * best)
-        limit = min(branch.bound + gap // 2**halvings, best - 1)
-        share_s = _REFUTATION_S if left_s is None else _REFUTATION_SHARE * left_s
-        finding = refutation.ask(branch, limit, share_s / (1 + in_vain))
-        in_vain = in_vain + 1 if finding is Finding.OPEN else 0
-    branch.closed |= branches.best is not None and branch.bound >= branches.best
-
-
-def _raise_bound(search: BranchSearch, branch: Branch, budget: Budget) -> None:
-    """Search below limits near the bound, which leave few ideals, until one takes too long.
-
-    Then look for the best plan with these ideals, which often is better than the incumbent.
-    """
-    share_s = None
-    step = branch.bound // _TRIAL_STEP + 1
-    while not (branch.closed or budget.is_used_up):
-        limit = branch.bound + step
-        step *= 2
-        best = search.branches.best
-        if best is None or limit >= best or search.border_ideals(branch, limit) is None:
-            return
-        if budget.remaining_s is not None:
-            share_s = _TRIAL_SHARE * budget.remaining_s
-        search.search(branch, share_s, within=limit)
-        if branch.bound <= limit:
-            if not (branch.closed or budget.is_used_up):
-                search.search(branch, share_s, within=limit, beyond=True)
-            return
+def _answering(solver: str, state: SearchState) -> str:
+    """Return who answers: ``auto`` names the solver whose steps decided."""
+    if solver != "auto":
+        return solver
+    if state.is_proven_by("ideals"):
+        return "ideal-dp"
+    if state.searches_exactly is None:
+        return solver
+    return "cp-sat" if state.searches_exactly else "coarse"

@@ -2,7 +2,6 @@
 
 import json
 import re
-from dataclasses import fields as fields_of
 
 import pytest
 import typer.main
@@ -13,6 +12,7 @@ from experiments.commands.options import LimitOptions, ProblemOptions
 from experiments.console.exit_codes import EXIT_CODES
 from tests.support.documents import TERMINAL_PAGE as PAGE
 from tests.support.documents import told_keys
+from tests.support.option_values import option_names
 
 GROUP = typer.main.get_command(app)
 
@@ -32,7 +32,7 @@ def test_the_page_names_every_command_and_option():
         "(#problem-options)": {words[0] for words, _ in rows_below("## Problem options") if words},
         "(#search-options)": {words[0] for words, _ in rows_below("## Search options") if words},
     }
-    fields = [field.name for each in (ProblemOptions, LimitOptions) for field in fields_of(each)]
+    fields = [*option_names(ProblemOptions), *option_names(LimitOptions)]
     named = {f"--{name.replace('_', '-')}" for name in fields}
     assert set().union(*groups.values()) == named
     told = {}

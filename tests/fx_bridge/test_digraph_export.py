@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import fx, nn
 
+from fx_bridge import Costs, Training
 from fx_bridge.capture.graph import capture, placeholder_values
 from fx_bridge.costs.device_specs import DeviceSpec
 from fx_bridge.digraph import to_digraph
@@ -228,7 +229,7 @@ def test_training_bytes(optimizer, dtype, master, factor):
     model = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)).to(dtype)
     model[0].bias.requires_grad_(False)
     captured = capture(model, (torch.ones(4, 8, dtype=dtype),))
-    graph = to_digraph(captured, training=True, optimizer=optimizer, master_weights=master)
+    graph = to_digraph(captured, training=Training(optimizer=optimizer, master_weights=master))
     weights = graph.graph["weights"]
     size_bytes = 8 * 8 * dtype.itemsize
     assert weights["0.weight"] == {"size_bytes": size_bytes, "training_bytes": factor * size_bytes}
@@ -240,7 +241,7 @@ def test_saved_storages_are_counted_when_training():
     model, args = encoder()
     captured = capture(model, args)
     assert not any("backward" in a for _, a in to_digraph(captured).nodes(data=True))
-    graph = to_digraph(captured, training=True)
+    graph = to_digraph(captured, training=Training())
     kept = {}
 
     def pack(tensor):
@@ -259,17 +260,19 @@ def test_saved_storages_are_counted_when_training():
 
 def test_latencies_of_ones_own():
     captured = capture(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), (torch.ones(2, 4),))
-    graph = to_digraph(captured, latency_ns={"linear": 7, "relu": {"fast": 1, "slow": 3}})
+    graph = to_digraph(
+        captured, costs=Costs(latency_ns={"linear": 7, "relu": {"fast": 1, "slow": 3}})
+    )
     assert graph.nodes["linear"]["latency_ns"] == 7
     assert graph.nodes["relu"]["latency_ns"] == {"fast": 1, "slow": 3}
-    only = to_digraph(captured, specs={"mine": DeviceSpec("mine", 10**9, 10**9)})
+    only = to_digraph(captured, costs=Costs(specs={"mine": DeviceSpec("mine", 10**9, 10**9)}))
     assert set(only.nodes["linear"]["latency_ns"]) == {"mine"}
     with pytest.raises(PartitionError, match="no entry for operator 'relu'"):
-        to_digraph(captured, latency_ns={"linear": 7})
+        to_digraph(captured, costs=Costs(latency_ns={"linear": 7}))
     with pytest.raises(PartitionError, match="names 'gelu', which is no operator"):
-        to_digraph(captured, latency_ns={"linear": 7, "relu": 1, "gelu": 1})
+        to_digraph(captured, costs=Costs(latency_ns={"linear": 7, "relu": 1, "gelu": 1}))
     with pytest.raises(PartitionError, match="optimizer is 'lion'"):
-        to_digraph(captured, optimizer="lion")
+        to_digraph(captured, training=Training(optimizer="lion"))
 
 
 @pytest.mark.parametrize(
@@ -380,4 +383,4 @@ def test_transformers_models(name):
 
 def test_latencies_that_are_no_mapping_are_refused():
     with pytest.raises(PartitionError, match="latency_ns is a int; give a mapping"):
-        to_digraph(capture(nn.Linear(2, 2), (torch.ones(1, 2),)), latency_ns=3)
+        to_digraph(capture(nn.Linear(2, 2), (torch.ones(1, 2),)), costs=Costs(latency_ns=3))

@@ -1,6 +1,7 @@
 """Tests of planning and splitting inside torch.compile."""
 
 import copy
+import re
 import warnings
 
 import pytest
@@ -9,11 +10,15 @@ from torch import nn
 from torch._dynamo.testing import CompileCounter
 from torch.utils.checkpoint import checkpoint
 
+from fx_bridge import Costs, Search, Training
 from fx_bridge.dynamo import CompileBackend, compile_backend
 from solver import Device, Interconnect, KiB, PartitionError, SolveLimits, SolveStatus
 
 # Transfers cost nothing, so that two devices are always better than one.
-OPTIONS = {"limits": SolveLimits(time_limit_s=30, workers=1), "interconnect": Interconnect()}
+OPTIONS = {
+    "search": Search(SolveLimits(time_limit_s=30, workers=1)),
+    "costs": Costs(interconnect=Interconnect()),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -274,7 +279,7 @@ def test_awkward_models_train_the_same(kind):
 def test_training_plans_keep_what_backward_needs():
     """Tests that options reach the planner, on a function whose weights are no attributes."""
     weight = nn.Parameter(torch.randn(32, 32))
-    backend = backend_of(200, memory_model="training", objective="peak_memory")
+    backend = backend_of(200, training=Training(), objective="peak_memory")
     torch.compile(lambda x: (x @ weight).relu(), backend=backend)(torch.randn(4, 32))
     (result,) = backend.results
     assert result.problem.memory_model == "training"
@@ -295,7 +300,7 @@ def test_training_plans_of_parts_without_parameters():
             torch._dynamo.graph_break()
             return self.blocks[1](y)
 
-    model, backend, x = Parts(), backend_of(200, memory_model="training"), torch.randn(4, 32)
+    model, backend, x = Parts(), backend_of(200, training=Training()), torch.randn(4, 32)
     reference = copy.deepcopy(model)
     torch.compile(model, backend=backend)(x).sum().backward()
     reference(x).sum().backward()
@@ -334,14 +339,14 @@ def test_a_graph_without_a_plan_raises_its_reason_and_never_runs(suppress):
     [
         ([], {}, "there are no devices"),
         (3, {}, "devices is 3; write a list"),
-        ([Device("a")], {"limit": 3}, "option 'limit' is unknown; write one of objective,"),
+        ([Device("a")], {"pipeline": 3}, "pipeline is 3; write pipeline=Pipeline(...)"),
         ([Device("a")], {"objective": "speed"}, "objective is 'speed'"),
-        ([Device("a")], {"solver": "magic"}, "solver 'magic' is unknown"),
-        ([Device("a")], {"args": ()}, "option 'args' is unknown"),
+        ([Device("a")], {"search": "magic"}, "search is 'magic'; write search=Search(...)"),
+        ([Device("a", device_class="abacus")], {}, "no speed is known for class 'abacus'"),
     ],
 )
 def test_wrong_options_are_refused_before_anything_is_compiled(devices, options, message):
-    with pytest.raises(PartitionError, match=message.replace("(", r"\(")):
+    with pytest.raises(PartitionError, match=re.escape(message)):
         compile_backend(devices, **options)
 
 

@@ -7,7 +7,15 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge import PartitionResult, check_equivalence, partition_module
+from fx_bridge import (
+    Costs,
+    PartitionResult,
+    Pipeline,
+    Search,
+    Training,
+    check_equivalence,
+    partition_module,
+)
 from solver import (
     Device,
     Interconnect,
@@ -53,7 +61,7 @@ def devices(*sizes_kib):
 
 def partition(**changes):
     args, kwargs = inputs()
-    settings = {"devices": devices(44, 30), "limits": LIMITS, **changes}
+    settings = {"devices": devices(44, 30), "search": Search(LIMITS), **changes}
     return partition_module(Branches(), args, kwargs, **settings)
 
 
@@ -61,7 +69,9 @@ def test_the_split_returns_what_the_model_returns():
     """Tests pytree, keyword arguments and values against the model itself."""
     args, kwargs = inputs()
     model = Branches()
-    result = partition_module(model, args, kwargs, devices=devices(44, 30), limits=LIMITS)
+    result = partition_module(
+        model, args, kwargs, devices=devices(44, 30), search=Search(limits=LIMITS)
+    )
     assert result.solved.status is SolveStatus.OPTIMAL
     split = result.split()
     found, expected = split(*args, **kwargs), model(*args, **kwargs)
@@ -123,11 +133,10 @@ def test_the_plan_for_a_step_is_no_slower_than_that_for_the_bottleneck(schedule,
     model = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
     settings = {
         "devices": devices(2000, 2000),
-        "limits": LIMITS,
-        "memory_model": "training",
-        "interconnect": Interconnect(Link(10**12), charging="relayed"),
-        "schedule": schedule,
-        "microbatches": microbatches,
+        "search": Search(LIMITS),
+        "training": Training(),
+        "costs": Costs(interconnect=Interconnect(Link(10**12), charging="relayed")),
+        "pipeline": Pipeline(schedule, microbatches),
     }
     args = (torch.randn(2, 8, 16),)
     step = partition_module(model, args, objective="step", **settings)
@@ -146,9 +155,9 @@ def test_training_needs_more_memory_than_inference():
     needs = [
         sum(
             usage.memory_bytes
-            for usage in partition(devices=large, memory_model=model).solved.evaluation.usage
+            for usage in partition(devices=large, **counted).solved.evaluation.usage
         )
-        for model in ("weights", "inference", "training")
+        for counted in ({"costs": Costs(memory_model="weights")}, {}, {"training": Training()})
     ]
     assert needs[0] < needs[1] < needs[2]
     assert needs[2] > 4 * needs[0]
@@ -157,7 +166,11 @@ def test_training_needs_more_memory_than_inference():
 def test_a_limit_on_devices_is_kept():
     """Tests that the settings reach the problem and the plan."""
     large = devices(2000, 2000, 2000)
-    result = partition(devices=large, solver="greedy", chunks_per_device=2, max_devices=1)
+    result = partition(
+        devices=large,
+        search=Search(LIMITS, "greedy"),
+        pipeline=Pipeline(chunks_per_device=2, max_devices=1),
+    )
     assert (result.problem.chunks_per_device, result.problem.max_devices) == (2, 1)
     assert len(result.plan.device_order) == 1
 
@@ -166,9 +179,15 @@ def test_a_model_is_split_into_several_stages_per_device():
     """Tests that an interleaved plan is never worse, and that its split computes the same."""
     args, kwargs = inputs()
     model = Branches()
-    setting = {"devices": devices(44, 30), "limits": LIMITS, "interconnect": Interconnect()}
+    setting = {
+        "devices": devices(44, 30),
+        "search": Search(LIMITS),
+        "costs": Costs(interconnect=Interconnect()),
+    }
     plain = partition_module(model, args, kwargs, **setting)
-    result = partition_module(model, args, kwargs, chunks_per_device=2, **setting)
+    result = partition_module(
+        model, args, kwargs, pipeline=Pipeline(chunks_per_device=2), **setting
+    )
     assert result.solved.objective <= plain.solved.objective
     assert evaluate(result.problem, result.plan).feasible
     report = check_equivalence(model, result.split(), args, kwargs, gradients=True)
@@ -201,26 +220,23 @@ def test_a_notebook_shows_what_is_printed_and_the_stages():
         ({"devices": ["cuda:0"]}, "'cuda:0' is not a solver.Device"),
         ({"devices": [Device("a", device_class="abacus")]}, "no speed is known for class 'abacus'"),
         ({"objective": "speed"}, "objective is 'speed'; write one of"),
-        ({"memory_model": "all"}, "memory_model is 'all'; write one of"),
-        ({"solver": "magic"}, "solver 'magic' is unknown; write one of"),
         ({"devices": [Device("a"), Device("a")]}, "two entries are called 'a'"),
         ({"devices": 3}, "devices is 3; write a list"),
         ({"devices": Device("a")}, "write a list"),
         ({"devices": "cuda:0"}, "devices is 'cuda:0'; write a list"),
         ({"devices": None}, "devices is None; write a list"),
-        ({"chunks_per_device": 0}, "chunks_per_device is 0; write at least 1"),
-        ({"max_devices": 0}, "max_devices is 0; write a positive number"),
         ({"objective": 3}, "objective is 3; write one of"),
-        ({"solver": ["cp-sat"]}, "solver ['cp-sat'] is unknown"),
-        ({"limits": 60}, "limits is 60; write SolveLimits("),
-        ({"limits": {}}, "limits is {}; write SolveLimits("),
-        ({"interconnect": None}, "interconnect is None; write Interconnect("),
-        ({"interconnect": "pcie"}, "interconnect is 'pcie'; write Interconnect("),
-        ({"optimizer": "lion"}, "optimizer is 'lion'; write one of"),
-        ({"specs": None}, "specs is a NoneType; give a mapping"),
-        ({"specs": {"default": 3}}, "specs['default'] is 3; write a fx_bridge.DeviceSpec"),
-        ({"specs": {}}, "write one of none, or pass specs"),
-        ({"latency_ns": 3}, "latency_ns is a int; give a mapping"),
+        ({"training": True}, "training is True; write training=Training(...)"),
+        ({"training": Training}, "write training=Training(...)"),
+        ({"pipeline": "1f1b"}, "pipeline is '1f1b'; write pipeline=Pipeline(...)"),
+        ({"placement": {"0": "gpu0"}}, "write placement=Placement(...)"),
+        ({"costs": None}, "costs is None; write costs=Costs(...)"),
+        ({"search": SolveLimits()}, "write search=Search(...)"),
+        (
+            {"training": Training(), "costs": Costs(memory_model="weights")},
+            "memory_model of costs is 'weights', but training counts",
+        ),
+        ({"costs": Costs(specs={})}, "write one of none, or give costs=Costs(specs=...)"),
     ],
 )
 def test_bad_input_is_one_line(changes, message):
@@ -234,7 +250,7 @@ def test_bad_input_is_one_line(changes, message):
 @pytest.mark.parametrize("path", [None, 3.5, b"plan.json"])
 def test_a_path_that_is_none_is_refused(path):
     with pytest.raises(PartitionError, match=r"path is .*; write the name of a file"):
-        partition(solver="greedy").save(path)
+        partition(search=Search(LIMITS, "greedy")).save(path)
 
 
 def test_devices_may_come_from_a_generator():
@@ -247,7 +263,7 @@ def test_pure_half_precision_needs_no_master_copies():
     x = torch.ones(2, 64, dtype=torch.bfloat16)
     used = [
         partition_module(
-            model, (x,), devices=[Device("d")], memory_model="training", master_weights=masters
+            model, (x,), devices=[Device("d")], training=Training(master_weights=masters)
         ).solved.evaluation.usage[0]
         for masters in (True, False)
     ]
@@ -257,36 +273,34 @@ def test_pure_half_precision_needs_no_master_copies():
     assert used[0].weights_bytes == parameters * (2 * 2 + 3 * 4)
 
 
-def test_master_weights_is_a_switch():
-    with pytest.raises(PartitionError, match="master_weights is 1; write True or False"):
-        partition_module(
-            torch.nn.Linear(2, 2), (torch.ones(1, 2),), devices=[Device("d")], master_weights=1
-        )
-
-
 def test_a_schedule_plans_a_pipeline() -> None:
     model = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))).eval()
-    settings: dict[str, Any] = {"devices": [Device("a"), Device("b")], "microbatches": 4}
+    settings: dict[str, Any] = {"devices": [Device("a"), Device("b")]}
+    pipeline = Pipeline("gpipe", microbatches=4)
     inputs = (torch.ones(8, 64),)
-    result = partition_module(model, inputs, schedule="gpipe", **settings)
+    result = partition_module(model, inputs, pipeline=pipeline, **settings)
     assert result.problem.interconnect.charging == "relayed"
     assert result.problem.objective == ("step",)
     assert result.problem.schedule == "gpipe"
     assert result.solved.status is SolveStatus.OPTIMAL
     assert result.solved.objective == evaluate(result.problem, result.plan).step_ns
-    plain = partition_module(model, inputs, **settings)
+    plain = partition_module(model, inputs, pipeline=Pipeline(microbatches=4), **settings)
     assert plain.problem.interconnect.charging == "peer_to_peer"
     assert plain.problem.objective == ("bottleneck",)
     asked = partition_module(
-        model, inputs, schedule="gpipe", objective=("transfer", "step"), **settings
+        model,
+        inputs,
+        objective=("transfer", "step"),
+        pipeline=pipeline,
+        **settings,
     )
     assert asked.problem.objective == ("transfer", "step")
     with pytest.raises(PartitionError, match="not through a host"):
         partition_module(
             model,
             inputs,
-            schedule="1f1b",
-            interconnect=Interconnect(charging="host_staged"),
+            pipeline=Pipeline(schedule="1f1b"),
+            costs=Costs(interconnect=Interconnect(charging="host_staged")),
             **settings,
         )
 

@@ -16,6 +16,7 @@ from experiments.comparison.records import (
     Study,
 )
 from solver import Device, Operator, PartitionProblem, SolveLimits, Weight, solve
+from solver.evaluation.result import StepRecord
 
 
 def key(model: str = "m", device_set: str = "equal", objective: Any = ("bottleneck",)) -> CaseKey:
@@ -74,6 +75,14 @@ def small_problem() -> PartitionProblem:
     return PartitionProblem(operators, (Device("x", 100), Device("[y]")))
 
 
+def steps(optimum: int) -> tuple[StepRecord, ...]:
+    """The log of a search whose last step proves a plan of its first step."""
+    return (
+        StepRecord("greedy", 1, 0.0, 0.25, "bottleneck", None, optimum, 0, 0),
+        StepRecord("borders", 1, 0.25, 1.5, "bottleneck", optimum, optimum, 0, optimum),
+    )
+
+
 SCRIPT = "<script>alert(1)</script>"
 HOSTILE = (
     SCRIPT,
@@ -114,7 +123,9 @@ def solved_study(names: Sequence[str] = ("a", "b", "c"), model: str = "m") -> St
             SearchPoint(0.4, "bottleneck", result.objective, result.objective),
         )
         trace = points if planner == "cp-sat" else ()
-        rows.append(PlannerRow.from_result(case, planner, result, trace=trace))
+        made = PlannerRow.from_result(case, planner, result, trace=trace)
+        log = () if result.objective is None else steps(result.objective)
+        rows.append(replace(made, log=log if planner == "cp-sat" else ()))
     peer = row(
         f"peer {names[0]}",
         case=case,

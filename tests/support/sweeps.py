@@ -61,6 +61,7 @@ def job(planner, seconds=60, memory_bytes=None, **changes):
         "digest": problem_digest(PROBLEM),
         "source": None,
         "planner": planner,
+        "without": [],
         "solve": {"time_limit_s": 5, "workers": 1, "seed": 3, "deterministic": False},
         **changes,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -11,6 +12,7 @@ from experiments.comparison.records import Case, CaseKey, PlannerRow, best_row
 from experiments.reports.content.details import PlanDetails, plan_details
 from experiments.reports.content.headline import case_name
 from experiments.reports.content.rows import answers_table, troubles
+from experiments.reports.content.steps import steps_table
 from experiments.reports.content.table import Table
 from solver import SOLVERS, Device, PartitionProblem, SolveLimits
 from solver.model.quantities import counted, format_bytes, format_ns
@@ -63,6 +65,8 @@ class CaseSection:
         The other plans, in the order of the answers.
     searches : tuple of PlannerRow
         Those that tell how incumbent and bound came closer.
+    steps : Table
+        What the steps of the searches took and gained; without rows where none tells.
     trace_file : str or None
         The best plan as a pipeline in time.
     commands : tuple of str
@@ -80,6 +84,7 @@ class CaseSection:
     best: PlanView | None
     others: tuple[PlanView, ...]
     searches: tuple[PlannerRow, ...]
+    steps: Table
     trace_file: str | None
     commands: tuple[str, ...]
 
@@ -127,6 +132,7 @@ def make_case_section(
         searches=tuple(
             sorted((row for row in rows if len(row.trace) > 1), key=lambda row: row.bound is None)
         ),
+        steps=steps_table(rows),
         trace_file=trace_file,
         commands=() if problem_file is None else _commands(answers, limits, problem_file),
     )
@@ -214,6 +220,7 @@ def _commands(answers: Sequence[Answer], limits: SolveLimits, problem_file: str)
         if limits.time_limit_s is not None:
             words += ["--time-limit", f"{limits.time_limit_s:g}"]
         words += ["--workers", str(limits.worker_count), "--seed", str(row.seed)]
+        words += [word for name in row.without for word in ("--without", shlex.quote(name))]
         commands.append(" ".join([*words, *(["--deterministic"] if limits.deterministic else [])]))
     for _, file in answers:
         if file is not None:

@@ -72,7 +72,7 @@ def comparisons(study: Study) -> tuple[Comparison, ...]:
         table = Table(
             header=_HEADER,
             rows=(
-                _exact_cells([row for row in rows if row.planner == reference]),
+                _exact_cells([row for row in rows if row.asked == reference]),
                 *(_versus_cells(versus) for versus in compared),
             ),
             text_columns=frozenset(("planner",)),
@@ -90,7 +90,7 @@ def comparisons(study: Study) -> tuple[Comparison, ...]:
 def _exact_cells(rows: Sequence[PlannerRow]) -> tuple[str, ...]:
     median_s = statistics.median(row.wall_time_s for row in rows)
     return (
-        rows[0].planner,
+        rows[0].asked,
         *_outcome_cells(outcomes_of(rows)),
         *[MISSING] * 7,
         format_seconds(median_s),

@@ -8,9 +8,9 @@ from typing import Final
 
 from solver import DeviceUsage, Evaluation, PartitionPlan, PartitionProblem, evaluate
 from solver.evaluation.alive import Alive, alive_at_peak
-from solver.evaluation.evaluate import StageUsage
 from solver.evaluation.quotient import QuotientArc, Travel, stage_arcs, travels
 from solver.evaluation.spans import Span, spans
+from solver.evaluation.usage import StageUsage
 
 MAX_POINTS: Final = 480
 """The most numbers in a memory timeline, more than a figure has pixels for it."""

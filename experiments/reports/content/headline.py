@@ -77,7 +77,7 @@ def _objective_findings(rows: Sequence[PlannerRow]) -> list[Finding]:
     found = [Finding("", text) for text in _proof_sentences(proofs_of(rows, reference))]
     compared = compare_planners(rows, reference)
     # What it is worth at all comes first.
-    in_full = [each for each in compared if each.planner in (*_IN_FULL, *BOUNDING_PLANNERS)]
+    in_full = [each for each in compared if each.method in (*_IN_FULL, *BOUNDING_PLANNERS)]
     for versus in sorted(in_full, key=lambda each: each.planner != BEST_OTHER):
         found.append(Finding(_capital(versus.planner), _versus_text(versus)))
     return found + _peer_findings([each for each in compared if each not in in_full])

@@ -71,7 +71,7 @@ def name_files(study: Study) -> ReportFiles:
 
 
 def _plan_file(row: PlannerRow, stem: str, taken: set[str]) -> str:
-    start = f"plans/{stem}-{slug(row.planner)}" + (f"-seed-{row.seed}" if row.seed else "")
+    start = f"plans/{stem}-{slug(row.asked)}" + (f"-seed-{row.seed}" if row.seed else "")
     name, count = start, 1
     while name in taken:
         count += 1

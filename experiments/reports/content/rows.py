@@ -90,8 +90,8 @@ def overview_table(study: Study) -> Table:
         key, answers = case.key, cases.get(case.key, ())
         row = best_row(answers)
         start = (key.model, key.device_set, ", ".join(key.objective), key.memory_model)
-        asked = len({each.planner for each in answers})
-        without = len({each.planner for each in answers if not each.feasible})
+        asked = len({each.asked for each in answers})
+        without = len({each.asked for each in answers if not each.feasible})
         if row is None:
             status = case.reason or _status_without(answers)
             end = (MISSING, MISSING, status, *[MISSING] * 3, str(asked), str(without))

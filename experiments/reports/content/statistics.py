@@ -63,7 +63,9 @@ class Versus:
     Attributes
     ----------
     planner, reference : str
-        Names of the planner and of the exact solver.
+        With the steps that they left out.
+    method : str
+        The planner alone.
     outcomes : Outcomes
         Of the planner.
     wins, ties, losses : tuple of CaseKey
@@ -79,6 +81,7 @@ class Versus:
     """
 
     planner: str
+    method: str
     reference: str
     outcomes: Outcomes
     wins: tuple[CaseKey, ...]
@@ -162,9 +165,17 @@ class Proofs:
 
 
 def reference_planner(rows: Iterable[PlannerRow]) -> str | None:
-    """Return the exact planner that the others are measured by; None without one."""
-    asked = {row.planner for row in rows}
-    return next((name for name in EXACT_PLANNERS if name in asked), None)
+    """Return the exact planner that the others are measured by; None without one.
+
+    One that leaves out steps is taken only where no exact planner leaves out none.
+    """
+    exact = [row for row in rows if row.planner in EXACT_PLANNERS]
+    first = min(
+        exact,
+        key=lambda row: (len(row.without), EXACT_PLANNERS.index(row.planner), row.without),
+        default=None,
+    )
+    return None if first is None else first.asked
 
 
 def outcomes_of(rows: Iterable[PlannerRow]) -> Outcomes:
@@ -189,7 +200,7 @@ def proofs_of(rows: Sequence[PlannerRow], reference: str) -> Proofs:
     """Return what the answers of `reference` prove."""
     kinds: dict[str, list[PlannerRow]] = {"optimal": [], "none": [], "open": [], "undecided": []}
     for row in rows:
-        if row.planner != reference:
+        if row.asked != reference:
             continue
         if row.status == "optimal":
             kinds["optimal"].append(row)
@@ -229,12 +240,14 @@ def compare_planners(rows: Sequence[PlannerRow], reference: str) -> tuple[Versus
     """
     by_planner: dict[str, list[PlannerRow]] = {}
     for row in rows:
-        by_planner.setdefault(row.planner, []).append(row)
+        by_planner.setdefault(row.asked, []).append(row)
     exact = by_planner.pop(reference)
-    compared = [_versus(name, answers, exact) for name, answers in by_planner.items()]
-    peers = [name for name in by_planner if name not in BOUNDING_PLANNERS]
+    compared = [
+        _versus(name, answers[0].planner, answers, exact) for name, answers in by_planner.items()
+    ]
+    peers = [name for name, rows in by_planner.items() if rows[0].planner not in BOUNDING_PLANNERS]
     if len(peers) > 1:
-        compared.append(_versus(BEST_OTHER, _best_of(by_planner, peers), exact))
+        compared.append(_versus(BEST_OTHER, BEST_OTHER, _best_of(by_planner, peers), exact))
     return tuple(compared)
 
 
@@ -261,7 +274,9 @@ def has_plan(row: PlannerRow) -> bool:
     return row.feasible and row.objective is not None
 
 
-def _versus(name: str, answers: Sequence[PlannerRow], exact: Sequence[PlannerRow]) -> Versus:
+def _versus(
+    name: str, method: str, answers: Sequence[PlannerRow], exact: Sequence[PlannerRow]
+) -> Versus:
     cases: dict[str, list[CaseKey]] = {
         key: [] for key in ("wins", "ties", "losses", "only_reference", "only_planner", "neither")
     }
@@ -285,7 +300,8 @@ def _versus(name: str, answers: Sequence[PlannerRow], exact: Sequence[PlannerRow
             without_ratio += 1
     return Versus(
         planner=name,
-        reference=exact[0].planner,
+        method=method,
+        reference=exact[0].asked,
         outcomes=outcomes_of(answers),
         ratios=tuple(ratios),
         without_ratio=without_ratio,

@@ -100,6 +100,9 @@ def _case(case: CaseSection) -> list[str]:
     if case.best is not None:
         lines += _plan(case.best, case.trace_file)
     lines += _table(search_table(case.searches))
+    if case.steps.rows:
+        folded = "<details><summary>What each step of the searches took and gained</summary>"
+        lines += [folded, "", *_table(case.steps), "</details>", ""]
     if case.commands:
         lines += ["To compute it again, in the folder of this report:", ""]
         lines += [*(f"    {command}" for command in case.commands), ""]

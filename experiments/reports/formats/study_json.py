@@ -40,6 +40,7 @@ from solver import (
     load_plan,
     load_problem,
 )
+from solver.evaluation.result import StepRecord
 from solver.io.files import read_json
 from solver.io.json_fields import (
     PLAIN,
@@ -56,7 +57,7 @@ from solver.io.json_fields import (
 from solver.io.json_files import plan_from_json, plan_to_json, problem_digest
 
 SCHEMA: Final = "fxpartition.study"
-VERSION: Final = 1
+VERSION: Final = 2
 
 _FILE: Final = re.compile(r"(?:problems|plans)/[a-z0-9-]{1,250}\.json")
 
@@ -223,6 +224,9 @@ def _study(data: object, folder: Path) -> Study:
         "CaseKey": _key,
         "tuple[SearchPoint, ...]": several(
             lambda value, where: build(SearchPoint, value, where, parsers)
+        ),
+        "tuple[StepRecord, ...]": several(
+            lambda value, where: build(StepRecord, value, where, parsers)
         ),
         "PartitionPlan | None": optional(lambda value, where: _plan(value, where, folder)),
     }

@@ -47,7 +47,7 @@ def study_tables(study: Study, width: int | None = None) -> tuple[Table, ...]:
     One with all answers of a few planners; of more, a line for each case and one for each
     planner: all answers are in the report.
     """
-    if len({row.planner for row in study.rows}) <= _FEW_PLANNERS:
+    if len({row.asked for row in study.rows}) <= _FEW_PLANNERS:
         return (study_table(study, width),)
     shown = (overview_table(study), *(found.table for found in comparisons(study)))
     return tuple(_plain_table(answers, width) for answers in shown)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -21,6 +20,7 @@ from solver.bounds.held_weights import stage_weights
 from solver.bounds.lagrangian.marker_sets import MarkerSets
 from solver.bounds.lagrangian.program import PricedKind, PriceProgram, Relaxed
 from solver.model.arrays import Ints
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
 from solver.presolve.units import UnitGraph
 
@@ -136,7 +136,7 @@ class PriceBound:
         at_least: int,
         at_most: int,
         order: Sequence[Device] | None = None,
-        end_s: float = math.inf,
+        clock: Clock = UNLIMITED,
     ) -> int:
         """Return a lower bound of the bottleneck of every plan.
 
@@ -148,15 +148,15 @@ class PriceBound:
             A larger bound is of no interest; memory may rule out all plans.
         order : sequence of Device, optional
             Only plans whose devices are some of these, in this order.
-        end_s : float
-            When to stop, on the clock of ``time.perf_counter``.
+        clock : Clock
+            When to stop.
         """
-        search = _Search(self._program(order), self._tick_ns, self._most_ticks, end_s)
+        search = _Search(self._program(order), self._tick_ns, self._most_ticks, clock)
         low, high = at_least, at_most
         step = low // _FIRST_STEP + 1
         for _ in range(_TRIALS):
             trial = min(low + step, high - 1)
-            if trial < low or time.perf_counter() > end_s:
+            if trial < low or clock.is_over:
                 break
             if search.refutes(trial):
                 low = trial + 1
@@ -188,8 +188,8 @@ class PriceBound:
 class _Search:
     """Looks for prices at which no relaxed plan leaves anything; keeps what plans it has seen."""
 
-    def __init__(self, program: PriceProgram, tick_ns: int, most_ticks: int, end_s: float) -> None:
-        self._program, self._end_s = program, end_s
+    def __init__(self, program: PriceProgram, tick_ns: int, most_ticks: int, clock: Clock) -> None:
+        self._program, self._clock = program, clock
         self._tick_ns, self._most_ticks = tick_ns, most_ticks
         devices = sum(kind.count for kind in program.kinds)
         self._unit_price = max(_LARGEST_PRICE // devices, 1)
@@ -207,7 +207,7 @@ class _Search:
             found = self._program.most(limit, *self._prices(limit))
             if found is None or found.value < 0:
                 return True
-            if time.perf_counter() > self._end_s:
+            if self._clock.is_over:
                 return False
             self._seen.append(found)
             time_shares, memory_shares = self._time, self._memory

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 
 from solver.bounds.parts.graph_parts import part_of
-from solver.dp.ideal_program import can_win, solve_ideal_dp
+from solver.dp.ideal_program import SolveIdeals, can_win
 from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveStatus
-from solver.model.limits import SolveLimits
+from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 
@@ -18,7 +16,9 @@ _REACHES = (0, 8, 32, 128, 512)
 """How many operators before and after those of a stage are in its parts."""
 
 
-def part_bound_ns(problem: PartitionProblem, plan: PartitionPlan, end_s: float | None) -> int:
+def part_bound_ns(
+    problem: PartitionProblem, plan: PartitionPlan, clock: Clock, solve: SolveIdeals
+) -> int:
     """Return a bottleneck that no plan is below, from what surrounds the largest load of one.
 
     Often a bottleneck is local: a large operator whose value no device can hold besides its
@@ -34,20 +34,21 @@ def part_bound_ns(problem: PartitionProblem, plan: PartitionPlan, end_s: float |
     plan : PartitionPlan
         A feasible one: the stage with its largest load is the first part; others have what runs
         shortly before and after as well, or the stages around.
-    end_s : float or None
-        When to stop, on the clock of ``time.perf_counter``.
+    clock : Clock
+        When to stop.
+    solve : callable
+        The program over ideals, for the parts.
     """
     load_ns = {entry.device: entry.load_ns for entry in evaluate(problem, plan).usage}
     # Of devices without operators nothing is part.
     worst = max(plan.device_order, key=load_ns.__getitem__)
     bound_ns = 0
     for kept in _parts(problem, plan, worst):
-        left_s = None if end_s is None else end_s - time.perf_counter()
-        if bound_ns >= load_ns[worst] or (left_s is not None and left_s <= 0):
+        if bound_ns >= load_ns[worst] or clock.is_over:
             break
         part = part_of(problem, kept)
         if can_win(part):
-            answer = solve_ideal_dp(part, SolveLimits(left_s, workers=1))
+            answer = solve(part, clock)
             assert answer.status is not SolveStatus.INFEASIBLE, "the plan, restricted, is one of it"
             bound_ns = max(bound_ns, *(answer.objective_bounds or (0,))[:1])
     return bound_ns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Collection, Iterable, Sequence
 
 from solver.bounds.parts.choice import PartSize, choose_parts
@@ -11,6 +10,7 @@ from solver.bounds.parts.graph_parts import has_parts, part_of
 from solver.bounds.parts.stages import PartStages
 from solver.dp.ideal_program import MOST_SETS, why_declined
 from solver.dp.stage_list import TooManyStages
+from solver.model.clock import Clock
 from solver.presolve.units import UnitGraph, interchangeable_kinds
 
 _WEIGHT = 1000
@@ -50,12 +50,12 @@ class Decomposition:
         Only plans with loads of at most this are of interest.
     sizes : sequence of PartSize
         Of parts, the largest first.
-    end_s : float or None
-        When to stop looking for stages, on the clock of ``time.perf_counter``.
+    clock : Clock
+        When to stop looking for stages.
     """
 
     def __init__(
-        self, units: UnitGraph, ceiling_ns: int, sizes: Sequence[PartSize], end_s: float | None
+        self, units: UnitGraph, ceiling_ns: int, sizes: Sequence[PartSize], clock: Clock
     ) -> None:
         problem = units.problem
         self.ceiling_ns = ceiling_ns
@@ -74,12 +74,12 @@ class Decomposition:
         for size in sizes:
             too_large: set[int] = set()
             for members in choose_parts(units, rest, size):
-                if end_s is not None and time.perf_counter() > end_s:
+                if clock.is_over:
                     break
                 names = {problem.operators[i].name for u in members for i in units.members[u]}
                 try:
                     part = part_of(problem, names)
-                    self._parts.append(PartStages(part, weights, ceiling_ns, end_s))
+                    self._parts.append(PartStages(part, weights, ceiling_ns, clock))
                     alone -= frozenset(members)
                 except TooManyStages:
                     too_large.update(members)
@@ -131,15 +131,15 @@ class Decomposition:
             total += load
         return total
 
-    def least_bottleneck_ns(self, least_ns: int, end_s: float | None) -> int:
+    def least_bottleneck_ns(self, least_ns: int, clock: Clock) -> int:
         """Return a bottleneck that no plan is below, at least `least_ns`.
 
         Parameters
         ----------
         least_ns : int
             One that is known.
-        end_s : float or None
-            When to stop, on the clock of ``time.perf_counter``.
+        clock : Clock
+            When to stop.
         """
         # No plan has a bottleneck of `low`; of `high` nothing is known that rules it out.
         low, high = least_ns - 1, self.ceiling_ns + 1
@@ -155,7 +155,7 @@ class Decomposition:
                 high = limit_ns
                 if limit_ns == least_ns - 1 + step_ns:
                     break
-            if end_s is not None and time.perf_counter() > end_s:
+            if clock.is_over:
                 break
             # If not even the first step can be ruled out, there is nothing to find.
             limit_ns = low + step_ns if low < least_ns else max((low + high) // 2, low + step_ns)
@@ -175,7 +175,7 @@ def applies(units: UnitGraph) -> bool:
 
 
 def decompose(
-    units: UnitGraph, least_ns: int, ceiling_ns: int, end_s: float | None
+    units: UnitGraph, least_ns: int, ceiling_ns: int, clock: Clock
 ) -> tuple[Decomposition, int]:
     """Return parts of a graph and a bottleneck that no plan is below.
 
@@ -190,14 +190,12 @@ def decompose(
         A bound that is known.
     ceiling_ns : int
         Only plans with loads of at most this are of interest.
-    end_s : float or None
-        When to stop, on the clock of ``time.perf_counter``.
+    clock : Clock
+        When to stop.
     """
-    parts = Decomposition(units, ceiling_ns, _SMALL, end_s)
-    bound_ns = parts.least_bottleneck_ns(least_ns, end_s)
-    if least_ns < bound_ns <= ceiling_ns and not (
-        end_s is not None and time.perf_counter() > end_s
-    ):
-        parts = Decomposition(units, ceiling_ns, _LARGE, end_s)
-        bound_ns = parts.least_bottleneck_ns(bound_ns, end_s)
+    parts = Decomposition(units, ceiling_ns, _SMALL, clock)
+    bound_ns = parts.least_bottleneck_ns(least_ns, clock)
+    if least_ns < bound_ns <= ceiling_ns and not clock.is_over:
+        parts = Decomposition(units, ceiling_ns, _LARGE, clock)
+        bound_ns = parts.least_bottleneck_ns(bound_ns, clock)
     return parts, bound_ns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -15,6 +14,7 @@ from solver.dp.pair_sums import Floats
 from solver.dp.set_bits import SetBits
 from solver.dp.stage_list import Families, StageLister, TooManyStages
 from solver.dp.stage_tables import StageTables
+from solver.model.clock import Clock
 from solver.model.problem import PartitionProblem
 from solver.presolve.dominance import simplify
 from solver.presolve.units import condense, interchangeable_kinds
@@ -39,8 +39,8 @@ class PartStages:
         What a nanosecond of load is worth on each class of devices.
     ceiling_ns : int
         Only plans with loads of at most this are of interest.
-    end_s : float or None
-        When to give up, on the clock of ``time.perf_counter``.
+    clock : Clock
+        When to give up.
 
     Raises
     ------
@@ -53,9 +53,9 @@ class PartStages:
         part: PartitionProblem,
         weights: Mapping[str, int],
         ceiling_ns: int,
-        end_s: float | None,
+        clock: Clock,
     ) -> None:
-        self._end_s = end_s
+        self._clock = clock
         units = simplify(condense(part)).units
         kinds = interchangeable_kinds(units)
         blocks = collapse_units(units, kinds, forget_weights=part.memory_model == "weights")
@@ -90,8 +90,7 @@ class PartStages:
 
     def _spend(self, pairs: int) -> None:
         self._pairs_left -= pairs
-        late = self._end_s is not None and time.perf_counter() > self._end_s
-        if late or self._pairs_left < 0:
+        if self._clock.is_over or self._pairs_left < 0:
             raise TooManyStages
 
     def least_load(self, limit_ns: int) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import math
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -11,6 +11,7 @@ from solver.bounds.direct import direct
 from solver.bounds.held_weights import stage_weights
 from solver.bounds.semidefinite.net_cuts import NetCuts, PricedNet
 from solver.bounds.semidefinite.partition_matrix import PartitionMatrix, Rows
+from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.net_times import time_kinds
 from solver.presolve.units import UnitGraph
 
@@ -56,23 +57,13 @@ def applies(units: UnitGraph, slots: int) -> bool:
     )
 
 
-def most_work_s(units: UnitGraph) -> float:
-    """Return the most work of a bound without a clock, in seconds of one core."""
-    return _STEPS * _step_work_s(units)
-
-
-def _step_work_s(units: UnitGraph) -> float:
-    return _STEP_S_PER_UNIT3 * len(units) ** 3
-
-
 def semidefinite_bound_ns(
     units: UnitGraph,
     slots: int,
     *,
     at_least_ns: int = 0,
     ceiling_ns: int | None = None,
-    end_s: float | None = None,
-    work_s: float | None = None,
+    clock: Clock = UNLIMITED,
 ) -> int:
     """Return a bottleneck that no plan is below.
 
@@ -90,11 +81,9 @@ def semidefinite_bound_ns(
         A bound that is known; the search ends when a better one is not in sight.
     ceiling_ns : int, optional
         A bound of this much is good enough.
-    end_s : float, optional
-        When to stop, on the clock of ``time.perf_counter``. Without it the answer depends on
-        nothing but the arguments and the machine's linear algebra.
-    work_s : float, optional
-        The most work without a clock, see :func:`most_work_s`.
+    clock : Clock
+        When to stop; one that counts work is charged. Without a limit on the wall's time the answer
+        depends on nothing but the arguments and the machine's linear algebra.
 
     Returns
     -------
@@ -114,10 +103,12 @@ def semidefinite_bound_ns(
         return at_least_ns
     # A second thread gains a third of the time, but loses most of it where a core is busy.
     with threadpool_limits(1, user_api="blas"):
-        steps = _STEPS if end_s is None else _MOST_STEPS
-        if work_s is not None:
-            steps = min(steps, int(work_s / _step_work_s(units)))
-        best_ns = _best_bound(relaxation, steps, at_least_ns, ceiling_ns, end_s)
+        steps = _STEPS if clock.wall_left_s == math.inf else _MOST_STEPS
+        step_s = _STEP_S_PER_UNIT3 * len(units) ** 3
+        if clock.is_deterministic:
+            steps = int(min(steps, clock.left_s / step_s))
+        best_ns = _best_bound(relaxation, steps, at_least_ns, ceiling_ns, clock)
+    clock.charge(steps * step_s)
     return max(at_least_ns, int(best_ns))
 
 
@@ -126,12 +117,12 @@ def _best_bound(
     steps: int,
     at_least_ns: int,
     ceiling_ns: int | None,
-    end_s: float | None,
+    clock: Clock,
 ) -> float:
     """Return the best bound of all steps until more is not in sight, not needed, or too late."""
     bests = [0.0]
     for step in range(1, steps + 1):
-        if end_s is not None and time.perf_counter() >= end_s:
+        if clock.is_over:
             break
         relaxation.step()
         if step % _ASK_EVERY:

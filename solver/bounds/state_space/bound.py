@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections import Counter
 from collections.abc import Sequence
 
@@ -27,6 +26,7 @@ from solver.bounds.windows import BorderIdeals, StageWindows
 from solver.dp.device_sets import DeviceSets
 from solver.dp.pair_sums import Indices
 from solver.model.arrays import Ints
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
 from solver.presolve.units import UnitGraph
 
@@ -73,8 +73,8 @@ class SkeletonBound:
         Only plans with at most this bottleneck are of interest.
     windows : StageWindows
         Of such plans.
-    end_s : float
-        By when to be done, on the clock of ``time.perf_counter``.
+    clock : Clock
+        By when to be done.
 
     Raises
     ------
@@ -128,9 +128,9 @@ class SkeletonBound:
         slots: int,
         ceiling_ns: int,
         windows: StageWindows,
-        end_s: float = math.inf,
+        clock: Clock = UNLIMITED,
     ) -> None:
-        self._units, self.slots, self.ceiling_ns, self._end_s = units, slots, ceiling_ns, end_s
+        self._units, self.slots, self.ceiling_ns, self._clock = units, slots, ceiling_ns, clock
         self._last: Program | None = None
         self._known: dict[tuple[int, tuple[int, ...] | None], list[Indices]] = {}
         self._classes = sorted({device.device_class for device in units.problem.devices})
@@ -146,7 +146,7 @@ class SkeletonBound:
         slots: int,
         ceiling_ns: int,
         windows: StageWindows,
-        end_s: float = math.inf,
+        clock: Clock = UNLIMITED,
     ) -> SkeletonBound | None:
         """Return the bound of the largest skeleton that is not too much work, if there is one.
 
@@ -154,14 +154,14 @@ class SkeletonBound:
         ----------
         units, slots, ceiling_ns, windows
             As above.
-        end_s : float
-            By when to be done, on the clock of ``time.perf_counter``.
+        clock : Clock
+            By when to be done.
         """
         net_times_ns = least_times_ns(units)
         found: SkeletonBound | None = None
         stages = expanding_s = narrowing_s = 0.0
         for tight, more in _SIZES:
-            started_s = time.perf_counter()
+            started_s, left_s = clock.elapsed_s, clock.wall_left_s
             skeleton = Skeleton.of(units, net_times_ns, slots, more, tight)
             if skeleton is None or _work_share(units, skeleton) < _LEAST_SHARE:
                 break
@@ -173,21 +173,21 @@ class SkeletonBound:
                 if expected * sum(map(len, found._sets.larger)) > _MOST_STEPS:
                     continue
                 # Narrower windows leave fewer stages of each ideal.
-                if started_s + expanding_s * growth + narrowing_s > end_s:
+                if expanding_s * growth + narrowing_s > left_s:
                     # What is known by then is worth more.
                     break
             try:
-                bound = cls(units, skeleton, slots, ceiling_ns, windows, end_s)
+                bound = cls(units, skeleton, slots, ceiling_ns, windows, clock)
             except TooMuchWork:
                 break
-            expanded_s = time.perf_counter()
+            expanded_s = clock.elapsed_s
             own = bound.windows(ceiling_ns)
             windows = StageWindows(
                 tuple(map(max, windows.first, own.first)), tuple(map(min, windows.last, own.last))
             )
             found, stages = bound, len(bound._stages.start)
             expanding_s = expanded_s - started_s
-            narrowing_s = time.perf_counter() - expanded_s
+            narrowing_s = clock.elapsed_s - expanded_s
             if windows.empty:
                 break
         return found
@@ -254,7 +254,7 @@ class SkeletonBound:
             starts = np.flatnonzero((low <= high) & (low <= border))
             for block in blocks(np.flatnonzero(rest.reached & ~expanded)):
                 cells += len(block) * len(starts)
-                if cells > MOST_CELLS or kept > MOST_STAGES or self._is_late:
+                if cells > MOST_CELLS or kept > MOST_STAGES or self._clock.is_over:
                     raise TooMuchWork
                 part = costs.into(block, starts, self.ceiling_ns)
                 kept += len(part.start)
@@ -285,41 +285,37 @@ class SkeletonBound:
                 high[~member[rows].all(axis=0)] = position
         return low, high
 
-    @property
-    def _is_late(self) -> bool:
-        return time.perf_counter() > self._end_s
-
     # -- the program ----------------------------------------------------------------------
 
-    def least_bottleneck_ns(self, at_least: int, end_s: float = math.inf) -> int:
+    def least_bottleneck_ns(self, at_least: int, clock: Clock = UNLIMITED) -> int:
         """Return a lower bound of the bottleneck, at most one more than the ceiling.
 
         Parameters
         ----------
         at_least : int
             A bound that is known.
-        end_s : float
-            When to look for no better one, on the clock of ``time.perf_counter``.
+        clock : Clock
+            When to look for no better one.
         """
         refuted, possible = at_least - 1, self.ceiling_ns + 1
         trial = self.ceiling_ns
         # A program takes as long as there are sets of devices.
         near = min(max(_NEAR // len(self._sets.counts), _LEAST_NEAR), _MOST_NEAR)
-        while possible - refuted > 1 + refuted // near and time.perf_counter() < end_s:
+        while possible - refuted > 1 + refuted // near and not clock.is_over:
             if self._program(trial).reaches_all:
                 possible = trial
             else:
                 refuted = trial
             trial = (refuted + possible) // 2
-        return self._refuted_by_ways(refuted, near, end_s) + 1
+        return self._refuted_by_ways(refuted, near, clock) + 1
 
-    def _refuted_by_ways(self, refuted: int, near: int, end_s: float) -> int:
+    def _refuted_by_ways(self, refuted: int, near: int, clock: Clock) -> int:
         """Return the largest limit that is known to be too low, from one that is."""
         possible = self.ceiling_ns + 1
         # Low limits have few ways.
         step = refuted // _WAY_STEP + 1
         try:
-            while possible - refuted > 1 + refuted // near and time.perf_counter() < end_s:
+            while possible - refuted > 1 + refuted // near and not clock.is_over:
                 trial = min(refuted + step, (refuted + possible) // 2)
                 if self._ways(trial).exist:
                     possible = trial

@@ -12,7 +12,6 @@ not quite those of a plan, so the evaluator has the last word.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +23,7 @@ from solver.dp.contiguous.linked_kinds import LinkedKind, linked_kinds
 from solver.dp.contiguous.segment_tables import SegmentTables
 from solver.dp.contiguous.segments import Ints
 from solver.evaluation.evaluate import evaluate
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
 from solver.presolve.units import UnitGraph
@@ -51,7 +51,7 @@ def farthest_cuts(
     *,
     most_places: int | None = None,
     stretch_permille: int = 1000,
-    deadline_s: float | None = None,
+    clock: Clock = UNLIMITED,
 ) -> PartitionPlan | None:
     """Return a plan with a small bottleneck that cuts the units' own numbering.
 
@@ -63,8 +63,8 @@ def farthest_cuts(
         Cut at about this many places only.
     stretch_permille : int
         Capacities to cut by, per thousand of the true ones.
-    deadline_s : float, optional
-        On ``time.perf_counter``. Until then the result depends on nothing but the arguments.
+    clock : Clock
+        Until it is over the result depends on nothing but the arguments.
 
     Returns
     -------
@@ -83,7 +83,7 @@ def farthest_cuts(
     kinds = linked_kinds(units)
     if kinds is None:
         return None
-    search = _Search(units, kinds, stretch_permille, deadline_s)
+    search = _Search(units, kinds, stretch_permille, clock)
     search.run(most_places)
     return None if search.best is None else search.best.plan
 
@@ -123,13 +123,13 @@ class _Search:
         units: UnitGraph,
         kinds: tuple[LinkedKind, ...],
         stretch_permille: int,
-        deadline_s: float | None,
+        clock: Clock,
     ) -> None:
         self._units = units
         self._costs = KindCosts(units, kinds, stretch_permille)
         counts = [len(kind.names) for kind in kinds]
         self._sets = KindSets(counts, units.problem.max_devices or sum(counts))
-        self._deadline_s = deadline_s
+        self._clock = clock
         self.best: _Judged | None = None
 
     def run(self, most_places: int | None) -> None:
@@ -137,11 +137,11 @@ class _Search:
         places = CutPlaces(self._units)
         most = len(places) if most_places is None else min(most_places, len(places))
         self._round(places.spread(min(most, _FEW_PLACES)), _ROUGH)
-        if self.best is None and most > _FEW_PLACES and not self._is_late():
+        if self.best is None and most > _FEW_PLACES and not self._clock.is_over:
             self._round(places.spread(min(most, 2 * _FEW_PLACES)), _ROUGH)
         for _ in range(_ROUNDS):
             before = self.best
-            if before is None or self._is_late():
+            if before is None or self._clock.is_over:
                 break
             chosen = places.spread(min(most, _MANY_PLACES))
             if most > _MANY_PLACES:
@@ -150,9 +150,6 @@ class _Search:
             is_known = self.best is None or self.best is before
             if is_known or (most <= _MANY_PLACES and self._is_as_believed()):
                 break
-
-    def _is_late(self) -> bool:
-        return self._deadline_s is not None and time.perf_counter() > self._deadline_s
 
     def _is_as_believed(self) -> bool:
         """Whether the best plan costs what its tables say, so that others would not change it."""
@@ -200,7 +197,7 @@ class _Search:
                 break
             else:
                 low = limit
-            if high - low <= max(1, high * precision) or self._is_late():
+            if high - low <= max(1, high * precision) or self._clock.is_over:
                 break
             # Steps double until one is too far; then the rest is halved.
             limit = max(high - step, (low + high) // 2)

@@ -8,7 +8,6 @@ incumbent of the exact solver.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from solver.dp.contiguous.chain_pass import ChainPass
@@ -16,19 +15,20 @@ from solver.dp.contiguous.cut_places import CutPlaces
 from solver.dp.contiguous.farthest_cuts import farthest_cuts
 from solver.dp.device_sets import Moves, are_few, device_moves, order_moves
 from solver.evaluation.evaluate import evaluate
-from solver.evaluation.result import SolveResult, SolveStatus, judge
-from solver.model.limits import SolveLimits
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.units import UnitGraph, condense
 
-_NAME = "chain"
 _WORK_LIMIT = 3_000_000_000
 """Array entries that one pass may touch; beyond that, it looks at some cuts only."""
 _FIRST_PASS_CUTS = 192
 
+_Best = tuple[tuple[int, ...], PartitionPlan]
+"""The values of all objectives, and the feasible plan that has them."""
 
-def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
+
+def contiguous_plan(problem: PartitionProblem, clock: Clock = UNLIMITED) -> PartitionPlan | None:
     """Return the best plan whose stages are contiguous in the execution order.
 
     Parameters
@@ -36,13 +36,13 @@ def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     problem : PartitionProblem
         Segments end only where no unit (operators that must share a device) is divided, and at
         every hand-made cut (:mod:`solver.model.cuts`).
-    limits : SolveLimits
+    clock : Clock
         A second, exact pass is left out when the first one used up the time.
 
     Returns
     -------
-    SolveResult
-        FEASIBLE, or UNKNOWN when no contiguous plan fits; it proves nothing about others.
+    PartitionPlan or None
+        Feasible; None if no contiguous plan fits, which says nothing about others.
 
     Notes
     -----
@@ -58,16 +58,14 @@ def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
     finds nothing, a few device orders are tried), and for later objectives of a tuple. The
     result is always what the evaluator says.
     """
-    started_s = time.perf_counter()
     units = condense(problem)
-    if any(allowed is not None and not allowed for allowed in units.allowed_devices):
-        return _no_plan(started_s, "operators that must share a device are pinned apart")
-    best: tuple[tuple[int, ...], PartitionPlan] | None = None
+    if units.pins_contradict:
+        return None
+    best: _Best | None = None
     choices = device_moves(units)
     if not are_few(units):
-        deadline_s = None if limits.time_limit_s is None else started_s + limits.time_limit_s
-        found = farthest_cuts(units, deadline_s=deadline_s)
-        values = None if found is None else judge(_NAME, problem, found, 0.0).objective_values
+        found = farthest_cuts(units, clock=clock)
+        values = None if found is None else _values(problem, found)
         if found is not None and values is not None:
             best = values, found
             # Only later objectives have something left to gain.
@@ -75,10 +73,8 @@ def solve_chain(problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
             choices = [order_moves(units, found.device_order)] if later else []
     for moves in choices:
         for count in _stage_counts(units, moves):
-            best = _improve(problem, units, moves, count, best, started_s, limits)
-    if best is None:
-        return _no_plan(started_s, "no contiguous cut of the execution order fits")
-    return judge(_NAME, problem, best[1], time.perf_counter() - started_s)
+            best = _improve(units, moves, count, best, clock)
+    return None if best is None else best[1]
 
 
 def best_cut(
@@ -86,7 +82,7 @@ def best_cut(
     *,
     most_cuts: int | None = None,
     stretch_permille: int = 1000,
-    deadline_s: float | None = None,
+    clock: Clock = UNLIMITED,
 ) -> PartitionPlan | None:
     """Return the cut of the units' own numbering that is best for the first objective.
 
@@ -100,9 +96,9 @@ def best_cut(
         Look at about this many places only, spread evenly but where little crosses.
     stretch_permille : int
         Capacities to cut by, per thousand of the true ones: a start for a search that repairs.
-    deadline_s : float, optional
-        On ``time.perf_counter``: the end of a search for a device order, where there are too
-        many. What a pass over one order takes is not limited.
+    clock : Clock
+        Ends a search for a device order, where there are too many. What a pass over one order
+        takes is not limited.
 
     Returns
     -------
@@ -116,7 +112,7 @@ def best_cut(
             units,
             most_places=most_cuts,
             stretch_permille=stretch_permille,
-            deadline_s=deadline_s,
+            clock=clock,
         )
         if found is not None:
             best = _rank(units, found), found
@@ -160,30 +156,21 @@ def _stage_counts(units: UnitGraph, moves: Moves) -> Sequence[int | None]:
     return range(max(pins.values()) + 1, max(moves.sizes) + 1) if pins else [None]
 
 
-def _no_plan(started_s: float, reason: str) -> SolveResult:
-    wall_time_s = time.perf_counter() - started_s
-    return SolveResult(_NAME, SolveStatus.UNKNOWN, None, None, None, wall_time_s, reason)
+def _values(problem: PartitionProblem, plan: PartitionPlan) -> tuple[int, ...] | None:
+    """Return the objectives of a plan; None if it is not feasible."""
+    evaluation = evaluate(problem, plan)
+    return evaluation.objective if evaluation.feasible else None
 
 
 def _improve(
-    problem: PartitionProblem,
-    units: UnitGraph,
-    moves: Moves,
-    stage_count: int | None,
-    best: tuple[tuple[int, ...], PartitionPlan] | None,
-    started_s: float,
-    limits: SolveLimits,
-) -> tuple[tuple[int, ...], PartitionPlan] | None:
+    units: UnitGraph, moves: Moves, stage_count: int | None, best: _Best | None, clock: Clock
+) -> _Best | None:
     """Run a coarse pass, a full pass, and passes for the later objectives."""
-    cuts = CutPlaces(units)
+    problem, cuts = units.problem, CutPlaces(units)
     ceilings: dict[str, int] = {}
     level = 0
     for spread in (_FIRST_PASS_CUTS, None, *[None] * (len(problem.objective) - 1)):
-        out_of_time = (
-            limits.time_limit_s is not None
-            and time.perf_counter() - started_s > limits.time_limit_s
-        )
-        if out_of_time and best is not None:
+        if clock.is_over and best is not None:
             break
         name = problem.objective[level]
         if best is not None:
@@ -191,8 +178,7 @@ def _improve(
             ceilings[name] = best[0][level]
         places = cuts.spread(_affordable(moves, spread))
         for found in ChainPass(problem, units, moves, places, name, ceilings, stage_count).run():
-            candidate = judge(_NAME, problem, found, 0.0)
-            values = candidate.objective_values
+            values = _values(problem, found)
             if values is not None and (best is None or values < best[0]):
                 best = (values, found)
         if spread is None:

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import math
 import random
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from solver.heuristics.annealing.stage_state import StageState
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem import ObjectiveName
 
 PEAK_SCALE = 1_000_000
@@ -52,7 +52,7 @@ def anneal(
     seed: int,
     *,
     target: int = 0,
-    deadline_s: float | None = None,
+    clock: Clock = UNLIMITED,
 ) -> tuple[int, list[int]] | None:
     """Search from the plan in `state`.
 
@@ -67,16 +67,16 @@ def anneal(
         Of the random moves.
     target : int
         Stop at this value.
-    deadline_s : float, optional
-        On ``time.perf_counter``. Where the iterations would not end by then, cooling goes by the
-        clock, so that the search ends cold; otherwise nothing depends on time.
+    clock : Clock
+        Where the iterations would not end by the wall's time that it has, cooling goes by that, so
+        that the search ends cold; otherwise nothing depends on time.
 
     Returns
     -------
     tuple of int and list of int, or None
         The least value found within the capacities, and its positions; None if there is none.
     """
-    return _Annealing(state, objective, seed, target).run(cooling, deadline_s)
+    return _Annealing(state, objective, seed, target).run(cooling, clock)
 
 
 class _Annealing:
@@ -101,7 +101,7 @@ class _Annealing:
         self.best_at = state.at[:]
         self.changed: set[int] = set()
 
-    def run(self, cooling: Cooling, deadline_s: float | None) -> tuple[int, list[int]] | None:
+    def run(self, cooling: Cooling, clock: Clock) -> tuple[int, list[int]] | None:
         state = self.state
         at, movable, change, capacity = state.at, state.movable, state.change, state.capacity
         successors, predecessors = state.successors, state.predecessors
@@ -113,15 +113,14 @@ class _Annealing:
         far_above = 1.0 - _FAR_SHARE
         first = temperature = cooling.first * self.energy
         ratio = cooling.last / cooling.first
-        started_s = time.perf_counter()
+        given_s = clock.wall_left_s
         for iteration in range(cooling.iterations):
             if not iteration % _CHECK_EVERY:
+                if clock.is_over:
+                    break
                 way = iteration / cooling.iterations
-                if deadline_s is not None:
-                    now_s = time.perf_counter()
-                    if now_s >= deadline_s:
-                        break
-                    way = max(way, (now_s - started_s) / (deadline_s - started_s))
+                if given_s < math.inf:
+                    way = max(way, 1 - clock.wall_left_s / given_s)
                 temperature = first * ratio**way
             if not movable or (self.best is not None and self.best <= self.target):
                 break

@@ -8,8 +8,8 @@ for long searches.
 
 from __future__ import annotations
 
+import math
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,7 @@ from typing import Final
 import numpy as np
 
 from solver.heuristics.annealing.anneal import EXCESS_PRICE, Cooling
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
 from solver.presolve.units import UnitGraph
 
@@ -31,17 +32,11 @@ _PIECE_WORK: Final = 50_000_000
 _NONE: Final = 1 << 62
 
 
-def pays_off(deadline_s: float | None) -> bool:
-    """Return whether there is time to load, or to compile, what :func:`anneal_fast` runs.
-
-    Parameters
-    ----------
-    deadline_s : float or None
-        On ``time.perf_counter``; None is no limit.
-    """
-    if deadline_s is None or _MOVES in sys.modules:
+def pays_off(clock: Clock) -> bool:
+    """Return whether there is time to load, or to compile, what :func:`anneal_fast` runs."""
+    if _MOVES in sys.modules:
         return True
-    return deadline_s - time.perf_counter() > (_LOADED_IN_S if _is_kept() else _COMPILED_IN_S)
+    return clock.wall_left_s > (_LOADED_IN_S if _is_kept() else _COMPILED_IN_S)
 
 
 def _is_kept() -> bool:
@@ -59,7 +54,7 @@ def anneal_fast(
     seed: int,
     *,
     target: int = 0,
-    deadline_s: float | None = None,
+    clock: Clock = UNLIMITED,
 ) -> tuple[int, list[int]] | None:
     """Search for a smaller bottleneck.
 
@@ -71,7 +66,7 @@ def anneal_fast(
         By position; positions may stay empty.
     positions : sequence of int
         Of the units at the start, in order.
-    cooling, seed, target, deadline_s
+    cooling, seed, target, clock
         As for :func:`solver.heuristics.annealing.anneal.anneal`.
 
     Returns
@@ -96,15 +91,13 @@ def anneal_fast(
     first_ns, ratio = cooling.first * energy_ns, cooling.last / cooling.first
     # A move that loads accept looks at all steps of two positions.
     piece = min(-(-cooling.iterations // _PIECES), 1 + _PIECE_WORK // (1000 + layout.steps))
-    started_s = time.perf_counter()
-    done = 0
+    given_s, done = clock.wall_left_s, 0
     while done < cooling.iterations and best_ns > target:
+        if clock.is_over:
+            break
         way = done / cooling.iterations
-        if deadline_s is not None:
-            now_s = time.perf_counter()
-            if now_s >= deadline_s:
-                break
-            way = max(way, (now_s - started_s) / (deadline_s - started_s))
+        if given_s < math.inf:
+            way = max(way, 1 - clock.wall_left_s / given_s)
         energy_ns, best_ns = moves.run_moves(
             numbers,
             layout,

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from solver.heuristics.annealing.anneal import PEAK_SCALE, Cooling, anneal
 from solver.heuristics.annealing.fast_anneal import anneal_fast
 from solver.heuristics.annealing.stage_state import StageState
+from solver.model.clock import Clock
 from solver.model.devices import Device
 from solver.model.problem import ObjectiveName
 from solver.presolve.clusters import cluster, contract
@@ -64,9 +64,8 @@ class Rounds:
     pace : Pace
         How long to search, and how hot.
     target : int
-        Stop at this value, such as a proven bound.
-    deadline_s : float, optional
-        On ``time.perf_counter``.
+    clock : Clock
+        Its time is divided among the rounds.
     """
 
     units: UnitGraph
@@ -75,7 +74,7 @@ class Rounds:
     seed: int
     pace: Pace
     target: int
-    deadline_s: float | None
+    clock: Clock
 
     def run(self, positions: list[int], budget: int) -> list[int] | None:
         """Return the best positions found within the capacities, or None."""
@@ -105,7 +104,7 @@ class Rounds:
                 best, positions = found
             if best is not None and best <= self.target:
                 break
-            if self.deadline_s is not None and time.perf_counter() > self.deadline_s:
+            if self.clock.is_over:
                 break
         return None if best is None else positions
 
@@ -129,7 +128,7 @@ class Rounds:
             cooling,
             self.seed,
             target=PEAK_SCALE,
-            deadline_s=self.deadline_s,
+            clock=self.clock,
         )
         return positions if found is None else found[1]
 
@@ -137,10 +136,7 @@ class Rounds:
         self, graph: UnitGraph, positions: Sequence[int], cooling: Cooling, seed: int, left: int
     ) -> tuple[int, list[int]] | None:
         """Anneal for a fair part of the time, if `left` searches are to come with this one."""
-        deadline_s = self.deadline_s
-        if deadline_s is not None:
-            now_s = time.perf_counter()
-            deadline_s = now_s + (deadline_s - now_s) / left
+        clock = self.clock.slice(self.clock.left_s / left)
         if self.pace.is_fast and self.objective == "bottleneck":
             return anneal_fast(
                 graph,
@@ -149,7 +145,7 @@ class Rounds:
                 cooling,
                 seed,
                 target=self.target,
-                deadline_s=deadline_s,
+                clock=clock,
             )
         state = StageState(graph, self.devices, every_value=self.objective == "transfer")
         state.place(positions)
@@ -159,5 +155,5 @@ class Rounds:
             cooling,
             seed,
             target=self.target,
-            deadline_s=deadline_s,
+            clock=clock,
         )

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 
 from solver.bounds.spine import long_paths
 from solver.evaluation.evaluate import evaluate
 from solver.heuristics.neighbourhoods.border_clusters import BorderClusters
 from solver.heuristics.neighbourhoods.sub_solve import SubSolver
 from solver.heuristics.side_groups import SideGroups, movable_groups
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
 from solver.presolve.units import UnitGraph
@@ -35,7 +35,7 @@ def improve_borders(
     units: UnitGraph,
     plan: PartitionPlan,
     *,
-    deadline_s: float = float("inf"),
+    clock: Clock = UNLIMITED,
     workers: int = 1,
     seed: int = 0,
     target: int = 0,
@@ -48,10 +48,10 @@ def improve_borders(
     ----------
     plan : PartitionPlan
         Feasible, of one chunk, without hand-made cuts; others are returned as they are, and so
-        are those of graphs that make nothing for many stages (``movable_groups``).
-    deadline_s : float
-        On ``time.perf_counter``. If it is not reached and `workers` is 1, the result depends on
-        nothing but the arguments.
+        are those of graphs that make nothing for many stages (:func:`movable_groups`).
+    clock : Clock
+        If it does not end the search and `workers` is 1, the result depends on nothing but the
+        arguments.
     workers : int
         Search threads.
     seed : int
@@ -67,11 +67,11 @@ def improve_borders(
     rng = random.Random(seed)
     sides = [SideGroups.of(units, path) for path in long_paths(units)]
     clusters = [BorderClusters(units, own, rng) for own in sides if movable_groups(units, own)]
-    solver = SubSolver(units, workers, seed, deadline_s, _MOST_WORK_S)
+    solver = SubSolver(units, workers, seed, clock, _MOST_WORK_S)
     tries = list(itertools.product(_PIECES, clusters))
     idle = 0
     for pieces, near in itertools.cycle(tries):
-        if idle == _MOST_IDLE or value[0] <= target or time.perf_counter() >= deadline_s:
+        if idle == _MOST_IDLE or value[0] <= target or clock.is_over:
             break
         idle += 1
         neighbourhood = near.around(_stages(units, plan), count, pieces)
@@ -91,7 +91,7 @@ def plan_near(
     start: PartitionPlan,
     *,
     below_ns: int | None = None,
-    deadline_s: float = float("inf"),
+    clock: Clock = UNLIMITED,
     workers: int = 1,
     seed: int = 0,
 ) -> PartitionPlan | None:
@@ -106,7 +106,7 @@ def plan_near(
     below_ns : int, optional
         Only plans with a smaller bottleneck are of interest; without it, those that are no worse
         than `start`.
-    deadline_s, workers, seed
+    clock, workers, seed
         As for :func:`improve_borders`.
 
     Returns
@@ -117,11 +117,11 @@ def plan_near(
     count = len(start.device_order)
     limit_ns = evaluate(units.problem, start).objective[0] if below_ns is None else below_ns - 1
     rng = random.Random(seed)
-    solver = SubSolver(units, workers, seed, deadline_s, _MOST_WORK_S)
+    solver = SubSolver(units, workers, seed, clock, _MOST_WORK_S)
     for path in long_paths(units):
         near = BorderClusters(units, SideGroups.of(units, path), rng)
         neighbourhood = near.around(_stages(units, start), count, _PIECES[0])
-        if neighbourhood.windows.places > _MOST_PLACES or time.perf_counter() >= deadline_s:
+        if neighbourhood.windows.places > _MOST_PLACES or clock.is_over:
             continue
         found = solver.lower(start, limit_ns, neighbourhood, range(count))
         if found is not None and evaluate(units.problem, found).feasible:

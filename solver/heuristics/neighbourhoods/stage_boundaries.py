@@ -7,12 +7,12 @@ the others of each stage are merged into one core, which keeps the model small.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from solver.bounds.windows import StageWindows
 from solver.evaluation.evaluate import Evaluation, evaluate
 from solver.heuristics.neighbourhoods.sub_solve import Neighbourhood, SubSolver
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import NO_BLOCK, positions_of_blocks
 from solver.model.plan import PartitionPlan
 from solver.presolve.unit_cuts import unit_blocks, unit_stages
@@ -28,7 +28,7 @@ def improve_by_neighbourhoods(
     units: UnitGraph,
     plan: PartitionPlan,
     *,
-    deadline_s: float = float("inf"),
+    clock: Clock = UNLIMITED,
     max_solves: int | None = None,
     workers: int = 1,
     seed: int = 0,
@@ -42,9 +42,9 @@ def improve_by_neighbourhoods(
         Numbered in a topological order in which neighbours are worth moving together.
     plan : PartitionPlan
         Feasible, of one chunk; others are returned as they are.
-    deadline_s : float
-        On ``time.perf_counter``. If it is not reached and `workers` is 1, the result depends on
-        nothing but the arguments: single searches are limited in deterministic time.
+    clock : Clock
+        If it does not end the search and `workers` is 1, the result depends on nothing but the
+        arguments: single searches are limited in deterministic time.
     max_solves : int, optional
         Searches in all; by default one for each neighbourhood since the last improvement.
     workers : int
@@ -57,7 +57,7 @@ def improve_by_neighbourhoods(
     problem = units.problem
     if problem.objective[0] != "bottleneck" or plan.chunks or len(plan.device_order) < 2:
         return plan
-    return _Search(units, plan, deadline_s, workers, seed, target).run(max_solves)
+    return _Search(units, plan, clock, workers, seed, target).run(max_solves)
 
 
 class _Search:
@@ -65,7 +65,7 @@ class _Search:
         self,
         units: UnitGraph,
         plan: PartitionPlan,
-        deadline_s: float,
+        clock: Clock,
         workers: int,
         seed: int,
         target: int,
@@ -74,8 +74,8 @@ class _Search:
         self.problem = units.problem
         self.plan = plan
         self.evaluation = evaluate(units.problem, plan)
-        self.deadline_s = deadline_s
-        self.solver = SubSolver(units, workers, seed, deadline_s)
+        self.clock = clock
+        self.solver = SubSolver(units, workers, seed, clock)
         self.target = target
 
     def run(self, max_solves: int | None) -> PartitionPlan:
@@ -87,7 +87,7 @@ class _Search:
         best, best_values = self.plan, self.evaluation.objective
         while best_values[0] > self.target and (max_solves is None or solves < max_solves):
             stages = self._next(tried)
-            if stages is None or time.perf_counter() >= self.deadline_s:
+            if stages is None or self.clock.is_over:
                 break
             tried.add(stages)
             solves += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -12,8 +11,9 @@ from solver.bounds.windows import StageWindows
 from solver.cp.crossings import Crossings
 from solver.cp.load_rows import LoadRows
 from solver.cp.memory_rows import MemoryRows
-from solver.cp.run import settled_solver
+from solver.cp.run import charge_run, limit_run, settled_solver
 from solver.cp.stage_model import StageModel
+from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.clusters import contract
 from solver.presolve.units import UnitGraph, interchangeable_kinds
@@ -47,12 +47,11 @@ class SubSolver:
     Attributes
     ----------
     workers : int
-        Search threads. With one, the result of a search that `deadline_s` does not end depends on
+        Search threads. With one, the result of a search that `clock` does not end depends on
         nothing but the arguments: it is limited in deterministic time.
     seed : int
-        Of CP-SAT's random numbers.
-    deadline_s : float
-        On ``time.perf_counter``.
+    clock : Clock
+        Is charged with every search.
     most_work_s : float
         Deterministic time of one search on each worker, in CP-SAT's units.
     """
@@ -60,7 +59,7 @@ class SubSolver:
     units: UnitGraph
     workers: int
     seed: int
-    deadline_s: float
+    clock: Clock
     most_work_s: float = MOST_WORK_S
 
     def lower(
@@ -109,17 +108,10 @@ class SubSolver:
         choice = model.choice_of(plan)
         if choice is not None:
             model.set_hint(choice)
-        solver = self._solver()
+        solver = settled_solver(self.workers, self.seed)
+        limit_run(solver.parameters, self.clock, self.most_work_s * self.workers)
         status = solver.solve(model.model)
+        charge_run(self.clock, solver)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             return None
         return model.plan_of(solver.value)
-
-    def _solver(self) -> cp_model.CpSolver:
-        solver = settled_solver(self.workers, self.seed)
-        parameters = solver.parameters
-        parameters.max_deterministic_time = self.most_work_s * self.workers
-        remaining_s = self.deadline_s - time.perf_counter()
-        if remaining_s < float("inf"):
-            parameters.max_time_in_seconds = max(remaining_s, 0.01)
-        return solver

@@ -1,14 +1,16 @@
 """What a command does with its answer: the file first, then the words, then the exit code."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import typer
 
 from experiments.commands import answers
-from experiments.commands.answers import finish, finish_study, result_json
+from experiments.commands.answers import finish, finish_study, result_json, solve_all
 from experiments.comparison.records import Study
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
+from experiments.console.progress import ProgressLine
 from solver import (
     Device,
     Operator,
@@ -17,6 +19,9 @@ from solver import (
     load_plan,
     solve,
 )
+from solver.evaluation.result import StepRecord
+from solver.evaluation.summary import steps_text
+from tests.support.studies import steps
 
 LIMITS = SolveLimits(time_limit_s=5, workers=1)
 
@@ -87,3 +92,37 @@ def test_a_search_that_found_nothing_rules_nothing_out(capsys):
         finish(given, [solve(given, LIMITS, solver="greedy")], LIMITS, None, as_json=False)
     assert ended.value.exit_code == EXIT_TIME_OUT
     assert capsys.readouterr().err.startswith("no plan found, and none ruled out: device 'x'")
+
+
+def test_steps_are_printed_after_the_answer_that_was_asked_for(capsys):
+    given = problem(100)
+    results = [solve(given, LIMITS, solver=name) for name in ("greedy", "ideal-dp")]
+    results[1] = replace(results[1], log=steps(20))
+    finish(given, results, LIMITS, None, as_json=False)
+    answer = capsys.readouterr().out
+    assert "borders" not in answer
+    finish(given, results, LIMITS, None, as_json=False, with_steps=True)
+    assert capsys.readouterr().out == f"{answer}\n{steps_text(steps(20))}\n"
+
+
+def test_json_has_the_steps(capsys):
+    given = problem(100)
+    result = replace(solve(given, LIMITS, solver="ideal-dp"), log=steps(20))
+    for with_steps in (False, True):
+        finish(given, [result], LIMITS, None, as_json=True, with_steps=with_steps)
+        log = json.loads(capsys.readouterr().out)["log"]
+        assert [StepRecord(**step) for step in log] == list(steps(20))
+
+
+def test_only_the_solver_that_was_asked_for_leaves_out_steps(monkeypatch):
+    told = []
+
+    def search(problem, limits, *, solver, without):
+        told.append((solver, without))
+        return solve(problem, limits, solver=solver)
+
+    monkeypatch.setattr(answers, "run_solver", search)
+    progress = ProgressLine(quiet=True)
+    found = solve_all(problem(100), ("greedy", "ideal-dp"), LIMITS, "m", progress, ("borders",))
+    assert told == [("greedy", ()), ("ideal-dp", ("borders",))]
+    assert [result.solver for result in found] == ["greedy", "ideal-dp"]

@@ -13,6 +13,7 @@ from experiments.commands.completions import (
     complete_from,
     complete_models,
     complete_problems,
+    complete_steps,
     files,
 )
 from experiments.commands.options import OPTIMIZERS, SOLVER_DESCRIPTIONS
@@ -21,7 +22,7 @@ from experiments.workloads.catalogue import published_names
 from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.models import ZOO
 from fx_bridge.costs.device_specs import DEVICE_SPECS
-from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
+from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS, step_names
 
 
 @pytest.fixture
@@ -45,6 +46,12 @@ def test_names_are_completed_also_behind_commas():
     assert complete("devices,bottleneck,la") == ["devices,bottleneck,latency"]
     assert complete("nothing") == []
     assert complete_from(("25GB/s,10us", "unlimited"))("25") == ["25GB/s,10us"]
+
+
+def test_steps_are_completed_by_the_schedule():
+    assert complete_steps("") == list(step_names())
+    first, *others = step_names()
+    assert complete_steps(f"{first},") == [f"{first},{name}" for name in others]
 
 
 def test_files_have_the_right_endings_and_folders_lead_on(folder):

@@ -112,3 +112,32 @@ def test_options_keep_the_panel_that_they_name():
         (parameter,) = with_option_groups(other).__signature__.parameters.values()
         panels.append(parameter.annotation.__metadata__[0].rich_help_panel)
     assert panels == ["A", "B"] and shared.rich_help_panel is None
+
+
+@dataclasses.dataclass(frozen=True)
+class Inner:
+    PANEL: ClassVar[str] = "Inner"
+    depth: Annotated[int, typer.Option("--depth")] = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Outer:
+    PANEL: ClassVar[str] = "Outer"
+    name: Named = None
+    inner: Inner = Inner()
+
+
+def test_groups_in_a_group_are_made_and_have_headings_of_their_own():
+    got = []
+
+    @with_option_groups
+    def command(outer: Outer = Outer(inner=Inner(depth=4))):
+        """Do it."""
+        got.append(outer)
+
+    assert invoke(command).exit_code == 0
+    assert invoke(command, "--depth", "7", "--name", "you").exit_code == 0
+    assert got == [Outer(inner=Inner(4)), Outer("you", Inner(7))]
+    lines = invoke(command, "--help").output.splitlines()
+    places = {line.split()[1]: i for i, line in enumerate(lines) if "╭" in line or " --" in line}
+    assert places["Outer"] < places["--name"] < places["Inner"] < places["--depth"]

@@ -9,10 +9,13 @@ from experiments.commands.option_reading import (
     read_planners,
     read_request,
     read_solvers,
+    read_without,
 )
 from experiments.commands.options import LimitOptions, ProblemOptions
 from experiments.problems.request import ProblemRequest
-from solver import Device, Interconnect, Link, PartitionError, SolveLimits
+from fx_bridge import Placement, Training
+from solver import Device, Interconnect, Link, PartitionError, Pipeline, SolveLimits, step_names
+from tests.support.option_values import problem_options
 
 
 def test_options_left_out_leave_everything_open():
@@ -21,7 +24,7 @@ def test_options_left_out_leave_everything_open():
 
 
 def test_every_option_is_read():
-    options = ProblemOptions(
+    options = problem_options(
         devices=["2x1KB"],
         link="3GB/s,7us",
         objective="devices, transfer",
@@ -44,14 +47,11 @@ def test_every_option_is_read():
         interconnect=Interconnect(default=Link(3 * 10**9, 7000)),
         objective=("devices", "transfer"),
         memory_model="training",
-        chunks_per_device=2,
-        max_devices=1,
-        keep_whole=("a", "b+c"),
-        pins={"x": 0, "y": ("cuda:0", "cuda:1")},
-        cut_after=("z",),
-        schedule="gpipe",
-        microbatches=3,
-        optimizer="sgd",
+        training=Training("sgd"),
+        pipeline=Pipeline("gpipe", microbatches=3, chunks_per_device=2, max_devices=1),
+        placement=Placement(
+            pins={"x": 0, "y": ("cuda:0", "cuda:1")}, cut_after=["z"], keep_whole=["a", "b+c"]
+        ),
         communication_scale=2.5,
         with_host=False,
     )
@@ -73,7 +73,7 @@ def test_every_option_is_read():
 )
 def test_options_that_say_nothing_are_refused(options, says):
     with pytest.raises(PartitionError) as refused:
-        read_request(ProblemOptions(**options))
+        read_request(problem_options(**options))
     assert says in str(refused.value)
 
 
@@ -119,3 +119,12 @@ def test_empty_names_are_no_current_folder():
     check_given("plan.json", "--out", "plan.json")
     with pytest.raises(PartitionError, match=r"--out is empty; write a name such as plan\.json"):
         check_given("", "--out", "plan.json")
+
+
+def test_steps_are_read_and_refused():
+    names = step_names()[:2]
+    assert read_without(None) == ()
+    assert read_without([",".join(names), names[0]]) == tuple(sorted(names))
+    with pytest.raises(PartitionError, match=r"^--without: step 'nothing' is unknown; ") as caught:
+        read_without(["nothing"])
+    assert "\n" not in str(caught.value)

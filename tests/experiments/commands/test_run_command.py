@@ -7,17 +7,18 @@ import pytest
 
 from experiments.cli import main
 from experiments.commands.option_reading import read_request
-from experiments.commands.options import ProblemOptions
 from experiments.commands.run import settings_of_run
 from experiments.pipelines.plan_runs import RunSettings, check_hand_made
 from experiments.zoo.models import captured_model
-from solver import Device, Interconnect, Link, PartitionError
+from fx_bridge import Placement
+from solver import Device, Interconnect, Link, PartitionError, Pipeline
+from tests.support.option_values import problem_options
 
 PIPELINE = {"schedule": "1f1b", "microbatches": 4}
 
 
 def settings(**options):
-    return settings_of_run(read_request(ProblemOptions(**{**PIPELINE, **options})))
+    return settings_of_run(read_request(problem_options(**{**PIPELINE, **options})))
 
 
 def test_options_left_out_are_those_of_the_runs():
@@ -42,15 +43,10 @@ def test_every_option_of_a_problem_is_one_of_the_runs():
     assert found == RunSettings(
         devices=(Device("cpu:0", 1000), Device("cpu:1", 1000)),
         training=True,
-        schedule="gpipe",
-        microbatches=7,
+        pipeline=Pipeline("gpipe", microbatches=7, chunks_per_device=2, max_devices=1),
+        placement=Placement(pins={"8": ("cpu:1",)}, cut_after=["2"], keep_whole=["0"]),
         objective=("bottleneck",),
         interconnect=Interconnect(default=Link(10**9, 5000)),
-        chunks_per_device=2,
-        max_devices=1,
-        keep_whole=("0",),
-        pins={"8": ("cpu:1",)},
-        cut_after=("2",),
     )
 
 
@@ -87,11 +83,18 @@ def test_what_cannot_run_is_refused_before_anything_is_measured(capsys, options,
 def test_what_a_person_says_of_modules_is_checked_with_their_devices():
     captured = captured_model("mlp")
     check_hand_made(captured, RunSettings())
-    check_hand_made(captured, RunSettings(pins={"8": "cpu:1"}, cut_after=("2",)))
+    check_hand_made(captured, RunSettings(placement=Placement({"8": "cpu:1"}, ["2"])))
+    cuts = Placement(cut_after=["2", "4"])
     with pytest.raises(PartitionError, match="need at least 3 stages"):
-        check_hand_made(captured, RunSettings(cut_after=("2", "4")))
-    chunks = RunSettings(cut_after=("2", "4"), chunks_per_device=2)
-    check_hand_made(captured, chunks)
+        check_hand_made(captured, RunSettings(placement=cuts))
+    chunks = Pipeline("1f1b", microbatches=4, chunks_per_device=2)
+    check_hand_made(captured, RunSettings(pipeline=chunks, placement=cuts))
+
+
+def test_processes_need_a_schedule_and_a_number_of_microbatches():
+    for pipeline in (Pipeline(), Pipeline("gpipe"), Pipeline(microbatches=4)):
+        with pytest.raises(PartitionError, match="write its schedule and microbatches"):
+            RunSettings(pipeline=pipeline)
 
 
 @pytest.mark.parametrize(("proven", "code"), [(True, 1), (False, 3)])

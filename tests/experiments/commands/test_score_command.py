@@ -7,6 +7,7 @@ import pytest
 from experiments.cli import main
 from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NO_PLAN
 from experiments.problems.plan_files import FORMATS
+from fx_bridge import Costs
 from fx_bridge.capture.graph import capture
 from fx_bridge.costs.device_specs import DEVICE_SPECS
 from fx_bridge.digraph import to_digraph
@@ -47,7 +48,7 @@ def write(tmp_path):
 
 def problem(captured, memory_bytes, count=2, **settings):
     devices = [Device(f"cuda:{index}", memory_bytes) for index in range(count)]
-    graph = to_digraph(captured, specs={"default": DEVICE_SPECS["default"]})
+    graph = to_digraph(captured, costs=Costs(specs={"default": DEVICE_SPECS["default"]}))
     return problem_from_digraph(graph, devices, interconnect=PCIE, **settings)
 
 

@@ -32,6 +32,7 @@ from experiments.problems.request import ProblemRequest
 from experiments.processes.interrupt import run_interruptibly
 from experiments.zoo.building import ModelSpec
 from experiments.zoo.models import ZOO
+from fx_bridge import Placement, Training
 from solver import (
     Device,
     Interconnect,
@@ -39,6 +40,7 @@ from solver import (
     Operator,
     PartitionError,
     PartitionProblem,
+    Pipeline,
     SolveLimits,
     Weight,
     evaluate,
@@ -267,10 +269,10 @@ def test_a_saved_problem_keeps_its_own_limits_on_stages(tmp_path: Path) -> None:
     assert (problem.chunks_per_device, problem.max_devices) == (2, 2)
     # 40 + 10 and 30 + 20 beat 40 and the rest, which is the best with one chunk.
     assert (kept.bottleneck_ns, kept.devices_used) == (solve(own, LIMITS).objective, 2)
-    problem, one_chunk = answer(chunks_per_device=1)
+    problem, one_chunk = answer(pipeline=Pipeline(chunks_per_device=1))
     assert (problem.chunks_per_device, problem.max_devices) == (1, 2)
     assert one_chunk.bottleneck_ns == solve(own.replace(chunks_per_device=1), LIMITS).objective
-    problem, more = answer(max_devices=3)
+    problem, more = answer(pipeline=Pipeline(max_devices=3))
     assert (problem.chunks_per_device, problem.max_devices) == (2, 3)
     assert more.bottleneck_ns == solve(own.replace(max_devices=3), LIMITS).objective
     assert len({kept.bottleneck_ns, one_chunk.bottleneck_ns, more.bottleneck_ns}) == 3
@@ -295,13 +297,10 @@ def test_a_saved_problem_keeps_what_no_option_changes(tmp_path: Path) -> None:
 
 def test_what_is_asked_holds_for_every_case() -> None:
     request = ProblemRequest(
-        schedule="gpipe",
-        microbatches=3,
         memory_model="training",
-        optimizer="sgd",
-        keep_whole=("0+2",),
-        pins={"8": "cuda:0"},
-        cut_after=("4",),
+        training=Training("sgd"),
+        pipeline=Pipeline("gpipe", microbatches=3),
+        placement=Placement(pins={"8": "cuda:0"}, cut_after=["4"], keep_whole=["0+2"]),
     )
     settings = dataclasses.replace(SETTINGS, request=request, planners=("chain",))
     found = run_comparison([ZOO["mlp"]], settings)
@@ -321,7 +320,7 @@ def test_what_is_asked_holds_for_every_case() -> None:
         unit = next(unit for unit in problem.units if "linear" in unit)
         assert {"linear", "relu", "linear_1"} <= set(unit)
     # SGD without momentum keeps no state: its weights and gradients are all.
-    adamw = dataclasses.replace(settings, request=dataclasses.replace(request, optimizer=None))
+    adamw = dataclasses.replace(settings, request=dataclasses.replace(request, training=None))
     (larger,) = run_comparison([ZOO["mlp"]], adamw).models
     assert record.one_device_bytes < larger.one_device_bytes
 
@@ -329,9 +328,12 @@ def test_what_is_asked_holds_for_every_case() -> None:
 def test_options_that_make_no_sense_for_a_model_are_its_reason() -> None:
     for request, says in (
         (ProblemRequest(with_host=False), "--no-host are for published workloads"),
-        (ProblemRequest(optimizer="sgd"), "write --memory-model training"),
-        (ProblemRequest(microbatches=3), "--microbatches changes nothing here"),
-        (ProblemRequest(pins={"nine": 0}), "pin 'nine': there is no such module or operator"),
+        (ProblemRequest(training=Training("sgd")), "write --memory-model training"),
+        (ProblemRequest(pipeline=Pipeline(microbatches=3)), "--microbatches changes nothing here"),
+        (
+            ProblemRequest(placement=Placement({"nine": 0})),
+            "pin 'nine': there is no such module or operator",
+        ),
     ):
         settings = dataclasses.replace(SETTINGS, request=request)
         (record,) = run_comparison([ZOO["mlp"]], settings).models

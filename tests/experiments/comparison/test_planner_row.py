@@ -7,7 +7,7 @@ import pytest
 
 from experiments.comparison.planner_row import plan_row
 from experiments.comparison.records import CaseKey
-from experiments.planners import registry
+from experiments.planners import registry, solvers
 from experiments.planners.answers import judged
 from experiments.planners.registry import PLANNERS
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
@@ -22,6 +22,7 @@ from solver import (
     Weight,
     solve,
 )
+from tests.support.studies import steps
 
 KEY = CaseKey("model", "equal", ("bottleneck",), "weights")
 PROBLEM = PartitionProblem(
@@ -38,10 +39,12 @@ PROBLEM = PartitionProblem(
 def named(monkeypatch):
     """A function that names a planner for this test, and asks it."""
 
-    def ask(plan, limits=None, **flags):
+    def ask(plan, limits=None, without=(), **flags):
         spec = PlannerSpec("mine", "of a test", "this file", plan, **flags)
         monkeypatch.setattr(registry, "PLANNERS", {**PLANNERS, "mine": spec})
-        return plan_row(KEY, PlanningTask(PROBLEM), "mine", limits or SolveLimits(seed=7))
+        return plan_row(
+            KEY, PlanningTask(PROBLEM, without=without), "mine", limits or SolveLimits(seed=7)
+        )
 
     return ask
 
@@ -62,6 +65,26 @@ def test_a_solver_answers_as_it_does_alone():
     assert row.plan is not None
     assert row.trace[-1].incumbent == row.objective[0]
     assert row.trace[-1].bound == row.bound[0]
+
+
+def test_steps_are_left_out_where_a_planner_proves(named, monkeypatch):
+    """Tests with a search that only tells what it was asked to leave out."""
+    asked = []
+
+    def told(problem, limits, *, solver, without):
+        asked.append((solver, without))
+        return dataclasses.replace(solve(problem, limits, solver="greedy"), log=steps(21))
+
+    monkeypatch.setattr(solvers, "solve", told)
+    task = PlanningTask(PROBLEM, without=("borders", "prices"))
+    rows = [plan_row(KEY, task, name, SolveLimits()) for name in ("auto", "chain")]
+    assert asked == [("auto", ("borders", "prices")), ("chain", ())]
+    assert [row.without for row in rows] == [("borders", "prices"), ()]
+    assert [row.log for row in rows] == [steps(21)] * 2
+    assert rows[0].asked == "auto without borders, prices"
+    assert rows[0].label == "auto without borders, prices (greedy)"
+    failed = named(raising(ValueError("no")), without=("borders",), proves=True)
+    assert (failed.status, failed.without) == ("failed", ("borders",))
 
 
 def test_every_planner_gives_a_row_of_a_saved_problem():

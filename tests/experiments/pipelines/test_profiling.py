@@ -6,6 +6,7 @@ from torch import nn
 
 from experiments.pipelines.profiling import ProfileSettings
 from experiments.problems.profile import Profile
+from fx_bridge import Training
 from fx_bridge.capture.digest import graph_digest
 from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
@@ -48,12 +49,12 @@ def test_a_file_gives_back_what_was_written(tmp_path):
 
 
 def test_costs_go_into_the_operator_graph():
-    graph = to_digraph(CAPTURED, training=True, **profile().costs(True))
+    graph = to_digraph(CAPTURED, training=Training(), costs=profile().costs(True))
     assert graph.nodes["linear"]["latency_ns"] == 10
     assert graph.nodes["linear"]["backward"]["latency_ns"] == 20
     assert graph.nodes["relu"]["workspace_bytes"] == 31
     assert graph.nodes["relu"]["backward"]["workspace_bytes"] == 5001
-    graph = to_digraph(CAPTURED, **profile(training=False).costs(False))
+    graph = to_digraph(CAPTURED, costs=profile(training=False).costs(False))
     assert graph.nodes["linear"]["latency_ns"] == 10
 
 

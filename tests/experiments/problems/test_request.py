@@ -12,6 +12,7 @@ from experiments.problems.request import (
     read_problem,
     read_saved_problem,
 )
+from fx_bridge import Placement, Training
 from solver import (
     PCIE,
     Device,
@@ -20,6 +21,7 @@ from solver import (
     Operator,
     PartitionError,
     PartitionProblem,
+    Pipeline,
     save_problem,
 )
 
@@ -59,14 +61,14 @@ def test_a_file_keeps_what_is_left_open(saved):
     assert problem.interconnect == LINK
     _, through = read_problem(str(path), ProblemRequest(), ignore)
     assert through == problem
-    moved = read_saved_problem(path, ProblemRequest(devices=TWO, max_devices=2))
+    moved = read_saved_problem(path, ProblemRequest(devices=TWO, pipeline=Pipeline(max_devices=2)))
     assert moved.devices == TWO.devices
     assert (moved.interconnect, moved.max_devices) == (LINK, 2)
 
 
 def test_a_schedule_relays_and_asks_for_the_step(saved):
     path = saved(interconnect=LINK)
-    request = ProblemRequest(schedule="gpipe", microbatches=3)
+    request = ProblemRequest(pipeline=Pipeline("gpipe", microbatches=3))
     problem = read_saved_problem(path, request)
     assert (problem.objective, problem.schedule, problem.microbatches) == (("step",), "gpipe", 3)
     assert problem.interconnect == replace(LINK, charging="relayed")
@@ -95,11 +97,9 @@ def test_a_model_has_the_settings_of_its_request():
         devices=TWO,
         interconnect=LINK,
         memory_model="training",
-        optimizer="sgd",
-        microbatches=2,
-        keep_whole=("0+2",),
-        pins={"8": 1},
-        cut_after=("4",),
+        training=Training("sgd"),
+        pipeline=Pipeline(microbatches=2),
+        placement=Placement(pins={"8": 1}, cut_after=["4"], keep_whole=["0+2"]),
     )
     steps = []
     _, problem = read_problem("mlp", request, steps.append)
@@ -108,7 +108,7 @@ def test_a_model_has_the_settings_of_its_request():
     assert problem.stage_pins["linear_4"] == 1
     assert problem.cuts == ("linear_2",)
     assert any({"linear", "linear_1"} <= set(unit) for unit in problem.units)
-    _, heavier = read_problem("mlp", replace(request, optimizer="adam"), ignore)
+    _, heavier = read_problem("mlp", replace(request, training=Training("adam")), ignore)
     state = [sum(w.training_bytes for w in p.weights.values()) for p in (problem, heavier)]
     assert state[0] < state[1]
 
@@ -117,11 +117,14 @@ def test_a_model_has_the_settings_of_its_request():
     ("request_", "says"),
     [
         (ProblemRequest(), "--devices is missing; write for example 4x24GiB"),
-        (ProblemRequest(devices=TWO, optimizer="sgd"), "write --memory-model training"),
+        (ProblemRequest(devices=TWO, training=Training("sgd")), "write --memory-model training"),
         (ProblemRequest(devices=TWO, attention="maths"), "--attention is 'maths'; write one or"),
         (ProblemRequest(devices=TWO, with_host=False), "--no-host are for published workloads"),
         (ProblemRequest(devices=TWO, communication_scale=1.0), "are for published workloads"),
-        (ProblemRequest(devices=TWO, microbatches=2), "--microbatches changes nothing here"),
+        (
+            ProblemRequest(devices=TWO, pipeline=Pipeline(microbatches=2)),
+            "--microbatches changes nothing here",
+        ),
     ],
 )
 def test_what_makes_no_sense_for_a_model_is_refused(request_, says):
@@ -133,13 +136,25 @@ def test_what_makes_no_sense_for_a_model_is_refused(request_, says):
 @pytest.mark.parametrize(
     ("request_", "says"),
     [
-        (ProblemRequest(keep_whole=("a",)), "which knows no modules; --keep-whole needs a model"),
-        (ProblemRequest(optimizer="sgd"), "which counts its optimizer; --optimizer needs a model"),
+        (
+            ProblemRequest(placement=Placement(keep_whole=["a"])),
+            "which knows no modules; --keep-whole needs a model",
+        ),
+        (
+            ProblemRequest(training=Training("sgd")),
+            "which counts its optimizer; --optimizer needs a model",
+        ),
         (ProblemRequest(attention="math"), "which has its costs; --attention needs a model"),
         (ProblemRequest(profile=object()), "which has its times; --profile needs a model"),
         (ProblemRequest(with_host=False), "--no-host are for published workloads"),
-        (ProblemRequest(microbatches=2), "--microbatches changes nothing here; give --schedule"),
-        (ProblemRequest(pins={"c": 0}), "pin 'c': there is no such module or operator"),
+        (
+            ProblemRequest(pipeline=Pipeline(microbatches=2)),
+            "--microbatches changes nothing here; give --schedule",
+        ),
+        (
+            ProblemRequest(placement=Placement({"c": 0})),
+            "pin 'c': there is no such module or operator",
+        ),
     ],
 )
 def test_what_makes_no_sense_for_a_file_is_refused(saved, request_, says):

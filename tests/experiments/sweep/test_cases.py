@@ -143,6 +143,22 @@ def test_a_planner_without_seeds_runs_once():
     assert [cell.seed for cell in found] == [0]
 
 
+def test_planners_that_prove_leave_out_steps():
+    settings = SweepSettings((ZOO,), planners=("a",), seeds=(1, 2), without=((), ("x", "y")))
+    found = cells(settings, proves=True)
+    assert [(cell.without, cell.seed) for cell in found] == [
+        ((), 1),
+        ((), 2),
+        (("x", "y"), 1),
+        (("x", "y"), 2),
+    ]
+    assert len({cell.key for cell in found}) == 4
+    assert [(cell.without, cell.seed) for cell in cells(settings)] == [((), 1), ((), 2)]
+    alone = dataclasses.replace(settings, without=(("x",),))
+    assert [cell.without for cell in cells(alone, proves=True)] == [("x",)] * 2
+    assert [cell.without for cell in cells(alone)] == [()] * 2
+
+
 @pytest.mark.parametrize(
     "limits",
     [

@@ -9,7 +9,7 @@ from experiments.sweep.cases import case_requests
 from experiments.sweep.prepare import PreparedModel
 from experiments.sweep.settings import DeviceChoice, SweepSettings
 from experiments.sweep.sources import ModelSource, read_model
-from solver import PCIE, Device, Interconnect, Link, PartitionError
+from solver import PCIE, Device, Interconnect, Link, PartitionError, Pipeline
 from solver.io.json_files import problem_digest
 
 MLP = ModelSource("mlp", "zoo")
@@ -50,8 +50,7 @@ def test_a_problem_is_the_one_that_plan_makes(mlp, memory_model):
         interconnect=Interconnect(Link(5_000_000_000, 1000)),
         objective=("latency", "transfer"),
         memory_model=memory_model,
-        chunks_per_device=2,
-        max_devices=1,
+        pipeline=Pipeline(chunks_per_device=2, max_devices=1),
     )
     _, theirs = read_problem("mlp", asked, lambda _: None)
     assert ours == [theirs]

@@ -6,6 +6,7 @@ import pytest
 from experiments.comparison.records import CaseKey, ModelRecord, PlannerRow, SearchPoint
 from experiments.sweep.rows import record_from_json, row_from_json, row_to_json
 from solver import PartitionError, PartitionPlan
+from solver.evaluation.result import StepRecord
 
 CASE = CaseKey("<script>", "../../x", ("bottleneck", "transfer"), "inference")
 ROW = PlannerRow(
@@ -13,6 +14,7 @@ ROW = PlannerRow(
     planner="a'; DROP TABLE cells; --",
     status="optimal",
     seed=3,
+    without=("borders", "prices"),
     objective=(12, 5),
     bound=(12,),
     gap=0.0,
@@ -28,6 +30,10 @@ ROW = PlannerRow(
     words="line one\nline two",
     spilled_bytes=7,
     trace=(SearchPoint(0.1, "bottleneck", None, 3), SearchPoint(0.2, "bottleneck", 12, 12)),
+    log=(
+        StepRecord("greedy", 1, 0.0, 0.125, "bottleneck", None, 15, 0, 3),
+        StepRecord("branching", 2, 0.125, 0.5, "bottleneck", 15, 12, 3, 12),
+    ),
     plan=PartitionPlan({"a": "x", "b": "y"}, ("x", "y"), {"b": 1}),
 )
 FAILED = PlannerRow(CASE, "auto", "timed out", reason="no answer after 3 s")
@@ -37,8 +43,8 @@ FAILED = PlannerRow(CASE, "auto", "timed out", reason="no answer after 3 s")
 def test_a_row_survives_json(row):
     again = row_from_json(json.loads(json.dumps(row_to_json(row))), CASE, "x")
     assert again == row
-    # Neither counts in comparisons of rows.
-    assert (again.trace, again.plan) == (row.trace, row.plan)
+    # None of these counts in comparisons of rows.
+    assert (again.trace, again.log, again.plan) == (row.trace, row.log, row.plan)
 
 
 def test_a_record_survives_json():
@@ -53,6 +59,8 @@ def test_a_record_survives_json():
         ({"gap": "none"}, "x: gap is 'none'; write a number"),
         ({"more": 1}, "x: 'more' is unknown"),
         ({"trace": [{"elapsed_s": 1}]}, r"x: trace\[0\]: "),
+        ({"log": [{"step": 1}]}, r"x: log\[0\]: round is missing"),
+        ({"without": "prices"}, "x: without is not a list"),
         ({"plan": {"schema": "other"}}, "schema is 'other'"),
         ({"objective": [-1]}, r"x: objective\[0\] is -1"),
     ],

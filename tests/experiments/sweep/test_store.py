@@ -10,6 +10,7 @@ from experiments.sweep.packing import pack
 from experiments.sweep.settings import DeviceChoice
 from experiments.sweep.store import PreparedCase, load_study, open_store
 from solver import Device, Operator, PartitionError, PartitionPlan, PartitionProblem, SolveLimits
+from solver.evaluation.result import StepRecord
 from solver.io.json_files import problem_digest, problem_to_json
 
 NASTY = ("<script>alert(1)</script>", "../../x", "a'; DROP TABLE cells; --", 'b"\n\x00\u202e')
@@ -26,19 +27,21 @@ ROW = PlannerRow(
     planner=NASTY[2],
     status="optimal",
     seed=5,
+    without=("borders",),
     objective=(12, 0),
     bound=(12, 0),
     feasible=True,
     wall_time_s=0.5,
     words=NASTY[3],
     trace=(SearchPoint(0.1, "bottleneck", 12, 3),),
+    log=(StepRecord("greedy", 1, 0.0, 0.5, "bottleneck", None, 12, 0, 12),),
     plan=PartitionPlan(dict.fromkeys(NASTY, NASTY[1]), (NASTY[1],)),
 )
 
 
 def cell(case=CASE, key="k1", planner=NASTY[2], seed=5):
     request = CaseRequest(case, DeviceChoice(case.device_set, "equal"))
-    return Cell(request, DIGEST, planner, seed, None, key)
+    return Cell(request, DIGEST, planner, seed, ("borders",), None, key)
 
 
 @pytest.fixture
@@ -66,6 +69,7 @@ def test_names_go_in_and_come_out_unchanged(path):
     assert study.rows == (ROW,)
     assert study.rows[0].plan == ROW.plan
     assert study.rows[0].trace == ROW.trace
+    assert study.rows[0].log == ROW.log
     assert study.models == (
         ModelRecord(NASTY[0], operators=4),
         ModelRecord(NASTY[1], reason=NASTY[3]),
@@ -126,9 +130,10 @@ def test_the_study_is_that_of_the_last_sweep_and_cells_are_shared(path):
 def test_cells_and_problems_are_found_by_sql(path):
     with contextlib.closing(sqlite3.connect(path)) as database:
         rows = database.execute(
-            "SELECT model, device_set, planner, seed, status, objective_value FROM results"
+            "SELECT model, device_set, planner, seed, left_out, status, "
+            "objective_value FROM results"
         ).fetchall()
-    assert rows == [(NASTY[0], NASTY[2], NASTY[2], 5, "optimal", 12)]
+    assert rows == [(NASTY[0], NASTY[2], NASTY[2], 5, "borders", "optimal", 12)]
 
 
 def test_a_study_can_be_read_while_a_sweep_writes(path):

@@ -6,6 +6,7 @@ from torch.utils import _pytree as pytree
 
 from experiments.zoo.building import build_model
 from experiments.zoo.models import ZOO
+from fx_bridge import Search
 from fx_bridge.batch.inputs import batch_inputs
 from fx_bridge.batch.resize import rescale
 from fx_bridge.capture.graph import capture
@@ -145,7 +146,7 @@ def test_a_rescaled_graph_is_planned_and_split_and_computes_what_the_model_does(
         held = solve(problem, solver="greedy").plan
         peak_bytes = evaluate(problem, held).usage[0].memory_bytes
         pair = [Device(device, peak_bytes * 24 // 25) for device in ("one", "two")]
-        result = partition_module(scaled, devices=pair, solver="greedy")
+        result = partition_module(scaled, devices=pair, search=Search(solver="greedy"))
         split = split_by_plan(scaled, result.plan, backend=backend)
         assert sorted(split.meta["stages"].values()) == ["one", "two"]
         found, expected = split(*inputs, **keywords), model(*inputs, **keywords)

@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils._pytree import GetAttrKey, register_pytree_node
 from torch.utils.checkpoint import checkpoint
 
-from fx_bridge import capture, partition_module
+from fx_bridge import Training, capture, partition_module
 from solver import Device, MiB, PartitionError
 
 X = torch.randn(4, 8)
@@ -149,7 +149,7 @@ def with_module_hook(model):
 def test_training_without_the_hooks_of_a_model_is_refused(model, named):
     devices = [Device("a", MiB), Device("b", MiB)]
     with pytest.raises(PartitionError, match=f"cannot plan for training: {named}.* without such"):
-        partition_module(model, (X,), devices=devices, memory_model="training")
+        partition_module(model, (X,), devices=devices, training=Training())
     placed = partition_module(model, (X,), devices=devices).place("cpu")
     assert torch.equal(placed(X), model(X))
     with pytest.raises(PartitionError, match=f"no backward pass through this model: {named}"):

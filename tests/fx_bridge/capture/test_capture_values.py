@@ -238,7 +238,8 @@ def test_an_input_that_is_read_as_numbers_is_a_constant(device):
     patches, named = torch.randn(7, 4), {"grid": grid}
     with pytest.raises(PartitionError, match=r"constants=\['grid'\]"):
         capture(model, (patches,), named)
-    result = partition_module(model, (patches,), named, devices=PAIR, constants=["grid"])
+    captured = capture(model, (patches,), named, constants=["grid"])
+    result = partition_module(captured, devices=PAIR)
     if device == "cpu":
         split = result.split()
         assert check_equivalence(model, split, (patches,), named).equal

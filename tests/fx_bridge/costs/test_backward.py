@@ -6,10 +6,12 @@ from torch import nn
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
+from fx_bridge import Costs, Pipeline, Search, Training
 from fx_bridge.capture.graph import capture
 from fx_bridge.costs.backward import backward_costs, backward_flops, backward_moved_bytes
 from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
-from fx_bridge.costs.operators import node_flops, roofline_latency_ns
+from fx_bridge.costs.latency import roofline_latency_ns
+from fx_bridge.costs.operators import node_flops
 from fx_bridge.costs.timing import measure_operators
 from fx_bridge.digraph import to_digraph
 from fx_bridge.partition import partition_module
@@ -166,7 +168,7 @@ def test_times_in_the_graph_are_rooflines_of_the_kernels():
     model, args = MODELS["decoder"]()
     captured = capture(model, args)
     spec = DeviceSpec("slow", 10**9, 10**9, 100)
-    graph = to_digraph(captured, specs={"slow": spec}, training=True)
+    graph = to_digraph(captured, training=Training(), costs=Costs(specs={"slow": spec}))
     costs = backward_costs(captured)
     for name, attributes in graph.nodes(data=True):
         if attributes["kind"] == "operator":
@@ -185,13 +187,12 @@ def test_measured_times_of_backward_passes_are_their_own_in_the_graph():
     times = measure_operators(captured, repeats=1, training=True)
     graph = to_digraph(
         captured,
-        latency_ns=times.forward_ns,
-        backward_latency_ns=times.backward_ns,
-        training=True,
+        training=Training(),
+        costs=Costs(latency_ns=times.forward_ns, backward_latency_ns=times.backward_ns),
     )
     assert graph.nodes["conv2d"]["latency_ns"] == times.forward_ns["conv2d"]
     assert graph.nodes["conv2d"]["backward"]["latency_ns"] == times.backward_ns["conv2d"]
-    graph = to_digraph(captured, latency_ns=times.total_ns, training=True)
+    graph = to_digraph(captured, training=Training(), costs=Costs(latency_ns=times.total_ns))
     assert graph.nodes["conv2d"]["latency_ns"] == times.total_ns["conv2d"]
     assert "latency_ns" not in graph.nodes["conv2d"]["backward"]
 
@@ -210,7 +211,7 @@ def test_latencies_of_backward_passes_that_make_no_sense_are_refused(given, mess
     times = dict.fromkeys((node.name for node in captured.operators), 1)
     given = {"latency_ns": times, "backward_latency_ns": times, **given}
     with pytest.raises(PartitionError, match=message):
-        to_digraph(captured, training=True, **given)
+        to_digraph(captured, training=Training(), costs=Costs(**given))
 
 
 @pytest.mark.parametrize("stages", [1, 2])
@@ -219,7 +220,7 @@ def test_stages_hold_no_more_than_promised_and_little_less(name, stages):
     torch.manual_seed(0)
     model, args = MODELS[name]()
     captured = capture(model, args)
-    graph = to_digraph(captured, training=True, optimizer="sgd", master_weights=False)
+    graph = to_digraph(captured, training=Training(optimizer="sgd", master_weights=False))
     devices = [Device(f"d{i}") for i in range(stages)]
     problem = problem_from_digraph(graph, devices, memory_model="training", microbatches=4)
     names = [op.name for op in problem.operators]
@@ -259,13 +260,12 @@ def test_a_training_plan_from_a_model():
     devices = [Device(f"d{i}") for i in range(2)]
     settings = {
         "devices": devices,
-        "memory_model": "training",
-        "optimizer": "sgd",
-        "microbatches": 4,
-        "interconnect": Interconnect(),
-        "limits": SolveLimits(time_limit_s=20, workers=1),
+        "training": Training("sgd"),
+        "pipeline": Pipeline("gpipe", microbatches=4),
+        "costs": Costs(interconnect=Interconnect()),
+        "search": Search(SolveLimits(time_limit_s=20, workers=1)),
     }
-    result = partition_module(model, args, schedule="gpipe", **settings)
+    result = partition_module(model, args, **settings)
     evaluation = evaluate(result.problem, result.plan)
     assert [entry.in_flight for entry in evaluation.stages] == [4, 4]
     captured = result.captured
@@ -273,7 +273,7 @@ def test_a_training_plan_from_a_model():
     forward = sum(t["default"] for t in roofline_latency_ns(captured).values())
     backward = sum(cost.latency_ns(spec) for cost in backward_costs(captured).values())
     assert sum(entry.compute_ns for entry in evaluation.usage) == forward + backward
-    adam = partition_module(model, args, schedule="gpipe", **{**settings, "optimizer": "adam"})
+    adam = partition_module(model, args, **{**settings, "training": Training("adam")})
     size = sum(parameter.numel() * 4 for parameter in model.parameters())
     totals = [
         sum(entry.weights_bytes for entry in evaluate(r.problem, r.plan).usage)
@@ -295,7 +295,7 @@ def test_values_without_a_gradient_travel_one_way():
             return self.layers[1](torch.where(mask, self.layers[0](x), 0.0)) * mask
 
     captured = capture(Masked(), (torch.ones(4, 8),))
-    graph = to_digraph(captured, training=True)
+    graph = to_digraph(captured, training=Training())
     problem = problem_from_digraph(graph, [Device("a"), Device("b")], memory_model="training")
     names = [op.name for op in problem.operators]
     last = {"linear_1", "mul"}

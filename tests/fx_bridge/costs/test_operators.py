@@ -5,14 +5,9 @@ from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.costs.operators import (
-    DEVICE_SPECS,
-    DeviceSpec,
-    measured_latency_ns,
-    node_flops,
-    node_moved_bytes,
-    roofline_latency_ns,
-)
+from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec
+from fx_bridge.costs.latency import measured_latency_ns, roofline_latency_ns
+from fx_bridge.costs.operators import node_flops, node_moved_bytes
 from fx_bridge.storages.table import storage_table
 from solver import PartitionError
 

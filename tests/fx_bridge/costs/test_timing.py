@@ -6,7 +6,7 @@ from torch import nn
 
 from fx_bridge.capture.graph import capture
 from fx_bridge.costs import timing
-from fx_bridge.costs.operators import measured_latency_ns
+from fx_bridge.costs.latency import measured_latency_ns
 from fx_bridge.costs.timing import OperatorTimes, measure_operators
 from solver import PartitionError
 

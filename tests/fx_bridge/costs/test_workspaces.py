@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import nn
 
+from fx_bridge import Costs, Training
 from fx_bridge.capture.graph import capture
 from fx_bridge.costs.backward import backward_costs
 from fx_bridge.costs.workspaces import measure_workspaces
@@ -89,14 +90,16 @@ def test_the_graph_takes_the_larger_of_what_is_found_and_what_is_known():
     known = backward_costs(captured)["linear"].workspace_bytes
     graph = to_digraph(
         captured,
-        training=True,
-        workspace_bytes=dict.fromkeys(names, 5),
-        backward_workspace_bytes=dict.fromkeys(names, known + 7),
+        training=Training(),
+        costs=Costs(
+            workspace_bytes=dict.fromkeys(names, 5),
+            backward_workspace_bytes=dict.fromkeys(names, known + 7),
+        ),
     )
     assert graph.nodes["linear"]["workspace_bytes"] == 5
     assert graph.nodes["linear"]["backward"]["workspace_bytes"] == known + 7
     most = forward_workspaces(captured)["layer_norm"]
-    graph = to_digraph(captured, workspace_bytes=dict.fromkeys(names, most - 1))
+    graph = to_digraph(captured, costs=Costs(workspace_bytes=dict.fromkeys(names, most - 1)))
     assert graph.nodes["layer_norm"]["workspace_bytes"] == most
 
 

@@ -10,6 +10,7 @@ from torch import nn
 from torch.distributed.pipelining import SplitPoint, pipeline
 from torch.utils import _pytree as pytree
 
+from fx_bridge import Costs, Placement, Search
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.modules import operators_of
 from fx_bridge.interop.read_plans import plan_from_device_map, plan_from_split_spec
@@ -64,7 +65,11 @@ def planned(model, kwargs, whole, count=3, **options):
     captured = capture(model, (), kwargs)
     each = devices(count, size_bytes * 4 // 5)
     result = partition_module(
-        captured, devices=each, keep_whole=whole, interconnect=Interconnect(), **options
+        captured,
+        devices=each,
+        placement=Placement(keep_whole=whole),
+        costs=Costs(interconnect=Interconnect()),
+        **options,
     )
     assert len(result.plan.device_order) > 1
     return captured, each, result.plan
@@ -142,10 +147,13 @@ def test_divided_modules_are_refused_with_what_to_keep_whole():
         device_map(captured, plan)
     assert str(error.value) == (
         "the plan divides module 'pair.norm' between cuda:0 ('add') and cuda:1 ('relu'), and "
-        "accelerate runs a module on one device; plan with keep_whole=['pair.norm']"
+        "accelerate runs a module on one device; plan with Placement(keep_whole=['pair.norm'])"
     )
     result = partition_module(
-        captured, devices=devices(2), keep_whole=["pair.norm"], interconnect=Interconnect()
+        captured,
+        devices=devices(2),
+        placement=Placement(keep_whole=["pair.norm"]),
+        costs=Costs(interconnect=Interconnect()),
     )
     assert set(device_map(captured, result.plan).values()) <= {0, 1}
 
@@ -177,7 +185,9 @@ def test_residuals_over_two_devices_are_refused():
         device_map(captured, by_module(captured, places))
     message = str(error.value)
     assert "of module 'blocks.1' would read" in message
-    assert message.endswith("moves values only into modules; plan with keep_whole=['blocks.1']")
+    assert message.endswith(
+        "moves values only into modules; plan with Placement(keep_whole=['blocks.1'])"
+    )
     # Two embeddings that are added: the module around them is the whole model.
     places = {"embed": "cuda:1", "blocks": "cuda:0", "head": "cuda:0"}
     with pytest.raises(PartitionError, match=r"'embedding' on cuda:1 and 'positions' on cuda:0"):
@@ -308,7 +318,11 @@ def test_torch_cuts_the_model_into_the_stages_of_the_plan(make, solver):
     model, args, kwargs, whole = make()
     captured = capture(model, args, kwargs)
     result = partition_module(
-        captured, devices=devices(3), keep_whole=whole, interconnect=Interconnect(), solver=solver
+        captured,
+        devices=devices(3),
+        placement=Placement(keep_whole=whole),
+        costs=Costs(interconnect=Interconnect()),
+        search=Search(solver=solver),
     )
     plan = result.plan
     assert len(plan.stages) > 1

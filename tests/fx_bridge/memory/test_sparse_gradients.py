@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge import capture, memory_profile, partition_module
+from fx_bridge import Costs, Training, capture, memory_profile, partition_module
 from solver import Device, Interconnect, MiB, PartitionError
 
 TOKENS = torch.tensor([1, 2])
@@ -20,9 +20,8 @@ def planned(model, optimizer, memory_model="training"):
         model,
         (TOKENS,),
         devices=DEVICES,
-        memory_model=memory_model,
-        optimizer=optimizer,
-        interconnect=Interconnect(),
+        training=Training(optimizer=optimizer) if memory_model == "training" else None,
+        costs=Costs(interconnect=Interconnect()),
     )
 
 

@@ -14,11 +14,13 @@ import pytest
 import torch
 from torch import nn
 
+from fx_bridge import Costs, Search, Training
 from fx_bridge.capture.graph import capture
 from fx_bridge.checkpoint.stages import save_stages
 from fx_bridge.digraph import to_digraph
 from fx_bridge.partition import partition_module
-from fx_bridge.pipeline.build import build_pipeline_stage, check_pipeline, local_device
+from fx_bridge.pipeline.build import build_pipeline_stage
+from fx_bridge.pipeline.checks import check_pipeline, local_device
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
 from solver import (
@@ -111,7 +113,10 @@ def test_every_hop_carries_what_the_evaluator_charges(results, name):
     times = STEPS * case.microbatches
     assert [sent[at] for at in sorted(sent)] == [n * times for n in (*interfaces.hop_bytes, 0)]
     problem = problem_from_digraph(
-        to_digraph(captured, training=case.loss is not None, tied_weights=case.tied_weights),
+        to_digraph(
+            captured,
+            training=Training(tied_weights=case.tied_weights) if case.loss is not None else None,
+        ),
         [Device(device) for device in plan.device_order],
         memory_model="inference" if case.loss is None else "training",
         interconnect=Interconnect(charging="relayed"),
@@ -198,7 +203,9 @@ def tied():
 def test_trained_weights_on_several_ranks_are_refused_unless_summed():
     case, captured, plan = tied()
     split = split_by_plan(captured, plan)
-    with pytest.raises(PartitionError, match=r"is trained and held by d0, d2; plan with.*'sum'"):
+    with pytest.raises(
+        PartitionError, match=r"is trained and held by d0, d2; plan for training, .*'sum'"
+    ):
         check_pipeline(split, 0, 3, microbatches=case.microbatches)
     check_pipeline(split, 0, 3, microbatches=case.microbatches, training=False)
     check_pipeline(split, 0, 3, microbatches=case.microbatches, tied_weights="sum")
@@ -211,7 +218,7 @@ def test_readers_of_a_summed_weight_may_be_apart_and_each_device_pays():
     assert set(together) - set(apart)
     assert not any("diverge" in group.reason for group in apart)
     problem = problem_from_digraph(
-        to_digraph(captured, training=True, tied_weights="sum"),
+        to_digraph(captured, training=Training(tied_weights="sum")),
         [Device(device) for device in plan.device_order],
         memory_model="training",
     )
@@ -236,14 +243,15 @@ def test_a_model_is_planned_with_summed_weights():
             case.model(),
             *case.inputs(2),
             devices=devices,
-            memory_model="training",
-            tied_weights=choice,
             objective=("bottleneck", "devices"),
+            training=Training(tied_weights=choice),
         )
         places = {result.plan.assignment[name] for name in ("embedding", "linear_2")}
         assert len(places) <= readers
     with pytest.raises(PartitionError, match="tied_weights is 'both'"):
-        partition_module(case.model(), *case.inputs(2), devices=devices, tied_weights="both")
+        partition_module(
+            case.model(), *case.inputs(2), devices=devices, training=Training(tied_weights="both")
+        )
 
 
 class Transposed(nn.Module):
@@ -279,12 +287,13 @@ def test_parameters_that_share_memory_without_being_one_stay_together():
         transposed(),
         (x,),
         devices=[Device("a"), Device("b")],
-        memory_model="training",
-        tied_weights="sum",
+        training=Training(tied_weights="sum"),
         # The best plan of all would cut between the two.
-        latency_ns={"linear": 100_000, "linear_1": 100_000, "tanh": 1, "linear_2": 1},
-        backward_latency_ns={"linear": 0, "linear_1": 0, "tanh": 0, "linear_2": 0},
-        limits=SolveLimits(workers=1),
+        costs=Costs(
+            latency_ns={"linear": 100_000, "linear_1": 100_000, "tanh": 1, "linear_2": 1},
+            backward_latency_ns={"linear": 0, "linear_1": 0, "tanh": 0, "linear_2": 0},
+        ),
+        search=Search(limits=SolveLimits(workers=1)),
     )
     split = result.split()
     check_pipeline(split, 0, len(result.plan.device_order), microbatches=2, tied_weights="sum")

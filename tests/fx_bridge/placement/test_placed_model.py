@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import tests.support.program_checks as program_checks
+from fx_bridge import Training
 from fx_bridge.checkpoint.stages import save_stages
 from fx_bridge.equivalence.check import check_equivalence
 from fx_bridge.partition import partition_module
@@ -352,7 +353,10 @@ def test_a_device_that_the_plan_leaves_idle_may_be_mapped():
 def test_tied_weights_are_treated_as_the_plan_has_it(memory_model, tied):
     model, args, kwargs = build("tied")
     result = partition_module(
-        model, args, devices=[Device("cpu"), Device("gpu0")], memory_model=memory_model
+        model,
+        args,
+        devices=[Device("cpu"), Device("gpu0")],
+        training=Training() if memory_model == "training" else None,
     )
     captured, split = captured_and_split(model, args, kwargs, *CUTS["tied"])
     solved = dataclasses.replace(result.solved, plan=split.meta["plan"])

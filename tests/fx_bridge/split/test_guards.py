@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from fx_bridge import check_equivalence, partition_module
+from fx_bridge import Costs, check_equivalence, partition_module
 from solver import Device, Interconnect, MiB, PartitionError
 
 DEVICES = [Device("a", MiB), Device("b", MiB)]
@@ -32,7 +32,7 @@ def built(how):
         (X, 0.5, True, None),
         {"mode": "rows"},
         devices=DEVICES,
-        interconnect=Interconnect(),
+        costs=Costs(interconnect=Interconnect()),
     )
     split = result.split()
     return model, split if how == "split" else result.place({"a": "cpu:0", "b": "cpu:1"})

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from experiments.cli import main
+from fx_bridge import Costs, Placement
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.modules import operators_of
 from fx_bridge.digraph import to_digraph
@@ -98,7 +99,9 @@ def test_what_lies_between_is_kept_with_it():
 )
 def test_wrong_names_are_refused(keep_whole, message):
     with pytest.raises(PartitionError) as error:
-        partition_module(Model(), ROW, devices=devices(2), keep_whole=keep_whole)
+        partition_module(
+            Model(), ROW, devices=devices(2), placement=Placement(keep_whole=keep_whole)
+        )
     assert message in str(error.value)
     assert "\n" not in str(error.value)
     with pytest.raises(PartitionError, match="keep_whole needs the groups"):
@@ -113,14 +116,19 @@ def test_plans_keep_modules_whole_and_lose_nothing_else():
         latencies = {node.name: draws.randint(1, 50) * 10_000 for node in captured.operators}
         whole = ["layers.*", "first", "last"]
         result = partition_module(
-            captured, devices=devices(2), keep_whole=whole, latency_ns=latencies
+            captured,
+            devices=devices(2),
+            placement=Placement(keep_whole=whole),
+            costs=Costs(latency_ns=latencies),
         )
         plan = result.plan
         parts = ["first", "layers.0", "layers.1", "layers.2", "last"]
         for part in parts:
             assert len({plan.assignment[name] for name in operators_of(captured, part)}) == 1
         problem = problem_from_digraph(
-            to_digraph(captured, latency_ns=latencies), devices(2), objective=("bottleneck",)
+            to_digraph(captured, costs=Costs(latency_ns=latencies)),
+            devices(2),
+            objective=("bottleneck",),
         )
         assert solve(problem).objective <= result.solved.objective
         times = {part: sum(latencies[n] for n in operators_of(captured, part)) for part in parts}
@@ -138,7 +146,9 @@ def test_random_patterns_give_plans_that_respect_them():
     for seed, count in itertools.product(range(3), (1, 2)):
         draws = random.Random(seed)
         whole = draws.sample(names, count)
-        result = partition_module(captured, devices=devices(3), keep_whole=whole)
+        result = partition_module(
+            captured, devices=devices(3), placement=Placement(keep_whole=whole)
+        )
         for group in whole_modules(captured, whole):
             assert len({result.plan.assignment[name] for name in group.operators}) == 1
 

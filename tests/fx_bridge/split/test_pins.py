@@ -6,6 +6,7 @@ from torch import nn
 
 from experiments.zoo.building import build_model
 from experiments.zoo.models import resolve_model
+from fx_bridge import Placement, Search, Training
 from fx_bridge.capture.graph import capture
 from fx_bridge.capture.modules import operators_of
 from fx_bridge.digraph import to_digraph
@@ -51,7 +52,15 @@ def devices(count):
 def partition(model=None, args=None, count=3, **options):
     model = Stack() if model is None else model
     args = (torch.randn(5, 8),) if args is None else args
-    result = partition_module(model, args, devices=devices(count), limits=LIMITS, **options)
+    names = {name: options.pop(name) for name in ("pins", "cut_after") if name in options}
+    result = partition_module(
+        model,
+        args,
+        devices=devices(count),
+        search=Search(limits=LIMITS),
+        placement=Placement(**names),
+        **options,
+    )
     assert result.solved.status is SolveStatus.OPTIMAL
     return result
 
@@ -156,7 +165,7 @@ def test_a_cut_between_readers_of_a_trained_weight_is_refused_by_its_name():
     model[2].weight = model[0].weight
     assert partition(model, count=2, cut_after=["1"]).plan.device_order
     with pytest.raises(PartitionError, match=r"cut after 'relu' divides .* is trained") as caught:
-        partition(model, count=2, cut_after=["1"], memory_model="training")
+        partition(model, count=2, cut_after=["1"], training=Training())
     assert "weight" in str(caught.value)
 
 
@@ -229,7 +238,13 @@ def test_gpt2_is_cut_and_pinned_by_the_names_of_its_modules():
 def test_a_device_s_name_may_be_a_number_and_still_be_a_device():
     pair = [Device("0"), Device("1")]
     model, args = Stack(), (torch.randn(5, 8),)
-    result = partition_module(model, args, devices=pair, limits=LIMITS, pins={"head": "0"})
+    result = partition_module(
+        model,
+        args,
+        devices=pair,
+        search=Search(limits=LIMITS),
+        placement=Placement(pins={"head": "0"}),
+    )
     assert devices_of(result, "head") == {"0"}
 
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import fx, nn
 
+from fx_bridge import Training
 from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
 from fx_bridge.split.by_plan import split_by_plan
@@ -293,7 +294,7 @@ def test_what_a_stage_writes_in_place_is_a_value_of_its_own():
 def test_peaks_under_training_count_gradients_and_saved_values():
     captured = capture(*MODELS[1])
     problem = problem_from_digraph(
-        to_digraph(captured, training=True),
+        to_digraph(captured, training=Training()),
         [Device("d0"), Device("d1")],
         memory_model="training",
         microbatches=4,

@@ -14,15 +14,16 @@ from torch.nn import functional
 from fx_bridge import (
     DEVICE_SPECS,
     CapturedGraph,
+    Costs,
     DeviceSpec,
-    backward_costs,
+    Training,
     capture,
     memory_profile,
     partition_module,
     rescale,
-    roofline_latency_ns,
     to_digraph,
 )
+from fx_bridge.costs import backward_costs, roofline_latency_ns
 from fx_bridge.costs.backward import backward_passes
 from fx_bridge.memory.profile import forward_workspaces
 from fx_bridge.storages.attention import AttentionCall
@@ -68,7 +69,9 @@ def residual_bytes(captured: CapturedGraph) -> int:
 def kernel(captured: CapturedGraph, *classes: str, training: bool = False) -> Any:
     """What the operator graph says of the one attention in `captured`."""
     specs = {name: DEVICE_SPECS[name] for name in classes}
-    graph = to_digraph(captured, specs=specs, training=training)
+    graph = to_digraph(
+        captured, training=Training() if training else None, costs=Costs(specs=specs)
+    )
     return graph.nodes["scaled_dot_product_attention"]["info"]["attention"]
 
 
@@ -223,9 +226,9 @@ def test_attention_inside_a_called_module_is_seen() -> None:
 
     traced = fx.symbolic_trace(Encoder().to("meta"))
     captured = capture(traced, (torch.zeros(2, 128, 64, device="meta"),))
-    graph = to_digraph(captured, training=True, specs={"l4": DEVICE_SPECS["l4"]})
+    graph = to_digraph(captured, training=Training(), costs=Costs(specs={"l4": DEVICE_SPECS["l4"]}))
     assert graph.nodes["attention"]["info"]["attention"] == "efficient"
-    apart = to_digraph(captured.with_kernels(attention="math"), training=True)
+    apart = to_digraph(captured.with_kernels(attention="math"), training=Training())
     kept, all_kept = (g.nodes["attention"]["backward"]["residual_bytes"] for g in (graph, apart))
     assert all_kept - kept > 2 * 2 * 128 * 128 * 4
 
@@ -243,12 +246,12 @@ def test_rescaled_graphs_keep_the_kernels_that_they_are_costed_with() -> None:
 def test_one_graph_has_times_and_memory_of_classes_that_run_other_kernels() -> None:
     captured = captured_attention(dropout_p=0.1)
     specs = {name: DEVICE_SPECS[name] for name in ("a100-80gb", "cpu")}
-    graph = to_digraph(captured, training=True, specs=specs)
+    graph = to_digraph(captured, training=Training(), costs=Costs(specs=specs))
     node = graph.nodes["scaled_dot_product_attention"]
     assert node["info"]["attention"] == {"a100-80gb": "flash", "cpu": "math"}
     assert graph.graph["info"]["attention"] == {"a100-80gb": {"flash": 1}, "cpu": {"math": 1}}
     alone = {
-        name: to_digraph(captured, training=True, specs={name: spec})
+        name: to_digraph(captured, training=Training(), costs=Costs(specs={name: spec}))
         for name, spec in specs.items()
     }
     for classes in (("a100-80gb",), ("cpu",), ("a100-80gb", "cpu")):
@@ -270,19 +273,19 @@ def test_one_graph_has_times_and_memory_of_classes_that_run_other_kernels() -> N
 def test_a_plan_says_which_attention_it_counts_and_a_person_can_change_it() -> None:
     model, inputs = Attention().to("meta"), (torch.zeros(BATCH, ROWS, 64, dtype=torch.bfloat16),)
     devices = [Device("cuda:0", device_class="l4")]
-    fused = partition_module(model, inputs, devices=devices, memory_model="training")
+    fused = partition_module(model, inputs, devices=devices, training=Training())
     apart = partition_module(
-        model, inputs, devices=devices, memory_model="training", attention="math"
+        model, inputs, devices=devices, training=Training(), costs=Costs(attention="math")
     )
     assert fused.attention == {"l4": {"flash": 1}}
     assert apart.attention == {"l4": {"math": 1}}
     memory = [result.solved.evaluation.usage[0].memory_bytes for result in (fused, apart)]
     assert memory[1] > memory[0] + SCORES
     own = DeviceSpec("own", 10**12, 10**12, attention="math")
-    assert kernel_of(to_digraph(fused.captured, specs={"own": own})) == "math"
+    assert kernel_of(to_digraph(fused.captured, costs=Costs(specs={"own": own}))) == "math"
     one_line = "attention is 'flesh'; write one or more of flash, efficient, "
     with pytest.raises(PartitionError, match=one_line):
-        partition_module(model, inputs, devices=devices, attention="flesh")
+        partition_module(model, inputs, devices=devices, costs=Costs(attention="flesh"))
     with pytest.raises(PartitionError, match="device_type is 'gpu'; write one of cpu, cuda"):
         fused.captured.with_kernels("gpu")
 

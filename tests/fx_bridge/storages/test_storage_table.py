@@ -6,7 +6,8 @@ from torch import fx, nn
 
 from fx_bridge.capture.graph import capture, placeholder_values
 from fx_bridge.storages.replay import tensors_in
-from fx_bridge.storages.table import saved_storages, storage_table, weight_storages
+from fx_bridge.storages.table import saved_storages, storage_table
+from fx_bridge.storages.weights import weight_storages
 
 
 class Views(nn.Module):

@@ -65,7 +65,7 @@ def test_bounds_of_units_are_true_where_values_are_relayed():
         best = brute_force(to_instance(problem))
         if best is None:
             continue
-        bound = StageBounds(condense(problem)).least_bottleneck_ns(len(problem.devices))
+        bound = StageBounds.complete(condense(problem)).least_bottleneck_ns(len(problem.devices))
         assert bound <= best[0][0], seed
         compared += 1
         exact += bound == best[0][0]

@@ -2,18 +2,19 @@
 
 import pytest
 
-from solver import SolveLimits, SolveStatus
-from solver.bounds.parts import decomposition
+from solver import SolveLimits, SolveStatus, solve
 from solver.bounds.state_space.bound import SkeletonBound
 from solver.bounds.windows import StageBounds
-from solver.presolve import presolved as restated
-from solver.search import branch_search, first_plans, limit_refutation
-from solver.search import rounds as branch_rounds
-from solver.search.exact import solve_cp_sat
+from solver.presolve import presolved
+from solver.search import branch_search, limit_refutation
 from solver.search.limit_refutation import LimitRefutation
+from solver.search.steps.branch_and_bound import BranchAndBound
 from tests.support.graphs import decoder, with_values
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
+
+OTHERS = ("contiguous", "parts", "local search", "stage boundaries")
+"""Steps that would find better plans or bounds before models are made."""
 
 
 @pytest.fixture(params=[branch_search, limit_refutation])
@@ -24,17 +25,12 @@ def rows(monkeypatch, request):
     """
     if request.param is branch_search:
         monkeypatch.setattr(LimitRefutation, "applies", False)
-    monkeypatch.setattr(restated, "_LARGE_FROM", 1)
-    # No plan is near enough to its bound to leave the ideals out; plans and bounds are poor.
-    monkeypatch.setattr(first_plans, "_NEAR_PERMILLE", -1000)
-    monkeypatch.setattr(first_plans, "solve_chain", first_plans.solve_greedy)
-    monkeypatch.setattr(first_plans, "first_incumbents", lambda *args, **settings: None)
-    monkeypatch.setattr(first_plans, "improve_by_neighbourhoods", lambda units, plan, **_: plan)
+    monkeypatch.setattr(presolved, "_LARGE_FROM", 1)
+    # Bounds are poor, so that no plan is near enough to them to leave the ideals out.
     monkeypatch.setattr(branch_search, "closure_bound_ns", lambda *_, at_least, **__: at_least)
     monkeypatch.setattr(StageBounds, "least_bottleneck_ns", lambda *args: 1)
-    monkeypatch.setattr(decomposition, "applies", lambda _: False)
     monkeypatch.setattr(
-        SkeletonBound, "least_bottleneck_ns", lambda self, at_least, end_s: at_least
+        SkeletonBound, "least_bottleneck_ns", lambda self, at_least, clock: at_least
     )
     found = []
     add = request.param.add_border_ideals
@@ -47,8 +43,13 @@ def rows(monkeypatch, request):
     return found
 
 
+def solved(problem):
+    limits = SolveLimits(workers=1, time_limit_s=60)
+    return solve(problem, limits, solver="cp-sat", without=OTHERS)
+
+
 def assert_optimal(problem):
-    result = solve_cp_sat(problem, SolveLimits(workers=1, time_limit_s=60))
+    result = solved(problem)
     best = brute_force(to_instance(problem))
     if best is None:
         assert result.status is SolveStatus.INFEASIBLE
@@ -77,10 +78,10 @@ def test_any_problem_may_be_searched_so(rows):
 def test_optima_of_longer_graphs_are_those_without_rows(rows, least, monkeypatch):
     for seed in range(12):
         problem = decoder(seed, layers=6 + seed % 3, devices=3)
-        with_rows = solve_cp_sat(problem, SolveLimits(workers=1, time_limit_s=60))
+        with_rows = solved(problem)
         with monkeypatch.context() as patch:
-            patch.setattr(restated, "_LARGE_FROM", 300)
-            without = solve_cp_sat(problem, SolveLimits(workers=1, time_limit_s=60))
+            patch.setattr(presolved, "_LARGE_FROM", 300)
+            without = solved(problem)
         assert with_rows.status is without.status
         assert with_rows.objective_bounds == without.objective_bounds
     # In the second search one is decided without such a model.
@@ -91,13 +92,13 @@ def test_optima_of_longer_graphs_are_those_without_rows(rows, least, monkeypatch
 def test_plans_beyond_a_limit_prove_no_more_than_the_limit(rows, monkeypatch):
     """Among the ideals of plans within a limit the best plan may be worse than the optimum."""
 
-    def beyond(search, branch, budget):
-        worst = search.branches.best
+    def beyond(own, clock):
+        branch, worst = own.branches.all[0], own.branches.best
         for limit in range(worst // 3, worst):
             if not branch.closed:
-                search.search(branch, None, within=limit, beyond=True)
+                own.search.search(branch, clock, within=limit, beyond=True)
 
-    monkeypatch.setattr(branch_rounds, "_raise_bound", beyond)
+    monkeypatch.setattr(BranchAndBound, "raise_bound", beyond)
     for seed in range(30):
         assert_optimal(decoder(seed, layers=3))
     assert rows

@@ -1,5 +1,7 @@
 """Models that are too large for what they are worth are not made."""
 
+from dataclasses import replace
+
 import pytest
 
 from solver import SolveLimits, SolveStatus, solve
@@ -7,9 +9,10 @@ from solver.bounds.windows import StageBounds
 from solver.cp.formulation import CpSatFormulation
 from solver.cp.load_rows import LoadRows
 from solver.cp.model_size import link_terms
-from solver.presolve import presolved as restated
+from solver.presolve import presolved
 from solver.presolve.units import condense
-from solver.search import branch_search
+from solver.search import branch_search, rounds
+from solver.search.schedule import MODEL_TIMES
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 
@@ -43,7 +46,7 @@ def test_no_model_has_more_terms_than_estimated(drawn, monkeypatch):
     for problem in linked_problems(range(200), **drawn):
         units = condense(problem)
         slots, chunks = min(len(problem.devices), len(units)), problem.chunks_per_device
-        windows = StageBounds(units).windows(slots, chunks=chunks)
+        windows = StageBounds.complete(units).windows(slots, chunks=chunks)
         if windows.empty:
             continue
         made.clear()
@@ -61,11 +64,11 @@ def test_links_that_are_alike_have_no_terms():
         if not problem.interconnect.links:
             units = condense(problem)
             slots = min(len(problem.devices), len(units))
-            assert link_terms(units, StageBounds(units).windows(slots), slots) == 0
+            assert link_terms(units, StageBounds.complete(units).windows(slots), slots) == 0
 
 
 def test_too_large_a_model_is_not_made_and_leaves_a_true_bound(monkeypatch):
-    monkeypatch.setattr(restated, "_MOST_ORDERS", 0)
+    monkeypatch.setattr(presolved, "_MOST_ORDERS", 0)
     monkeypatch.setattr(branch_search, "_MOST_TERMS", 0)
     formulation = branch_search.CpSatFormulation
     is_open = 0
@@ -76,7 +79,7 @@ def test_too_large_a_model_is_not_made_and_leaves_a_true_bound(monkeypatch):
 
     monkeypatch.setattr(branch_search, "CpSatFormulation", small)
     # Without a plan a large model is better than none.
-    monkeypatch.setattr(branch_search, "_TERMS_SHARE_OF_USE", 0)
+    monkeypatch.setattr(rounds, "MODEL_TIMES", replace(MODEL_TIMES, terms_of_use=0.0))
     for problem in linked_problems(range(150)):
         best = brute_force(to_instance(problem))
         if best is None:

@@ -10,7 +10,7 @@ from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveStatus
 from solver.model.limits import SolveLimits
 from solver.presolve.units import condense
-from solver.search.exact import solve_cp_sat
+from solver.search.solve import solve
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_plan, random_problem, to_instance
 
@@ -32,7 +32,7 @@ def check_optima(seeds, *, relayed, draw_chunks):
     for seed in seeds:
         problem = drawn(seed, relayed=relayed, draw_chunks=draw_chunks)
         answer = brute_force(to_instance(problem))
-        result = solve_cp_sat(problem, LIMITS)
+        result = solve(problem, LIMITS, solver="cp-sat")
         if answer is None:
             assert result.status is SolveStatus.INFEASIBLE, seed
             continue
@@ -67,7 +67,7 @@ def test_where_the_model_only_bounds_the_step_its_bound_is_true(monkeypatch):
     for seed in (3, 26, 30, 31, 41, 64, 88, 141):
         problem = drawn(seed, relayed=seed % 2 == 0, draw_chunks=False)
         answer = brute_force(to_instance(problem))
-        result = solve_cp_sat(problem, LIMITS)
+        result = solve(problem, LIMITS, solver="cp-sat")
         if answer is None:
             assert result.status is SolveStatus.INFEASIBLE, seed
             continue
@@ -95,7 +95,7 @@ def test_a_models_value_of_a_plan_is_the_evaluators():
         if not found.feasible:
             continue
         slots, chunks = len(plan.device_order), 1 + plan.stages[-1].chunk
-        windows = StageBounds(units).windows(slots, None, None, chunks)
+        windows = StageBounds.complete(units).windows(slots, None, None, chunks)
         formulation = CpSatFormulation(
             units, windows, slots, chunks=chunks, use_all=True, all_rounds=True
         )

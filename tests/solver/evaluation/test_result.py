@@ -2,15 +2,16 @@ import re
 
 import pytest
 
-import solver.search.registry
 from solver.evaluation.evaluate import evaluate
-from solver.evaluation.result import SolveResult, SolveStatus, judge
+from solver.evaluation.result import SolveResult, SolveStatus
 from solver.model.devices import Device
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import Operator, PartitionProblem, Weight
-from solver.search.registry import SOLVERS, solve
+from solver.search import rounds
+from solver.search.schedule import SCHEDULES
+from solver.search.solve import SOLVERS, solve
 
 PROBLEM = PartitionProblem(
     operators=(Operator("a", 3, weights=("w",)), Operator("b", 5, ("a",), weights=("v",))),
@@ -144,23 +145,20 @@ def test_a_result_that_contradicts_itself_cannot_be_made(build):
         build()
 
 
-def test_judge_reports_what_the_evaluator_says():
-    good = judge("heuristic", PROBLEM, GOOD, 0.25)
-    assert (good.solver, good.status, good.wall_time_s) == (
-        "heuristic",
-        SolveStatus.FEASIBLE,
-        0.25,
-    )
+def test_what_a_heuristic_answers_is_what_the_evaluator_says():
+    good = solve(PROBLEM, solver="greedy")
+    assert (good.solver, good.status) == ("greedy", SolveStatus.FEASIBLE)
     assert good.evaluation == evaluate(PROBLEM, GOOD)
     assert good.objective_bounds is None
     assert good.reason == ""
-    bad = judge("heuristic", PROBLEM, BAD, 0.0)
+    one = PROBLEM.replace(devices=PROBLEM.devices[:1])
+    bad = solve(one, solver="greedy")
     assert bad.status is SolveStatus.UNKNOWN
-    assert bad.plan is BAD
+    assert bad.plan == BAD
     assert bad.reason == "device 'p' needs 12 bytes but has 10: 2 too few"
 
 
-# -- registry -----------------------------------------------------------------------------------
+# -- names of solvers ---------------------------------------------------------------------------
 
 
 def test_an_unknown_solver_is_named_beside_the_known_ones():
@@ -169,7 +167,7 @@ def test_an_unknown_solver_is_named_beside_the_known_ones():
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-def test_every_registered_solver_answers_and_names_the_method(name):
+def test_every_solver_answers_and_names_the_method(name):
     found = solve(PROBLEM, SolveLimits(workers=1), solver=name)
     assert found.solver == ("ideal-dp" if name == "auto" else name)
     assert found.objective_values == (5, 2)
@@ -178,18 +176,24 @@ def test_every_registered_solver_answers_and_names_the_method(name):
 
 def test_auto_is_the_default_and_limits_are_passed_on(monkeypatch):
     calls = []
+    answer = result(SolveStatus.FEASIBLE, GOOD)
 
-    def spy(problem, limits):
-        calls.append((problem, limits))
-        return judge("spy", problem, GOOD, 0.0)
+    def spy(problem, limits, clock, solver, without):
+        calls.append((problem, limits, solver, without))
+        assert clock.left_s <= limits.time_limit_s
+        return answer
 
-    monkeypatch.setattr(solver.search.registry, "SOLVERS", {"auto": spy})
+    monkeypatch.setattr(rounds, "search", spy)
     limits = SolveLimits(seed=7)
-    assert solve(PROBLEM, limits).solver == "spy"
-    assert solve(PROBLEM).solver == "spy"
-    assert calls == [(PROBLEM, limits), (PROBLEM, SolveLimits())]
+    assert solve(PROBLEM, limits) is answer
+    assert solve(PROBLEM, without=("greedy",)) is answer
+    assert calls == [
+        (PROBLEM, limits, "auto", ()),
+        (PROBLEM, SolveLimits(), "auto", ("greedy",)),
+    ]
 
 
-def test_the_registry_cannot_be_written():
+def test_schedules_cannot_be_written():
+    assert tuple(sorted(SCHEDULES)) == tuple(sorted(SOLVERS))
     with pytest.raises(TypeError):
-        SOLVERS["mine"] = None
+        SCHEDULES["mine"] = ()

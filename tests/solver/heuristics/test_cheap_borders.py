@@ -1,6 +1,7 @@
 """Plans between cheap borders, against brute force and the exact solvers."""
 
 import random
+from functools import partial
 
 import pytest
 
@@ -15,15 +16,19 @@ from solver import (
     evaluate,
     solve,
 )
+from solver.dp.ideal_program import solve_ideals
 from solver.dp.ideals import list_ideals
 from solver.heuristics import cheap_borders
 from solver.heuristics.cheap_borders import cheap_groups, plan_at_cheap_borders
+from solver.heuristics.local_search import better_plan
+from solver.model.clock import UNLIMITED
 from solver.presolve.units import condense
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 
 LINK = Interconnect(default=Link(bandwidth_bytes_per_s=10**9, latency_ns=0))
 LIMITS = SolveLimits(workers=1)
+PROGRAM = partial(solve_ideals, improve=better_plan)
 
 
 def towers(seed, layers, devices=3):
@@ -53,7 +58,7 @@ def towers(seed, layers, devices=3):
 @pytest.mark.parametrize("seed", range(10))
 def test_towers_are_cut_as_well_as_can_be(seed):
     problem = towers(seed, layers=4)
-    plan = plan_at_cheap_borders(condense(problem), LIMITS)
+    plan = plan_at_cheap_borders(condense(problem), UNLIMITED, PROGRAM)
     assert plan is not None
     best = solve(problem, limits=LIMITS)
     assert best.status is SolveStatus.OPTIMAL
@@ -65,7 +70,7 @@ def test_plans_are_feasible_and_no_better_than_brute_force(seed, monkeypatch):
     monkeypatch.setattr(cheap_borders, "_MOST_ON_PATH", 1.0)
     monkeypatch.setattr(cheap_borders, "_MOST_IDEALS", 8)
     problem = random_problem(seed, objective=("bottleneck",))
-    plan = plan_at_cheap_borders(condense(problem), LIMITS)
+    plan = plan_at_cheap_borders(condense(problem), UNLIMITED, PROGRAM)
     if plan is None:
         return
     evaluation = evaluate(problem, plan)
@@ -98,4 +103,4 @@ def test_groups_are_without_cycle_and_have_few_ideals(seed, monkeypatch):
 def test_a_chain_is_left_to_others():
     chain = [Operator(f"op{i}", 5, (f"op{i - 1}",) if i else (), transfer_ns=1) for i in range(9)]
     problem = PartitionProblem(operators=chain, devices=[Device("a"), Device("b")])
-    assert plan_at_cheap_borders(condense(problem), LIMITS) is None
+    assert plan_at_cheap_borders(condense(problem), UNLIMITED, PROGRAM) is None

@@ -9,11 +9,11 @@ import pytest
 import solver.heuristics.greedy
 from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveStatus
-from solver.heuristics.greedy import solve_greedy
 from solver.model.devices import Device
 from solver.model.limits import SolveLimits
 from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
 from solver.model.training import Backward
+from solver.search.solve import solve
 from tests.support.oracle import brute_force, cost
 from tests.support.paths import ROOT
 from tests.support.random_problems import random_problem, to_instance
@@ -35,7 +35,7 @@ def weighted_chain(sizes, capacities, **settings):
 
 
 def greedy(problem):
-    return solve_greedy(problem, SolveLimits())
+    return solve(problem, SolveLimits(), solver="greedy")
 
 
 def placed(problem):
@@ -255,10 +255,9 @@ def test_a_limit_on_devices_takes_the_largest_that_pins_allow():
 def test_the_answer_depends_on_nothing_but_the_problem():
     script = (
         "from tests.support.random_problems import random_problem\n"
-        "from solver.heuristics.greedy import solve_greedy\n"
-        "from solver.evaluation.result import SolveLimits\n"
+        "from solver.heuristics.greedy import greedy_plan\n"
         "for seed in range(60):\n"
-        "    plan = solve_greedy(random_problem(seed), SolveLimits()).plan\n"
+        "    plan = greedy_plan(random_problem(seed))\n"
         "    print(list(plan.assignment.items()), plan.device_order)\n"
     )
     answers = {

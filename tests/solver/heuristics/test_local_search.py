@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import solver.model.clock as clock_module
 from solver import (
     Device,
     Interconnect,
@@ -17,10 +18,10 @@ from solver import (
     evaluate,
     solve,
 )
-from solver.heuristics.annealing import anneal as anneal_module
 from solver.heuristics.annealing.anneal import Cooling, anneal
 from solver.heuristics.annealing.stage_state import StageState
 from solver.heuristics.local_search import first_incumbents, improve, improve_slowly
+from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.clusters import cluster, contract
 from solver.presolve.units import condense
 from tests.support.graphs import grid
@@ -106,7 +107,7 @@ def test_it_stops_at_the_target_and_at_the_deadline():
     units = condense(problem)
     start = solve(problem, LIMITS, solver="chain")
     assert improve(units, start.plan, target=start.objective) == start.plan
-    assert improve(units, start.plan, deadline_s=0.0) == start.plan
+    assert improve(units, start.plan, clock=Clock(0.0)) == start.plan
 
 
 def test_two_rows_are_pulled_apart():
@@ -249,7 +250,7 @@ def test_slow_searches_end():
     # An optimum is not improved, with or without a clock.
     assert list(improve_slowly(units, best.plan)) == []
     assert list(improve_slowly(units, best.plan, target=best.objective_values[0])) == []
-    assert list(improve_slowly(units, best.plan, deadline_s=0.0)) == []
+    assert list(improve_slowly(units, best.plan, clock=Clock(0.0))) == []
 
 
 def test_moves_cool_by_the_clock_where_time_is_short(monkeypatch):
@@ -259,19 +260,19 @@ def test_moves_cool_by_the_clock_where_time_is_short(monkeypatch):
     start = solve(problem, LIMITS, solver="chain").plan
     place = start.device_order.index
     ticks = itertools.count()
-    monkeypatch.setattr(anneal_module, "time", SimpleNamespace(perf_counter=ticks.__next__))
+    monkeypatch.setattr(clock_module, "time", SimpleNamespace(perf_counter=ticks.__next__))
 
-    def search(cooling, deadline_s):
+    def search(cooling, clock):
         state = StageState(units, [problem.device_of[name] for name in start.device_order])
         state.place([place(start.assignment[problem.operators[m[0]].name]) for m in units.members])
-        value, _ = anneal(state, "bottleneck", cooling, 0, deadline_s=deadline_s)
+        value, _ = anneal(state, "bottleneck", cooling, 0, clock=clock)
         return value, max(state.loads()) / value
 
-    all_moves, left_behind = search(Cooling(30_000, 0.05, 1e-5), None)
+    all_moves, left_behind = search(Cooling(30_000, 0.05, 1e-5), UNLIMITED)
     assert left_behind < 1.01
-    some_moves, left_behind = search(Cooling(10**9, 0.05, 1e-5), next(ticks) + 120)
+    some_moves, left_behind = search(Cooling(10**9, 0.05, 1e-5), Clock(240))
     assert left_behind < 1.01
     assert some_moves <= all_moves * 1.02
     # One that stays hot leaves its best plan far behind.
-    _, left_behind = search(Cooling(30_000, 0.05, 0.05), None)
+    _, left_behind = search(Cooling(30_000, 0.05, 0.05), UNLIMITED)
     assert left_behind > 1.05

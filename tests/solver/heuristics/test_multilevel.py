@@ -9,16 +9,18 @@ import pytest
 import solver.heuristics.multilevel
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import Device, Interconnect, Link, solve
-from solver.dp.contiguous.solver import solve_chain
 from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveStatus
-from solver.heuristics.multilevel import solve_large
 from solver.io.digraph import problem_from_digraph
 from solver.model.limits import SolveLimits
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 
 LIMITS = SolveLimits(time_limit_s=3, workers=1)
+
+
+def coarse(problem, limits):
+    return solve(problem, limits, solver="coarse")
 
 
 def long_chain(count):
@@ -37,7 +39,7 @@ def test_its_plans_and_bounds_are_true(relayed):
     for seed in range(60):
         problem = random_problem(60_000 + seed, max_operators=6, relayed=relayed)
         best = brute_force(to_instance(problem))
-        result = solve_large(problem, LIMITS)
+        result = coarse(problem, LIMITS)
         if best is None:
             assert result.status in (SolveStatus.INFEASIBLE, SolveStatus.UNKNOWN), seed
             continue
@@ -57,15 +59,15 @@ def test_what_surrounds_the_largest_load_bounds_all_plans(monkeypatch):
     best = solve(problem, LIMITS)
     assert best.status is SolveStatus.OPTIMAL
     monkeypatch.setattr(solver.heuristics.multilevel, "least_value", lambda *arguments: 0)
-    assert 0 < solve_large(problem, LIMITS).objective_bound <= best.objective
+    assert 0 < coarse(problem, LIMITS).objective_bound <= best.objective
     # It ends by the clock, which decides nothing in a deterministic run.
     limits = SolveLimits(time_limit_s=3, workers=1, deterministic=True)
-    assert solve_large(problem, limits).objective_bound == 0
+    assert coarse(problem, limits).objective_bound == 0
 
 
 def test_a_transformer_is_proven():
     problem = generate_problem("transformer", GeneratorSettings(operators=700), 4)
-    result = solve_large(problem, LIMITS)
+    result = coarse(problem, LIMITS)
     assert result.status is SolveStatus.OPTIMAL
     assert result.gap == 0
 
@@ -75,7 +77,7 @@ def test_a_mixture_of_experts_is_close_to_its_bound():
     problem = generate_problem("mixture-of-experts", settings, 4)
     seen = []
     limits = SolveLimits(3, workers=1, deterministic=True, on_progress=seen.append)
-    result = solve_large(problem, limits)
+    result = coarse(problem, limits)
     assert result.gap < 0.1
     assert seen[0].bound == result.objective_bound
     assert seen[-1].incumbent == result.objective
@@ -86,10 +88,10 @@ def test_cuts_of_a_large_graph_are_kept():
     problem = generate_problem("mixture-of-experts", settings, 4)
     cuts = (problem.operators[len(problem.operators) // 2].name,)
     limits = SolveLimits(time_limit_s=0.1, workers=1, deterministic=True)
-    result = solve_large(problem.replace(cuts=cuts), limits)
+    result = coarse(problem.replace(cuts=cuts), limits)
     assert result.status is SolveStatus.FEASIBLE
     assert result.objective_bound <= result.objective
-    free = solve_large(problem, limits)
+    free = coarse(problem, limits)
     assert any(
         "cut after" in line for line in evaluate(problem.replace(cuts=cuts), free.plan).violations
     )
@@ -100,7 +102,7 @@ def test_unequal_devices_and_chunks_get_plans(unequal):
     settings = GeneratorSettings(operators=300, width=6, seed=2)
     problem = generate_problem("layered", settings, 3, unequal=unequal, slack_percent=60)
     for chunks in (1, 2):
-        result = solve_large(problem.replace(chunks_per_device=chunks), LIMITS)
+        result = coarse(problem.replace(chunks_per_device=chunks), LIMITS)
         assert result.status is SolveStatus.FEASIBLE
         assert result.objective_bound <= result.objective
 
@@ -109,9 +111,9 @@ def test_a_long_chain_is_cut_where_clusters_are_not():
     """Tests that no cut of the execution order is better than the answer, here the optimum."""
     problem = long_chain(3003)
     limits = SolveLimits(time_limit_s=20, workers=1)
-    result = solve_large(problem, limits)
+    result = coarse(problem, limits)
     assert result.status is SolveStatus.OPTIMAL
-    assert result.objective == solve_chain(problem, limits).objective
+    assert result.objective == solve(problem, limits, solver="chain").objective
 
 
 def test_a_deterministic_run_looks_at_no_clock(monkeypatch):
@@ -120,10 +122,10 @@ def test_a_deterministic_run_looks_at_no_clock(monkeypatch):
     plans = []
     for workers in (1, 3):
         limits = SolveLimits(time_limit_s=3, workers=workers, deterministic=True)
-        plans.append(solve_large(problem, limits).plan)
+        plans.append(coarse(problem, limits).plan)
     clock = itertools.count(step=1000.0)
     monkeypatch.setattr(time, "perf_counter", lambda: next(clock))
     limits = SolveLimits(time_limit_s=3, workers=1, deterministic=True)
-    plans.append(solve_large(problem, limits).plan)
+    plans.append(coarse(problem, limits).plan)
     assert plans[0] is not None
     assert plans[0] == plans[1] == plans[2]

@@ -5,6 +5,7 @@ import pytest
 from solver import Device, Interconnect, Operator, PartitionPlan, PartitionProblem
 from solver.evaluation.evaluate import evaluate
 from solver.heuristics.step_search import improve_step
+from solver.model.clock import Clock
 from solver.presolve.units import condense
 from tests.support.random_problems import random_plan, random_problem
 
@@ -50,6 +51,6 @@ def test_nothing_is_looked_at_beyond_the_target_or_the_limits():
         plan = random_plan(problem, seed)
         units = condense(problem)
         assert improve_step(units, plan, most_evaluations=0) == plan
-        assert improve_step(units, plan, deadline_s=0.0) == plan
+        assert improve_step(units, plan, clock=Clock(0.0)) == plan
         value = evaluate(problem, plan).objective[0]
         assert improve_step(units, plan, target=value) == plan

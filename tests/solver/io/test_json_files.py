@@ -453,9 +453,9 @@ def test_a_symbolic_link_to_itself_is_one_line(tmp_path, name):
 def test_a_pipe_without_another_end_is_not_waited_for(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_PIPE_S", 0.2)
     os.mkfifo(tmp_path / "pipe")
-    with raises("pipe is a pipe to which nobody has written", "give a JSON file"):
+    with raises("pipe is a pipe to which no process has written", "give a JSON file"):
         read_json(tmp_path / "pipe")
-    with raises("cannot write", "it is a pipe that nobody reads"):
+    with raises("cannot write", "it is a pipe that no process reads"):
         write_text_atomically(tmp_path / "pipe", "text")
 
 

@@ -5,15 +5,18 @@ from dataclasses import replace
 import pytest
 
 import solver.dp.ideal_program
-import solver.search.auto
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from experiments.workloads.reader import load_workload
 from solver import SolveLimits, solve
-from solver.evaluation.result import SolveResult, SolveStatus
+from solver.dp.ideal_program import IdealAnswer
+from solver.evaluation.result import SolveStatus
 from solver.presolve.dominance import simplify
 from solver.presolve.units import condense
+from solver.search import branch_search, schedule
+from solver.search.steps import heuristics
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
+from tests.support.search_states import bare_state
 
 LIMITS = SolveLimits(workers=1)
 
@@ -55,11 +58,11 @@ def test_many_operators_go_to_the_coarse_search(monkeypatch):
     exact = solve(problem, LIMITS)
     assert (exact.solver, exact.status) == ("ideal-dp", SolveStatus.OPTIMAL)
     places = len(simplify(condense(problem)).units) * len(problem.devices)
-    monkeypatch.setattr(solver.search.auto, "MANY_PLACES", places - 1)
+    monkeypatch.setattr(schedule, "MOST_PLACES", places - 1)
     result = solve(problem, replace(LIMITS, time_limit_s=2.0))
     assert result.solver == "coarse"
     assert result.objective_bound <= exact.objective <= result.objective
-    monkeypatch.setattr(solver.search.auto, "MANY_PLACES", places)
+    monkeypatch.setattr(schedule, "MOST_PLACES", places)
     assert solve(problem, LIMITS).solver == "ideal-dp"
 
 
@@ -70,8 +73,8 @@ def test_fewer_operators_go_there_with_little_time():
     result = solve(problem, replace(LIMITS, time_limit_s=1.0))
     assert result.solver == "coarse"
     for limit_s in (None, 60.0, 1e306):
-        limits = replace(LIMITS, time_limit_s=limit_s)
-        assert solver.search.auto._with_few_places(condense(problem), limits) is not None
+        state = bare_state(problem, replace(LIMITS, time_limit_s=limit_s))
+        assert schedule.can_search_exactly(state)
 
 
 def test_no_answer_is_worse_than_the_best_cut_however_short_the_time():
@@ -94,45 +97,47 @@ def test_what_the_program_over_ideals_leaves_open_is_searched_on(monkeypatch):
     problem = generated("layered", 40, 2)
     known, calls = solve(problem, LIMITS), []
 
-    def undecided(asked, limits):
-        calls.append((asked, limits))
-        return replace(known, status=SolveStatus.FEASIBLE, objective_bounds=(1,))
+    def undecided(asked, clock, improve):
+        calls.append((asked, clock.left_s))
+        return IdealAnswer(SolveStatus.FEASIBLE, known.plan, known.evaluation, (1,))
 
-    monkeypatch.setattr(solver.dp.ideal_program, "solve_ideal_dp", undecided)
+    monkeypatch.setattr(heuristics, "solve_ideals", undecided)
     result = solve(problem, LIMITS)
     assert (result.solver, result.status) == ("cp-sat", SolveStatus.OPTIMAL)
     assert result.objective == known.objective
-    ((asked, limits),) = calls
+    ((asked, left_s),) = calls
     assert asked is problem
     # It gets a part of the time only, so that a search is left for what it cannot do.
-    assert limits.time_limit_s < LIMITS.time_limit_s
+    assert left_s < LIMITS.time_limit_s
 
 
 def test_the_limits_of_both_methods_together_are_those_asked_for(monkeypatch):
     asked = []
 
-    def undecided(problem, limits):
-        asked.append(limits)
-        return unknown
+    def undecided(problem, clock, improve):
+        asked.append((improve.keywords["seed"], clock))
+        return IdealAnswer(SolveStatus.UNKNOWN, reason="too many")
 
-    def search(problem, limits, *, known):
-        asked.append(limits)
-        assert known is unknown
-        return known
+    def model(question, limits, clock, report):
+        asked.append((limits, clock))
+        return run_model(question, limits, clock, report)
 
+    run_model = branch_search.run_model
+    monkeypatch.setattr(heuristics, "solve_ideals", undecided)
+    monkeypatch.setattr(branch_search, "run_model", model)
     problem = generated("layered", 40, 2)
-    unknown = SolveResult("ideal-dp", SolveStatus.UNKNOWN, None, None, None, 0.0, "too many")
-    monkeypatch.setattr(solver.dp.ideal_program, "solve_ideal_dp", undecided)
-    monkeypatch.setattr("solver.search.exact.solve_cp_sat", search)
-    solve(problem, SolveLimits(time_limit_s=3.0, workers=2, seed=5))
-    assert all((each.workers, each.seed) == (2, 5) for each in asked)
-    assert asked[0].time_limit_s < 3.0
-    assert asked[1].time_limit_s <= 3.0
+    limits = SolveLimits(time_limit_s=3.0, workers=2, seed=5)
+    solve(problem, limits)
+    (seed, own), *models = asked
+    assert seed == 5
+    assert own.left_s <= 3.0
+    assert models
+    assert all(each is limits and clock.left_s <= 3.0 for each, clock in models)
     asked.clear()
     # Deterministic limits count work, and what a clock says has no part in them.
-    limits = SolveLimits(time_limit_s=3.0, deterministic=True)
-    solve(problem, limits)
-    assert asked == [replace(limits, time_limit_s=None), limits]
+    solve(problem, SolveLimits(time_limit_s=3.0, deterministic=True))
+    assert len(asked) > 1
+    assert all(clock.is_deterministic and clock.spent_s <= 3.0 for _, clock in asked)
 
 
 # -- brute force -----------------------------------------------------------------------------

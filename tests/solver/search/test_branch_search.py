@@ -2,27 +2,18 @@
 
 import pytest
 
-from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimits
-from solver.bounds.windows import StageBounds
-from solver.cp.budget import Budget
+from solver import Device, Operator, PartitionPlan, PartitionProblem
 from solver.cp.run import Answer, Question
-from solver.presolve.dominance import simplify
-from solver.presolve.presolved import RestatedProblem
-from solver.presolve.units import condense
 from solver.search.branch_search import BranchSearch
-from solver.search.branches import Branches
-from solver.search.incumbent import Incumbent
+from tests.support.search_states import state_of
 
 
 def search_and_plan():
     """Return a search of one branch, and a plan with a bottleneck of 30 ns; the best has 20."""
     ops = (Operator("a", 10), Operator("b", 10, ("a",)), Operator("c", 20, ("b",)))
     problem = PartitionProblem(ops, (Device("x"), Device("y")))
-    restated = RestatedProblem.of(simplify(condense(problem)))
-    branches = Branches(restated, Incumbent(restated.identical), "bottleneck", {}, 0)
-    limits = SolveLimits()
-    bounds = StageBounds(restated.units)
-    search = BranchSearch(restated, bounds, branches, limits, Budget(limits))
+    state = state_of(problem)
+    search = BranchSearch(state, state.model_times)
     return search, PartitionPlan({"a": "x", "b": "y", "c": "y"}, ("x", "y"))
 
 

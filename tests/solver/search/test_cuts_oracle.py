@@ -6,7 +6,7 @@ from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveStatus
 from solver.model.errors import PartitionError
 from solver.model.limits import SolveLimits
-from solver.search.registry import solve
+from solver.search.solve import solve
 from tests.support.oracle import brute_force, cost
 from tests.support.random_problems import hand_made_instance, random_plan
 

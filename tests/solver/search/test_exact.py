@@ -7,9 +7,9 @@ from solver import SolveLimits, SolveStatus, solve
 from solver.bounds.windows import StageBounds
 from solver.cp import run as model_run
 from solver.cp.formulation import CpSatFormulation
-from solver.presolve import presolved as restated
+from solver.presolve import presolved
 from solver.presolve.units import condense
-from solver.search import exact as cp_sat
+from solver.search import rounds
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 
@@ -24,7 +24,7 @@ def optimum(problem):
 @pytest.mark.parametrize("block", range(5))
 def test_the_free_device_order_alone_equals_brute_force(block, monkeypatch):
     """Tests the one model that decides the order, which single orders otherwise overtake."""
-    monkeypatch.setattr(restated, "_MOST_ORDERS", 0)
+    monkeypatch.setattr(presolved, "_MOST_ORDERS", 0)
     for seed in range(40 * block, 40 * (block + 1)):
         problem = random_problem(seed)
         result = solve(problem, LIMITS)
@@ -43,7 +43,7 @@ def test_a_plan_is_a_full_hint_of_the_same_value():
             continue
         units = condense(problem)
         positions = min(len(problem.devices), len(units))
-        model = CpSatFormulation(units, StageBounds(units).windows(positions), positions)
+        model = CpSatFormulation(units, StageBounds.complete(units).windows(positions), positions)
         target = model.objective(problem.objective[0])
         model.stages.model.minimize(target.expression)
         choice = model.stages.choice_of(plan.plan)
@@ -67,7 +67,7 @@ def test_the_windows_hold_an_optimal_plan():
             continue
         units = condense(problem)
         positions = min(len(problem.devices), len(units))
-        bounds = StageBounds(units)
+        bounds = StageBounds.complete(units)
         assert bounds.least_bottleneck_ns(positions) <= best[0][0], seed
         assert bounds.least_devices() <= len(problem.devices), seed
         assert not bounds.windows(positions, best[0][0]).empty, seed
@@ -119,15 +119,15 @@ def test_an_answer_that_denies_a_known_plan_is_not_believed(monkeypatch):
 
 
 def test_plans_without_a_host_are_looked_at_first(monkeypatch):
-    monkeypatch.setattr(restated, "_LARGE_FROM", 1)
+    monkeypatch.setattr(presolved, "_LARGE_FROM", 1)
     looked = []
-    search = cp_sat._solve
+    search = rounds.search
 
     def counted(problem, *others):
         looked.append(any(device.is_host for device in problem.devices))
         return search(problem, *others)
 
-    monkeypatch.setattr(cp_sat, "_solve", counted)
+    monkeypatch.setattr(rounds, "search", counted)
     compared = 0
     for seed in range(200):
         problem = random_problem(90_000 + seed, max_operators=6, objective=("bottleneck",))
@@ -136,9 +136,8 @@ def test_plans_without_a_host_are_looked_at_first(monkeypatch):
             continue
         best = brute_force(to_instance(problem))
         told = []
-        result = cp_sat.solve_cp_sat(
-            problem, SolveLimits(time_limit_s=None, workers=1, on_progress=told.append)
-        )
+        limits = SolveLimits(time_limit_s=None, workers=1, on_progress=told.append)
+        result = solve(problem, limits, solver="cp-sat")
         assert result.objective_values == (None if best is None else best[0]), seed
         # What holds of the plans without the host alone is told to nobody.
         for progress in told if best is not None else ():

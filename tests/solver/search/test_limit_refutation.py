@@ -7,7 +7,6 @@ from solver import (
     Device,
     Operator,
     PartitionProblem,
-    SolveLimits,
     SolveStatus,
     Weight,
     evaluate,
@@ -17,26 +16,21 @@ from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.bound import SkeletonBound, TooMuchWork
 from solver.bounds.state_space.skeleton import Skeleton
 from solver.bounds.windows import StageBounds
-from solver.cp.budget import Budget
 from solver.cp.formulation import CpSatFormulation
 from solver.cp.pull_rows import PullRows
-from solver.presolve.dominance import simplify
-from solver.presolve.presolved import RestatedProblem
+from solver.model.clock import UNLIMITED
 from solver.presolve.units import condense
-from solver.search.branches import Branches
-from solver.search.incumbent import Incumbent
-from solver.search.limit_refutation import Finding, LimitRefutation
+from solver.search.limit_refutation import LimitRefutation, LimitStatus
 from tests.support.graphs import LINK, decoder, with_values
 from tests.support.random_problems import random_problem
-
-ONE_WORKER = SolveLimits(workers=1)
+from tests.support.search_states import ONE_WORKER, state_of
 
 
 def relaxed_optimum(problem):
     """The least bottleneck of the model in which operators are pulled to their readers."""
     units = condense(problem)
     slots = len(problem.devices)
-    windows = StageBounds(units).windows(slots)
+    windows = StageBounds.complete(units).windows(slots)
     if windows.empty:
         return None
     formulation = CpSatFormulation(
@@ -55,13 +49,14 @@ def relaxed_optimum(problem):
 
 
 def refutation_of(problem, ceiling_ns):
-    """What refutes limits, all branches, the one of all orders, and how many kinds of devices.
+    """What refutes limits, the state, the branch of all orders, and how many kinds of devices.
 
     None if no skeleton applies.
     """
-    restated = RestatedProblem.of(simplify(condense(problem)))
-    units, slots = restated.units, restated.slots
-    stage_bounds = StageBounds(restated.identical.ordered())
+    state = state_of(problem)
+    units, slots, stage_bounds = state.presolved.units, state.presolved.slots, state.stage_bounds
+    stage_bounds.add_positions()
+    stage_bounds.add_borders()
     skeleton = Skeleton.of(units, least_times_ns(units), slots, 0, 2)
     if skeleton is None or not SkeletonBound.applies(units):
         return None
@@ -70,11 +65,11 @@ def refutation_of(problem, ceiling_ns):
         stage_bounds.narrow_by(SkeletonBound(units, skeleton, slots, ceiling_ns, windows))
     except TooMuchWork:
         return None
-    branches = Branches(restated, Incumbent(restated.identical), "bottleneck", {}, 0)
+    branches = state.begin_branches()
     free = next((branch for branch in branches.all if branch.order is None), branches.all[0])
     free.order = None
-    refutation = LimitRefutation(restated, stage_bounds, branches, ONE_WORKER, Budget(ONE_WORKER))
-    return (refutation, branches, free, len(restated.kinds)) if refutation.applies else None
+    refutation = LimitRefutation(state)
+    return (refutation, state, free, len(state.presolved.kinds)) if refutation.applies else None
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -131,16 +126,16 @@ def refuted(seed):
     known = refutation_of(problem, optimum_ns)
     if known is None:
         return []
-    refutation, branches, branch, kind_count = known
+    refutation, state, branch, kind_count = known
     found = []
     for limit_ns in (optimum_ns // 2, optimum_ns - 1):
-        if refutation.ask(branch, limit_ns, None) is Finding.REFUTED:
+        if refutation.ask(branch, limit_ns, UNLIMITED) is LimitStatus.REFUTED:
             assert branch.bound == limit_ns + 1
             found.append(kind_count)
     before = branch.bound
-    assert refutation.ask(branch, optimum_ns, None) is not Finding.REFUTED
+    assert refutation.ask(branch, optimum_ns, UNLIMITED) is not LimitStatus.REFUTED
     assert branch.bound == before <= optimum_ns
-    plan = branches.incumbent.plan
+    plan = state.plan
     if plan is not None:
         assert evaluate(problem, plan).bottleneck_ns == optimum_ns
     return found

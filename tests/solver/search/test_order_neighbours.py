@@ -13,20 +13,20 @@ from solver import (
     SolveStatus,
     solve,
 )
-from solver.bounds.windows import StageBounds
-from solver.cp.budget import Budget
-from solver.presolve import presolved as restated
-from solver.presolve.dominance import simplify
+from solver.model.clock import UNLIMITED, Clock
+from solver.presolve import presolved
 from solver.presolve.units import condense
 from solver.search import branch_search
-from solver.search import exact as cp_sat
-from solver.search import rounds as branch_rounds
 from solver.search.branch_search import BranchSearch
-from solver.search.branches import Branches
-from solver.search.incumbent import Incumbent
-from solver.search.order_neighbours import FastCuts, OrderGuesses, neighbouring_orders
+from solver.search.order_neighbours import FastCuts, neighbouring_orders
+from solver.search.steps.branch_and_bound import (
+    BranchAndBound,
+    has_order_neighbours,
+    order_neighbours,
+)
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
+from tests.support.search_states import move_step, state_of, take
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
 
@@ -39,18 +39,14 @@ def optimum(problem):
 @pytest.fixture
 def no_orders(monkeypatch):
     """Let all orders be too many."""
-    monkeypatch.setattr(restated, "_MOST_ORDERS", 0)
+    monkeypatch.setattr(presolved, "_MOST_ORDERS", 0)
 
 
 @pytest.fixture
 def guesses_first(monkeypatch, no_orders):
     """Let guesses be searched before the model of all orders, as where units are many."""
 
-    def search_in_rounds(search, refutation, guesses, moves, searched, budget):
-        branch_rounds._search_guesses(search, guesses, searched, 10.0, budget)
-        branch_rounds.search_in_rounds(search, refutation, guesses, moves, searched, budget)
-
-    monkeypatch.setattr(cp_sat, "search_in_rounds", search_in_rounds)
+    move_step(monkeypatch, "order neighbours", "refute orders", when=has_order_neighbours)
 
 
 def test_answers_are_those_of_brute_force(guesses_first):
@@ -80,11 +76,11 @@ def test_guesses_alone_prove_nothing(guesses_first, monkeypatch):
     """Tests that bounds stay true when only guesses are searched, all of them to the end."""
     find = BranchSearch.search
 
-    def only_guesses(self, branch, slice_s, **named):
-        if branch.order is None:
-            branch.spent = True
-        else:
-            find(self, branch, slice_s, **named)
+    def only_guesses(self, branch, clock, **named):
+        if branch.order is not None:
+            return find(self, branch, clock, **named)
+        branch.spent = True
+        return False
 
     monkeypatch.setattr(BranchSearch, "search", only_guesses)
     searched = 0
@@ -118,51 +114,45 @@ def two_orders():
 
 
 def search_of(problem, plan):
-    searched = restated.RestatedProblem.of(simplify(condense(problem)))
-    incumbent = Incumbent(searched.identical)
-    incumbent.offer(plan)
-    branches = Branches(searched, incumbent, "bottleneck", {}, 0)
-    budget = Budget(LIMITS)
-    bounds = StageBounds(searched.identical.ordered())
-    search = BranchSearch(searched, bounds, branches, LIMITS, budget)
-    return search, OrderGuesses(searched, branches), searched, budget
+    state = state_of(problem, plan, LIMITS)
+    return state, state.kept(BranchAndBound)
 
 
 def test_a_closed_guess_closes_nothing_else(no_orders):
     problem, plan = two_orders()
-    search, guesses, _, _ = search_of(problem, plan)
-    guess = guesses.next()
+    state, own = search_of(problem, plan)
+    guess = own.neighbours.next()
     assert guess.order == (1, 0)
-    before = search.branches.least()
-    search.search(guess, None)
+    before = own.branches.least()
+    own.search.search(guess, UNLIMITED)
     while guess.is_pending:
-        search.search(guess, None)
-    search.branches.close_covered()
+        own.search.search(guess, UNLIMITED)
+    own.branches.close_covered()
     assert guess.closed
-    assert search.branches.best == 110
-    assert search.branches.least() == before
-    assert not search.branches.are_closed
-    assert guesses.next().order == (0, 1)
-    search.search(search.branches.all[0], None)
-    assert search.branches.are_closed
-    assert search.branches.least() == search.branches.best == 100
+    assert own.branches.best == 110
+    assert own.branches.least() == before
+    assert not own.branches.are_closed
+    assert own.neighbours.next().order == (0, 1)
+    own.search.search(own.branches.all[0], UNLIMITED)
+    assert own.branches.are_closed
+    assert own.branches.least() == own.branches.best == state.best == 100
 
 
 def test_the_other_order_is_found_by_a_guess(no_orders):
     problem, plan = two_orders()
-    search, guesses, searched, budget = search_of(problem, plan)
-    branch_rounds._search_guesses(search, guesses, searched, 10.0, budget)
-    assert search.branches.best == 100
-    assert guesses.next() is None
-    assert not search.branches.are_closed
+    state, own = search_of(problem, plan)
+    take(state, order_neighbours, Clock(10.0))
+    assert own.branches.best == state.best == 100
+    assert own.neighbours.next() is None
+    assert not own.branches.are_closed
 
 
 def test_a_slice_that_ranking_uses_up_is_no_error(no_orders):
     problem, plan = two_orders()
-    search, guesses, searched, budget = search_of(problem, plan)
-    branch_rounds._search_guesses(search, guesses, searched, -1.0, budget)
-    assert search.branches.best == 110
-    assert guesses.next().is_pending
+    state, own = search_of(problem, plan)
+    take(state, order_neighbours, Clock(0.0))
+    assert own.branches.best == state.best == 110
+    assert own.neighbours.next().is_pending
 
 
 def test_deterministic_runs_are_equal(guesses_first, monkeypatch):

@@ -20,8 +20,8 @@ def relaxed(monkeypatch):
     said = []
     relax = BranchSearch.relax
 
-    def recorded(search, branch, time_s, programs=6):
-        relax(search, branch, time_s, programs)
+    def recorded(search, branch, clock, programs=6):
+        relax(search, branch, clock, programs)
         said.append((programs, branch.order, branch.bound, branch.closed, search.branches.best))
 
     monkeypatch.setattr(BranchSearch, "relax", recorded)
@@ -70,10 +70,11 @@ def test_short_models_refute_what_brute_force_does(monkeypatch):
     said = []
     search = BranchSearch.search
 
-    def recorded(self, branch, slice_s, **settings):
-        search(self, branch, slice_s, **settings)
+    def recorded(self, branch, clock, **settings):
+        has_said = search(self, branch, clock, **settings)
         if settings.get("is_probe"):
             said.append(branch.closed)
+        return has_said
 
     monkeypatch.setattr(BranchSearch, "search", recorded)
     for seed in range(80):
@@ -91,11 +92,12 @@ def test_short_models_in_vain_are_the_last_ones(monkeypatch):
     monkeypatch.setattr("solver.presolve.presolved._LARGE_FROM", 0)
     monkeypatch.setattr(BranchSearch, "relax", lambda *_, **__: None)
 
-    def in_vain(self, branch, slice_s, **settings):
+    def in_vain(self, branch, clock, **settings):
         if settings.get("is_probe"):
             probed.append(branch.order)
         else:
             branch.closed = True
+        return False
 
     monkeypatch.setattr(BranchSearch, "search", in_vain)
     most = 0
@@ -117,17 +119,17 @@ def test_orders_without_windows_are_asked_nothing(monkeypatch):
     closed = 0
     original = refutation.refute_orders
 
-    def noted(search, bounds, budget):
+    def noted(search, clock):
         nonlocal closed
         several = sum(search.can_relax(branch) for branch in search.branches.pending) > 1
-        original(search, bounds, budget)
+        original(search, clock)
         if several:
             assert search.branches.are_closed
             closed += 1
         for branch in search.branches.all:
             branch.closed = True
 
-    monkeypatch.setattr("solver.search.exact.refute_orders", noted)
+    monkeypatch.setattr("solver.search.steps.branch_and_bound.refute_orders", noted)
     for seed in range(25):
         solve(random_problem(seed).replace(objective=("bottleneck",)), LIMITS, solver="cp-sat")
     assert closed > 3
@@ -140,20 +142,20 @@ def test_the_best_bounds_are_searched_first(relaxed, monkeypatch):
     orders = []
     original = refutation.refute_orders
 
-    def noted(search, bounds, budget):
+    def noted(search, clock):
         def single():
             return [branch for branch in search.branches.all if branch.order is not None]
 
         places = [branch.order is None for branch in search.branches.all]
         first = single()[:1]
-        original(search, bounds, budget)
+        original(search, clock)
         assert places == [branch.order is None for branch in search.branches.all]
         assert single()[:1] == first
         bounds = [branch.bound for branch in single()[1:]]
         assert bounds == sorted(bounds)
         orders.append(len(set(bounds)))
 
-    monkeypatch.setattr("solver.search.exact.refute_orders", noted)
+    monkeypatch.setattr("solver.search.steps.branch_and_bound.refute_orders", noted)
     for seed in range(25):
         solve(random_problem(seed).replace(objective=("bottleneck",)), LIMITS, solver="cp-sat")
     assert max(orders) > 1

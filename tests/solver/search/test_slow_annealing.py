@@ -1,39 +1,34 @@
-"""Local search between the searches of the exact solver."""
+"""Slow annealing between the searches of branches."""
 
 import pytest
 
 from experiments.problems.generators import GeneratorSettings, generate_problem
 from solver import SolveLimits, SolveStatus, solve
-from solver.cp.budget import Budget
-from solver.presolve import presolved as restated
-from solver.presolve.dominance import simplify
-from solver.presolve.units import condense
-from solver.search.branches import Branches
-from solver.search.incumbent import Incumbent
-from solver.search.slow_annealing import SlowMoves
+from solver.presolve import presolved
+from solver.search.findings import BoundFound
+from solver.search.schedule import SCHEDULES
+from solver.search.steps.heuristics import slow_annealing
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
+from tests.support.search_states import move_step, state_of, take
 
 LIMITS = SolveLimits(workers=1, time_limit_s=60)
+[*_, ROW] = [step for step in SCHEDULES["cp-sat"] if step.name == "slow annealing"]
 
 
-@pytest.fixture
-def searches(monkeypatch):
-    """Let small problems count as large, and record what moves make of the incumbent."""
-    monkeypatch.setattr(restated, "_LARGE_FROM", 2)
-    seen = []
-    search = SlowMoves.search
-
-    def recorded(moves):
-        due, before = moves.are_due, moves._branches.incumbent.values
-        search(moves)
-        seen.append((due, before, moves._branches.incumbent.values))
-
-    monkeypatch.setattr(SlowMoves, "search", recorded)
-    return seen
+@pytest.fixture(autouse=True)
+def _small_is_large(monkeypatch):
+    """Let small problems count as large."""
+    monkeypatch.setattr(presolved, "_LARGE_FROM", 2)
 
 
-def test_answers_are_those_of_brute_force(searches):
+def test_answers_are_those_of_brute_force(monkeypatch):
+    # What else finds plans comes later, so that there is a gap to search for.
+    def is_due(state):
+        return state.best is not None and ROW.when(state)
+
+    move_step(monkeypatch, "slow annealing", "averages", when=is_due)
+    searched = 0
     for seed in range(30):
         problem = random_problem(seed)
         result = solve(problem, LIMITS, solver="cp-sat")
@@ -41,21 +36,19 @@ def test_answers_are_those_of_brute_force(searches):
         expected = SolveStatus.INFEASIBLE if best is None else SolveStatus.OPTIMAL
         assert result.status is expected, seed
         assert result.objective_values == (None if best is None else best[0]), seed
-    assert all(due or before == after for due, before, after in searches)
+        searched += sum(row.step == "slow annealing" for row in result.log)
+    assert searched > 5
 
 
-def test_they_better_the_plan_of_a_wide_graph(searches):
+def test_they_better_the_plan_of_a_wide_graph():
     problem = generate_problem("layered", GeneratorSettings(operators=150, width=30, seed=1), 8)
-    searched = restated.RestatedProblem.of(simplify(condense(problem)))
-    incumbent = Incumbent(searched.identical)
     start = solve(problem, LIMITS, solver="chain").plan
-    incumbent.offer(searched.simplified.repair(start))
-    branches = Branches(searched, incumbent, "bottleneck", {}, 1)
-    limits = SolveLimits(workers=1, time_limit_s=4)
-    SlowMoves(searched, branches, limits, Budget(limits)).search()
-    [(due, before, after)] = searches
-    assert due
-    assert after < before
+    state = state_of(problem, start, SolveLimits(workers=1, time_limit_s=4))
+    state.offer(BoundFound(1))
+    before = state.best
+    assert ROW.when(state)
+    take(state, slow_annealing)
+    assert state.best < before
     # Within a per mille or so of its bound there is nothing to search for.
-    near = Branches(searched, incumbent, "bottleneck", {}, after[0] * 999 // 1000)
-    assert not SlowMoves(searched, near, limits, Budget(limits)).are_due
+    state.offer(BoundFound(state.best * 999 // 1000))
+    assert not ROW.when(state)

@@ -8,7 +8,7 @@ import pytest
 
 from solver.evaluation.result import SolveStatus
 from solver.model.limits import SolveLimits
-from solver.search.registry import solve
+from solver.search.solve import solve
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 

@@ -170,3 +170,30 @@ def test_the_reference_is_an_exact_solver_that_was_asked() -> None:
 def test_objectives_are_not_averaged_together() -> None:
     rows = [row("auto", 1), row("auto", 2, case=key(objective=("transfer",)))]
     assert by_objective(rows) == {("bottleneck",): (rows[0],), ("transfer",): (rows[1],)}
+
+
+def test_planners_that_leave_out_steps_are_others() -> None:
+    rows = [
+        row("auto", 12, bound=9, without=("borders",)),
+        row("auto", 10, bound=10),
+        row("auto", 11, bound=10, without=("borders", "prices")),
+        row("chain", 15),
+        row("greedy", 20),
+    ]
+    assert reference_planner(rows) == "auto"
+    assert [each.objective for each in proofs_of(rows, "auto").optimal] == [(10,)]
+    compared = compare_planners(rows, "auto")
+    assert [(each.planner, each.method) for each in compared] == [
+        ("auto without borders", "auto"),
+        ("auto without borders, prices", "auto"),
+        ("chain", "chain"),
+        ("greedy", "greedy"),
+        (BEST_OTHER, BEST_OTHER),
+    ]
+    assert [each.geometric_mean for each in compared] == pytest.approx([1.2, 1.1, 1.5, 2, 1.5])
+
+
+def test_the_least_is_left_out_of_the_planner_that_others_are_measured_by() -> None:
+    left_out = [row("auto", 9, without=("a", "b")), row("auto", 9, without=("c",))]
+    assert reference_planner(left_out) == "auto without c"
+    assert reference_planner([*left_out, row("ideal-dp", 9)]) == "ideal-dp"

@@ -79,7 +79,9 @@ def test_hostile_names_change_nothing() -> None:
     page = markdown(solved_study(HOSTILE, HOSTILE[0]))
     page.encode()
     assert all(char == "\n" or char.isprintable() for char in page)
-    assert not re.search(r"(?<!\\)<(?!sub)", page)
+    # The only tags are those that fold the steps.
+    tags = re.findall(r"(?<!\\)<[^>]*>?", page)
+    assert tags == ["<details>", "<summary>", "</summary>", "</details>"]
     assert not re.search(r"(?<!:\\/)https?:\/\/", page)
     # All links are to files of the report.
     links = re.findall(r"(?<!\\)\]\(([^)]*)\)", page)
@@ -94,3 +96,24 @@ def test_what_begins_a_list_does_not_within_one() -> None:
     assert "* -: x" in page
     assert "* 1.: nothing found" in page
     assert "| - | nothing found |" in page
+
+
+def test_steps_of_searches_are_folded() -> None:
+    page = markdown(solved_study())
+    start = page.index("<details><summary>What each step of the searches took and gained")
+    folded = page[start : page.index("</details>", start)]
+    assert "| cp-sat | bottleneck | borders | 1 | 0.25 | 1.50 | 3 us | 0 ns -\\> 3 us |" in folded
+    without = dataclasses.replace(
+        solved_study(), rows=tuple(dataclasses.replace(row, log=()) for row in solved_study().rows)
+    )
+    assert "<details>" not in markdown(without)
+
+
+def test_commands_leave_out_the_same_steps() -> None:
+    found = solved_study()
+    rows = (*found.rows[:2], dataclasses.replace(found.rows[2], without=("branch and bound", "x")))
+    page = markdown(dataclasses.replace(found, rows=rows, checks=()))
+    assert (
+        "--solver cp-sat --time-limit 20 --workers 2 --seed 0 --without 'branch and bound'" in page
+    )
+    assert "--without x\n" in page

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.nn.modules import module as torch_modules
 
-from fx_bridge import capture, check_equivalence, memory_profile, partition_module
+from fx_bridge import Costs, capture, check_equivalence, memory_profile, partition_module
 from solver import Device, Interconnect, MiB
 
 DEVICES = [Device("a", MiB), Device("b", MiB)]
@@ -21,7 +21,9 @@ def two_layers(forward):
 
 
 def split_of(model, *args):
-    result = partition_module(model, args, devices=DEVICES, interconnect=Interconnect())
+    result = partition_module(
+        model, args, devices=DEVICES, costs=Costs(interconnect=Interconnect())
+    )
     assert result.captured.how == "export"
     return result
 

@@ -10,7 +10,14 @@ from torch import nn
 from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from torch.utils.checkpoint import checkpoint
 
-from fx_bridge import build_pipeline_stage, capture, partition_module, place, split_by_plan
+from fx_bridge import (
+    Training,
+    build_pipeline_stage,
+    capture,
+    partition_module,
+    place,
+    split_by_plan,
+)
 from fx_bridge.batch.resize import rescale
 from fx_bridge.batch.table import batch_dimensions
 from fx_bridge.capture.digest import graph_digest
@@ -243,7 +250,7 @@ def test_training_takes_the_memory_that_a_real_step_takes(name):
     )
     tracker = track_training(captured.module, list(args), optimizer=sgd, masters=True)
     assert phase_peaks(profile) == tracked_peaks(tracker)
-    graph = to_digraph(captured, training=True, optimizer="sgd", master_weights=False)
+    graph = to_digraph(captured, training=Training(optimizer="sgd", master_weights=False))
     problem = problem_from_digraph(graph, [Device("d0")], memory_model="training", microbatches=4)
     plan = cut_at(captured)
     usage = evaluate(problem, plan)
@@ -396,7 +403,7 @@ def test_training_without_a_lost_backward_is_refused(function):
     assert repr(function) in captured.note
     devices = [Device("cpu:0", 64 * KiB, "l4")]
     with pytest.raises(PartitionError, match="cannot plan for training: the graph has") as error:
-        partition_module(captured, devices=devices, memory_model="training")
+        partition_module(captured, devices=devices, training=Training())
     assert refused(error, function)
     result = partition_module(captured, devices=devices)
     assert check_equivalence(model, result.split(), args).outputs_equal

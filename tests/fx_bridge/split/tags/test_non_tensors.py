@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import fx, nn
 
+from fx_bridge import Training
 from fx_bridge.capture.graph import capture
 from fx_bridge.digraph import to_digraph
 from fx_bridge.equivalence.check import check_equivalence
@@ -398,7 +399,7 @@ def test_tied_weights_stay_as_the_problem_was_made_for_them(tied_weights):
             return x.reshape(x.size(0), -1).tanh() @ self.weight
 
     captured = capture(fx.symbolic_trace(Tied()), (torch.ones(2, 4),))
-    graph = to_digraph(captured, training=True, tied_weights=tied_weights)
+    graph = to_digraph(captured, training=Training(tied_weights=tied_weights))
     devices = [Device("first"), Device("second")]
     problem = problem_from_digraph(graph, devices, memory_model="training")
     tags = dict.fromkeys(problem.index_of, "second")

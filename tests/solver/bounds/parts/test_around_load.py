@@ -1,6 +1,5 @@
 """Bounds of parts of the graph, against brute force on the whole and on the part."""
 
-import math
 import random
 
 from solver import (
@@ -17,6 +16,8 @@ from solver import (
 from solver.bounds.averages import least_average_ns
 from solver.bounds.parts.around_load import part_bound_ns
 from solver.bounds.parts.graph_parts import has_parts, part_of
+from solver.dp.ideal_program import solve_ideals
+from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Interconnect
 from solver.model.plan import PartitionPlan
 from solver.presolve.units import condense
@@ -85,7 +86,7 @@ def test_no_plan_is_below_the_bound():
     for seed, problem, best in problems(range(400)):
         plan = solve(problem, LIMITS, solver="chain").plan
         if plan is not None:
-            bound = part_bound_ns(problem, plan, None)
+            bound = part_bound_ns(problem, plan, UNLIMITED, solve_ideals)
             assert bound <= best, seed
             compared += 1
             tight += least_average_ns(condense(problem)) < bound == best
@@ -117,25 +118,25 @@ def test_a_local_bottleneck_is_the_bound_of_all_plans():
     plan = solve(problem, LIMITS, solver="cp-sat").plan
     # The head's value is sent, or received, whatever runs elsewhere.
     assert evaluate(problem, plan).objective == (131,)
-    assert part_bound_ns(problem, plan, None) == 131
+    assert part_bound_ns(problem, plan, UNLIMITED, solve_ideals) == 131
     # Alone, 351 ns on six devices; the head and its value fit on one.
     roomy = head_on_devices(400)
     plan = solve(roomy, LIMITS, solver="cp-sat").plan
     assert evaluate(roomy, plan).objective < (131,)
-    assert part_bound_ns(roomy, plan, None) <= evaluate(roomy, plan).objective[0]
+    assert part_bound_ns(roomy, plan, UNLIMITED, solve_ideals) <= evaluate(roomy, plan).objective[0]
 
 
 def test_no_time_is_no_bound():
     problem = head_on_devices(200)
     plan = solve(problem, LIMITS, solver="chain").plan
-    assert part_bound_ns(problem, plan, -math.inf) == 0
+    assert part_bound_ns(problem, plan, Clock(0.0), solve_ideals) == 0
 
 
 def test_an_idle_device_is_no_part_of_a_plan_without_times():
     operators = (Operator("a", 0), Operator("b", 0, ("a",)))
     problem = PartitionProblem(operators, devices=(Device("idle"), Device("used")))
     plan = PartitionPlan({"a": "used", "b": "used"}, ("used",))
-    assert part_bound_ns(problem, plan, None) == 0
+    assert part_bound_ns(problem, plan, UNLIMITED, solve_ideals) == 0
 
 
 def test_gradients_of_what_is_left_out_do_not_matter_outside_training():

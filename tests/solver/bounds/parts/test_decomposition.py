@@ -1,7 +1,6 @@
 """The bound of parts that share the time of devices, against brute force on the whole."""
 
 import itertools
-import math
 
 import pytest
 
@@ -10,6 +9,7 @@ from solver.bounds.averages import least_average_ns
 from solver.bounds.parts.choice import PartSize, choose_parts
 from solver.bounds.parts.decomposition import Decomposition, applies
 from solver.dp.ideals import list_ideals
+from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.dominance import simplify
 from solver.presolve.units import condense
 from tests.support.oracle import brute_force
@@ -24,9 +24,9 @@ LARGE = PartSize(4_000, 200)
 def decomposed(problem, ceiling_ns, size=LARGE):
     """The decomposition of a problem's simplified units, or None where it does not apply."""
     units = simplify(condense(problem)).units
-    if any(allowed is not None and not allowed for allowed in units.allowed_devices):
+    if units.pins_contradict:
         return None
-    return Decomposition(units, ceiling_ns, [size], None) if applies(units) else None
+    return Decomposition(units, ceiling_ns, [size], UNLIMITED) if applies(units) else None
 
 
 def solved(seeds):
@@ -45,7 +45,7 @@ def test_no_plan_is_below_the_bound(size):
     compared = tight = better = 0
     for seed, problem, best, order in solved(range(300)):
         parts = decomposed(problem, best + best // 2 + 1, size)
-        bound = parts.least_bottleneck_ns(0, None)
+        bound = parts.least_bottleneck_ns(0, UNLIMITED)
         assert bound <= best, seed
         assert not parts.refutes(best), seed
         unused = [device.name for device in problem.devices if device.name not in order]
@@ -98,10 +98,10 @@ def test_no_time_leaves_nothing_but_work():
         devices=tuple(Device(f"d{i}") for i in range(4)),
     )
     units = simplify(condense(problem)).units
-    parts = Decomposition(units, 400, [LARGE], -math.inf)
+    parts = Decomposition(units, 400, [LARGE], Clock(0.0))
     assert not parts.refutes(100)
     assert parts.refutes(99)
-    assert parts.least_bottleneck_ns(0, None) == 100
+    assert parts.least_bottleneck_ns(0, UNLIMITED) == 100
 
 
 def test_parts_have_few_ideals_and_no_unit_twice():

@@ -7,13 +7,16 @@ from solver import Device, Operator, PartitionProblem, SolveLimits, SolveStatus,
 from solver.bounds.averages import least_average_ns
 from solver.bounds.semidefinite import program as semidefinite_bound
 from solver.bounds.semidefinite.program import applies, semidefinite_bound_ns
+from solver.model.clock import Clock
 from solver.model.devices import Interconnect, Link
-from solver.presolve import presolved as restated
+from solver.presolve import presolved
 from solver.presolve.units import condense
-from solver.search import branch_search
 from solver.search.branch_search import BranchSearch
+from solver.search.schedule import gap_above
+from solver.search.steps.bounds import has_partitions, semidefinite_program
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
+from tests.support.search_states import take
 
 
 def bottleneck_problem(seed, **drawn):
@@ -90,7 +93,7 @@ def test_it_ends_where_more_is_not_in_sight_or_not_needed():
     units = knot(12, 2)
     assert semidefinite_bound_ns(units, 2, at_least_ns=10**9) == 10**9
     assert semidefinite_bound_ns(units, 2, ceiling_ns=6_100) >= 6_100
-    assert semidefinite_bound_ns(units, 2, end_s=0.0) == 0
+    assert semidefinite_bound_ns(units, 2, clock=Clock(0.0)) == 0
     # The same arguments give the same answer.
     assert semidefinite_bound_ns(units, 2) == semidefinite_bound_ns(units, 2)
 
@@ -106,19 +109,23 @@ def test_it_says_more_of_wide_graphs_than_their_average_load():
 
 def test_searches_that_ask_it_end_with_the_optimum(monkeypatch):
     """Small problems count as large and wide, so that all searches ask before their first model."""
-    monkeypatch.setattr(restated, "_LARGE_FROM", 2)
+    monkeypatch.setattr(presolved, "_LARGE_FROM", 2)
     monkeypatch.setattr(semidefinite_bound, "_FEWEST_UNITS", 2)
     monkeypatch.setattr(semidefinite_bound, "_STEPS", 40)
-    monkeypatch.setattr(branch_search, "_PARTITIONS_GAP_PERMILLE", 0)
-    raised = []
+    asked, raised = [], []
     search = BranchSearch.search
 
     def asked_first(searched, branch, *args, **kwargs):
-        before = searched.branches.least()
-        searched.bound_partitions()
-        raised.append(searched.branches.least() > before)
-        if not branch.closed:
-            search(searched, branch, *args, **kwargs)
+        state = searched._state
+        if any(state is other for other in asked) or not (
+            gap_above(0)(state) and has_partitions(state)
+        ):
+            return search(searched, branch, *args, **kwargs)
+        asked.append(state)
+        before = state.bound
+        take(state, semidefinite_program)
+        raised.append(state.bound > before)
+        return branch.closed or search(searched, branch, *args, **kwargs)
 
     monkeypatch.setattr(BranchSearch, "search", asked_first)
     solved = 0

@@ -14,7 +14,6 @@ from solver import (
     Operator,
     PartitionPlan,
     PartitionProblem,
-    SolveLimits,
 )
 from solver.dp import device_sets
 from solver.dp.contiguous import linked_kinds as kinds_module
@@ -27,6 +26,7 @@ from solver.dp.contiguous.linked_kinds import linked_kinds
 from solver.dp.contiguous.segment_tables import SegmentTables
 from solver.dp.device_sets import DeviceSets, are_few, order_moves
 from solver.evaluation.evaluate import evaluate
+from solver.model.clock import Clock
 from solver.presolve.units import condense
 from tests.support.random_problems import random_problem
 
@@ -235,7 +235,7 @@ def test_late_searches_end_with_their_first_plan(monkeypatch):
     monkeypatch.setattr(
         LimitProgram, "stages", lambda self, limit: asked.append(limit) or stages(self, limit)
     )
-    plan = farthest_cuts(units, deadline_s=0.0)
+    plan = farthest_cuts(units, clock=Clock(0.0))
     assert evaluate(units.problem, plan).feasible
     assert len(asked) == 1
     best = farthest_cuts(units)
@@ -262,19 +262,20 @@ def test_chains_use_it_where_sets_are_many(monkeypatch, later):
         problem = problem.replace(objective=("bottleneck", *later))
         assert not are_few(units)
         found = searched_ns(units)
-        result = chain.solve_chain(problem, SolveLimits(workers=1))
+        plan = chain.contiguous_plan(problem)
         cut = chain.best_cut(units)
         if found is None:
             continue
-        assert result.objective_values[0] <= found, seed
+        reached = evaluate(problem, plan).objective[0]
+        assert reached <= found, seed
         assert evaluate(problem, cut).bottleneck_ns == found, seed
         with monkeypatch.context() as patch:
             patch.setattr(chain, "farthest_cuts", lambda *args, **settings: None)
-            orders_alone = chain.solve_chain(problem, SolveLimits(workers=1))
-        if orders_alone.objective_values is None:
+            orders_alone = chain.contiguous_plan(problem)
+        if orders_alone is None:
             better += 1
         else:
-            better += result.objective_values[0] < orders_alone.objective_values[0]
+            better += reached < evaluate(problem, orders_alone).objective[0]
     assert better > 2
 
 

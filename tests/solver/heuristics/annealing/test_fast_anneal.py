@@ -4,12 +4,12 @@ import itertools
 import random
 import subprocess
 import sys
-import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+import solver.model.clock as clock_module
 from solver import Device, SolveLimits, evaluate, solve
 from solver.heuristics import local_search
 from solver.heuristics.annealing import compiled_moves as moves
@@ -19,6 +19,7 @@ from solver.heuristics.annealing.fast_anneal import anneal_fast, pays_off
 from solver.heuristics.annealing.move_tables import move_tables
 from solver.heuristics.annealing.stage_state import StageState
 from solver.heuristics.local_search import improve_slowly, plan_at
+from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.clusters import cluster, contract
 from solver.presolve.units import condense
 from tests.support.graphs import grid
@@ -190,7 +191,7 @@ def test_the_seed_and_the_moves_decide_alone():
     assert anneal_fast(units, devices, positions, Cooling(0, 0.02, 0.001), 0) == still
     cooling = Cooling(5000, 0.02, 0.001)
     assert anneal_fast(units, devices, positions, cooling, 0, target=start) == still
-    assert anneal_fast(units, devices, positions, cooling, 0, deadline_s=0.0) == still
+    assert anneal_fast(units, devices, positions, cooling, 0, clock=Clock(0.0)) == still
     # The first plan at the target is good enough.
     value, _ = anneal_fast(units, devices, positions, cooling, 0, target=start - 1)
     assert found[0][0] < value < start
@@ -209,11 +210,11 @@ def test_moves_cool_by_the_clock_where_time_is_short(monkeypatch):
     units = condense(problem)
     positions = [unit // 80 for unit in range(len(units))]
     ticks = itertools.count()
-    monkeypatch.setattr(fast_anneal, "time", SimpleNamespace(perf_counter=ticks.__next__))
+    monkeypatch.setattr(clock_module, "time", SimpleNamespace(perf_counter=ticks.__next__))
     monkeypatch.setattr(fast_anneal, "_PIECE_WORK", 1_000_000)
     cold, _ = anneal_fast(units, devices, positions, Cooling(100_000, 0.3, 1e-5), 0)
     short, _ = anneal_fast(
-        units, devices, positions, Cooling(10**9, 0.3, 1e-5), 0, deadline_s=next(ticks) + 102
+        units, devices, positions, Cooling(10**9, 0.3, 1e-5), 0, clock=Clock(204)
     )
     hot, _ = anneal_fast(units, devices, positions, Cooling(100_000, 0.3, 0.3), 0)
     assert short <= cold * 1.01 < hot
@@ -253,7 +254,7 @@ def test_with_a_clock_two_searches_run_at_the_same_time(monkeypatch):
             start.plan,
             searches=1,
             workers=3,
-            deadline_s=time.perf_counter() + 1,
+            clock=Clock(1.0),
         )
     )
     assert seeds == {0, local_search._THREAD_SEEDS}
@@ -262,23 +263,23 @@ def test_with_a_clock_two_searches_run_at_the_same_time(monkeypatch):
 
 
 def test_short_searches_do_without_it(monkeypatch):
-    clock = SimpleNamespace(perf_counter=lambda: 100.0)
-    monkeypatch.setattr(fast_anneal, "time", clock)
-    assert pays_off(None)
-    assert pays_off(100.1)  # it has been loaded by now
+    monkeypatch.setattr(clock_module, "time", SimpleNamespace(perf_counter=lambda: 100.0))
+    assert pays_off(UNLIMITED)
+    assert pays_off(Clock(0.1))  # it has been loaded by now
     monkeypatch.delitem(sys.modules, "solver.heuristics.annealing.compiled_moves")
-    assert pays_off(None)
+    assert pays_off(UNLIMITED)
+    assert pays_off(Clock(0.1, is_deterministic=True))  # seconds of the wall are not limited
     for is_kept, enough_s, too_little_s in ((True, 4.0, 2.0), (False, 21.0, 19.0)):
         monkeypatch.setattr(fast_anneal, "_is_kept", lambda is_kept=is_kept: is_kept)
-        assert pays_off(100.0 + enough_s)
-        assert not pays_off(100.0 + too_little_s)
+        assert pays_off(Clock(enough_s))
+        assert not pays_off(Clock(too_little_s))
 
 
 def test_nothing_but_a_slow_search_loads_the_compiler():
     script = (
         "import sys\n"
         "from solver import *\n"
-        "import solver.search.slow_annealing\n"
+        "import solver.search.rounds\n"
         "problem = PartitionProblem((Operator('a', 3), Operator('b', 4)), (Device('d'),))\n"
         "assert solve(problem, SolveLimits(workers=1)).objective == 7\n"
         "assert 'numba' not in sys.modules\n"

@@ -10,9 +10,10 @@ from solver.evaluation.evaluate import evaluate
 from solver.heuristics.neighbourhoods.border_clusters import BorderClusters
 from solver.heuristics.neighbourhoods.border_search import improve_borders, plan_near
 from solver.heuristics.side_groups import SideGroups, movable_groups
+from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.presolve.units import condense
-from solver.search.registry import solve
+from solver.search.solve import solve
 
 
 def _layers_that_share(seed, layers=8, devices=3, memory=None):
@@ -143,7 +144,7 @@ def test_it_returns_plans_that_it_does_not_search():
     start = _thirds(shared)
     reached = evaluate(shared, start).objective[0]
     assert improve_borders(condense(shared), start, target=reached) is start
-    assert improve_borders(condense(shared), start, deadline_s=0.0) is start
+    assert improve_borders(condense(shared), start, clock=Clock(0.0)) is start
 
 
 def test_plans_near_a_start_that_does_not_fit_fit_and_are_below_the_limit():

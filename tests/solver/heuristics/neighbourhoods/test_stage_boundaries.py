@@ -6,7 +6,7 @@ from solver.evaluation.evaluate import evaluate
 from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
 from solver.model.limits import SolveLimits
 from solver.presolve.units import condense
-from solver.search.registry import solve
+from solver.search.solve import solve
 from tests.support.random_problems import hand_made_problem, random_problem
 
 

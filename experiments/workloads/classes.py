@@ -1,0 +1,119 @@
+"""Colour classes of a published workload: what shares a device, and the order of the classes."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import networkx as nx
+
+from experiments.workloads.fields import Node
+from solver import ColocationGroup, Operator, PartitionError
+
+
+def colour_classes(nodes: Iterable[Node]) -> tuple[ColocationGroup, ...]:
+    """Return the classes of several nodes."""
+    members: dict[tuple[str, int], list[str]] = {}
+    for node in nodes:
+        members.setdefault(node.colour, []).append(node.name)
+    return tuple(
+        ColocationGroup(tuple(names), f"colour class {colour}")
+        for (_, colour), names in members.items()
+        if len(names) > 1
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Mirror:
+    """Zero-cost forward operators that order classes as their backward nodes ask.
+
+    Attributes
+    ----------
+    operators : tuple of Operator
+    colocation : tuple of ColocationGroup
+        Each of them with its class.
+    """
+
+    operators: tuple[Operator, ...] = ()
+    colocation: tuple[ColocationGroup, ...] = ()
+
+
+def mirrored_forward(
+    nodes: Sequence[Node], node_of: Mapping[str, Node], reads: Mapping[str, Iterable[str]]
+) -> Mirror:
+    """Return the forward mirror of backward edges that touch a class without forward nodes.
+
+    If a backward node of class A is read by one of class B, and A or B has no forward node, then B
+    comes before A among the forward classes. These arcs join classes, not nodes: they neither
+    cost a transfer nor run from or to a particular node of a class. So each class that
+    they touch gets a zero-cost operator of its own, whose value travels for nothing, and the
+    arcs run between those. Classes on a cycle of such arcs must share a device; they get one
+    operator together. (Cycles that forward edges close as well are the solver's to find: it merges
+    strongly connected colocation groups, as the authors' program fuses them.)
+    """
+    forward = {node.colour for node in nodes if not node.is_backward}
+    arcs: nx.DiGraph = nx.DiGraph()
+    arcs.add_nodes_from(node.colour for node in nodes if node.colour not in forward)
+    for target, sources in reads.items():
+        for source in sources:
+            first, second = node_of[source], node_of[target]
+            pair = (first.colour, second.colour)
+            if (
+                first.is_backward
+                and second.is_backward
+                and pair[0] != pair[1]
+                and not (pair[0] in forward and pair[1] in forward)
+            ):
+                arcs.add_edge(pair[1], pair[0])
+    member = {node.colour: node.name for node in reversed(nodes)}
+    condensed = nx.condensation(arcs)
+    operators: list[Operator] = []
+    colocation: list[ColocationGroup] = []
+    position = {colour: index for index, colour in enumerate(arcs)}
+    components = {
+        component: sorted(colours, key=position.__getitem__)
+        for component, colours in condensed.nodes(data="members")
+    }
+    names = {
+        component: "forward of " + ", ".join(f"{kind} {number}" for kind, number in colours)
+        for component, colours in components.items()
+    }
+    for component in nx.topological_sort(condensed):
+        name = names[component]
+        before = sorted(names[other] for other in condensed.predecessors(component))
+        operators.append(Operator(name, 0, tuple(before), transfer_ns=0))
+        group = (name, *(member[colour] for colour in components[component]))
+        colocation.append(ColocationGroup(group, "the class's place in the forward order"))
+    return Mirror(tuple(operators), tuple(colocation))
+
+
+def topological_order(
+    names: Sequence[str], reads: Mapping[str, Iterable[str]], kind: str
+) -> list[str]:
+    """Return `names` so that each comes after what it reads among them; else as in the file."""
+    position = {name: index for index, name in enumerate(names)}
+    readers: dict[str, list[str]] = {name: [] for name in names}
+    missing = dict.fromkeys(names, 0)
+    for name in names:
+        for source in reads[name]:
+            if source in position:
+                readers[source].append(name)
+                missing[name] += 1
+    ready = [position[name] for name in names if not missing[name]]
+    order: list[str] = []
+    while ready:
+        name = names[heapq.heappop(ready)]
+        order.append(name)
+        for reader in readers[name]:
+            missing[reader] -= 1
+            if not missing[reader]:
+                heapq.heappush(ready, position[reader])
+    if len(order) < len(names):
+        left = [name for name in names if missing[name]]
+        graph = nx.DiGraph((name, reader) for name in left for reader in readers[name])
+        cycle = [source for source, _ in nx.find_cycle(graph)]
+        raise PartitionError(
+            f"the {kind}nodes {' -> '.join([*cycle, cycle[0]])} form a cycle; remove an edge of it"
+        )
+    return order

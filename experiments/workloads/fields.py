@@ -1,0 +1,208 @@
+"""The fields of a published workload: devices, nodes and edges, each checked as it is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from solver import Device, PartitionError
+from solver.io.json_fields import as_object
+from solver.model.problem_checks import MAX_TOTAL
+
+ACCELERATOR: Final = "accelerator"
+CPU: Final = "cpu"
+
+_NS_PER_MS: Final = 1_000_000
+_MAX_MS: Final = MAX_TOTAL // _NS_PER_MS
+_MAX_DEVICES: Final = 10_000
+_COST_TOLERANCE_MS: Final = 1e-6
+"""By how much the costs of one source's edges may differ: what the authors' program accepts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node as the file has it.
+
+    Attributes
+    ----------
+    name : str
+        Its id.
+    colour : (str, int)
+        Nodes of one colour share a device.
+    accelerator_ns, cpu_ns : int
+        What it takes on either.
+    size_bytes : int
+        Of its weights, in whole bytes above.
+    on_accelerator : bool
+        Whether an accelerator can run it.
+    is_backward : bool
+    """
+
+    name: str
+    colour: tuple[str, int]
+    accelerator_ns: int
+    cpu_ns: int
+    size_bytes: int
+    on_accelerator: bool
+    is_backward: bool
+
+
+def read_devices(data: Mapping[str, Any], with_host: bool) -> tuple[Device, ...]:
+    """Return the accelerators, and the CPUs unless `with_host` is false."""
+    accelerators = _count(data, "maxFPGAs")
+    cpus = _count(data, "maxCPUs")
+    size = _field(data, "maxSizePerFPGA", "")
+    if isinstance(size, float) and size == math.inf:
+        size = MAX_TOTAL
+    # What is above the most that all sizes may add up to never binds.
+    capacity = min(math.floor(read_number(size, "maxSizePerFPGA", math.inf)), MAX_TOTAL)
+    if not capacity:
+        raise PartitionError(f"maxSizePerFPGA is {size!r}; write at least 1 byte")
+    devices = [Device(f"{ACCELERATOR}:{i}", capacity, ACCELERATOR) for i in range(accelerators)]
+    if with_host:
+        devices += [Device(f"{CPU}:{i}", None, CPU, is_host=True) for i in range(cpus)]
+    if not devices:
+        raise PartitionError("maxFPGAs and the CPUs allowed are both 0; give at least one device")
+    return tuple(devices)
+
+
+def read_nodes(data: Mapping[str, Any], *, has_cpus: bool) -> dict[str, Node]:
+    """Return the nodes by their names, in the order of the file.
+
+    Raises
+    ------
+    PartitionError
+        If there is none, two share an id, or one needs a CPU and `has_cpus` is false.
+    """
+    nodes: dict[str, Node] = {}
+    for index, entry in enumerate(_list(data, "nodes")):
+        node = _node(entry, f"nodes[{index}]")
+        if node.name in nodes:
+            raise PartitionError(f"two nodes have the id {node.name}; ids must be unique")
+        nodes[node.name] = node
+        if not node.on_accelerator and not has_cpus:
+            raise PartitionError(
+                f"node {node.name} has supportedOnFpga 0, but there is no CPU to run it; "
+                "allow one (maxCPUs, with_host)"
+            )
+    if not nodes:
+        raise PartitionError("nodes is empty; there is nothing to place")
+    return nodes
+
+
+def _node(entry: object, where: str) -> Node:
+    entry = as_object(entry, where)
+    identity = _integer(_field(entry, "id", where), f"{where}: id")
+    where = f"node {identity}"
+    colour = ("node", identity)
+    if "colorClass" in entry:
+        colour = ("class", _integer(entry["colorClass"], f"{where}: colorClass"))
+    return Node(
+        name=str(identity),
+        colour=colour,
+        accelerator_ns=_nanoseconds(entry, "fpgaLatency", where),
+        cpu_ns=_nanoseconds(entry, "cpuLatency", where),
+        size_bytes=math.ceil(
+            read_number(_field(entry, "size", where), f"{where}: size", MAX_TOTAL)
+        ),
+        on_accelerator=_flag(entry, "supportedOnFpga", where),
+        is_backward=_flag(entry, "isBackwardNode", where),
+    )
+
+
+def read_edges(
+    data: Mapping[str, Any], node_of: Mapping[str, Node], scale: float
+) -> tuple[dict[str, dict[str, None]], dict[str, int]]:
+    """Return what each node reads, in the order of the file, and the transfer time of sources."""
+    reads: dict[str, dict[str, None]] = {name: {} for name in node_of}
+    cost_of: dict[str, float] = {}
+    for index, entry in enumerate(_list(data, "edges")):
+        where = f"edges[{index}]"
+        entry = as_object(entry, where)
+        ends: list[str] = []
+        for field in ("sourceId", "destId"):
+            ends.append(str(_integer(_field(entry, field, where), f"{where}: {field}")))
+            if ends[-1] not in node_of:
+                raise PartitionError(f"{where}: {field} is {ends[-1]}, which is no node's id")
+        source, target = ends
+        where = f"{where} ({source} -> {target})"
+        cost = read_number(_field(entry, "cost", where), f"{where}: cost", _MAX_MS)
+        if source == target:
+            raise PartitionError(f"{where} joins a node to itself; leave it out")
+        if node_of[source].is_backward and not node_of[target].is_backward:
+            raise PartitionError(
+                f"{where} leads from a backward node to a forward node; "
+                "correct the edge or isBackwardNode"
+            )
+        if abs(cost_of.setdefault(source, cost) - cost) > _COST_TOLERANCE_MS:
+            raise PartitionError(
+                f"{where}: cost is {cost}, but {cost_of[source]} on another edge of node {source}; "
+                "a node's output has one cost"
+            )
+        reads[target][source] = None
+    transfer_ns = {}
+    for source, cost in cost_of.items():
+        if cost * scale > _MAX_MS:
+            raise PartitionError(
+                f"node {source}: cost {cost} x {scale} is above {_MAX_MS} ms; write less"
+            )
+        transfer_ns[source] = round(cost * scale * _NS_PER_MS)
+    return reads, transfer_ns
+
+
+def _field(entry: Mapping[str, Any], field: str, where: str) -> Any:
+    if field not in entry:
+        raise PartitionError(f"{where}: {field} is missing" if where else f"{field} is missing")
+    return entry[field]
+
+
+def _list(data: Mapping[str, Any], field: str) -> list[object]:
+    value = _field(data, field, "")
+    if not isinstance(value, list):
+        raise PartitionError(f"{field} is not a list")
+    return value
+
+
+def _integer(value: object, what: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) > MAX_TOTAL:
+        raise PartitionError(f"{what} is {_short(value)}; write an integer")
+    return value
+
+
+def _count(data: Mapping[str, Any], field: str) -> int:
+    value = _integer(_field(data, field, ""), field)
+    if not 0 <= value <= _MAX_DEVICES:
+        raise PartitionError(f"{field} is {value}; write a number from 0 to {_MAX_DEVICES}")
+    return value
+
+
+def read_number(value: object, what: str, most: float) -> float:
+    """Return a number that is finite, not negative and at most `most`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= 0:
+        raise PartitionError(f"{what} is {_short(value)}; write a number that is not negative")
+    if value > most or value == math.inf:
+        raise PartitionError(f"{what} is {_short(value)}; write at most {most:g}")
+    return value
+
+
+def _nanoseconds(entry: Mapping[str, Any], field: str, where: str) -> int:
+    """Return a time in milliseconds as nanoseconds: off by at most half of one."""
+    return round(
+        read_number(_field(entry, field, where), f"{where}: {field}", _MAX_MS) * _NS_PER_MS
+    )
+
+
+def _flag(entry: Mapping[str, Any], field: str, where: str) -> bool:
+    value = _field(entry, field, where)
+    if not isinstance(value, (bool, int)) or value not in (0, 1):
+        raise PartitionError(f"{where}: {field} is {_short(value)}; write true, false, 1 or 0")
+    return bool(value)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, int) and abs(value) > MAX_TOTAL:
+        return "a number of many digits"
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

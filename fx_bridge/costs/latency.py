@@ -1,0 +1,105 @@
+"""How long operators take: a roofline of a device's data sheet, or measured on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from fx_bridge.capture.graph import CapturedGraph
+from fx_bridge.costs.device_specs import DEVICE_SPECS, DeviceSpec, check_specs
+from fx_bridge.costs.kernels import math_attention_kernels
+from fx_bridge.costs.operators import dtype_name, node_flops, node_moved_bytes
+from fx_bridge.costs.timing import measure_operators
+from fx_bridge.storages.replay import tensors_in
+
+
+def roofline_latency_ns(
+    captured: CapturedGraph,
+    specs: Mapping[str, DeviceSpec] = DEVICE_SPECS,
+    *,
+    flops: Mapping[str, int] | None = None,
+) -> dict[str, dict[str, int]]:
+    """Estimate the time of every operator: the larger of computing and moving bytes.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+    specs : mapping of str to DeviceSpec
+        By device class.
+    flops : mapping of str to int, optional
+        Of the same graph, when they are there already.
+
+    Returns
+    -------
+    dict of str to dict of str to int
+        Nanoseconds by operator name and device class; 0 for views and ``getitem``.
+
+    Raises
+    ------
+    PartitionError
+        If `specs` is no mapping of DeviceSpec.
+    """
+    check_specs(specs)
+    flops = node_flops(captured) if flops is None else flops
+    table = captured.storage_table
+    moved = node_moved_bytes(captured, table)
+    latency: dict[str, dict[str, int]] = {}
+    known: dict[tuple[int, int, str], dict[str, int]] = {}
+    for node in captured.operators:
+        work = (flops[node.name], moved[node.name], _compute_dtype(node))
+        if work not in known:
+            known[work] = {name: spec.latency_ns(*work) for name, spec in specs.items()}
+        latency[node.name] = dict(known[work])
+    for operator, kernels in math_attention_kernels(captured).items():
+        latency[operator] = {
+            name: sum(spec.latency_ns(k.flops, k.moved_bytes, k.dtype) for k in kernels)
+            for name, spec in specs.items()
+        }
+    return latency
+
+
+def measured_latency_ns(
+    captured: CapturedGraph,
+    args: Sequence[Any] | None = None,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    repeats: int = 5,
+    training: bool = False,
+) -> dict[str, int]:
+    """Measure the time of every operator on this machine.
+
+    Parameters
+    ----------
+    captured : CapturedGraph
+        With its weights in memory. They, and the random state, are the same afterwards.
+    args, kwargs : optional
+        Inputs; the example inputs of the capture when both are left out.
+    repeats : int
+        Runs after one to warm up.
+    training : bool
+        Measure the backward pass too, and add its time.
+
+    Returns
+    -------
+    dict of str to int
+        Nanoseconds by operator name, which add up to what the whole graph takes;
+        :func:`fx_bridge.costs.timing.measure_operators` tells forward and backward apart.
+
+    Raises
+    ------
+    PartitionError
+        If weights or inputs have no data, or `repeats` is not positive.
+    """
+    times = measure_operators(captured, args, kwargs, repeats=repeats, training=training)
+    return times.calibrated().total_ns
+
+
+def _compute_dtype(node: fx.Node) -> str:
+    """Return the dtype of the first floating-point operand, or of the result."""
+    values = [read.meta.get("val") for read in node.all_input_nodes] + [node.meta.get("val")]
+    dtypes = [tensor.dtype for value in values for tensor in tensors_in(value)]
+    floating = [dtype for dtype in dtypes if dtype.is_floating_point]
+    return dtype_name((floating or dtypes or [torch.float32])[0])

@@ -1,0 +1,101 @@
+"""The memory of parameters, buffers and constants: tied, viewed, or made of several tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from fx_bridge.storages.mutations import memory_of
+from fx_bridge.storages.replay import value_bytes
+from fx_bridge.storages.tensor_subclasses import parts_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightStorage:
+    """The memory of a parameter, buffer or constant, under all of its names.
+
+    That is one storage, but for tensors that consist of others, such as quantised weights: all
+    storages that belong to the same names are one weight. What several wrappers share, such as
+    a codebook, is a weight of its own, so that each device counts it once.
+
+    Attributes
+    ----------
+    key : str
+        The first of `names`; with the path of an inner tensor that others share.
+    names : tuple of str
+        Parameters before buffers before constants; several when tied.
+    tensors : tuple of torch.Tensor
+        The distinct tensors that live in it: the module's own, not copies.
+    size_bytes : int
+        What a device that holds them needs: the storages, or the tensors where they are less
+        (a slice of a large file).
+    memory_bytes : mapping of object to int
+        The parts of `size_bytes` by storage, as :func:`memory_of` names it.
+    """
+
+    key: str
+    names: tuple[str, ...]
+    tensors: tuple[torch.Tensor, ...]
+    size_bytes: int
+    memory_bytes: Mapping[object, int]
+
+    @property
+    def trainable(self) -> tuple[torch.Tensor, ...]:
+        """The parameters among `tensors` that require a gradient."""
+        return tuple(t for t in self.tensors if isinstance(t, nn.Parameter) and t.requires_grad)
+
+
+def weight_storages(module: nn.Module, graph: fx.Graph | None = None) -> dict[str, WeightStorage]:
+    """Return the weights of `module` by key, tied tensors together.
+
+    Parameters
+    ----------
+    module : nn.Module
+    graph : fx.Graph, optional
+        Constants that it reads by ``get_attr`` count too.
+    """
+    named: dict[str, torch.Tensor] = dict(module.named_parameters(remove_duplicate=False))
+    named.update(module.named_buffers(remove_duplicate=False))
+    for node in graph.nodes if graph is not None else ():
+        if node.op == "get_attr" and node.target not in named:
+            value: Any = module
+            for part in node.target.split("."):
+                value = getattr(value, part, None)
+            if isinstance(value, torch.Tensor):
+                named[node.target] = value
+    parts: dict[object, dict[str, torch.Tensor]] = {}
+    users: dict[object, dict[str, None]] = {}
+    for name, tensor in named.items():
+        for path, part in parts_of(tensor).items():
+            parts.setdefault(memory_of(part), {})[name + path] = part
+            users.setdefault(memory_of(part), {})[name] = None
+    groups: dict[tuple[str, ...], list[object]] = {}
+    for memory, using in users.items():
+        groups.setdefault(tuple(using), []).append(memory)
+    # The memory of the fewest has their name; what more of them share, its path in the first.
+    own = {names[0]: names for names in sorted(groups, key=len, reverse=True)}
+    weights: dict[str, WeightStorage] = {}
+    for names, memories in groups.items():
+        key = names[0] if own[names[0]] == names else next(iter(parts[memories[0]]))
+        tensors = tuple({id(named[name]): named[name] for name in names}.values())
+        sizes = {memory: _held_bytes(parts[memory].values()) for memory in memories}
+        weights[key] = WeightStorage(key, names, tensors, sum(sizes.values()), sizes)
+    return weights
+
+
+def _held_bytes(parts: Iterable[torch.Tensor]) -> int:
+    """Return the bytes that tensors in one storage need: it, or they where they are less."""
+    views = {(t.storage_offset(), t.shape, t.stride(), t.dtype): t for t in parts if is_flat(t)}
+    if not views:
+        return sum({id(part): value_bytes(part) for part in parts}.values())
+    whole_bytes = next(iter(views.values())).untyped_storage().nbytes()
+    return int(min(sum(map(value_bytes, views.values())), whole_bytes))
+
+
+def is_flat(tensor: torch.Tensor) -> bool:
+    """Whether `tensor` has strides within a storage."""
+    return tensor.layout is torch.strided and not isinstance(tensor, nn.UninitializedParameter)

@@ -1,0 +1,244 @@
+"""What the stages and devices of a plan do and hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from solver.evaluation.layout import Layout
+from solver.evaluation.stage_memory import StageMemory, microbatches_in_flight, weights_bytes_of
+from solver.evaluation.transfers import Moves, Passes
+from solver.model.arrays import Ints, sums
+from solver.model.plan import PartitionPlan, Stage
+from solver.model.problem import PartitionProblem
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUsage:
+    """What one device does and holds under a plan.
+
+    Attributes
+    ----------
+    device : str
+    operators : tuple of str
+        Chunk after chunk, each in execution order; empty for an unused device.
+    capacity_bytes : int or None
+    memory_bytes : int
+        Peak, as the memory model of the problem defines it.
+    weights_bytes, received_bytes, saved_bytes : int
+        Constant parts of the peak; `saved_bytes` is what earlier microbatches in flight keep.
+        Summed over the chunks, but for the weights, which they share. Under relayed charging
+        these and the times include positions of the device that only pass values on, which are
+        no stages.
+    peak_operator : str or None
+        The first operator at which all else reaches its largest sum.
+    timeline_bytes : tuple of int
+        Memory while each of `operators` runs and the other chunks of the device, which work on
+        other microbatches at the same time, are at their peaks; its maximum is `memory_bytes`.
+    compute_ns, send_ns, receive_ns, load_ns : int
+        Times per sample; in training per microbatch, forward and backward.
+    """
+
+    device: str
+    operators: tuple[str, ...]
+    capacity_bytes: int | None
+    memory_bytes: int
+    weights_bytes: int
+    received_bytes: int
+    saved_bytes: int
+    peak_operator: str | None
+    timeline_bytes: tuple[int, ...]
+    compute_ns: int
+    send_ns: int
+    receive_ns: int
+    load_ns: int
+
+    @property
+    def peak_memory_permille(self) -> int:
+        """Peak memory per thousand of capacity, rounded up; 0 where memory is unlimited."""
+        if self.capacity_bytes is None:
+            return 0
+        return -(-self.memory_bytes * 1000 // self.capacity_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class StageUsage:
+    """What one stage adds to what its device does and holds.
+
+    Attributes
+    ----------
+    stage : Stage
+    received_bytes, live_bytes, saved_bytes : int
+        Memory of the stage: what it receives, its largest sum of holdings
+        (:mod:`solver.model.holdings`), and what it keeps of `in_flight` - 1 earlier
+        microbatches. The weights are held by the device.
+    in_flight : int
+        Microbatches of which it keeps what their backward passes need.
+    compute_ns, send_ns, receive_ns, time_ns : int
+        A value that several stages of a device read is received by the first of them.
+    """
+
+    stage: Stage
+    received_bytes: int
+    live_bytes: int
+    saved_bytes: int
+    in_flight: int
+    compute_ns: int
+    send_ns: int
+    receive_ns: int
+    time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Times by place, and the bytes that travel in all."""
+
+    compute_ns: list[int]
+    send_ns: list[int]
+    receive_ns: list[int]
+    transfer_bytes: int
+
+
+def stage_times(passes: Passes, moves: Moves) -> StageTimes:
+    """Add up what every place computes, sends and receives."""
+    sent, received = moves.source >= 0, moves.target >= 0
+    moved_ns, count = moves.forward_ns + moves.gradient_ns, len(passes.forward_ns)
+    return StageTimes(
+        compute_ns=(passes.forward_ns + passes.backward_ns).tolist(),
+        send_ns=sums(moves.source[sent], moved_ns[sent], count).tolist(),
+        receive_ns=sums(moves.target[received], moved_ns[received], count).tolist(),
+        transfer_bytes=moves.transfer_bytes,
+    )
+
+
+def load_ns(problem: PartitionProblem, compute_ns: int, send_ns: int, receive_ns: int) -> int:
+    """Return the time of a stage or device that has these times."""
+    parts_ns = (compute_ns, send_ns, receive_ns)
+    return max(parts_ns) if problem.interconnect.overlap else sum(parts_ns)
+
+
+def stage_usage(
+    problem: PartitionProblem,
+    plan: PartitionPlan,
+    times: StageTimes,
+    memory: StageMemory,
+    received: Ints,
+) -> tuple[StageUsage, ...]:
+    """Return what each stage of a plan does and holds.
+
+    Parameters
+    ----------
+    problem, plan
+        As for :func:`solver.evaluation.evaluate.evaluate`.
+    times : StageTimes
+    memory : StageMemory
+    received : array of int64
+        Bytes by place.
+    """
+    counts = microbatches_in_flight(problem, plan)
+    saved_bytes = (memory.saved_bytes * (np.array(counts, dtype=np.int64) - 1)).tolist()
+    received_bytes, live_bytes = received.tolist(), memory.peak_bytes.tolist()
+    return tuple(
+        StageUsage(
+            stage=stage,
+            received_bytes=received_bytes[index],
+            live_bytes=live_bytes[index],
+            saved_bytes=saved_bytes[index],
+            in_flight=counts[index],
+            compute_ns=times.compute_ns[index],
+            send_ns=times.send_ns[index],
+            receive_ns=times.receive_ns[index],
+            time_ns=load_ns(
+                problem, times.compute_ns[index], times.send_ns[index], times.receive_ns[index]
+            ),
+        )
+        for index, stage in enumerate(plan.stages)
+    )
+
+
+def device_usage(
+    problem: PartitionProblem,
+    layout: Layout,
+    stages: tuple[StageUsage, ...],
+    times: StageTimes,
+    memory: StageMemory,
+    received: Ints,
+) -> tuple[DeviceUsage, ...]:
+    """Return what each device does and holds: its stages, and what only passes through.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+    layout : Layout
+    stages : tuple of StageUsage
+        Of the plan.
+    times, memory, received
+        As for :func:`stage_usage`.
+    """
+    weights = weights_bytes_of(problem, layout.device_of_stage[layout.stage], layout.order)
+    weights_bytes = weights.tolist()
+    relays = _relays(problem, layout, times, received)
+    stages_of: dict[str, list[int]] = {device.name: [] for device in problem.devices}
+    for index, entry in enumerate(stages):
+        stages_of[entry.stage.device].append(index)
+    limits = np.searchsorted(layout.stage[layout.order], np.arange(len(stages) + 1)).tolist()
+    usage: list[DeviceUsage] = []
+    for number, device in enumerate(problem.devices):
+        own = [stages[index] for index in stages_of[device.name]]
+        held_bytes = weights_bytes[number] if own else 0
+        relay = relays[number]
+        received_bytes = sum(entry.received_bytes for entry in own) + relay.received_bytes
+        saved_bytes = sum(entry.saved_bytes for entry in own)
+        peaks_bytes = sum(entry.live_bytes for entry in own)
+        memory_bytes = held_bytes + received_bytes + saved_bytes + peaks_bytes
+        operators: list[str] = []
+        timeline_bytes: list[int] = []
+        for index in stages_of[device.name]:
+            members = slice(limits[index], limits[index + 1])
+            operators += [problem.operators[i].name for i in layout.order[members].tolist()]
+            others_bytes = memory_bytes - stages[index].live_bytes
+            timeline_bytes += (memory.live_bytes[members] + others_bytes).tolist()
+        compute_ns = sum(entry.compute_ns for entry in own)
+        send_ns = sum(entry.send_ns for entry in own) + relay.send_ns
+        receive_ns = sum(entry.receive_ns for entry in own) + relay.receive_ns
+        usage.append(
+            DeviceUsage(
+                device=device.name,
+                operators=tuple(operators),
+                capacity_bytes=device.memory_bytes,
+                memory_bytes=memory_bytes,
+                weights_bytes=held_bytes,
+                received_bytes=received_bytes,
+                saved_bytes=saved_bytes,
+                peak_operator=operators[timeline_bytes.index(memory_bytes)] if own else None,
+                timeline_bytes=tuple(timeline_bytes),
+                compute_ns=compute_ns,
+                send_ns=send_ns,
+                receive_ns=receive_ns,
+                load_ns=load_ns(problem, compute_ns, send_ns, receive_ns),
+            )
+        )
+    return tuple(usage)
+
+
+@dataclass(frozen=True, slots=True)
+class _Relay:
+    """What the positions of a device that have no operators add to what it does and holds."""
+
+    received_bytes: int = 0
+    send_ns: int = 0
+    receive_ns: int = 0
+
+
+def _relays(
+    problem: PartitionProblem, layout: Layout, times: StageTimes, received_bytes: Ints
+) -> list[_Relay]:
+    """Return what only passes through, by device of the problem."""
+    empty = slice(layout.stage_count, None)
+    device, count = layout.device_of_place[empty], len(problem.devices)
+    totals = [
+        sums(device, np.array(values[empty], dtype=np.int64), count).tolist()
+        for values in (received_bytes, times.send_ns, times.receive_ns)
+    ]
+    return [_Relay(*parts) for parts in zip(*totals, strict=True)]

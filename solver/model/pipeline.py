@@ -1,0 +1,109 @@
+"""What is asked of the stages of a plan: their number, and the pipeline that runs them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from solver.model.checks import check_choice, check_positive, check_positive_or_none, only_given
+from solver.model.devices import Interconnect
+from solver.model.errors import PartitionError
+from solver.model.problem import MOST_CHUNKS
+from solver.model.training import SCHEDULES, Schedule
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Pipeline:
+    """How stages take turns, and how many there may be.
+
+    Parameters
+    ----------
+    schedule : {"gpipe", "1f1b"}, optional
+        Plan a pipeline that runs by this schedule: stages pass values on to the next one, every
+        hop counts (``charging="relayed"``), and the objective is ``"step"`` unless another one
+        is asked for. Without a schedule a stage sends to every stage that reads from it, and
+        training counts the microbatches in flight of 1F1B.
+    microbatches : int, optional
+        In a step; the example inputs are one of them. Without it one.
+    chunks_per_device : int, optional
+        Most stages of a device. With more than one, data may pass through the devices several
+        times (interleaved stages). Without it one.
+    max_devices : int, optional
+        Most devices that a plan uses. Without it all.
+
+    Raises
+    ------
+    PartitionError
+        If a field has a value of the wrong kind or size.
+
+    Examples
+    --------
+    >>> Pipeline("1f1b", microbatches=8)
+    Pipeline(schedule='1f1b', microbatches=8)
+    >>> Pipeline("1f1b", microbatches=0)
+    Traceback (most recent call last):
+    solver.model.errors.PartitionError: microbatches is 0; write at least 1
+    """
+
+    schedule: Schedule | None = None
+    microbatches: int | None = None
+    chunks_per_device: int | None = None
+    max_devices: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.schedule is not None:
+            check_choice(self.schedule, SCHEDULES, "schedule")
+        if self.microbatches is not None:
+            check_positive(self.microbatches, "microbatches")
+        if self.chunks_per_device is not None:
+            check_positive(self.chunks_per_device, "chunks_per_device")
+            if self.chunks_per_device > MOST_CHUNKS:
+                raise PartitionError(
+                    f"chunks_per_device is {self.chunks_per_device}; write at most {MOST_CHUNKS}"
+                )
+        check_positive_or_none(self.max_devices, "max_devices", "no limit")
+
+    def __repr__(self) -> str:
+        return only_given(self)
+
+    def settings(
+        self, objective: str | Sequence[str] | None, interconnect: Interconnect
+    ) -> dict[str, Any]:
+        """Return what it asks of :class:`solver.PartitionProblem`, without what it leaves open.
+
+        Parameters
+        ----------
+        objective : str or sequence of str, optional
+            What is asked for; with a schedule ``"step"`` if nothing is.
+        interconnect : Interconnect
+            That of the devices; with a schedule values are relayed, whatever it says of peers.
+
+        Raises
+        ------
+        PartitionError
+            If the transfers of a pipeline are to be staged through a host.
+
+        Examples
+        --------
+        >>> sorted(Pipeline("1f1b", microbatches=8).settings(None, Interconnect()))
+        ['interconnect', 'microbatches', 'objective', 'schedule']
+        """
+        if self.schedule is not None:
+            if interconnect.charging == "host_staged":
+                raise PartitionError(
+                    f"schedule is {self.schedule!r}, but the transfers of a pipeline pass from "
+                    "stage to stage, not through a host; leave schedule out, or give "
+                    "charging='relayed'"
+                )
+            interconnect = replace(interconnect, charging="relayed")
+            objective = "step" if objective is None else objective
+        asked = {
+            "objective": objective,
+            "interconnect": interconnect,
+            "schedule": self.schedule,
+            "microbatches": self.microbatches,
+            "chunks_per_device": self.chunks_per_device,
+            "max_devices": self.max_devices,
+        }
+        return {name: value for name, value in asked.items() if value is not None}

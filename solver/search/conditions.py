@@ -1,0 +1,83 @@
+"""When steps of a search are of use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from solver.dp.ideal_program import can_win
+from solver.search.state import SearchState
+
+Condition = Callable[[SearchState], bool]
+
+
+def all_of(*conditions: Condition) -> Condition:
+    """Return whether all conditions hold, asked in this order."""
+    return lambda state: all(condition(state) for condition in conditions)
+
+
+def gap_above(permille: int) -> Condition:
+    """Return whether there is a plan, and it is more than this above the bound."""
+    return lambda state: state.best is not None and state.has_gap(permille)
+
+
+def gap_within(permille: int) -> Condition:
+    """Return whether there is a plan, and it is no more than this above the bound."""
+    return lambda state: state.best is not None and not state.has_gap(permille)
+
+
+def not_told_by(step: str) -> Condition:
+    """Return whether a step has not raised the bound."""
+    return lambda state: not state.raised(step)
+
+
+def gained_by(step: str, permille: int) -> Condition:
+    """Return whether the incumbent is better by this than before a step, or there was none."""
+    return lambda state: state.gained(step, permille)
+
+
+def still_gains(step: str) -> Condition:
+    """Return whether the last run of a step found a better plan, or there was none."""
+    return lambda state: state.still_gains(step)
+
+
+def is_first(state: SearchState) -> bool:
+    """Whether the first objective is under way."""
+    return state.is_first
+
+
+def is_large(state: SearchState) -> bool:
+    """Whether the whole model is too large to be asked at once."""
+    return state.presolved.is_large
+
+
+def is_bottleneck(state: SearchState) -> bool:
+    """Whether the bottleneck is the first objective, and under way."""
+    return state.is_first and state.objective == "bottleneck"
+
+
+def has_many_orders(state: SearchState) -> bool:
+    """Whether device orders are too many to be listed."""
+    return state.kept(_has_many_orders)
+
+
+def _has_many_orders(state: SearchState) -> bool:
+    return state.presolved.orders(every_length=False) is None
+
+
+def either(first: Condition, second: Condition) -> Condition:
+    """Return whether one of two conditions holds."""
+    return lambda state: first(state) or second(state)
+
+
+def not_(condition: Condition) -> Condition:
+    """Return whether a condition does not hold."""
+    return lambda state: not condition(state)
+
+
+def ideals_are_few(state: SearchState) -> bool:
+    """Whether the program over ideals will likely prove the optimum in about a second."""
+    return state.kept(_ideals_are_few)
+
+
+def _ideals_are_few(state: SearchState) -> bool:
+    return can_win(state.problem)

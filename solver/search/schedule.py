@@ -1,0 +1,346 @@
+"""Which steps a search consists of, in which order, and how much time each has.
+
+A search goes through its schedule in rounds. In the first round a step has `share` units of time;
+a unit is `UNIT_S` and `UNIT_S_PER_UNIT` for each unit of the graph, about what a step needs to say
+anything. In every further round it has twice as much. A step that ended before its time was over
+has said all that it can, and is not asked again unless it `repeats`. So what is known after some
+time does not depend on the limit, which ends the search and nothing else.
+
+This is the only place with shares of time and caps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from solver.model.clock import Clock
+from solver.search.branches import SearchTimes
+from solver.search.conditions import (
+    Condition,
+    all_of,
+    either,
+    gained_by,
+    gap_above,
+    has_many_orders,
+    ideals_are_few,
+    is_bottleneck,
+    is_first,
+    is_large,
+    not_,
+    not_told_by,
+    still_gains,
+)
+from solver.search.findings import Finding
+from solver.search.state import SearchState
+from solver.search.steps import bounds, branch_and_bound, heuristics, multilevel, presolve
+from solver.search.steps.ideals import ideals
+
+UNIT_S: Final = 0.5
+UNIT_S_PER_UNIT: Final = 0.0005
+GROWTH: Final = 2
+"""Of the time of a step, from round to round."""
+REST: Final = 0.95
+"""Of the time that is left: large plans take a moment to be judged."""
+MOST_CUT_S: Final = 10.0
+CUT_SHARE: Final = 0.8
+"""Of the time that is left, and at most, for a cut of a large graph at all places."""
+TIMES: Final = SearchTimes(
+    first_s=2.0,
+    first_s_per_unit=0.001,
+    growth=4,
+    probe_s=0.5,
+    probe_s_per_unit=0.0005,
+    making=0.5,
+    programs=0.2,
+    terms=0.15,
+    terms_of_use=0.5,
+    limit=0.6,
+    near_limit=0.5,
+    listing=0.625,
+)
+MOST_PLACES: Final = 200_000
+"""Units times devices. With more, what exact steps have to know of each place takes most of a
+minute; multilevel search and its bound take seconds."""
+FEW_PLACES: Final = 30_000
+"""Exact steps begin at once with no more than these."""
+PLACES_PER_S: Final = 10_000
+"""What exact steps have to know takes a second for these: they do not begin what cannot end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A row of the schedule.
+
+    Attributes
+    ----------
+    name : str
+        What ``without`` and logs call it. Rows of one name are one step, asked at two places.
+    run : callable
+        Yields findings until it has said all that it can, or its clock is over.
+    share : float
+        Units of time in the first round; infinite for a step that the limit alone ends.
+    cap_s : float
+        Seconds, or units of work, over all rounds.
+    when : callable
+        Whether the step is of use, as far as the state knows.
+    repeats : bool
+        It may say more although it ended early: about another incumbent, or another branch.
+    is_baseline : bool
+        It runs even if no time is left: no answer is worse than its plan.
+    rest : float
+        Part of the time that is left to the search, where the limit alone ends the step: the
+        evaluation of its plan takes the rest.
+    """
+
+    name: str
+    run: Callable[[SearchState, Clock], Iterator[Finding]]
+    share: float = math.inf
+    cap_s: float = math.inf
+    when: Condition = lambda state: True
+    repeats: bool = False
+    is_baseline: bool = False
+    rest: float = 1.0
+
+
+# -- conditions that depend on the time there is ----------------------------------------------
+
+
+def can_search_exactly(state: SearchState) -> bool:
+    """Whether places are few enough for exact steps, and these can say something in time."""
+    if state.searches_exactly is None:
+        # What cannot end within the limit is not begun.
+        most = min(MOST_PLACES, max(FEW_PLACES, PLACES_PER_S * state.clock.left_s))
+        state.searches_exactly = presolve.has_few_places(state, int(most))
+    return state.searches_exactly
+
+
+def cut_is_quick(state: SearchState) -> bool:
+    """Whether the execution order can be cut at all places in a part of the time.
+
+    Cuts between clusters are nearly as good.
+    """
+    most_s = min(MOST_CUT_S, CUT_SHARE * state.clock.left_s)
+    return multilevel.levels(state).whole_cut_s <= most_s
+
+
+# -- rows --------------------------------------------------------------------------------------
+
+PRESOLVE: Final = (
+    Step("pins", presolve.pins, when=is_first, is_baseline=True),
+    Step("byte sums", presolve.byte_sums, when=is_first, is_baseline=True),
+)
+GREEDY: Final = Step("greedy", heuristics.greedy, when=is_first, is_baseline=True)
+CONTIGUOUS: Final = Step("contiguous", heuristics.contiguous, when=is_first, is_baseline=True)
+IDEALS: Final = Step("ideals", ideals, cap_s=15.0, when=all_of(is_first, ideals_are_few))
+EXACT: Final = (
+    CONTIGUOUS,
+    GREEDY,
+    Step("dominance", presolve.dominance, when=is_first),
+    Step("symmetry", presolve.symmetry, when=is_first),
+    Step("averages", bounds.averages, is_baseline=True),
+    Step("positions", bounds.positions, when=is_first),
+    Step("borders", bounds.borders, when=is_bottleneck),
+    Step(
+        "along borders",
+        heuristics.along_borders,
+        share=2.0,
+        when=all_of(is_bottleneck, lambda state: state.stage_bounds.borders is not None),
+    ),
+    Step(
+        "without host",
+        heuristics.without_host,
+        share=4.0,
+        when=all_of(is_bottleneck, heuristics.can_do_without_host),
+    ),
+    Step(
+        "cuts of orders",
+        heuristics.cuts_of_orders,
+        share=2.0,
+        cap_s=8.0,
+        when=all_of(is_bottleneck, heuristics.has_shared_values),
+    ),
+    Step(
+        "cheap borders",
+        heuristics.cheap_borders,
+        share=2.0,
+        cap_s=5.0,
+        when=all_of(is_first, is_large, heuristics.is_peer_to_peer),
+    ),
+    Step(
+        "local search",
+        heuristics.local_search,
+        share=3.0,
+        when=all_of(is_first, lambda state: state.has_gap(10)),
+    ),
+    Step(
+        "parts",
+        bounds.parts,
+        share=3.0,
+        when=all_of(is_bottleneck, is_large, gap_above(10), bounds.has_shared_parts),
+    ),
+    Step(
+        "around the load",
+        bounds.around_load,
+        share=0.5,
+        cap_s=1.0,
+        when=all_of(is_bottleneck, is_large, gap_above(10), bounds.can_look_around),
+    ),
+    Step(
+        "lagrangian",
+        bounds.lagrangian,
+        share=2.0,
+        when=all_of(
+            is_bottleneck,
+            gap_above(10),
+            either(is_large, has_many_orders),
+            lambda state: state.presolved.slots > 1,
+        ),
+    ),
+    Step(
+        "all borders",
+        heuristics.all_borders,
+        share=3.0,
+        when=all_of(is_first, is_large, gap_above(20)),
+    ),
+    Step(
+        "state space",
+        bounds.state_space,
+        share=4.0,
+        when=all_of(
+            is_bottleneck,
+            gap_above(0),
+            bounds.has_state_space,
+            either(has_many_orders, all_of(is_large, not_told_by("parts"))),
+        ),
+    ),
+    Step(
+        "stage boundaries",
+        heuristics.stage_boundaries,
+        share=2.0,
+        cap_s=6.0,
+        when=all_of(is_first, is_large, gap_above(10), gained_by("local search", 10)),
+    ),
+    Step("refute orders", branch_and_bound.refute_orders_first, share=4.0),
+    Step(
+        "refute limits",
+        branch_and_bound.refute_limits,
+        share=6.0,
+        when=branch_and_bound.can_refute_limits,
+        repeats=True,
+    ),
+    Step(
+        "limits near the bound",
+        branch_and_bound.raise_bound,
+        share=3.0,
+        when=all_of(is_bottleneck, branch_and_bound.has_one_branch),
+    ),
+    Step(
+        "slow annealing",
+        heuristics.slow_annealing,
+        share=4.0,
+        when=all_of(
+            heuristics.is_searched_by_moves,
+            is_large,
+            gap_above(30),
+            still_gains("slow annealing"),
+            either(branch_and_bound.has_order_neighbours, branch_and_bound.is_wide_open),
+        ),
+        repeats=True,
+    ),
+    Step(
+        "semidefinite",
+        bounds.semidefinite_program,
+        share=4.0,
+        when=all_of(
+            is_bottleneck,
+            is_large,
+            gap_above(20),
+            bounds.has_partitions,
+            branch_and_bound.is_wide_open,
+        ),
+    ),
+    Step(
+        "order neighbours",
+        branch_and_bound.order_neighbours,
+        share=4.0,
+        when=all_of(is_large, gap_above(10), branch_and_bound.has_order_neighbours),
+        repeats=True,
+    ),
+    Step(
+        "branches",
+        branch_and_bound.branch_and_bound,
+        share=6.0,
+        when=branch_and_bound.has_open_branches,
+        repeats=True,
+    ),
+    Step(
+        "semidefinite",
+        bounds.semidefinite_program,
+        share=4.0,
+        when=all_of(is_bottleneck, is_large, gap_above(20), bounds.has_partitions),
+    ),
+    Step(
+        "slow annealing",
+        heuristics.slow_annealing,
+        share=4.0,
+        when=all_of(
+            heuristics.is_searched_by_moves,
+            is_large,
+            gap_above(30),
+            still_gains("slow annealing"),
+            branch_and_bound.orders_do_not_close,
+        ),
+        repeats=True,
+    ),
+    Step(
+        "order neighbours",
+        branch_and_bound.order_neighbours,
+        share=4.0,
+        when=branch_and_bound.has_order_neighbours,
+        repeats=True,
+    ),
+)
+MULTILEVEL: Final = (
+    Step("averages of units", multilevel.averages, when=is_first),
+    Step("contiguous", heuristics.contiguous, when=all_of(is_first, cut_is_quick)),
+    Step("cluster cuts", multilevel.cluster_cuts, when=is_first),
+    Step("greedy", heuristics.greedy, when=all_of(is_first, multilevel.has_no_plan)),
+    Step("unit cuts", multilevel.unit_cuts, when=all_of(is_first, multilevel.has_no_plan)),
+    Step(
+        "around the load",
+        bounds.around_load,
+        cap_s=2.0,
+        when=all_of(is_first, gap_above(0), bounds.can_look_around),
+    ),
+    Step("clusters annealed", multilevel.anneal, when=all_of(is_first, gap_above(0)), rest=REST),
+    Step(
+        "cluster boundaries", multilevel.boundaries, when=all_of(is_first, gap_above(0)), rest=REST
+    ),
+)
+
+
+def _only(condition: Condition, steps: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Return steps that wait for one more condition, which is asked first."""
+    return tuple(replace(step, when=all_of(condition, step.when)) for step in steps)
+
+
+_LARGE: Final = not_(can_search_exactly)
+SCHEDULES: Final[Mapping[str, tuple[Step, ...]]] = MappingProxyType(
+    {
+        "greedy": (GREEDY,),
+        "chain": (CONTIGUOUS,),
+        "ideal-dp": (Step("ideals", ideals, when=is_first),),
+        "coarse": (PRESOLVE[0], *MULTILEVEL),
+        "cp-sat": (PRESOLVE[0], *EXACT),
+        "auto": (
+            *PRESOLVE,
+            *_only(_LARGE, MULTILEVEL),
+            *_only(can_search_exactly, (IDEALS, *EXACT)),
+        ),
+    }
+)
+"""The schedule of each solver."""

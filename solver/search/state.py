@@ -1,0 +1,378 @@
+"""What a search knows, and how it judges what its steps find."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Final, TypeVar, cast
+
+from solver.bounds.parts.decomposition import Decomposition
+from solver.bounds.windows import StageBounds
+from solver.evaluation.evaluate import Evaluation, evaluate
+from solver.evaluation.result import SolveResult, SolveStatus, StepRecord
+from solver.model.clock import Clock
+from solver.model.limits import Progress, SolveLimits
+from solver.model.plan import PartitionPlan
+from solver.model.problem import ObjectiveName, PartitionProblem
+from solver.presolve.dominance import Simplified
+from solver.presolve.presolved import Presolved
+from solver.presolve.symmetry import IdenticalBlocks
+from solver.presolve.units import UnitGraph, condense
+from solver.search.branches import Branches, SearchTimes
+from solver.search.findings import (
+    BlocksFound,
+    BoundFound,
+    Finding,
+    Infeasible,
+    NothingFound,
+    OptimumFound,
+    PartsFound,
+    PlanFound,
+    UnitsMerged,
+    WindowsFound,
+)
+
+SubSearch = Callable[[PartitionProblem, SolveLimits, Clock], SolveResult]
+"""The exact search of a smaller problem, on a slice of this one's clock."""
+
+_Kept = TypeVar("_Kept")
+
+_NO_PLAN_IN_TIME: Final = "the time limit ran out before a plan was found"
+
+
+class SearchState:
+    """The incumbent, the bounds, the windows, and what is known of device orders.
+
+    Steps read it and yield findings; :meth:`offer` alone changes what it says of plans.
+
+    Parameters
+    ----------
+    problem : PartitionProblem
+        The one to solve.
+    limits : SolveLimits
+        What the caller asked for.
+    clock : Clock
+        Of the whole search.
+    solver : str
+        Who reports progress.
+    times : SearchTimes
+        What branches and models may take.
+    sub_search : callable
+        Solves smaller problems for steps that need it.
+
+    Attributes
+    ----------
+    plan : PartitionPlan or None
+        The incumbent, with identical blocks in order.
+    values : tuple of int, or None
+        The evaluator's values of the incumbent, of all objectives.
+    plans : list of PartitionPlan
+        All feasible plans that steps offered, for those that improve plans.
+    proven : list of int
+        The optimal values of the objectives that are closed.
+    branches : Branches or None
+        Device orders and what is known of each, once branch and bound of the objective has begun.
+    decomposition : Decomposition or None
+        The parts of the graph and their stages, once a step listed them.
+    searches_exactly : bool or None
+        Whether the graph is small enough for exact steps; decided once.
+    identical : IdenticalBlocks or None
+        Blocks that any plan may exchange, once they are known.
+    round : int
+        Of the objective under way, from 1 on.
+    log : list of StepRecord
+        The steps that ran.
+    """
+
+    def __init__(
+        self,
+        problem: PartitionProblem,
+        limits: SolveLimits,
+        clock: Clock,
+        solver: str,
+        *,
+        times: SearchTimes,
+        sub_search: SubSearch,
+    ) -> None:
+        self.problem = problem
+        self.limits = limits
+        self.clock = clock
+        self.times = times
+        self.sub_search = sub_search
+        self.round = 1
+        self.plan: PartitionPlan | None = None
+        self.values: tuple[int, ...] | None = None
+        self.plans: list[PartitionPlan] = []
+        self.proven: list[int] = []
+        self.branches: Branches | None = None
+        self.decomposition: Decomposition | None = None
+        self.searches_exactly: bool | None = None
+        self.identical: IdenticalBlocks | None = None
+        self.log: list[StepRecord] = []
+        self._simplified: Simplified | None = None
+        self._kept: dict[object, object] = {}
+        self._solver = solver
+        self._bound: int | None = None
+        self._contradiction: str | None = None
+        self._reason = ""
+        self._unfit: PartitionPlan | None = None
+        self._proof: tuple[int, ...] | None = None
+
+    # -- the presolved problem -------------------------------------------------------------
+
+    @cached_property
+    def units(self) -> UnitGraph:
+        """The operators that share a device, as units."""
+        return condense(self.problem)
+
+    @cached_property
+    def presolved(self) -> Presolved:
+        """The problem as exact steps search it: with what steps of presolve have found."""
+        if self.identical is None:
+            self.identical = IdenticalBlocks(self.simplified.units, ())
+        return Presolved.of(self.simplified, self.identical)
+
+    @property
+    def simplified(self) -> Simplified:
+        """The units, without dominated choices once these are known."""
+        if self._simplified is None:
+            self._simplified = Simplified.unchanged(self.units)
+        return self._simplified
+
+    @cached_property
+    def stage_bounds(self) -> StageBounds:
+        """Windows of all units, with identical blocks in order."""
+        return StageBounds(self.presolved.identical.ordered())
+
+    # -- the objective under way -----------------------------------------------------------
+
+    @property
+    def objective(self) -> ObjectiveName:
+        """The objective under way."""
+        return self.problem.objective[len(self.proven)]
+
+    @property
+    def earlier(self) -> Mapping[ObjectiveName, int]:
+        """The proven values of the earlier objectives, in order."""
+        return dict(zip(self.problem.objective, self.proven, strict=False))
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the first objective is under way."""
+        return not self.proven
+
+    @property
+    def best(self) -> int | None:
+        """The incumbent's value in the objective under way; None without a plan."""
+        return None if self.values is None else self.values[len(self.proven)]
+
+    @property
+    def bound(self) -> int:
+        """A proven lower bound of the objective under way."""
+        known = 0 if self._bound is None else self._bound
+        if self.branches is None or (self.best is None and self.branches.are_closed):
+            return known
+        return max(known, self.branches.least())
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether no plan is better in the objective under way, or none exists."""
+        if self._contradiction is not None or self._proof is not None:
+            return True
+        if self.branches is not None and self.branches.are_closed:
+            return True
+        if self.best is None or not self._bound_is_known:
+            return False
+        return self.best <= self.bound
+
+    @property
+    def ends_here(self) -> bool:
+        """Whether nothing is left to be found: all objectives are closed, or no plan exists."""
+        return self._contradiction is not None or len(self.proven) == len(self.problem.objective)
+
+    def has_gap(self, permille: int) -> bool:
+        """Return whether the incumbent is more than this above the bound; True without a plan."""
+        return self.best is None or self.best > self.bound * (1000 + permille) // 1000
+
+    def begin_branches(self) -> Branches:
+        """Return the branches of the objective under way."""
+        if self.branches is None:
+            self.branches = Branches(self.presolved, self.plan, self.bound)
+            self.branches.take(self.best)
+        return self.branches
+
+    def next_objective(self) -> bool:
+        """Go on to the next objective; return False if this one is open, or was the last."""
+        if self.values is None or self._contradiction is not None or not self.is_closed:
+            return False
+        if self._proof is not None:
+            self.proven = list(self._proof)
+            return False
+        assert self.best is not None
+        self.proven.append(self.best)
+        self._bound = self.branches = None
+        self._kept.clear()
+        return len(self.proven) < len(self.problem.objective)
+
+    # -- what steps find -------------------------------------------------------------------
+
+    def offer(self, finding: Finding) -> None:
+        """Judge a finding, and keep what it adds to what is known."""
+        before = self.best, self.bound
+        match finding:
+            case PlanFound(plan):
+                self.offer_plan(plan)
+            case BoundFound(value):
+                self._bound = value if self._bound is None else max(self._bound, value)
+                if self.branches is not None:
+                    self.branches.raise_to(value)
+            case WindowsFound(source):
+                self.stage_bounds.narrow_by(source)
+            case PartsFound(parts):
+                self.decomposition = parts
+            case UnitsMerged(simplified):
+                assert "presolved" not in self.__dict__
+                self._simplified = simplified
+                self._restate_plans()
+            case BlocksFound(identical):
+                assert "presolved" not in self.__dict__
+                self.identical = identical
+                self._restate_plans()
+            case OptimumFound(values):
+                assert values == self.values, (values, self.values)
+                self._proof = values
+                self._bound = values[0]
+            case Infeasible(reason):
+                assert self.values is None, reason
+                self._contradiction = reason
+            case NothingFound(reason):
+                self._reason = reason
+        assert self.best is None or self.bound <= self.best, (self.bound, self.best)
+        if (self.best, self.bound) != before:
+            self.report()
+
+    def offer_plan(self, plan: PartitionPlan) -> Evaluation:
+        """Take a feasible plan for the incumbent if it is better; return what it is worth."""
+        evaluation = evaluate(self.problem, plan)
+        if not evaluation.feasible:
+            self._unfit = self._unfit or plan
+            self._reason = self._reason or "; ".join(evaluation.violations)
+            return evaluation
+        restated = self._restated(plan)
+        if restated != plan:
+            plan, evaluation = restated, evaluate(self.problem, restated)
+            assert evaluation.feasible, evaluation.violations
+        self.plans.append(plan)
+        if self.values is None or evaluation.objective < self.values:
+            self.plan, self.values = plan, evaluation.objective
+            if self.branches is not None:
+                self.branches.take(self.best)
+        return evaluation
+
+    def _restated(self, plan: PartitionPlan) -> PartitionPlan:
+        """Return a plan that is no worse, and that windows and rows do not leave out.
+
+        They leave out plans that differ by dominated choices, or by exchanges of identical blocks.
+        """
+        if self._simplified is not None:
+            plan = self._simplified.repair(plan)
+        return plan if self.identical is None else self.identical.canonical(plan)
+
+    def _restate_plans(self) -> None:
+        """Offer all plans again, as what was found since then asks for it."""
+        plans, self.plans = self.plans, []
+        self.plan = self.values = None
+        for plan in plans:
+            self.offer_plan(plan)
+
+    def kept(self, make: Callable[[SearchState], _Kept]) -> _Kept:
+        """Return what `make` makes of this state, the same one as long as an objective lasts."""
+        if make not in self._kept:
+            self._kept[make] = make(self)
+        return cast(_Kept, self._kept[make])
+
+    @property
+    def workers(self) -> int:
+        """Threads of sub-solves; one where their number must not change what is found."""
+        return 1 if self.limits.deterministic else self.limits.worker_count
+
+    @property
+    def seed(self) -> int:
+        """The seed of this round."""
+        return self.limits.seed + self.round - 1
+
+    def report(self, best: int | None = None, bound: int = 0) -> None:
+        """Tell the caller of the incumbent, and of the bound over all plans.
+
+        Parameters
+        ----------
+        best, bound : int
+            What a search under way has found so far.
+        """
+        tell = self.limits.on_progress
+        if tell is not None:
+            known = [value for value in (best, self.best) if value is not None]
+            least = max(bound, self.bound)
+            name, seconds = self.objective, self.clock.elapsed_s
+            tell(Progress(self._solver, name, min(known, default=None), least, seconds))
+
+    def gained(self, step: str, permille: int = 0) -> bool:
+        """Return whether the incumbent is better by more than this than before a step first ran."""
+        for record in self.log:
+            if record.step == step and record.incumbent_before is not None:
+                assert self.best is not None
+                return self.best <= record.incumbent_before * (1000 - permille) // 1000
+        return True
+
+    def still_gains(self, step: str) -> bool:
+        """Return whether the last run of a step found a better plan, or there was none."""
+        for record in reversed(self.log):
+            if record.step == step:
+                return record.incumbent_after != record.incumbent_before
+        return True
+
+    def raised(self, step: str) -> bool:
+        """Return whether a step has raised the bound."""
+        return any(
+            entry.step == step and entry.bound_after > entry.bound_before for entry in self.log
+        )
+
+    def is_proven_by(self, step: str) -> bool:
+        """Return whether a step has closed the search."""
+        return bool(self.log) and self.log[-1].step == step and self.ends_here
+
+    # -- the answer ------------------------------------------------------------------------
+
+    def result(self, solver: str) -> SolveResult:
+        """Return what is known as an answer.
+
+        Parameters
+        ----------
+        solver : str
+            Who answers.
+        """
+        proven = list(self.proven)
+        if len(proven) < len(self.problem.objective) and self._bound_is_known:
+            proven.append(self.bound)
+        bounds = tuple(proven) or None
+        seconds, log = self.clock.elapsed_s, tuple(self.log)
+        if self._contradiction is not None:
+            status, reason = SolveStatus.INFEASIBLE, self._contradiction
+            return SolveResult(solver, status, None, None, None, seconds, reason, log)
+        if self.plan is None:
+            # What a heuristic alone says of itself is the answer.
+            is_alone = len(log) == 1
+            plan = self._unfit if is_alone else None
+            evaluation = None if plan is None else evaluate(self.problem, plan)
+            reason = self._reason
+            if not reason or (self.clock.is_over and not is_alone):
+                reason = _NO_PLAN_IN_TIME
+            status = SolveStatus.UNKNOWN
+            return SolveResult(solver, status, plan, evaluation, bounds, seconds, reason, log)
+        status = SolveStatus.OPTIMAL if bounds == self.values else SolveStatus.FEASIBLE
+        evaluation = evaluate(self.problem, self.plan)
+        return SolveResult(solver, status, self.plan, evaluation, bounds, seconds, "", log)
+
+    @property
+    def _bound_is_known(self) -> bool:
+        return self._bound is not None or self.branches is not None

@@ -1,0 +1,1 @@
+"""What takes turns in a search: each step reads the state and yields findings."""

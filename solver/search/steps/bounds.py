@@ -1,0 +1,150 @@
+"""Steps that bound the objective under way over all plans, or narrow the windows of units."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from solver.bounds.averages import least_value
+from solver.bounds.direct import direct
+from solver.bounds.lagrangian.bound import PriceBound
+from solver.bounds.parts import decomposition
+from solver.bounds.parts.around_load import part_bound_ns
+from solver.bounds.parts.graph_parts import has_parts
+from solver.bounds.semidefinite import program as semidefinite
+from solver.bounds.state_space.bound import SkeletonBound
+from solver.model.clock import Clock
+from solver.search.findings import BoundFound, Finding, PartsFound, WindowsFound
+from solver.search.state import SearchState
+from solver.search.steps.heuristics import ideal_program
+
+_RELAXED_PERMILLE: Final = 10
+"""Where the semidefinite program says this much more than was known, linear programs say less."""
+
+
+def averages(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Bound an objective by sums: the average load, the longest path, weights and devices."""
+    name, problem = state.objective, state.problem
+    if name == "bottleneck":
+        yield BoundFound(state.stage_bounds.least_bottleneck_ns(state.presolved.slots))
+    elif name == "devices":
+        yield BoundFound(state.stage_bounds.least_devices())
+    elif name in ("latency", "peak_memory", "step"):
+        yield BoundFound(least_value(direct(state.presolved.units), name, None))
+    else:
+        yield BoundFound(0)
+    if name == "step" and not problem.interconnect.overlap:
+        # Every microbatch takes a device as long as its load says.
+        load_ns = state.stage_bounds.least_bottleneck_ns(state.presolved.slots)
+        yield BoundFound(problem.microbatches * load_ns)
+
+
+def positions(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Bound what the first stages can have done, with transfers (:mod:`solver.bounds.positions`).
+
+    Windows of all later steps know it too.
+    """
+    state.stage_bounds.add_positions()
+    yield from averages(state, clock)
+
+
+def borders(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Bound the bottleneck by the borders that exist (:mod:`solver.bounds.borders.bound`)."""
+    state.stage_bounds.add_borders()
+    yield from averages(state, clock)
+
+
+def parts(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Bound the bottleneck by parts that share time (:mod:`solver.bounds.parts.decomposition`)."""
+    assert state.best is not None
+    units = state.presolved.units
+    found, least_ns = decomposition.decompose(units, state.bound, state.best - 1, clock)
+    if found is not None:
+        yield PartsFound(found)
+    yield BoundFound(least_ns)
+
+
+def has_shared_parts(state: SearchState) -> bool:
+    """Whether parts of the graph share the time of all devices."""
+    return state.kept(_has_shared_parts)
+
+
+def _has_shared_parts(state: SearchState) -> bool:
+    return decomposition.applies(state.presolved.units)
+
+
+def around_load(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Bound the bottleneck by exact plans of the operators around the incumbent's largest load."""
+    assert state.plan is not None
+    yield BoundFound(part_bound_ns(state.problem, state.plan, clock, ideal_program(state)))
+
+
+def can_look_around(state: SearchState) -> bool:
+    """Whether the graph has parts, and a clock of the wall ends what is asked of them.
+
+    This takes little time or says little.
+    """
+    return has_parts(state.problem) and not state.clock.is_deterministic
+
+
+def lagrangian(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Bound the bottleneck of unequal devices by prices (:mod:`solver.bounds.lagrangian.bound`)."""
+    assert state.best is not None
+    bound = PriceBound.of(state.presolved.units, state.presolved.slots)
+    if bound is not None and bound.tells_devices_apart:
+        yield BoundFound(bound.least_bottleneck_ns(state.bound, state.best, clock=clock))
+
+
+def state_space(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Bound the bottleneck, and windows, by ideals (:mod:`solver.bounds.state_space.bound`)."""
+    presolved, slots, ceiling_ns = state.presolved, state.presolved.slots, state.best
+    assert ceiling_ns is not None
+    order = state.problem.devices[:slots] if len(presolved.kinds) == 1 else None
+    windows = state.stage_bounds.windows(slots, ceiling_ns, order)
+    if windows.empty:
+        return
+    listing = clock.slice(state.times.listing * clock.left_s)
+    bound = SkeletonBound.of(presolved.units, slots, ceiling_ns, windows, listing)
+    if bound is not None:
+        yield WindowsFound(bound)
+        yield BoundFound(min(bound.least_bottleneck_ns(state.bound, clock), ceiling_ns))
+
+
+def has_state_space(state: SearchState) -> bool:
+    """Whether ideals say something, and linear programs of single orders do not say more."""
+    return state.kept(_has_state_space)
+
+
+def _has_state_space(state: SearchState) -> bool:
+    presolved = state.presolved
+    single = len(presolved.kinds) > 1 and bool(presolved.orders(every_length=False))
+    return presolved.slots > 1 and not single and SkeletonBound.applies(presolved.units)
+
+
+def semidefinite_program(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Bound the bottleneck by which units share a device (:mod:`solver.bounds.semidefinite`).
+
+    It regards all orders at once, and knows no speeds but the greatest.
+    """
+    before, presolved = state.bound, state.presolved
+    found = semidefinite.semidefinite_bound_ns(
+        presolved.units,
+        presolved.slots,
+        at_least_ns=before,
+        ceiling_ns=state.best,
+        clock=clock,
+    )
+    assert state.best is not None
+    yield BoundFound(min(found, state.best))
+    if found > before * (1000 + _RELAXED_PERMILLE) // 1000:
+        for branch in state.begin_branches().all:
+            branch.relaxed = True
+
+
+def has_partitions(state: SearchState) -> bool:
+    """Whether the semidefinite program applies."""
+    return state.kept(_has_partitions)
+
+
+def _has_partitions(state: SearchState) -> bool:
+    return semidefinite.applies(state.presolved.units, state.presolved.slots)

@@ -1,0 +1,71 @@
+"""Steps for graphs that are too large for exact ones (:mod:`solver.heuristics.multilevel`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from solver.bounds.averages import least_devices, usable_devices
+from solver.heuristics.multilevel import Multilevel
+from solver.heuristics.neighbourhoods.sub_solve import MOST_WORK_S
+from solver.model.clock import Clock
+from solver.search.findings import BoundFound, Finding, Infeasible, NothingFound, PlanFound
+from solver.search.state import SearchState
+
+
+def levels(state: SearchState) -> Multilevel:
+    """Return the levels of the graph."""
+    return state.kept(_levels)
+
+
+def _levels(state: SearchState) -> Multilevel:
+    return Multilevel(state.units)
+
+
+def averages(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Bound the first objective by averages and positions, in near linear time."""
+    if least_devices(state.units) > usable_devices(state.units):
+        yield Infeasible("the weights need more memory than all devices that may be used have")
+    else:
+        yield BoundFound(levels(state).least)
+
+
+def cluster_cuts(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Offer the best cut of the order of clusters."""
+    plan = levels(state).cut(clock)
+    yield NothingFound("no cut that was tried fits") if plan is None else PlanFound(plan)
+
+
+def has_no_plan(state: SearchState) -> bool:
+    """Whether no plan is known."""
+    return state.plan is None
+
+
+def unit_cuts(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Offer the best cut of the order of units, where clusters have none."""
+    plan = levels(state).cut_units(clock)
+    if plan is not None:
+        yield PlanFound(plan)
+
+
+def anneal(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Offer what moves of clusters make of the incumbent."""
+    assert state.plan is not None
+    seed, target = state.limits.seed, state.bound
+    yield PlanFound(levels(state).anneal(state.plan, clock, seed=seed, target=target))
+
+
+def boundaries(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Offer what sub-solves around stage boundaries make of the incumbent."""
+    assert state.plan is not None
+    most = None
+    if clock.is_deterministic and state.limits.time_limit_s is not None:
+        most = max(1, int(state.limits.time_limit_s / MOST_WORK_S))
+    plan = levels(state).improve_boundaries(
+        state.plan,
+        clock,
+        max_solves=most,
+        workers=state.workers,
+        seed=state.limits.seed,
+        target=state.bound,
+    )
+    yield PlanFound(plan)

@@ -1,0 +1,172 @@
+"""Groups of options: what they take, what they refuse and by which words, what they show."""
+
+import copy
+import dataclasses
+import inspect
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+from fx_bridge import (
+    DEVICE_SPECS,
+    Costs,
+    Pipeline,
+    Placement,
+    Search,
+    Training,
+    capture,
+    compile_backend,
+    partition_module,
+    to_digraph,
+)
+from solver import PCIE, Device, Interconnect, PartitionError, SolveLimits
+
+GROUPS = (Training, Pipeline, Placement, Costs, Search)
+
+REFUSED = [
+    (Training, {"optimizer": "lion"}, "write one of sgd, momentum, adam, adamw"),
+    (Training, {"optimizer": None}, "write one of sgd"),
+    (Training, {"optimizer": ["sgd"]}, "write one of sgd"),
+    (Training, {"master_weights": 1}, "master_weights is 1; write True or False"),
+    (Training, {"tied_weights": "both"}, "tied_weights is 'both'; write one of colocate, sum"),
+    (Pipeline, {"schedule": "zero-bubble"}, "write one of gpipe, 1f1b"),
+    (Pipeline, {"microbatches": 0}, "microbatches is 0; write at least 1"),
+    (Pipeline, {"microbatches": 2.0}, "microbatches is 2.0; write a whole number"),
+    (Pipeline, {"microbatches": True}, "microbatches is True; write a whole number"),
+    (Pipeline, {"chunks_per_device": 0}, "chunks_per_device is 0; write at least 1"),
+    (Pipeline, {"chunks_per_device": 10**6}, "chunks_per_device is 1000000; write at most 1000"),
+    (Pipeline, {"max_devices": 0}, "max_devices is 0; write a positive number, or None"),
+    (Pipeline, {"max_devices": -1}, "max_devices is -1; write a number that is not negative"),
+    (Placement, {"pins": ["head"]}, "pins is ['head']; write a mapping"),
+    (Placement, {"pins": {"head": 1.5}}, "pins['head'] is 1.5; write the name of a device"),
+    (Placement, {"pins": {"head": True}}, "pins['head'] is True; write the name of a device"),
+    (Placement, {"cut_after": "h.3"}, "cut_after is 'h.3'; write a list"),
+    (Placement, {"cut_after": 3}, "cut_after is 3; write a list"),
+    (Placement, {"keep_whole": "h.*"}, "keep_whole is 'h.*'; write a list"),
+    (Placement, {"keep_whole": ["h+"]}, "keep_whole names 'h+'; write a list"),
+    (Placement, {"keep_whole": None}, "keep_whole is None; write a list"),
+    (Costs, {"interconnect": "pcie"}, "interconnect is 'pcie'; write Interconnect("),
+    (Costs, {"interconnect": None}, "interconnect is None; write Interconnect("),
+    (Costs, {"memory_model": "all"}, "memory_model is 'all'; write one of inference, weights"),
+    (Costs, {"memory_model": "training"}, "write training=Training() beside costs"),
+    (Costs, {"specs": None}, "specs is a NoneType; give a mapping"),
+    (Costs, {"specs": {"default": 3}}, "specs['default'] is 3; write a fx_bridge.DeviceSpec"),
+    (Costs, {"latency_ns": 3}, "latency_ns is a int; give a mapping of operator to nanoseconds"),
+    (Costs, {"latency_ns": {"a": 1.5}}, "latency_ns['a'] is 1.5; write a whole number"),
+    (Costs, {"latency_ns": {"a": {"t4": -1}}}, "latency_ns['a']['t4'] is -1; write a number"),
+    (Costs, {"backward_latency_ns": {"a": 1}}, "is given without latency_ns; give both"),
+    (Costs, {"workspace_bytes": 5}, "workspace_bytes is a int; give a mapping of operator to by"),
+    (Costs, {"workspace_bytes": {"a": {"t4": 1}}}, "workspace_bytes['a'] is {'t4': 1}; write a w"),
+    (Costs, {"backward_workspace_bytes": {"a": -1}}, "backward_workspace_bytes['a'] is -1; write"),
+    (Costs, {"attention": "flesh"}, "attention is 'flesh'; write one or more of flash"),
+    (Costs, {"attention": 3}, "attention is 3; write one or more of flash"),
+    (Search, {"limits": 60}, "limits is 60; write SolveLimits("),
+    (Search, {"limits": None}, "limits is None; write SolveLimits("),
+    (Search, {"solver": "magic"}, "solver 'magic' is unknown; write one of auto"),
+    (Search, {"solver": ["cp-sat"]}, "solver ['cp-sat'] is unknown"),
+]
+
+
+@pytest.mark.parametrize(("group", "fields", "message"), REFUSED)
+def test_a_wrong_field_is_named_in_one_line_with_what_to_write(group, fields, message):
+    with pytest.raises(PartitionError) as refused:
+        group(**fields)
+    (name,) = fields
+    text = str(refused.value)
+    assert message in text and name in text
+    assert "\n" not in text
+
+
+def test_every_field_is_refused_something():
+    tried = {(group, name) for group, fields, _ in REFUSED for name in fields}
+    assert tried == {(group, e.name) for group in GROUPS for e in dataclasses.fields(group)}
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_group_is_frozen_and_shows_what_was_given(group):
+    made = group()
+    assert repr(made) == f"{group.__name__}()"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        setattr(made, dataclasses.fields(group)[0].name, None)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        Training("sgd", master_weights=False, tied_weights="sum"),
+        Pipeline("gpipe", microbatches=4, chunks_per_device=2, max_devices=3),
+        Placement({"head": ["a", "b"], "tail": 2}, ["body"], ["h.*"]),
+        Costs(Interconnect(charging="relayed"), "weights", latency_ns={"a": {"t4": 3}, "b": 1}),
+        Search(SolveLimits(time_limit_s=3), "chain"),
+    ],
+)
+def test_a_group_is_pickled_copied_and_shown(made):
+    assert pickle.loads(pickle.dumps(made)) == made == copy.deepcopy(made)
+    shown = {"Interconnect": Interconnect, "SolveLimits": SolveLimits, "mappingproxy": dict}
+    links = {"Link": type(PCIE.default)}
+    known = {group.__name__: group for group in GROUPS} | shown | links
+    assert eval(repr(made), known) == made
+
+
+def test_a_group_keeps_what_it_was_given():
+    pins, names = {"head": 0}, ["body"]
+    made = Placement(pins, names, names)
+    pins["tail"] = 1
+    names.append("legs")
+    assert made == Placement({"head": 0}, ["body"], ["body"])
+    with pytest.raises(TypeError):
+        made.pins["tail"] = 1
+    assert Placement(None) == Placement()
+    times = {"a": 1}
+    costs = Costs(latency_ns=times)
+    times["b"] = 2
+    assert costs == Costs(latency_ns={"a": 1})
+
+
+def test_a_call_has_at_most_ten_parameters_and_a_backend_takes_the_same():
+    call = inspect.signature(partition_module).parameters
+    assert len(call) <= 10
+    backend = dict(inspect.signature(compile_backend).parameters)
+    shared = [name for name in call if name not in ("model", "args", "kwargs")]
+    assert [*backend] == [*shared, "strict"]
+    for name in shared:
+        assert backend[name].default == call[name].default
+        assert backend[name].annotation == call[name].annotation
+    assert "mappingproxy" not in str(inspect.signature(partition_module))
+
+
+def test_what_training_holds_has_one_name():
+    captured = capture(nn.Linear(4, 4), (torch.ones(2, 4),))
+    with pytest.raises(PartitionError, match="training is True; write training=Training"):
+        to_digraph(captured, training=True)
+    with pytest.raises(PartitionError, match=r"costs is \{\}; write costs=Costs"):
+        to_digraph(captured, costs={})
+    result = partition_module(captured, devices=[Device("d")], training=Training())
+    assert result.problem.memory_model == "training"
+    for memory_model in ("weights", "inference"):
+        result = partition_module(
+            captured, devices=[Device("d")], costs=Costs(memory_model=memory_model)
+        )
+        assert result.problem.memory_model == memory_model
+
+
+def test_measured_workspaces_reach_the_plan():
+    captured = capture(nn.Linear(4, 4), (torch.ones(2, 4),))
+    peaks = [
+        partition_module(captured, devices=[Device("d")], costs=costs)
+        .solved.evaluation.usage[0]
+        .memory_bytes
+        for costs in (Costs(), Costs(workspace_bytes={"linear": 4096}))
+    ]
+    assert peaks[1] - peaks[0] == 4096
+
+
+def test_kernels_of_attention_that_a_graph_has_are_kept():
+    captured = capture(nn.Linear(4, 4), (torch.ones(2, 4),))
+    assert Costs().with_kernels(captured) is captured
+    math = Costs(attention="math").with_kernels(captured)
+    assert math.attention == () and math.module is captured.module
+    assert Costs(attention=["math"]).with_kernels(math) is math
+    assert Costs().specs is DEVICE_SPECS

@@ -1,0 +1,167 @@
+"""Docstrings say more than types, and sentences name who acts."""
+
+import re
+from collections import Counter
+
+from tests.support.paths import ROOT
+from tests.support.sources import PACKAGES, docstrings, files, text_of
+
+SECTIONS = {
+    "Parameters",
+    "Other Parameters",
+    "Attributes",
+    "Returns",
+    "Yields",
+    "Receives",
+    "Raises",
+    "Warns",
+}
+
+TYPES_ALONE = {
+    "experiments/commands": 1,
+    "experiments/comparison": 20,
+    "experiments/coverage": 6,
+    "experiments/paper": 5,
+    "experiments/pipelines": 25,
+    "experiments/planners": 8,
+    "experiments/problems": 27,
+    "experiments/processes": 1,
+    "experiments/reports": 34,
+    "experiments/run_pipeline": 20,
+    "experiments/sweep": 22,
+    "experiments/zoo": 5,
+    "fx_bridge/batch": 12,
+    "fx_bridge/capture": 28,
+    "fx_bridge/checkpoint": 18,
+    "fx_bridge/costs": 12,
+    "fx_bridge/digraph.py": 1,
+    "fx_bridge/dynamo.py": 1,
+    "fx_bridge/equivalence": 7,
+    "fx_bridge/interop": 11,
+    "fx_bridge/memory": 18,
+    "fx_bridge/partition.py": 9,
+    "fx_bridge/pipeline": 14,
+    "fx_bridge/placement": 3,
+    "fx_bridge/split": 17,
+    "fx_bridge/storages": 6,
+    "solver/bounds": 80,
+    "solver/cp": 25,
+    "solver/diagnosis": 5,
+    "solver/dp": 53,
+    "solver/evaluation": 28,
+    "solver/heuristics": 39,
+    "solver/io": 2,
+    "solver/model": 12,
+    "solver/presolve": 16,
+    "solver/search": 37,
+}
+"""Entries that only repeat a type, by room. Numbers may only become smaller."""
+
+VAGUE = re.compile(r"\b(?:somebody|nobody|so[\s#]+(?:many|much))\b", re.IGNORECASE)
+
+VAGUE_WORDS = {
+    "CONTRIBUTING.md": 2,
+    "docs/formulation.md": 4,
+    "docs/limits.md": 1,
+    "docs/memory.md": 3,
+    "docs/pipelines.md": 1,
+    "docs/planners.md": 1,
+    "docs/report.md": 1,
+    "docs/terminal.md": 1,
+    "experiments/cli.py": 1,
+    "experiments/commands": 2,
+    "experiments/comparison": 1,
+    "experiments/paper": 2,
+    "experiments/pipelines": 5,
+    "experiments/problems": 1,
+    "experiments/processes": 1,
+    "experiments/reports": 5,
+    "experiments/sweep": 4,
+    "experiments/zoo": 1,
+    "fx_bridge/batch": 2,
+    "fx_bridge/capture": 3,
+    "fx_bridge/checkpoint": 1,
+    "fx_bridge/memory": 3,
+    "fx_bridge/pipeline": 1,
+    "fx_bridge/storages": 1,
+    "solver/bounds": 25,
+    "solver/cp": 1,
+    "solver/dp": 18,
+    "solver/evaluation": 3,
+    "solver/heuristics": 13,
+    "solver/io": 3,
+    "solver/model": 3,
+    "solver/presolve": 1,
+    "solver/search": 16,
+}
+"""Matches in files of Python, by room, and in pages. Numbers may only become smaller."""
+
+
+def types_alone(text):
+    """The entries of a numpydoc docstring below which nothing is said."""
+    lines = text.splitlines()
+    section = None
+    for number, (line, below) in enumerate(zip(lines, [*lines[1:], ""], strict=True)):
+        if below.strip() and not below.strip("-"):
+            section = line
+        is_entry = section in SECTIONS and line[:1].strip() and line.strip("-")
+        if is_entry and line != section and not below.startswith(" "):
+            yield number, line
+
+
+def room(file):
+    return "/".join(file.parts[:2])
+
+
+def test_no_entry_of_a_docstring_repeats_a_type_alone():
+    found = Counter(
+        room(file)
+        for package in PACKAGES
+        for file in files(package)
+        for text in docstrings(file)
+        for _ in types_alone(text)
+    )
+    assert found == TYPES_ALONE
+
+
+def test_sentences_name_who_acts_and_how_much():
+    texts = [(room(file), text_of(file)) for package in PACKAGES for file in files(package)]
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+        texts.append((page.relative_to(ROOT).as_posix(), page.read_text(encoding="utf-8")))
+    found = Counter(name for name, text in texts for _ in VAGUE.findall(text))
+    assert found == VAGUE_WORDS
+
+
+def test_the_reader_finds_what_it_looks_for():
+    text = """Do it.
+
+Parameters
+----------
+first, second : int
+third : str
+    What it is called.
+
+    More of it.
+fourth : int
+
+Returns
+-------
+Plan
+
+Raises
+------
+PartitionError
+
+Examples
+--------
+text
+"""
+    assert [line for _, line in types_alone(text)] == [
+        "first, second : int",
+        "fourth : int",
+        "Plan",
+        "PartitionError",
+    ]
+    assert (
+        len(VAGUE.findall("Nobody takes so\n    # many; somebody else, so much. Somebodyelse")) == 4
+    )

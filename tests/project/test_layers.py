@@ -1,0 +1,301 @@
+"""Imports run downward: through the packages, and through the layers of rooms of each of them.
+
+A room is a folder of a package, or a file beside its folders. OR-Tools loads only to solve.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+from tests.support.sources import (
+    PACKAGES,
+    circles,
+    files,
+    files_imported_by,
+    imported_by,
+    module_of,
+)
+
+LAYERS = {
+    "solver": """
+        model < evaluation < io < presolve < dp < bounds < cp < heuristics < search < diagnosis
+    """,
+    "fx_bridge": """
+        storages < capture < costs, checkpoint, equivalence, memory < batch, split
+        < interop, placement, digraph < partition < pipeline, dynamo
+    """,
+    "experiments": """
+        console < processes < workloads < zoo < problems < planners < comparison < pipelines
+        < coverage < sweep < reports < paper < commands < run_pipeline < cli < __main__
+    """,
+}
+"""Rooms, lowest first. A room imports rooms that stand before a ``<`` that it stands after."""
+
+CIRCLES_OF_FOLDERS = {
+    (
+        "solver/bounds",
+        "solver/bounds/borders",
+        "solver/bounds/lagrangian",
+        "solver/bounds/state_space",
+    ),
+    ("solver/dp", "solver/dp/contiguous"),
+    ("solver/heuristics", "solver/heuristics/neighbourhoods"),
+}
+"""Folders within one room that import each other. This list may only shrink."""
+
+CIRCLES_OF_FILES = {
+    ("solver/evaluation/result.py", "solver/evaluation/summary.py"),
+    (
+        "solver/model/arrays.py",
+        "solver/model/cut_checks.py",
+        "solver/model/cuts.py",
+        "solver/model/holdings.py",
+        "solver/model/plan.py",
+        "solver/model/problem.py",
+        "solver/model/problem_checks.py",
+    ),
+    ("fx_bridge/costs/kernels.py", "fx_bridge/costs/operators.py"),
+    ("fx_bridge/split/graph.py", "fx_bridge/split/graph_json.py"),
+}
+"""Files that import each other, some inside functions. This list may only shrink."""
+
+REPEATED_NAMES = {"solver/bounds/parts/graph_parts.py", "solver/search/branch_search.py"}
+"""Files that are called like their folder. This list may only shrink."""
+
+CLOCK = "solver/model/clock.py"
+OTHER_CLOCKS = {
+    "solver/bounds/lagrangian/bound.py",
+    "solver/bounds/linear.py",
+    "solver/bounds/parts/around_load.py",
+    "solver/bounds/parts/decomposition.py",
+    "solver/bounds/parts/stages.py",
+    "solver/bounds/semidefinite/program.py",
+    "solver/bounds/state_space/bound.py",
+    "solver/cp/budget.py",
+    "solver/diagnosis/diagnose.py",
+    "solver/dp/contiguous/farthest_cuts.py",
+    "solver/dp/contiguous/solver.py",
+    "solver/dp/ideal_program.py",
+    "solver/dp/interleaved.py",
+    "solver/dp/sweep.py",
+    "solver/heuristics/annealing/anneal.py",
+    "solver/heuristics/annealing/fast_anneal.py",
+    "solver/heuristics/annealing/rounds.py",
+    "solver/heuristics/greedy.py",
+    "solver/heuristics/local_search.py",
+    "solver/heuristics/multilevel.py",
+    "solver/heuristics/neighbourhoods/border_search.py",
+    "solver/heuristics/neighbourhoods/stage_boundaries.py",
+    "solver/heuristics/neighbourhoods/sub_solve.py",
+    "solver/heuristics/order_search.py",
+    "solver/heuristics/step_search.py",
+    "solver/io/files.py",
+    "solver/search/auto.py",
+    "solver/search/branch_search.py",
+    "solver/search/first_plans.py",
+    "solver/search/order_refutation.py",
+}
+"""Files of the solver that read the time by themselves. This list may only shrink."""
+
+
+def levels_of(package):
+    """The number of its layer, by room."""
+    layers = [layer.split(",") for layer in LAYERS[package].split("<")]
+    levels = {room.strip(): level for level, layer in enumerate(layers) for room in layer}
+    # What a user of the package imports is above them all.
+    return {**levels, "__init__": len(layers)}
+
+
+def room_of(file):
+    """The folder of the package, or the file of it, that a file belongs to."""
+    return file.parts[1].removesuffix(".py")
+
+
+def own_files(file):
+    """The files of the same package that a file imports."""
+    return {other for other in files_imported_by(file) if other.parts[0] == file.parts[0]}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_room_has_a_layer(package):
+    rooms = {room_of(file) for file in files(package)}
+    assert rooms == set(levels_of(package))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_no_room_imports_upward_or_sideways(package):
+    levels = levels_of(package)
+    wrong = [
+        f"{file} imports {other}"
+        for file in files(package)
+        for other in own_files(file)
+        if room_of(file) != room_of(other) and levels[room_of(file)] <= levels[room_of(other)]
+    ]
+    assert not wrong
+
+
+def folder_of(file):
+    """The folder that a file lies in; the file itself if that is the package."""
+    return file.parent if len(file.parts) > 2 else file
+
+
+def test_folders_import_in_no_circle():
+    arrows = {}
+    for file in (file for package in PACKAGES for file in files(package)):
+        folders = {folder_of(other) for other in own_files(file)} - {folder_of(file)}
+        arrows.setdefault(folder_of(file), set()).update(folders)
+    found = {tuple(map(str, circle)) for circle in circles(arrows)}
+    assert found == CIRCLES_OF_FOLDERS
+
+
+def test_files_import_in_no_circle():
+    arrows = {file: own_files(file) for package in PACKAGES for file in files(package)}
+    found = {tuple(map(str, circle)) for circle in circles(arrows)}
+    assert found == CIRCLES_OF_FILES
+
+
+def test_no_file_stands_beside_a_folder_of_its_name():
+    every = [file for package in PACKAGES for file in files(package)]
+    assert not [str(file) for file in every if (ROOT / file.with_suffix("")).is_dir()]
+
+
+def words_of(name):
+    """The words of a name, each in the singular."""
+    return {word.removesuffix("s") for word in name.split("_")}
+
+
+def test_no_file_is_called_like_its_folder():
+    every = {file for package in PACKAGES for file in files(package) if len(file.parts) > 2}
+    found = {str(file) for file in every if words_of(file.stem) & words_of(file.parent.name)}
+    assert found == REPEATED_NAMES
+
+
+def test_the_clock_alone_reads_the_time():
+    found = {str(file) for file in files("solver") if "time" in imported_by(file)}
+    assert found - {CLOCK} == OTHER_CLOCKS
+
+
+def test_no_test_imports_a_test():
+    wrong = [
+        f"{file} imports {name}"
+        for file in files("tests")
+        for name in imported_by(file)
+        if any(part.startswith("test_") for part in name.split("."))
+    ]
+    assert not wrong
+
+
+def test_the_graph_of_imports_is_read_right(tmp_path):
+    """Tests the reader on statements of every kind, and circles on one graph that has two."""
+    source = tmp_path / "source.py"
+    source.write_text(
+        "from typing import TYPE_CHECKING\n"
+        "import solver.model.plan as plan\n"
+        "from solver.model import problem\n"
+        "if TYPE_CHECKING:\n    from solver import Device\n"
+        "def lazy():\n    from fx_bridge.capture.graph import capture, no_such_module\n"
+    )
+    names = {"solver.model.plan", "solver.model.problem", "solver.Device", "typing"}
+    assert names < imported_by(source)
+    assert set(map(str, files_imported_by(source))) == {
+        "solver/model/plan.py",
+        "solver/model/problem.py",
+        "solver/__init__.py",
+        "fx_bridge/capture/graph.py",
+    }
+    arrows = {1: {2}, 2: {3}, 3: {1, 4}, 4: {5}, 5: {4}, 6: {6}}
+    assert sorted(circles(arrows)) == [[1, 2, 3], [4, 5]]
+
+
+# -- packages -----------------------------------------------------------------------------------
+
+
+def modules_of(package):
+    """All modules of a package, by name, found on disk and without importing any."""
+    names = [module_of(file) for file in files(package) if file.name != "__main__.py"]
+    assert any(name.count(".") > 1 for name in names)
+    return names
+
+
+def loaded_by(script):
+    """The top-level packages in sys.modules after `script` ran in a process of its own."""
+    report = "import json, sys; print(json.dumps(sorted({m.split('.')[0] for m in sys.modules})))"
+    finished = subprocess.run(
+        [sys.executable, "-c", f"{script}\n{report}"],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert finished.returncode == 0, finished.stderr
+    return set(json.loads(finished.stdout.splitlines()[-1]))
+
+
+def test_import_solver_loads_neither_torch_nor_ortools():
+    loaded = loaded_by("import solver")
+    assert "solver" in loaded and "networkx" in loaded
+    assert not loaded & {"torch", "ortools", "fx_bridge", "experiments"}
+
+
+def test_all_of_solver_loads_no_torch():
+    loaded = loaded_by("\n".join(f"import {name}" for name in modules_of("solver")))
+    assert "ortools" in loaded  # the exact solver is among them
+    assert not loaded & {"torch", "fx_bridge", "experiments"}
+
+
+def test_all_of_fx_bridge_loads_no_ortools():
+    loaded = loaded_by("\n".join(f"import {name}" for name in modules_of("fx_bridge")))
+    assert "torch" in loaded
+    assert not loaded & {"ortools", "experiments"}
+
+
+def test_what_needs_no_ortools_loads_none():
+    script = (
+        "from solver import *\n"
+        "problem = PartitionProblem((Operator('a', 3),), (Device('d'),))\n"
+        "for name in ('greedy', 'chain', 'ideal-dp', 'auto'):\n"
+        "    assert solve(problem, solver=name).objective == 3\n"
+    )
+    assert "ortools" not in loaded_by(script)
+
+
+def test_constraint_programming_loads_ortools_and_no_torch():
+    script = (
+        "from solver import *\n"
+        "problem = PartitionProblem((Operator('a', 3),), (Device('d'),))\n"
+        "assert solve(problem, solver='cp-sat').objective == 3\n"
+    )
+    loaded = loaded_by(script)
+    assert "ortools" in loaded
+    assert "torch" not in loaded
+
+
+@pytest.mark.parametrize(
+    ("package", "forbidden"),
+    [
+        ("solver", {"torch", "fx_bridge", "experiments", "tests"}),
+        ("fx_bridge", {"ortools", "experiments", "tests"}),
+        ("experiments", {"tests"}),
+    ],
+)
+def test_no_statement_imports_against_the_direction(package, forbidden):
+    wrong = [
+        f"{file} imports {name}"
+        for file in files(package)
+        for name in imported_by(file)
+        if name.split(".")[0] in forbidden
+    ]
+    assert not wrong
+
+
+def test_the_oracle_imports_nothing_that_it_checks():
+    parts = {f"tests.support.{name}" for name in ("oracle", "step_oracle", "pipeline_simulator")}
+    for part in parts:
+        for name in imported_by(Path(*part.split(".")).with_suffix(".py")):
+            is_own = any(f"{name}.".startswith(f"{other}.") for other in parts)
+            assert is_own or name.split(".")[0] in sys.stdlib_module_names

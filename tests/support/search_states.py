@@ -1,0 +1,74 @@
+"""States of a search, to try single steps on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from solver.model.clock import Clock
+from solver.model.limits import SolveLimits
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+from solver.search import rounds
+from solver.search.findings import Finding
+from solver.search.schedule import MODEL_TIMES, SCHEDULES, Condition
+from solver.search.state import SearchState
+from solver.search.steps import presolve
+
+Run = Callable[[SearchState, Clock], Iterator[Finding]]
+ONE_WORKER = SolveLimits(workers=1)
+
+
+def bare_state(problem: PartitionProblem, limits: SolveLimits = ONE_WORKER) -> SearchState:
+    """Return the state that a search of `cp-sat` starts from."""
+    return SearchState(
+        problem,
+        limits,
+        Clock.of(limits),
+        "cp-sat",
+        model_times=MODEL_TIMES,
+        sub_search=lambda part, own, clock: rounds.search(part, own, clock, "cp-sat"),
+    )
+
+
+def state_of(
+    problem: PartitionProblem, plan: PartitionPlan | None = None, limits: SolveLimits = ONE_WORKER
+) -> SearchState:
+    """Return the state after presolve, with a plan for an incumbent."""
+    state = bare_state(problem, limits)
+    for run in (presolve.dominance, presolve.symmetry):
+        take(state, run)
+    if plan is not None:
+        assert state.offer_plan(plan).feasible
+    return state
+
+
+def take(state: SearchState, run: Run, clock: Clock | None = None) -> list[Finding]:
+    """Let a step run on a state; return what it found."""
+    found = []
+    for finding in run(state, state.clock if clock is None else clock):
+        state.offer(finding)
+        found.append(finding)
+    return found
+
+
+def move_step(
+    monkeypatch: pytest.MonkeyPatch, name: str, after: str, when: Condition | None = None
+) -> None:
+    """Let a step of the schedule `cp-sat` come after another one, on a condition of its own."""
+    steps = [step for step in SCHEDULES["cp-sat"] if step.name != name]
+    moved = next(step for step in SCHEDULES["cp-sat"] if step.name == name)
+    if when is not None:
+        moved = replace(moved, when=when)
+    place = next(place for place, step in enumerate(steps) if step.name == after)
+    schedule = (*steps[: place + 1], moved, *steps[place + 1 :])
+    monkeypatch.setattr(rounds, "SCHEDULES", {**SCHEDULES, "cp-sat": schedule})
+
+
+def steps_after(name: str) -> tuple[str, ...]:
+    """Return the names of the steps of `cp-sat` that come after a step, and not before too."""
+    names = [step.name for step in SCHEDULES["cp-sat"]]
+    place = names.index(name) + 1
+    return tuple(dict.fromkeys(each for each in names[place:] if each not in names[:place]))
