@@ -54,7 +54,6 @@ def weight_storages(module: nn.Module, graph: fx.Graph | None = None) -> dict[st
 
     Parameters
     ----------
-    module : nn.Module
     graph : fx.Graph, optional
         Constants that it reads by ``get_attr`` count too.
     """
