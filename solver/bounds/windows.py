@@ -129,7 +129,7 @@ class BorderIdeals:
 
 
 class WindowSource(Protocol):
-    """Somebody else who knows windows, of plans below a ceiling that use at most so many slots."""
+    """Another bound that knows windows, of plans below a ceiling that use at most `slots`."""
 
     ceiling_ns: int
     slots: int
@@ -271,13 +271,13 @@ class StageBounds:
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether somebody else knows windows."""
+        """Whether another bound knows windows."""
         return self._source is not None
 
     def border_ideals(
         self, slots: int, bottleneck_ns: int | None, order: Sequence[Device] | None, chunks: int = 1
     ) -> BorderIdeals | None:
-        """Return what can be before each border, as somebody else knows it.
+        """Return what can be before each border, as another bound knows it.
 
         Parameters
         ----------
@@ -292,7 +292,7 @@ class StageBounds:
     def orders(
         self, slots: int, bottleneck_ns: int, kinds: Sequence[Device]
     ) -> list[tuple[int, ...]] | None:
-        """Return the orders of devices that plans can have, as somebody else knows them.
+        """Return the orders of devices that plans can have, as another bound knows them.
 
         Parameters
         ----------

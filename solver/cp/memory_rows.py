@@ -128,7 +128,7 @@ class MemoryRows:
     def leave_no_room(
         self, slot: int, more_bytes: int, conditions: Sequence[cp_model.LiteralT]
     ) -> None:
-        """Let a device hold so much, if all conditions are true, that more weights do not fit.
+        """Fill a device, if all conditions are true, until more weights do not fit.
 
         Parameters
         ----------

@@ -90,8 +90,6 @@ def run_model(
 
     Parameters
     ----------
-    question : Question
-    limits : SolveLimits
     clock : Clock
         Ends the run, and is charged with it.
     report : callable, optional

@@ -81,7 +81,7 @@ def collapse(
     * *Free source, one reader*: it has no forward predecessors, its value is read by one unit
       only, and it reads nothing. Moving it to its reader's device removes a transfer and
       changes nothing else: it has no predecessor whose order could break.
-    * *Free sink, one producer*: nobody reads it, and all it reads comes from one unit, its
+    * *Free sink, one producer*: no unit reads it, and all it reads comes from one unit, its
       only predecessor. Moving it to that unit's device removes receives, and perhaps a send. A
       storage that it reads there was sent, hence held until the stage ended, before the move; so
       memory does not grow.

@@ -22,9 +22,6 @@ class Minimiser:
 
     Parameters
     ----------
-    tables : StageTables
-    sets : DeviceSets
-    incumbent : Incumbent
     clock : Clock
         Of the whole search.
     most_pairs : int

@@ -71,7 +71,7 @@ class SetBits:
         return np.unpackbits(data, count=len(self.sizes), bitorder="little").astype(np.bool_)
 
     def of_size_at_most(self, size: int) -> Words:
-        """Return the family of all sets of at most so many devices, as one column."""
+        """Return the family of all sets of at most this number of devices, as one column."""
         return self.pack((self.sizes <= size)[:, None])
 
     def grown(self, families: Words, kind: int) -> Words:

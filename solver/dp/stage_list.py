@@ -24,7 +24,7 @@ from solver.model.arrays import Ints
 _ROWS = 64
 """Starts whose stages are costed together."""
 _DENSE = 64
-"""Where fewer than one of so many pairs of ideals is a stage, stages are costed one by one."""
+"""Pairs of ideals for each that is a stage; with more, stages are costed one by one."""
 
 
 class TooManyStages(Exception):  # noqa: N818
@@ -195,7 +195,7 @@ class StageLister:
         spend: Callable[[int], None],
     ) -> None:
         self._tables, self._capacity, self._spend = tables, np.array(capacity), spend
-        # The most stages behind one with so many microbatches in flight.
+        # The most stages behind one with these microbatches in flight.
         self._most_behind = {count: place for place, count in enumerate(in_flight)}
         sizes = tables.member.sum(axis=0)
         # Ideals of equally many blocks, the largest first, without the last one.

@@ -150,7 +150,7 @@ class _Found:
             )
 
     def add_earlier(self, earlier: Ints) -> None:
-        """Add what is kept for backward passes of so many earlier microbatches, by stage."""
+        """Add, by stage, what backward passes of earlier microbatches keep."""
         layout = self._layout
         stage = layout.stage[layout.order]
         size_bytes = self._problem.arrays.saved_bytes[layout.order] * earlier[stage]

@@ -42,14 +42,14 @@ _ORDER_WORK = 60_000_000
 _STRETCHES = (1000, 1100, 1250, 1500, 2000, 4000)
 """Capacities for a start that the search mends, per mille of the true ones."""
 _IDLE_SEARCHES = 2
-"""So many slow searches in turn without a gain are the last ones."""
+"""After this number of slow searches in turn without a gain there is no further one."""
 _SEEDS = 10
 """From one slow search to the next; the rounds of each have seeds of their own."""
 _GAIN_PERMILLE = 1
 """What counts as one."""
 _TURN = 0.5
 _SHORTEST_TURN_S = 4.0
-"""Of the time left, so much goes into a fast search, and at least so many seconds."""
+"""A fast search has this share of the time left, and at least these seconds."""
 _WITHOUT_CLOCK = 5
 """What the moves of fast searches are divided by if no clock ends them."""
 _THREAD_SEEDS = 1_000_000
@@ -203,7 +203,7 @@ def _at_the_same_time(
     workers: int,
     clock: Clock,
 ) -> PartitionPlan:
-    """Return the best of the plans that so many fast searches find in their turn.
+    """Return the best of the plans that fast searches find in their turn, one a worker.
 
     Threads will do: compiled moves run without Python's lock.
     """

@@ -70,7 +70,7 @@ class SideGroups:
     def late(self) -> list[int]:
         """Return the places right before what reads each group.
 
-        What nobody reads stays with what it reads.
+        A unit without readers stays with what it reads.
         """
         places = [group.latest for group in self.groups]
         for number, group in enumerate(self.groups):

@@ -84,7 +84,7 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
             size_bytes = gradient_bytes
             kind: HoldingKind = "gradient"
             if end >= last:
-                # What nobody keeps is gone before there are gradients.
+                # What no backward pass keeps is gone before there are gradients.
                 if released_bytes > gradient_bytes:
                     size_bytes, kind = released_bytes, "value"
                 released_bytes = 0

@@ -248,7 +248,7 @@ class PartitionProblem:
         Microbatches per step, which the objective ``step`` depends on; pipelines hold what stages
         receive and send of all of them.
     chunks_per_device : int
-        Most stages of a device: data may pass through the order of devices so many times
+        Most stages of a device: data may pass through the order of devices as often
         (interleaved, "virtual" stages).
     max_devices : int, optional
         Most devices that a plan may use; None allows all.

@@ -237,7 +237,7 @@ class Blocks:
         unit, anchor : int
             The unit that may move, and the merged unit that it would join.
         saved : sequence of int
-            Nets of the anchor that leave it for nobody else than what moves.
+            Nets of the anchor that leave it for what moves alone.
         foreign : sequence of int
             Nets that `unit` reads and its anchor does not.
         made : collection of int

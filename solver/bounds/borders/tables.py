@@ -1,9 +1,9 @@
 """The sets that the first stages of a plan can end with, one by one, and what a stage pays there.
 
 A *border* is a set of units that is closed under ancestors: all units up to an articulation
-unit and an ideal of the region after it (:mod:`solver.bounds.regions`). Chain-like graphs have so
-few ideals in each region, and so many regions that are alike, that all of them can be listed. Of
-those only a few matter: the others hold no less, cost no less, and get no farther.
+unit and an ideal of the region after it (:mod:`solver.bounds.regions`). Chain-like graphs have
+few ideals in each region, and many regions that are alike: all of them can be listed. Of those only
+a few matter: the others hold no less, cost no less, and get no farther.
 """
 
 from __future__ import annotations

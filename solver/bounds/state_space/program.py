@@ -127,7 +127,7 @@ class Chains:
         return cls(max(shares, default=0.0), min(times_ns, default=0), math.gcd(*times_ns))
 
     def relief_ns(self, slack_ns: Floats) -> Sends:
-        """Return how much less is due for the value if a device sends results in so much time."""
+        """Return how much less is due for the value if a device sends results in this time."""
         most = slack_ns if not self.quantum_ns else slack_ns // self.quantum_ns * self.quantum_ns
         relief = np.where(slack_ns >= self.least_ns, most * self.share * (1 + 1e-9) + 1, 0.0)
         return np.minimum(relief, _NEVER).astype(np.int32)

@@ -152,7 +152,7 @@ class StageCosts:
             self._remote.append(remote @ self.member)
 
     def within(self, work_ns: float, weights_bytes: float) -> Bools:
-        """Return the ideals with at most so much work on the fastest class, and weights."""
+        """Return the ideals with at most this work on the fastest class, and these weights."""
         result: Bools = self.work_ns * (1 - 1e-9) <= work_ns
         return result & (self._weights_bytes <= weights_bytes)
 

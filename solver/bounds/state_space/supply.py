@@ -27,7 +27,7 @@ def supply_ns(
     work_ns : sequence of int
         Least work of each unit.
     supplied : sequence of int
-        Units that nobody else is charged for.
+        Units that no other stage is charged for.
     reader : int
         Its number.
     elsewhere : collection of int

@@ -24,7 +24,7 @@ class KindSets:
     count : int
         Numbers of sets; the empty one has 0. Some belong to sets that are too large.
     strides : list of int
-        A device of a kind adds so much to the number of a set.
+        By kind: what one device of it adds to the number of a set.
     size : array of int64
         Devices of each set.
     levels : list of array of int64

@@ -534,7 +534,7 @@ def run_moves(
     best_ns: int,
     target_ns: int,
 ) -> tuple[float, int]:
-    """Try so many moves at one temperature.
+    """Try `moves` at one temperature.
 
     Parameters
     ----------
@@ -543,7 +543,7 @@ def run_moves(
     moves : int
         How many to try.
     temperature_ns : float
-        A move that raises the energy by so much is accepted with a probability of 1/e.
+        A move that raises the energy by this is accepted with a probability of 1/e.
     price_ns : float
         Energy of every byte beyond a capacity.
     energy_ns : float

@@ -64,6 +64,7 @@ class Rounds:
     pace : Pace
         How long to search, and how hot.
     target : int
+        Stop at this value, such as a proven bound.
     clock : Clock
         Its time is divided among the rounds.
     """

@@ -50,6 +50,7 @@ class SubSolver:
         Search threads. With one, the result of a search that `clock` does not end depends on
         nothing but the arguments: it is limited in deterministic time.
     seed : int
+        Of CP-SAT's random numbers.
     clock : Clock
         Is charged with every search.
     most_work_s : float
