@@ -35,7 +35,7 @@ _FEW_STAGES = 50_000
 _CLOSE = 0.99
 """A step that rules out less than the rest of this is not worth a list of its own."""
 _FAR = 3.0
-"""With many ideals, and a plan this many times above the bound, it pays to search longer for one."""
+"""With many ideals, and a plan so far above the bound, it pays to search longer for one."""
 _MOST_STAGES = 24_000_000
 """Stages in a list; each takes some sixteen bytes, and twice that for a while."""
 _MOST_ENTRIES = 1 << 24
