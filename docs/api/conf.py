@@ -49,12 +49,12 @@ def follow_export(
     app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.TextElement
 ) -> nodes.reference | None:
     """Lead ``fx_bridge.split_by_plan``, or a method of such a name, to where it is defined."""
-    package, _, rest = node["reftarget"].partition(".")
-    name, _, member = rest.partition(".")
+    package, name, member = f"{node['reftarget']}..".split(".")[:3]
     home = HOMES.get(f"{package}.{name}")
     if home is None or node["refdomain"] != "py":
         return None
-    target = f"{home}.{member}" if member else home
+    # One package may pass on what another one passes on.
+    target = f"{HOMES.get(home, home)}.{member}".removesuffix(".")
     return env.domains.python_domain.resolve_xref(
         env, node["refdoc"], app.builder, node["reftype"], target, node, shown
     )
