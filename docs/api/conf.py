@@ -10,6 +10,11 @@ import sys
 from importlib.metadata import version as version_of
 from pathlib import Path
 
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
@@ -40,6 +45,26 @@ def contents(package: str) -> dict[str, dict[str, list[str]]]:
     return pages
 
 
+def follow_export(
+    app: Sphinx, env: BuildEnvironment, node: pending_xref, shown: nodes.TextElement
+) -> nodes.reference | None:
+    """Lead ``fx_bridge.split_by_plan``, or a method of such a name, to where it is defined."""
+    package, name, member = f"{node['reftarget']}..".split(".")[:3]
+    home = HOMES.get(f"{package}.{name}")
+    if home is None or node["refdomain"] != "py":
+        return None
+    # One package may pass on what another one passes on.
+    target = f"{HOMES.get(home, home)}.{member}".removesuffix(".")
+    return env.domains.python_domain.resolve_xref(
+        env, node["refdoc"], app.builder, node["reftype"], target, node, shown
+    )
+
+
+def setup(app: Sphinx) -> None:
+    """Let Sphinx ask where what it does not know is defined."""
+    app.connect("missing-reference", follow_export)
+
+
 project = "fxpartition"
 release = version_of("fxpartition")
 extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
@@ -53,9 +78,14 @@ maximum_signature_line_length = 90
 add_module_names = False
 default_role = "code"
 
-autosummary_context = {
-    "pages": contents("solver") | contents("fx_bridge") | contents("experiments"),
+PAGES = contents("solver") | contents("fx_bridge") | contents("experiments")
+HOMES = {
+    f"{package}.{name.rpartition('.')[2]}": name
+    for package, page in PAGES.items()
+    for name in page["exports"]
 }
+
+autosummary_context = {"pages": PAGES}
 autodoc_default_options = {"members": True, "member-order": "bysource"}
 autodoc_typehints_format = "short"
 autodoc_use_type_comments = False

@@ -31,7 +31,7 @@ _ProcessesOption = Annotated[
         min=1,
         max=MOST_DEVICES,
         metavar="COUNT",
-        help="So many measure at once, as the stages of a pipeline share memory and caches.",
+        help="How many measure at once, as the stages of a pipeline share memory and caches.",
     ),
 ]
 _OutOption = Annotated[

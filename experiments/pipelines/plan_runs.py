@@ -55,7 +55,6 @@ class RunSettings:
         By AdamW, which is what the processes run.
     pipeline : Pipeline
         With a schedule and a number of microbatches.
-    placement : Placement, optional
     steps : int
         How many are timed, after two that are not.
     solvers : tuple of str

@@ -45,6 +45,7 @@ class ProblemRequest:
     training : Training or None
         None where no option of the group is given, whatever the memory model.
     pipeline : Pipeline
+        Empty where no option of the group is given.
     placement : Placement or None
         None where no option of the group is given, so that a saved problem needs no torch.
     attention : str or None

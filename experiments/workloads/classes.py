@@ -31,6 +31,7 @@ class Mirror:
     Attributes
     ----------
     operators : tuple of Operator
+        In execution order.
     colocation : tuple of ColocationGroup
         Each of them with its class.
     """

@@ -38,6 +38,7 @@ class Node:
     on_accelerator : bool
         Whether an accelerator can run it.
     is_backward : bool
+        The node belongs to a backward pass.
     """
 
     name: str

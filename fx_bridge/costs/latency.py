@@ -26,7 +26,6 @@ def roofline_latency_ns(
 
     Parameters
     ----------
-    captured : CapturedGraph
     specs : mapping of str to DeviceSpec
         By device class.
     flops : mapping of str to int, optional

@@ -27,6 +27,7 @@ class LiveStorage:
         Name of the weight or parameter, of the input, or of the operator that made it; in the
         backward pass, of the operator whose derivative made it.
     size_bytes : int
+        Of the whole storage, however little of it is read.
     """
 
     kind: Kind
@@ -41,13 +42,14 @@ class MemoryPoint:
     Attributes
     ----------
     phase : {"forward", "backward", "optimizer"}
+        When the node ran.
     node : str
         Name of the operator; ``"output"`` for the return of the graph, ``"loss"``, and in the
         phase ``"optimizer"`` the part of the step.
     peak_bytes : int
         Alive at once while it ran, what it read and what it made included.
     live_bytes : int
-        Alive when it had run and what nobody reads any more was released.
+        Alive when it had run and values without further readers were released.
     """
 
     phase: Phase

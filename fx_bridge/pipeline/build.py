@@ -93,8 +93,8 @@ def build_pipeline_stage(
     Raises
     ------
     PartitionError
-        In one line: whatever :func:`fx_bridge.pipeline.check_pipeline` refuses, or there is no
-        process group.
+        In one line: whatever :func:`~fx_bridge.pipeline.checks.check_pipeline` refuses, or there is
+        no process group.
     """
     captured, split = captured_and_split(result)
     training = loss_fn is not None

@@ -54,7 +54,7 @@ def check_pipeline(
     ------
     PartitionError
         In one line: the plan has another number of devices than there are processes, the rank or
-        a setting is out of range, the schedule does not run so many microbatches, the device is
+        a setting is out of range, the schedule does not run `microbatches`, the device is
         not there, a value that is not a tensor would have to travel, the graph has lost a backward
         pass of the model's own, a trained parameter is held by several ranks and `tied_weights` is
         not ``"sum"``, or the stage files were written for another graph or plan.

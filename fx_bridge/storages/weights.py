@@ -34,7 +34,7 @@ class WeightStorage:
         What a device that holds them needs: the storages, or the tensors where they are less
         (a slice of a large file).
     memory_bytes : mapping of object to int
-        The parts of `size_bytes` by storage, as :func:`memory_of` names it.
+        The parts of `size_bytes` by storage, as ``memory_of`` names it.
     """
 
     key: str
@@ -54,7 +54,6 @@ def weight_storages(module: nn.Module, graph: fx.Graph | None = None) -> dict[st
 
     Parameters
     ----------
-    module : nn.Module
     graph : fx.Graph, optional
         Constants that it reads by ``get_attr`` count too.
     """

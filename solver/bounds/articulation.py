@@ -22,6 +22,7 @@ def articulation_units(count: int, edges: Sequence[tuple[int, int]]) -> Ints:
     count : int
         Number of units, numbered in a topological order of `edges`.
     edges : sequence of (int, int)
+        Arcs between units.
 
     Notes
     -----

@@ -28,8 +28,6 @@ def least_value(units: UnitGraph, name: ObjectiveName, position_bound: PositionB
 
     Parameters
     ----------
-    units : UnitGraph
-    name : str
     position_bound : PositionBound or None
         For ``bottleneck``, where it applies.
     """

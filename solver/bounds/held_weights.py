@@ -26,10 +26,6 @@ def stage_weights(units: UnitGraph) -> Ints:
     These are :func:`first_weights`, and a weight that is far from its last reader once more: an
     embedding that is the output layer, too, is on the first device and on the last.
 
-    Parameters
-    ----------
-    units : UnitGraph
-
     Returns
     -------
     Ints

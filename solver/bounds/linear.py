@@ -114,7 +114,7 @@ class _Program:
     Variables: T in parts of the ceiling; y[u, b] where the windows leave it open; and for every
     value and stage how often it is sent and whether it is received. For u -> v and every border b:
     y[v, b] <= y[u, b] <= y[u, b + 1]. A value of u that v reads crosses border b by
-    y[u, b] - y[v, b]: so much of it is sent before, and received after it. Besides, a stage
+    y[u, b] - y[v, b]: this part of it is sent before, and received after it. Besides, a stage
     receives what it has of v and not of u, and sends what it has of u and not of v. Relayed values
     are simpler: each crosses border b by at least y[u, b] - y[v, b], or by y[u, b] if it is
     returned, and both stages at the border spend the time of the link between their devices.

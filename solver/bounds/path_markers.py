@@ -99,7 +99,6 @@ class _Table:
 
     Attributes
     ----------
-    cells : RegionCells
     start, end : Ints
         Least and largest position of each region.
     arrive_row, leave_row : Ints, shape (regions, regions)

@@ -64,10 +64,10 @@ class PathRegions:
 
     Parameters
     ----------
-    units : UnitGraph
     work : Ints
         By unit.
     net_times_ns : sequence of int
+        By net, the least time of one transfer.
     average_ns : int
         The average load; markers, horizons and cells are parts of it.
 
@@ -85,7 +85,6 @@ class PathRegions:
         Weights first read in A_r, and outside D_r.
     ahead, behind : Ints, shape (regions, CROSSINGS)
         Horizons: the marker up to which readers count; the region from behind which producers do.
-    cells : RegionCells
     """
 
     def __init__(

@@ -30,6 +30,7 @@ class StageKind:
     Attributes
     ----------
     capacity_bytes : int or None
+        None is unlimited.
     slowness : float
         Least ratio of a unit's time on it to its time on its fastest class.
     pays : bool
@@ -76,6 +77,7 @@ class Cells:
     end_low, end_high, leaving : Ints, shape (n + 1,)
         The same of ends, and the least time that is sent; the last end is that of everything.
     most_held : Ints, shape (n,)
+        The most weights in the set before a start.
     least_held : Ints, shape (n + 1,)
         Bounds of the weights in the set before a start, and before an end.
     """
@@ -208,8 +210,8 @@ class Steps:
 
     Parameters
     ----------
-    cells : Cells
     bottleneck_ns : int
+        The limit on the load of every stage.
     """
 
     def __init__(self, cells: Cells, bottleneck_ns: int) -> None:
@@ -298,6 +300,7 @@ def rooms(
     Parameters
     ----------
     slots, total : int
+        The most stages, and the position at which everything has run.
     step : callable
         From a position, a kind, and whether the stage is the first, to the farthest end.
     kinds : Counter of StageKind

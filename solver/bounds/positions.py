@@ -212,7 +212,7 @@ class PositionBound(SteppingBound):
     def _weights(self, units: UnitGraph) -> tuple[Ints, Ints]:
         """Bound the weights in a set that ends in each cell, from above and from below.
 
-        A set with work x of a region holds at least the least weights of any units with so much
+        A set with work x of a region holds at least the least weights of any units with this
         work, whole or in part (a knapsack without integrality), and leaves out at least the least
         for the rest. Weights of several units are :func:`stage_weights`.
         """

@@ -42,6 +42,7 @@ class RegionNet:
     leaves : bool
         Some unit after the region reads it too.
     time_ns : int
+        Least time of one transfer.
     """
 
     producer: int
@@ -94,7 +95,6 @@ def least_crossing(region: Region, *, by_work: bool) -> LeastCrossing:
 
     Parameters
     ----------
-    region : Region
     by_work : bool
         Tell cases and amounts of work apart; otherwise a single constant is computed.
 
@@ -131,12 +131,7 @@ def least_crossing(region: Region, *, by_work: bool) -> LeastCrossing:
 
 
 def border_lines(region: Region) -> LeastCrossing:
-    """Return a lower bound of the crossing time of every closed set, without telling cases apart.
-
-    Parameters
-    ----------
-    region : Region
-    """
+    """Return a lower bound of the crossing time of every closed set, from a single case."""
     if not region.nets:
         return LeastCrossing(())
     return LeastCrossing((_Case(region, frozenset(), frozenset(), frozenset()).lines(),))

@@ -21,7 +21,6 @@ class Regions:
 
     Parameters
     ----------
-    units : UnitGraph
     work : Ints
         Work of each unit.
 

@@ -15,7 +15,7 @@ from solver.bounds.articulation import articulation_units
 from solver.presolve.units import Net, UnitGraph
 
 _NEARLY = 0.8
-"""A source counts if its longest way has at least so much of a longest path's work."""
+"""A source counts if its longest way has at least this share of a longest path's work."""
 _MOST_SOURCES = 16
 _MOST_VISITS = 1_000_000
 """Units, or edges, times sources; a million take about a second."""
@@ -92,6 +92,7 @@ def units_between(count: int, edges: Sequence[tuple[int, int]], first: int, last
     edges : sequence of (int, int)
         Ascending.
     first, last : int
+        The two ends.
     """
     below, above = [False] * count, [False] * count
     below[first] = above[last] = True

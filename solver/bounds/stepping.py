@@ -156,6 +156,7 @@ class SteppingBound(DestructiveBound):
         bottleneck_ns : int
             Only plans whose bottleneck is at most this.
         slots : int
+            The most stages.
         order : sequence of Device, optional
             The device of each slot; without it, any device may be anywhere.
         """

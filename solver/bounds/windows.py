@@ -64,11 +64,14 @@ def closure_sums(
     count : int
         Number of units, numbered in a topological order of `edges`.
     edges : sequence of (int, int)
+        Arcs between units.
     values : array of int, shape (count, k)
+        One row a unit.
 
     Returns
     -------
     array of int64, shape (count, k)
+        One row a unit, what is before it included.
 
     Notes
     -----
@@ -106,6 +109,7 @@ class BorderIdeals:
     Attributes
     ----------
     units : tuple of int
+        Those that the sets tell of.
     inside : tuple of Bools, shape (units, n)
         By border, from the one before the first position to the one behind the last: the sets
         that can be before it, as columns.
@@ -150,10 +154,6 @@ class WindowSource(Protocol):
 
 class StageBounds:
     """Windows of all units for any device order and any limit on the bottleneck.
-
-    Parameters
-    ----------
-    units : UnitGraph
 
     Notes
     -----
@@ -251,6 +251,7 @@ class StageBounds:
         Parameters
         ----------
         slots : int
+            The most stages.
         order : sequence of Device, optional
             Only plans whose devices are some of these, in this order.
         at_most : int, optional
@@ -273,13 +274,13 @@ class StageBounds:
 
     @property
     def is_narrowed(self) -> bool:
-        """Whether somebody else knows windows."""
+        """Whether another bound knows windows."""
         return self._source is not None
 
     def border_ideals(
         self, slots: int, bottleneck_ns: int | None, order: Sequence[Device] | None, chunks: int = 1
     ) -> BorderIdeals | None:
-        """Return what can be before each border, as somebody else knows it.
+        """Return what can be before each border, as another bound knows it.
 
         Parameters
         ----------
@@ -294,7 +295,7 @@ class StageBounds:
     def orders(
         self, slots: int, bottleneck_ns: int, kinds: Sequence[Device]
     ) -> list[tuple[int, ...]] | None:
-        """Return the orders of devices that plans can have, as somebody else knows them.
+        """Return the orders of devices that plans can have, as another bound knows them.
 
         Parameters
         ----------

@@ -20,7 +20,6 @@ def add_border_ideals(stages: StageModel, ideals: BorderIdeals) -> None:
     ----------
     stages : StageModel
         With one chunk per device.
-    ideals : BorderIdeals
     """
     literals = [
         _literals(stages, ideals, border) if columns.shape[1] > 1 else {}

@@ -16,12 +16,7 @@ from solver.presolve.units import Net, Relay
 
 
 class Crossings:
-    """Adds crossing variables to a model when they are first asked for.
-
-    Parameters
-    ----------
-    stages : StageModel
-    """
+    """Adds crossing variables to a model when they are first asked for."""
 
     def __init__(self, stages: StageModel) -> None:
         self.stages = stages

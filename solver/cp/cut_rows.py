@@ -35,8 +35,6 @@ def narrowed(units: UnitGraph, windows: StageWindows, positions: int) -> StageWi
 
     Parameters
     ----------
-    units : UnitGraph
-    windows : StageWindows
     positions : int
         Number of positions.
 

@@ -84,7 +84,6 @@ class CpSatFormulation:
 
     Parameters
     ----------
-    units : UnitGraph
     windows : StageWindows
         Must leave at least one optimal plan.
     slots : int

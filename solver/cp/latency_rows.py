@@ -14,14 +14,7 @@ from solver.model.devices import Device
 
 
 class LatencyRows:
-    """Adds the time of every stage and the longest path through the stages to a model.
-
-    Parameters
-    ----------
-    crossings : Crossings
-    loads : LoadRows
-    times : PositionTimes
-    """
+    """Adds the time of every stage and the longest path through the stages to a model."""
 
     def __init__(self, crossings: Crossings, loads: LoadRows, times: PositionTimes) -> None:
         self.crossings = crossings

@@ -20,7 +20,6 @@ class LoadRows:
 
     Parameters
     ----------
-    crossings : Crossings
     largest_load_ns : int, optional
         An upper bound on the bottleneck of the plans of interest.
     """

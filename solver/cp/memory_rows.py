@@ -25,7 +25,6 @@ class MemoryRows:
 
     Parameters
     ----------
-    crossings : Crossings
     weights_only : bool
         Whether to leave out all but weights, in a relaxation.
 
@@ -130,14 +129,16 @@ class MemoryRows:
     def leave_no_room(
         self, slot: int, more_bytes: int, conditions: Sequence[cp_model.LiteralT]
     ) -> None:
-        """Let a device hold so much, if all conditions are true, that more weights do not fit.
+        """Fill a device, if all conditions are true, until more weights do not fit.
 
         Parameters
         ----------
         slot : int
             That has a device if the conditions are true.
         more_bytes : int
+            Besides what the device holds anyhow.
         conditions : sequence of LiteralT
+            Literals of the model; without any it holds always.
         """
         weights = self._weights(slot)
         largest = weights.largest(self.stages.upper)

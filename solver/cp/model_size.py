@@ -27,13 +27,12 @@ def link_terms(
 
     Parameters
     ----------
-    units : UnitGraph
-    windows : StageWindows
     slots : int
         Number of devices in a round.
     chunks : int
         Number of rounds.
     decides_order : bool
+        The model chooses the order of devices; otherwise it is given.
 
     Returns
     -------

@@ -18,11 +18,6 @@ class PositionTimes:
     """Times of one position; :class:`solver.cp.load_rows.LoadRows` has those of devices.
 
     What several stages of a device read is received by the first of them.
-
-    Parameters
-    ----------
-    crossings : Crossings
-    loads : LoadRows
     """
 
     def __init__(self, crossings: Crossings, loads: LoadRows) -> None:

@@ -43,7 +43,6 @@ class ModelQueue:
 
     Parameters
     ----------
-    limits : SolveLimits
     clock : Clock
         Ends all searches, and is charged with each when its answer is asked for.
     """

@@ -92,8 +92,6 @@ def run_model(
 
     Parameters
     ----------
-    question : Question
-    limits : SolveLimits
     clock : Clock
         Ends the run, and is charged with it.
     report : callable, optional
@@ -145,6 +143,7 @@ def portfolio_solver(workers: int, seed: int) -> cp_model.CpSolver:
     workers : int
         Threads. CP-SAT gives each search one; if there are fewer, all searches take turns on them.
     seed : int
+        Of CP-SAT's random numbers.
     """
     solver = _settled_solver(workers, seed)
     parameters = solver.parameters

@@ -39,7 +39,6 @@ class StageModel:
 
     Parameters
     ----------
-    units : UnitGraph
     windows : StageWindows
         Of positions 0 to slots * chunks - 1.
     slots : int
@@ -56,6 +55,7 @@ class StageModel:
     Attributes
     ----------
     model : cp_model.CpModel
+        CP-SAT's, to which rows are added.
     places : tuple of Place
         The positions of each slot.
     used : list of Literal

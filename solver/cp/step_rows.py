@@ -32,7 +32,6 @@ class StepRows:
     ----------
     latency : LatencyRows
         Whose arcs say which position waits for which.
-    times : PositionTimes
     """
 
     def __init__(self, latency: LatencyRows, times: PositionTimes) -> None:

@@ -107,6 +107,7 @@ class MoreMemory:
     Attributes
     ----------
     devices : tuple of str
+        Names of the devices that need more.
     extra_bytes : int
         Enough: a plan is known.
     too_few_bytes : int
@@ -193,6 +194,7 @@ class Remedy:
     Attributes
     ----------
     change : Change
+        More memory or devices, or a limit to drop.
     problem : PartitionProblem
         The problem after the change, to go on with.
     plan : PartitionPlan
@@ -218,11 +220,13 @@ class Diagnosis:
     is_minimal : bool
         It is proven that without any one of them a plan for the others exists.
     shortfalls : tuple of Shortfall
+        Bytes that no plan can place, as far as adding up tells.
     remedies : tuple of Remedy
         Each is enough alone; the least memory first.
     time_ran_out : bool
         There may be more remedies, and smaller ones, than were found in time.
     wall_time_s : float
+        Of the whole call, in seconds of the clock.
     """
 
     status: SolveStatus

@@ -63,6 +63,7 @@ def diagnose(
     Parameters
     ----------
     problem : PartitionProblem
+        Need not be infeasible: the answer says so then.
     limits : SolveLimits, optional
         `time_limit_s` is the limit of everything together.
     result : SolveResult, optional

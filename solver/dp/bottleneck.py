@@ -31,11 +31,11 @@ _NEAR = (1.01, 1.02, 1.04, 1.08)
 """Ceilings to try before a plan is known, as multiples of a lower bound."""
 _MANY_IDEALS = 4_000
 _FEW_STAGES = 50_000
-"""So many are listed in some tenths of a second."""
+"""These are listed in some tenths of a second."""
 _CLOSE = 0.99
 """A step that rules out less than the rest of this is not worth a list of its own."""
 _FAR = 3.0
-"""With so many ideals, and so far above the bound, it pays to search longer for a plan."""
+"""With many ideals, and a plan so far above the bound, it pays to search longer for one."""
 _MOST_STAGES = 24_000_000
 """Stages in a list; each takes some sixteen bytes, and twice that for a while."""
 _MOST_ENTRIES = 1 << 24
@@ -63,18 +63,15 @@ class BottleneckSearch:
 
     Parameters
     ----------
-    tables : StageTables
-    sets : DeviceSets
     capacity : sequence of float
         The most bytes on a device of each kind.
-    incumbent : Incumbent
     spend : callable
         Told how many pairs of ideals are looked at; raises to stop.
 
     Attributes
     ----------
     refuted : int
-        No plan has a bottleneck of at most so many nanoseconds.
+        No plan has a bottleneck of at most this, in nanoseconds.
     best : Solution or None
         The best plan so far. The value is that of a relaxation, which may count too few sends
         under peer-to-peer charging (:mod:`solver.dp.readers`).
@@ -141,6 +138,7 @@ class BottleneckSearch:
         Raises
         ------
         GaveUp
+            If there is more to look at than the limits allow.
         """
         total_ns = float(self.tables.work_ns[-1])
         most_speed = float(self._speed[self._bits.usable].max())

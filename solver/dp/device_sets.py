@@ -157,7 +157,6 @@ class ViableStates:
     ----------
     units : UnitGraph
         In the order.
-    moves : Moves
     ceiling_ns : int or None
         Only plans whose bottleneck is at most this.
 

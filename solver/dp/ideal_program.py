@@ -86,7 +86,7 @@ _CHAIN_LIMIT_S = 5.0
 _FEW_IDEALS = 2_000
 _MANY_IDEALS = MOST_IDEALS
 _INTERLEAVED = {2: (60, 250), 3: (20, 30)}
-"""Ideals that are few for so many chunks: with any transfers, and with cheap ones."""
+"""By chunks, the ideals that count as few: with any transfers, and with cheap ones."""
 _CHEAP_TRANSFERS = 0.5
 """Ratio of all transfer times to all work up to which many ideals are few enough."""
 _MOST_ENTRIES = 16_000_000
@@ -135,7 +135,6 @@ def solve_ideals(
 
     Parameters
     ----------
-    problem : PartitionProblem
     clock : Clock
         The program has limits of work besides, so that it ends without one as well.
     improve : callable, optional

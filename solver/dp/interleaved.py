@@ -114,7 +114,6 @@ class InterleavedSearch:
         The problem.
     ideals : sequence of int
         Bit masks of all ideals of the blocks, the smaller ones first.
-    sets : DeviceSets
     incumbent : callable
         Returns the bottleneck of some plan, or None.
     clock : Clock
@@ -125,7 +124,7 @@ class InterleavedSearch:
     Attributes
     ----------
     refuted : int
-        No plan has a bottleneck of at most so many nanoseconds.
+        No plan has a bottleneck of at most this, in nanoseconds.
     """
 
     def __init__(
@@ -223,6 +222,7 @@ class InterleavedSearch:
         Raises
         ------
         GaveUp
+            If there is more to look at than the limits allow.
         """
         known: float | None = None
         total = float(self.work_ns[-1])
@@ -310,7 +310,7 @@ class InterleavedSearch:
         ]
         if math.prod(len(entry) for entry in rounds) > _MOST_CANDIDATES:
             raise GaveUp(f"some chunks have more than {_MOST_CANDIDATES:,} pairs of ideals")
-        # Looking at a union and building the tables cost about as much as so many stages.
+        # Looking at a union and building the tables cost about as much as these stages.
         self.pairs += _SET_UP + math.prod(len(entry) for entry in rounds)
         if self.pairs > self.most_pairs:
             raise GaveUp(f"there are more than {self.most_pairs:,} candidate stages")

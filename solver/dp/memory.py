@@ -22,11 +22,6 @@ class StagePeaks:
     waits for an operator elsewhere, at the end of the stage. What there is changes after certain
     operators only, so the sums of all changes, cumulated, are what is held while each operator
     runs; those of other stages do not count.
-
-    Parameters
-    ----------
-    units : UnitGraph
-    blocks : Blocks
     """
 
     def __init__(self, units: UnitGraph, blocks: Blocks) -> None:
@@ -60,10 +55,12 @@ class StagePeaks:
         Parameters
         ----------
         member : Bools, shape (blocks, ideals)
+            By ideal, the blocks inside.
 
         Returns
         -------
         within, outside : Floats, shape (ideals,)
+            In bytes.
         """
         change = np.zeros(len(self._block_of_operator) + 1, dtype=np.int64)
         size_bytes = np.where(self._stays, 0, self._size_bytes[:, 0])

@@ -22,9 +22,6 @@ class Minimiser:
 
     Parameters
     ----------
-    tables : StageTables
-    sets : DeviceSets
-    incumbent : Incumbent
     clock : Clock
         Of the whole search.
     most_pairs : int
@@ -55,6 +52,7 @@ class Minimiser:
         Raises
         ------
         GaveUp
+            If there is more to look at than the limits allow.
         """
         objective = self.problem.objective
         sums: tuple[str, ...] = ()

@@ -46,6 +46,7 @@ class Crossing:
     consumers : tuple of int
         Other blocks that read it; not empty.
     cost : int
+        What each pair of ideals pays that the net crosses.
     """
 
     producer: int
@@ -59,6 +60,7 @@ class PairSum:
     Parameters
     ----------
     member : array of bool, shape (blocks, ideals)
+        By ideal, the blocks inside.
     """
 
     def __init__(self, member: Bools) -> None:

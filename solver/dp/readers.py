@@ -33,12 +33,7 @@ from solver.presolve.net_times import net_times_ns
 
 
 class Readers:
-    """Values that several blocks read, each of which is sent to all devices that do.
-
-    Parameters
-    ----------
-    tables : StageTables
-    """
+    """Values that several blocks read, each of which is sent to all devices that do."""
 
     def __init__(self, tables: StageTables) -> None:
         self._member = tables.member

@@ -1,8 +1,8 @@
 """Identical chains in the program over ideals: one ideal for all that differ by exchanges.
 
 Let the blocks of a group of :mod:`solver.presolve.symmetry` be chains: each reads, within
-the group, only the one before it in its own chain. An ideal contains the first so many blocks of
-every chain, and which chains go how far does not matter to what comes after it: exchange chains in
+the group, only the one before it in its own chain. An ideal contains a beginning of every
+chain, and which chains go how far does not matter to what comes after it: exchange chains in
 the rest of the plan. So the program regards ideals whose chains go the less far the later they come
 in the group (`RepeatedChains.arcs`), (m + l choose l) for m chains of length l instead of (l +
 1)^m.
@@ -48,12 +48,7 @@ Chains = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class RepeatedChains:
-    """All groups of identical chains.
-
-    Attributes
-    ----------
-    groups : tuple of Chains
-    """
+    """All groups of identical chains."""
 
     groups: tuple[Chains, ...] = ()
 
@@ -114,7 +109,6 @@ def repeated_chains(units: UnitGraph, blocks: Blocks) -> RepeatedChains:
 
     Parameters
     ----------
-    units : UnitGraph
     blocks : Blocks
         Of `units`, without those merged or dropped in one chain of a group and not in another.
     """
@@ -159,8 +153,6 @@ class _Facts:
 
     Parameters
     ----------
-    units : UnitGraph
-    blocks : Blocks
     limited : bool
         Whether memory is, so that weights matter.
     """

@@ -35,6 +35,7 @@ class SetBits:
     usable : array of bool, shape (sets,)
         Those of at most `most` devices.
     strides : tuple of int
+        By kind: what one device of it adds to the number of a set.
     words : int
         Rows that a family takes.
     """
@@ -70,7 +71,7 @@ class SetBits:
         return np.unpackbits(data, count=len(self.sizes), bitorder="little").astype(np.bool_)
 
     def of_size_at_most(self, size: int) -> Words:
-        """Return the family of all sets of at most so many devices, as one column."""
+        """Return the family of all sets of at most this number of devices, as one column."""
         return self.pack((self.sizes <= size)[:, None])
 
     def grown(self, families: Words, kind: int) -> Words:

@@ -24,7 +24,7 @@ from solver.model.arrays import Ints
 _ROWS = 64
 """Starts whose stages are costed together."""
 _DENSE = 64
-"""Where fewer than one of so many pairs of ideals is a stage, stages are costed one by one."""
+"""Pairs of ideals for each that is a stage; with more, stages are costed one by one."""
 
 
 class TooManyStages(Exception):  # noqa: N818
@@ -118,14 +118,15 @@ class Families:
 
     Parameters
     ----------
-    bits : SetBits
     ideals : int
+        How many ideals there are.
     may : array of uint64, shape (words, ideals)
         Sets of devices that are worth regarding behind each ideal.
 
     Attributes
     ----------
     words : array of uint64, shape (words, ideals)
+        By ideal, the sets as bits.
     """
 
     def __init__(self, bits: SetBits, ideals: int, may: Words) -> None:
@@ -178,7 +179,6 @@ class StageLister:
 
     Parameters
     ----------
-    tables : StageTables
     capacity : sequence of float
         The most bytes on a device of each kind.
     in_flight : sequence of int
@@ -195,7 +195,7 @@ class StageLister:
         spend: Callable[[int], None],
     ) -> None:
         self._tables, self._capacity, self._spend = tables, np.array(capacity), spend
-        # The most stages behind one with so many microbatches in flight.
+        # The most stages behind one with these microbatches in flight.
         self._most_behind = {count: place for place, count in enumerate(in_flight)}
         sizes = tables.member.sum(axis=0)
         # Ideals of equally many blocks, the largest first, without the last one.
@@ -217,7 +217,6 @@ class StageLister:
         ----------
         families : Families
             As new.
-        ceiling : float
         most : int
             Stages after which to raise `TooManyStages`.
 

@@ -44,9 +44,6 @@ class StageTables:
 
     Parameters
     ----------
-    units : UnitGraph
-    kinds : sequence of DeviceKind
-    blocks : Blocks
     ideals : sequence of int
         Bit masks of all ideals, the smaller ones first.
     chains : RepeatedChains, optional

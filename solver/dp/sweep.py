@@ -74,7 +74,7 @@ def largest_sum(counts: Sequence[int], amounts: Sequence[float], most: int) -> f
 
 
 def most_memory_bytes(capacity: float, peak_permille: float | None) -> float:
-    """Return what a stage may hold if at most so many per mille of its memory, rounded up."""
+    """Return what a stage may hold if it may use this share of its memory, rounded up."""
     if capacity == np.inf or peak_permille is None:
         return capacity
     return min(capacity, float(int(peak_permille) * int(capacity) // 1000))
@@ -85,8 +85,6 @@ class Sweep:
 
     Parameters
     ----------
-    tables : StageTables
-    sets : DeviceSets
     clock : Clock
         Of the whole search.
     most_pairs : int
@@ -95,7 +93,7 @@ class Sweep:
     Attributes
     ----------
     refuted : float
-        No plan has a bottleneck of at most so many nanoseconds, as far as the caller knows.
+        No plan has a bottleneck of at most this, in nanoseconds, as far as the caller knows.
     """
 
     def __init__(
@@ -191,6 +189,7 @@ class Sweep:
         Raises
         ------
         GaveUp
+            If there are more than the limits allow.
         """
         self.pairs += pairs
         if self.pairs > self.most_pairs:

@@ -33,6 +33,7 @@ class Alive(NamedTuple):
         come back; ``sent``, what other stages read or the graph returns, of earlier microbatches,
         in training of all; ``workspace``, of the operator that runs.
     size_bytes : int
+        Of the whole storage.
     """
 
     name: str
@@ -45,7 +46,6 @@ def alive_at_peak(problem: PartitionProblem, plan: PartitionPlan) -> tuple[tuple
 
     Parameters
     ----------
-    problem : PartitionProblem
     plan : PartitionPlan
         Need not be feasible.
 
@@ -150,7 +150,7 @@ class _Found:
             )
 
     def add_earlier(self, earlier: Ints) -> None:
-        """Add what is kept for backward passes of so many earlier microbatches, by stage."""
+        """Add, by stage, what backward passes of earlier microbatches keep."""
         layout = self._layout
         stage = layout.stage[layout.order]
         size_bytes = self._problem.arrays.saved_bytes[layout.order] * earlier[stage]

@@ -95,12 +95,14 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     Parameters
     ----------
     problem : PartitionProblem
+        Says which operators, devices and limits there are.
     plan : PartitionPlan
         Need not be feasible.
 
     Returns
     -------
     Evaluation
+        Of every objective, and all violations; the plan is feasible if there is none.
 
     Raises
     ------
@@ -171,7 +173,6 @@ def stage_memory_bytes(
 
     Parameters
     ----------
-    problem : PartitionProblem
     operators : iterable of str
         In any order; they run in execution order.
     in_flight : int

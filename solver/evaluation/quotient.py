@@ -80,7 +80,7 @@ def stage_arcs(problem: PartitionProblem, plan: PartitionPlan) -> tuple[Quotient
 
 
 def travels(problem: PartitionProblem, plan: PartitionPlan) -> tuple[Travel, ...]:
-    """Return what somebody pays for to move, by source and target.
+    """Return the transfers that a device pays for, by source and target.
 
     What several stages of a device read is received by the first of them, and what is relayed
     travels from each position to the next. Unless they are staged through the host, the bytes

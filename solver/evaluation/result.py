@@ -63,6 +63,7 @@ class SolveResult:
     solver : str
         The name of a schedule.
     status : SolveStatus
+        What is proven; see :class:`SolveStatus`.
     plan : PartitionPlan or None
         Feasible when the status is OPTIMAL or FEASIBLE. With UNKNOWN it may be an infeasible
         answer, kept so that it can be reported; `evaluation.violations` says why.
@@ -72,6 +73,7 @@ class SolveResult:
         A proven lower bound for each objective that the search reached (the second and later
         ones under the first ones' values); None if the solver proves nothing.
     wall_time_s : float
+        Of the whole call, in seconds of the clock.
     reason : str
         Why there is no feasible plan, or empty.
     log : tuple of StepRecord

@@ -22,15 +22,20 @@ class Span(NamedTuple):
     Attributes
     ----------
     rank : int
+        The process that does it.
     kind : {"compute", "send", "receive"}
+        What it does.
     step : {"forward", "backward"}
+        The pass that it belongs to.
     position : int
         Where it happens, chunk * ranks + rank.
     other : int or None
         Position at the other end of a transfer; None for the staging memory of the host, and
         for what computes.
     microbatch : int
+        Numbered from 0.
     start_ns, end_ns : int
+        From the start of the step.
     """
 
     rank: int

@@ -16,7 +16,6 @@ class StageMemory:
 
     Parameters
     ----------
-    problem : PartitionProblem
     stage : Ints
         Number of the stage of every operator, and -1 for operators elsewhere and graph inputs.
     order : Ints

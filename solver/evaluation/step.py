@@ -27,7 +27,9 @@ class PipelineStep:
     times : PipelineTimes
         Of one microbatch, by position.
     schedule : {"gpipe", "1f1b"}
+        The order of passes; see :func:`~solver.model.schedules.action_tables`.
     microbatches : int
+        Of the step.
     devices : int
         Ranks; position p is on rank p mod `devices`.
     backward : bool

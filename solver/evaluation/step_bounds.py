@@ -14,7 +14,9 @@ def step_bound_ns(
     Parameters
     ----------
     times : PipelineTimes
+        Of one microbatch, by position.
     microbatches : int
+        Of the step.
     devices, backward
         As in :func:`solver.model.schedules.action_tables`.
 
@@ -72,6 +74,7 @@ def gpipe_step_ns(times: PipelineTimes, microbatches: int) -> int:
     times : PipelineTimes
         Its arcs are those from every position to the next one.
     microbatches : int
+        Of the step.
 
     Notes
     -----

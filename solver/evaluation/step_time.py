@@ -40,6 +40,7 @@ def step_time_ns(
     Parameters
     ----------
     times : PipelineTimes
+        Of one microbatch, by position.
     schedule, microbatches, devices, backward
         As in :func:`solver.model.schedules.action_tables`.
 

@@ -32,6 +32,7 @@ class Task(NamedTuple):
         An action of a rank; a transfer on the link between two ranks; one to, or from, the
         staging memory of the host.
     step : {"forward", "backward"}
+        The pass that it belongs to.
     source, target : int
         Positions; the same one except for "link".
     """
@@ -58,8 +59,8 @@ class Job(NamedTuple):
 
     Attributes
     ----------
-    task : Task
     microbatch : int
+        Numbered from 0.
     after : tuple of (int, Arc or None)
         Earlier jobs that it waits for, by number; with the arc because of which it does, or None
         if both are turns of one rank or link or parts of one transfer.
@@ -180,10 +181,6 @@ def simulate(
         ordered pair of ranks, carry one transfer at a time in the order in which they are handed
         over; ranks go on meanwhile.
 
-    Returns
-    -------
-    PipelineTimeline
-
     Raises
     ------
     PartitionError
@@ -281,7 +278,9 @@ def event_graph(
     Parameters
     ----------
     tables : tuple of tuple of Action
+        By rank, its actions in order.
     position_count : int
+        Positions of the chain, ranks times chunks.
     arcs : sequence of (int, int)
         Who reads from whom.
     overlap : bool

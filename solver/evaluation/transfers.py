@@ -23,7 +23,7 @@ class Passes:
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """The transfers of a plan that somebody pays for.
+    """The transfers of a plan that a device pays for.
 
     Attributes
     ----------

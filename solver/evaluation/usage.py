@@ -21,9 +21,11 @@ class DeviceUsage:
     Attributes
     ----------
     device : str
+        Its name.
     operators : tuple of str
         Chunk after chunk, each in execution order; empty for an unused device.
     capacity_bytes : int or None
+        None is unlimited.
     memory_bytes : int
         Peak, as the memory model of the problem defines it.
     weights_bytes, received_bytes, saved_bytes : int
@@ -68,7 +70,6 @@ class StageUsage:
 
     Attributes
     ----------
-    stage : Stage
     received_bytes, live_bytes, saved_bytes : int
         Memory of the stage: what it receives, its largest sum of holdings
         (:mod:`solver.model.holdings`), and what it keeps of `in_flight` - 1 earlier
@@ -131,8 +132,6 @@ def stage_usage(
     ----------
     problem, plan
         As for :func:`solver.evaluation.evaluate.evaluate`.
-    times : StageTimes
-    memory : StageMemory
     received : array of int64
         Bytes by place.
     """
@@ -169,8 +168,6 @@ def device_usage(
 
     Parameters
     ----------
-    problem : PartitionProblem
-    layout : Layout
     stages : tuple of StageUsage
         Of the plan.
     times, memory, received

@@ -22,8 +22,6 @@ def violations(
 
     Parameters
     ----------
-    problem : PartitionProblem
-    plan : PartitionPlan
     usage : sequence of DeviceUsage
         Of the plan.
     arcs : sequence of (int, int)

@@ -127,7 +127,6 @@ def consecutive_clusters(
 
     Parameters
     ----------
-    units : UnitGraph
     order : sequence of int
         A topological order of the units.
     most : int
@@ -138,6 +137,7 @@ def consecutive_clusters(
     cluster_of : list of int
         By unit; numbered along `order`.
     count : int
+        Of the clusters.
 
     Notes
     -----

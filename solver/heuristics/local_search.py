@@ -42,14 +42,14 @@ _ORDER_WORK = 60_000_000
 _STRETCHES = (1000, 1100, 1250, 1500, 2000, 4000)
 """Capacities for a start that the search mends, per mille of the true ones."""
 _IDLE_SEARCHES = 2
-"""So many slow searches in turn without a gain are the last ones."""
+"""After this number of slow searches in turn without a gain there is no further one."""
 _SEEDS = 10
 """From one slow search to the next; the rounds of each have seeds of their own."""
 _GAIN_PERMILLE = 1
 """What counts as one."""
 _TURN = 0.5
 _SHORTEST_TURN_S = 4.0
-"""Of the time left, so much goes into a fast search, and at least so many seconds."""
+"""A fast search has this share of the time left, and at least these seconds."""
 _WITHOUT_CLOCK = 5
 """What the moves of fast searches are divided by if no clock ends them."""
 _THREAD_SEEDS = 1_000_000
@@ -98,7 +98,6 @@ def improve(
 
     Parameters
     ----------
-    units : UnitGraph
     plan : PartitionPlan
         In order, with colocation, pins and cuts kept; memory may exceed the capacities, which the
         search then tries to mend. Units stay on the stages that are their block's in `plan`. A
@@ -106,9 +105,11 @@ def improve(
         pinned stages, whose numbers change when a stage becomes empty. For the objective ``step``
         all of them are improved by :mod:`solver.heuristics.step_search`, if they are feasible.
     seed : int
+        Of the random moves.
     max_iterations : int, optional
         Moves tried in all; by default those of `pace`.
     pace : Pace
+        How long to search, and how hot.
     target : int
         Stop when the objective reaches this, such as a proven bound.
     clock : Clock
@@ -155,7 +156,6 @@ def improve_slowly(
 
     Parameters
     ----------
-    units : UnitGraph
     plan : PartitionPlan
         Feasible.
     searches : int, optional
@@ -203,7 +203,7 @@ def _at_the_same_time(
     workers: int,
     clock: Clock,
 ) -> PartitionPlan:
-    """Return the best of the plans that so many fast searches find in their turn.
+    """Return the best of the plans that fast searches find in their turn, one a worker.
 
     Threads will do: compiled moves run without Python's lock.
     """
@@ -236,7 +236,6 @@ def first_incumbents(
 
     Parameters
     ----------
-    units : UnitGraph
     starts : sequence of PartitionPlan
         Known plans, such as those of the baselines.
     seed, max_iterations, target, clock

@@ -46,8 +46,8 @@ def search_orders(
 
     Parameters
     ----------
-    units : UnitGraph
     seed : int
+        Of the random moves.
     target : int
         Stop when the first objective, in its own unit, reaches this.
     clock : Clock
@@ -120,6 +120,7 @@ class _Search:
         Parameters
         ----------
         target : int
+            Stop at this value, such as a proven bound.
         first_s : float
             What the first cuts took.
         """

@@ -51,6 +51,7 @@ class SideGroups:
     Attributes
     ----------
     path : tuple of int
+        Units of the long path, in order.
     groups : tuple of SideGroup
         By their first units.
     """
@@ -69,7 +70,7 @@ class SideGroups:
     def late(self) -> list[int]:
         """Return the places right before what reads each group.
 
-        What nobody reads stays with what it reads.
+        A unit without readers stays with what it reads.
         """
         places = [group.latest for group in self.groups]
         for number, group in enumerate(self.groups):
@@ -92,6 +93,7 @@ class SideGroups:
         Parameters
         ----------
         places : sequence of int
+            By group, how many units of the path are before it.
         number : int
             The group.
         place : int

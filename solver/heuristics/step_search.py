@@ -33,6 +33,7 @@ def improve_step(
     plan : PartitionPlan
         In order, with colocation and pins kept; it may be of several chunks.
     most_evaluations : int
+        How many plans the evaluator judges at most.
     target : int
         Stop when the first objective reaches this, such as a proven bound.
     clock : Clock

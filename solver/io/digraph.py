@@ -70,6 +70,7 @@ def problem_from_digraph(
         With the attributes listed in the module's docstring. Without ``order`` on its nodes,
         the execution order is a topological order that follows the order of insertion.
     devices : sequence of Device
+        What a plan may use; it chooses which, and in which order.
     **settings
         The remaining fields of :class:`~solver.model.problem.PartitionProblem`, such as
         ``objective``.

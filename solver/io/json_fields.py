@@ -24,6 +24,7 @@ def parse_json(text: str | bytes, source: str) -> Any:
     Parameters
     ----------
     text : str or bytes
+        Bytes are UTF-8.
     source : str
         What messages begin with, such as the name of the file.
 

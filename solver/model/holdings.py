@@ -36,7 +36,6 @@ class Holding:
         Operators.
     stays : bool
         Held from `first` until the stage ends, wherever others are.
-    size_bytes : int
     kind : {"value", "workspace", "saved", "gradient", "sent"}
         The storage of a value; what is released before the operator is done; what is kept for the
         backward pass; a gradient, or buffers for those that come back; storages of values that
@@ -85,7 +84,7 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
             size_bytes = gradient_bytes
             kind: HoldingKind = "gradient"
             if end >= last:
-                # What nobody keeps is gone before there are gradients.
+                # What no backward pass keeps is gone before there are gradients.
                 if released_bytes > gradient_bytes:
                     size_bytes, kind = released_bytes, "value"
                 released_bytes = 0

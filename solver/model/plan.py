@@ -181,7 +181,6 @@ def quotient_arcs(
 
     Parameters
     ----------
-    problem : PartitionProblem
     group_of : mapping
         The stage, device or other group of every operator, by name.
     """

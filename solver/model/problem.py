@@ -57,8 +57,7 @@ class Operator:
     name : str
         Unique among operators and graph inputs.
     latency_ns : int or mapping of str to int
-        Time of one execution, in nanoseconds: one number for all devices, or
-        one per device class.
+        Time of one execution: one number for all devices, or one per device class.
     reads : tuple of str
         Operators and graph inputs whose values it reads.
     storage_bytes : int
@@ -233,14 +232,13 @@ class PartitionProblem:
     operators : sequence of Operator
         In execution order, which must be a topological order of `Operator.reads`.
     devices : sequence of Device
-    inputs : sequence of GraphInput
+        What a plan may use; it chooses which, and in which order.
     weights : mapping of str to Weight
         One key per storage, so that tied parameters are one key.
-    colocation : sequence of ColocationGroup
-    interconnect : Interconnect
     objective : str or sequence of str
         One of `OBJECTIVES`, or several to be minimised lexicographically.
     memory_model : {"weights", "inference", "training"}
+        What a device must hold: weights alone, or also what runs in inference or in training.
     schedule : {"gpipe", "1f1b"}
         In which order the devices work (:func:`solver.model.schedules.action_tables`), which the
         objective ``step`` depends on; and so how many microbatches a stage has in flight, which
@@ -250,7 +248,7 @@ class PartitionProblem:
         Microbatches per step, which the objective ``step`` depends on; pipelines hold what stages
         receive and send of all of them.
     chunks_per_device : int
-        Most stages of a device: data may pass through the order of devices so many times
+        Most stages of a device: data may pass through the order of devices as often
         (interleaved, "virtual" stages).
     max_devices : int, optional
         Most devices that a plan may use; None allows all.

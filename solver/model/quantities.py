@@ -55,7 +55,7 @@ def quantity(text: str, where: str, what: str, example: str) -> Fraction:
 
 
 def check_digits(digits: str, where: str) -> None:
-    """Refuse numbers of many digits: Python reads none of thousands, no quantity has so many."""
+    """Refuse numbers of many digits: Python reads none of thousands, and no quantity needs them."""
     if len(digits) > _MAX_DIGITS:
         raise PartitionError(
             f"{where}: a number has {len(digits)} digits; write at most {_MAX_DIGITS}"

@@ -28,7 +28,9 @@ class Action(NamedTuple):
     position : int
         chunk * devices + rank, which is what torch calls the index of a stage.
     microbatch : int
+        Numbered from 0.
     kind : {"forward", "backward"}
+        Which pass it is.
     """
 
     position: int
@@ -57,6 +59,7 @@ def action_tables(
     Parameters
     ----------
     schedule : {"gpipe", "1f1b"}
+        That of torch's ``ScheduleGPipe`` or ``Schedule1F1B``; with several chunks interleaved.
     microbatches : int
         Of one step.
     devices : int

@@ -102,7 +102,9 @@ def in_flight(
     Parameters
     ----------
     schedule : {"gpipe", "1f1b"}
+        As of :func:`~solver.model.schedules.action_tables`.
     microbatches : int
+        Of the step.
     chunks : int
         Rounds of the schedule.
     devices : int

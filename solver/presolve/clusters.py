@@ -27,7 +27,6 @@ def cluster(
 
     Parameters
     ----------
-    units : UnitGraph
     position_of : sequence of int
         Units of different positions stay apart, so that the plan survives.
     share : float
@@ -40,6 +39,7 @@ def cluster(
     cluster_of : list of int
         By unit; numbered in a topological order.
     count : int
+        Of the clusters.
     """
     rng = random.Random(seed)
     n = len(units)

@@ -172,13 +172,10 @@ class Simplified:
 def simplify(units: UnitGraph) -> Simplified:
     """Merge units as long as some best plan certainly survives; see the module for proofs.
 
-    Parameters
-    ----------
-    units : UnitGraph
-
     Returns
     -------
     Simplified
+        The merged units, and how to lift their plans.
     """
     problem = units.problem
     merges: list[Merge] = []

@@ -20,10 +20,6 @@ _MOST_BESIDE: Final = 4
 class Blocks:
     """The merged units, called by the numbers of their anchors.
 
-    Parameters
-    ----------
-    units : UnitGraph
-
     Attributes
     ----------
     predecessors, successors : list of set of int
@@ -239,8 +235,9 @@ class Blocks:
         Parameters
         ----------
         unit, anchor : int
+            The unit that may move, and the merged unit that it would join.
         saved : sequence of int
-            Nets of the anchor that leave it for nobody else than what moves.
+            Nets of the anchor that leave it for what moves alone.
         foreign : sequence of int
             Nets that `unit` reads and its anchor does not.
         made : collection of int

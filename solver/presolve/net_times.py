@@ -25,6 +25,7 @@ class TimeKind:
     Attributes
     ----------
     names : set of str
+        Of the devices.
     time_ns : list of int
         By unit.
     send_least, send_most, receive_least, receive_most : list of int

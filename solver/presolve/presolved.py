@@ -24,9 +24,11 @@ class Presolved:
     Attributes
     ----------
     simplified : Simplified
+        The merged units.
     identical : IdenticalBlocks
         Of the simplified units.
     kinds : tuple of DeviceKind
+        Devices that no constraint and no cost tells apart.
     chunks : int
         The most rounds that can be of use.
     """

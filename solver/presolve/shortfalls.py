@@ -26,6 +26,7 @@ class Shortfall:
     available_bytes : int
         The largest of the devices if `together`, else the most that a plan may use of them.
     together : bool
+        The operators must share one device.
     """
 
     operators: tuple[str, ...]

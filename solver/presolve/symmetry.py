@@ -83,7 +83,6 @@ class IdenticalBlocks:
 
     Attributes
     ----------
-    units : UnitGraph
     groups : tuple of tuple of tuple of int
         For each group its blocks, for each block its units; the k-th units of two
         blocks correspond, and the first ones of a group's blocks ascend.

@@ -109,11 +109,11 @@ class UnitGraph:
         For each unit the devices that all its members allow; None allows all. An empty set
         makes the problem infeasible.
     nets, input_nets : tuple of Net
+        Values of units, and of the caller, that other units read.
     relays : tuple of Relay
         Empty but under relayed charging, which they then describe instead of `nets`.
     weights, saved : tuple of SharedBytes
         `saved` is what one microbatch keeps, in training.
-    storages : tuple of Storage
     """
 
     problem: PartitionProblem

@@ -106,12 +106,13 @@ class BorderBound(DestructiveBound):
     def plan(self, bottleneck_ns: int, *, sends_sides: bool = True) -> PartitionPlan | None:
         """Return the plan of a way to the end, whose loads are hoped to be at most the limit.
 
-        Nobody has looked at pins, cuts, or at what the units beside the spine hold, so the plan may
-        have to be thrown away.
+        The search looks neither at pins and cuts, nor at what the units beside the spine hold, so
+        the caller may have to throw the plan away.
 
         Parameters
         ----------
         bottleneck_ns : int
+            The limit on every load.
         sends_sides : bool
             Whether the first stage is counted as sending what lies beside the spine to all others,
             which the bound leaves out.

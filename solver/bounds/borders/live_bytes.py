@@ -11,7 +11,7 @@ from solver.model.arrays import Ints
 from solver.presolve.units import UnitGraph
 
 _NEARLY = 0.9
-"""A live set that has so much of the largest one is as good, if it is nearer."""
+"""A live set with this share of the largest one is as good, if it is nearer."""
 
 
 class LiveBytes:
@@ -19,7 +19,6 @@ class LiveBytes:
 
     Parameters
     ----------
-    units : UnitGraph
     kept : sequence of int
         Units of its spine.
     places : Regions

@@ -24,6 +24,7 @@ class SideValue:
     readers : tuple of int
         Others, ascending.
     time_ns, held_bytes : int
+        Least time of one transfer, and bytes that a stage with a reader holds.
     """
 
     first: int

@@ -47,7 +47,6 @@ class BorderSteps:
 
     Parameters
     ----------
-    borders : Borders
     bottleneck_ns : int
         The most time of any stage.
     first_ns : int

@@ -1,9 +1,9 @@
 """The sets that the first stages of a plan can end with, one by one, and what a stage pays there.
 
 A *border* is a set of units that is closed under ancestors: all units up to an articulation
-unit and an ideal of the region after it (:mod:`solver.bounds.regions`). Chain-like graphs have so
-few ideals in each region, and so many regions that are alike, that all of them can be listed. Of
-those only a few matter: the others hold no less, cost no less, and get no farther.
+unit and an ideal of the region after it (:mod:`solver.bounds.regions`). Chain-like graphs have
+few ideals in each region, and many regions that are alike: all of them can be listed. Of those only
+a few matter: the others hold no less, cost no less, and get no farther.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Borders:
     Attributes
     ----------
     work, held_bytes, region : Ints
+        Of each border: work and weights before it, and the region that it lies in.
     need_ns : tuple of Ints
         The work before the border and what is sent there, by level.
     gain_ns : tuple of Ints
@@ -57,8 +58,6 @@ class Borders:
         By the region before, plus 1: the last region whose ends are too near for the level.
     ideals : tuple of (int, int)
         Region and, as a bit mask of the region's units, what is there of it.
-    places : Regions
-    side : tuple of SideValue
     """
 
     work: Ints
@@ -100,6 +99,7 @@ class _Feature:
     made_near : tuple of bool
         By level: the producer is within the horizon.
     time_ns, held_bytes : int
+        Least time of one transfer, and bytes of the value.
     is_sent : bool
         False if nothing is known of who sends it.
     """
@@ -119,12 +119,12 @@ class BorderList:
 
     Parameters
     ----------
-    units : UnitGraph
     kept : sequence of int
         Units of its spine (:mod:`solver.bounds.spine`), of which the sets are.
     work : Ints
         Work of each unit of the spine.
     slots : int
+        The most stages of a plan.
     slowness : float
         The largest of any device.
 

@@ -1,7 +1,7 @@
 """A lower bound of the bottleneck for devices of several speeds and memories.
 
 The average load says little where devices differ in both: a fast device with little memory cannot
-take what its speed would allow, and a slow one has to take what nobody else has room for. Prices
+take what its speed would allow, and a slow one has to take what no other has room for. Prices
 on the time and the memory of every device (a Lagrangian relaxation: A. M. Geoffrion, "Lagrangean
 relaxation for integer programming", Mathematical Programming Study 2, 1974) weigh the two against
 each other, for all orders of the devices at once.
@@ -28,7 +28,7 @@ _MOST_SETS = 1000
 _RESOLUTION = 1 << 30
 """Times and bytes are rounded, in favour of plans, so that no sum of priced ones overflows."""
 _LARGEST_PRICE = 1 << 22
-"""Of a tick, for all devices together: so much for every device, times all time and all bytes, and
+"""Of a tick, for all devices together: this for every device, times all time and all bytes, and
 four times that for memory, stays far from what never happens (2**60) on every way."""
 _MEMORY_PRICE = 5.0
 """Most that all memory of a kind is worth, where the time of all devices together is worth 1."""
@@ -49,7 +49,6 @@ class PriceBound:
     ----------
     units : UnitGraph
         With one chunk per device.
-    sets : MarkerSets
     slots : int
         The most devices that a plan may use.
 

@@ -26,7 +26,6 @@ class MarkerSets:
 
     Parameters
     ----------
-    units : UnitGraph
     markers : sequence of int
         Units of a path, in its order.
 
@@ -109,6 +108,7 @@ class MarkerSets:
         Returns
         -------
         array of int, shape (count,)
+            The largest sums, by position.
         array of bool
             Which units in question are in these sets; see :meth:`members`.
         """

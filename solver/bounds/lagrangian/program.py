@@ -22,6 +22,7 @@ class PricedKind:
     Attributes
     ----------
     count : int
+        How many such devices there are.
     times : array of int
         By unit.
     room : int or None
@@ -74,8 +75,6 @@ class PriceProgram:
 
     Parameters
     ----------
-    sets : MarkerSets
-    kinds : sequence of PricedKind
     held : array of int
         Weights by unit, each at the first unit that reads it.
     most_devices : int

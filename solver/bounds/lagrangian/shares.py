@@ -24,10 +24,6 @@ def least_shared_ns(units: UnitGraph) -> int:
     and P. Toth, "Knapsack Problems", Wiley 1990, section 7.2): units may be divided among devices,
     and neither order nor transfers count.
 
-    Parameters
-    ----------
-    units : UnitGraph
-
     Returns
     -------
     int

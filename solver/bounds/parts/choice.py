@@ -40,10 +40,8 @@ def choose_parts(units: UnitGraph, among: Collection[int], size: PartSize) -> li
 
     Parameters
     ----------
-    units : UnitGraph
     among : collection of int
         Units that may be in parts.
-    size : PartSize
 
     Returns
     -------

@@ -44,7 +44,7 @@ def part_of(problem: PartitionProblem, kept: Collection[str]) -> PartitionProble
     stages that it was sent to, and received by some that received it. Memory: a stage reads some of
     its weights and receives some of its values; of storages it holds those of operators that it
     keeps, each from the same operator on, and until the last reader that is kept or, if a reader
-    elsewhere is kept, until its end: never longer. A view of a storage that nobody makes any more
+    elsewhere is kept, until its end: never longer. A view of a storage that no kept operator makes
     holds nothing, and travels as it did. Pins and limits are the same, and of colocated operators
     those that are kept still are together.
     """

@@ -9,7 +9,7 @@ Floats = npt.NDArray[np.float64]
 
 _FRESH_UNTIL = 20
 _FRESH_EVERY = 10
-"""So many matrices at first, and one of so many later, are decomposed as a whole."""
+"""The first matrices, and one of several later, are decomposed as a whole."""
 _SMALL = 200
 """Rows up to which all are: that takes two milliseconds."""
 _DEGREE = 8

@@ -52,8 +52,8 @@ class NetCuts:
 
     Parameters
     ----------
-    nets : sequence of PricedNet
     unit_count : int
+        Rows of the partition matrix.
     parts : int
         The most devices that a plan uses.
 
@@ -63,6 +63,7 @@ class NetCuts:
         Symmetric, zero on the diagonal: all nets together cost at least
         `constant` - sum over i < j of cost[i,j] Y[i,j].
     constant : float
+        In the unit of the nets' times.
 
     Notes
     -----

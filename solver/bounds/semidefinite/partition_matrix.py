@@ -45,7 +45,6 @@ class PartitionMatrix:
     ----------
     times : Floats
         Least time of each unit on any device.
-    cuts : NetCuts
     parts : int
         The most devices that a plan uses.
     held : Rows or None

@@ -18,21 +18,21 @@ from solver.presolve.units import UnitGraph
 _FEWEST_UNITS = 100
 """Models of smaller problems say more, and soon."""
 _MOST_UNITS = 1_500
-"""A step of so many takes 0.4 s."""
+"""A step with this number of units takes 0.4 s."""
 _STEPS = 120
 _MOST_STEPS = 240
 """Steps without a clock to look at, and with one."""
 _STEP_S_PER_UNIT3 = 1.2e-10
 """Work of a step; a hundred of 1,000 units take twelve seconds of one core."""
 _ASK_EVERY = 10
-"""After so many steps each the bound is computed."""
+"""Steps from one computation of the bound to the next."""
 _SHARES = {10: 0.95, 20: 0.975, 40: 0.99}
-"""After so many steps a bound below this share of what is known will not pass it; on wide graphs it
-is at 0.96 to 0.99, 0.98 to 1.0 and 1.0 to 1.03 of what other bounds say."""
+"""By steps done: a bound below this share of what is known will not pass it; on wide graphs it is
+at 0.96 to 0.99, 0.98 to 1.0 and 1.0 to 1.03 of what other bounds say."""
 _JUDGE_FROM = 70
 _JUDGED = 2
-"""Steps from which on what the last so many bounds gained is judged: before, mixtures of nets are
-about to change."""
+"""Steps from which on the gain of the last bounds is judged, and how many of these: earlier,
+mixtures of nets are about to change."""
 _HOPE = 3.0
 """Times that gain: more is not expected of all steps to come."""
 _LEAST_GAIN = 0.0004
@@ -46,7 +46,6 @@ def applies(units: UnitGraph, slots: int) -> bool:
 
     Parameters
     ----------
-    units : UnitGraph
     slots : int
         The most devices that plans use.
     """

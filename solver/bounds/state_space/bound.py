@@ -41,7 +41,7 @@ _MOST_EXPECTED = 50_000_000
 """Most stages that a larger skeleton is expected to have, counted once for each slot."""
 _MOST_STEPS = 300_000_000
 """The same, counted once for each device that each set of others may have beside it: a program
-takes a second or two for so many, and nothing ends it before."""
+takes a second or two for these, and nothing ends it before."""
 _LEAST_SHARE = 0.5
 """A skeleton with less of all work says hardly more than the average load."""
 _MOST_BORDER_IDEALS = 1_500
@@ -49,7 +49,7 @@ _MOST_BORDER_IDEALS = 1_500
 _MOST_LABELS_FOR_ORDERS = 3 * MOST_LABELS
 """Orders of devices are worth more time than borders are: models of single ones are far smaller."""
 _MOST_ORDERS = 300
-"""So many orders may have a model each."""
+"""Most orders that may have a model each."""
 _MOST_KNOWN = 8
 """Limits and device orders whose borders are remembered; asked for in turn, each takes seconds."""
 _WAY_STEP = 200
@@ -67,7 +67,6 @@ class SkeletonBound:
     ----------
     units : UnitGraph
         With peer-to-peer transfers, one chunk per device and no backward operators (`applies`).
-    skeleton : Skeleton
     slots : int
         The most devices that a plan may use.
     ceiling_ns : int

@@ -58,8 +58,6 @@ class Ways:
 
     Parameters
     ----------
-    costs : StageCosts
-    program : Program
     alive : sequence of Bools, shape (ideals,)
         By set of devices the ideals to look at.
     most : int

@@ -27,6 +27,7 @@ class Loose:
     Attributes
     ----------
     total : int
+        Of all of them.
     quantum : int
         What the size of each is a multiple of; so is what fits into any room.
     released : Floats, shape (ideals,)

@@ -21,9 +21,8 @@ class StageMemory:
 
     Parameters
     ----------
-    units : UnitGraph
-    skeleton : Skeleton
     member : Bools, shape (places, ideals)
+        By ideal, the kept units inside.
     rooms : sequence of float
         The memory of each kind of devices.
     spare : int
@@ -97,6 +96,7 @@ class StageMemory:
         Parameters
         ----------
         starts, ends : Indices, shape (n,)
+            Indices of the ideals before and behind each stage.
         at_end : Floats, shape (n,)
             What is held when they end, in bytes.
 

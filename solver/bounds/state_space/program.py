@@ -83,6 +83,7 @@ class Steps:
     Attributes
     ----------
     stages : Indices, shape (n,)
+        Indices into the listed stages.
     load_ns : Floats, shape (n,)
         With what is owed to the rest.
     firm_ns : Floats, shape (n,)
@@ -126,7 +127,7 @@ class Chains:
         return cls(max(shares, default=0.0), min(times_ns, default=0), math.gcd(*times_ns))
 
     def relief_ns(self, slack_ns: Floats) -> Sends:
-        """Return how much less is due for the value if a device sends results in so much time."""
+        """Return how much less is due for the value if a device sends results in this time."""
         most = slack_ns if not self.quantum_ns else slack_ns // self.quantum_ns * self.quantum_ns
         relief = np.where(slack_ns >= self.least_ns, most * self.share * (1 + 1e-9) + 1, 0.0)
         return np.minimum(relief, _NEVER).astype(np.int32)
@@ -137,13 +138,11 @@ class Level:
 
     Parameters
     ----------
-    costs : StageCosts
-    stages : Stages
     limit_ns : int
+        On the load of every stage.
 
     Attributes
     ----------
-    loose : Loose
     makes, reads : list of Bools, shape (stages,)
         By wide value: whether the stage makes it, and whether kept units on it read it.
     times_ns : list of int
@@ -244,13 +243,12 @@ class Program:
 
     Parameters
     ----------
-    costs : StageCosts
     stages : Stages
         Of loads of at most the limit.
     limit_ns : int
+        On the load of every stage.
     kinds : sequence of (int, float)
         Class and memory of each kind of devices.
-    sets : DeviceSets
     at_border : sequence of Bools, shape (ideals,)
         By border between slots the ideals that can be there.
 
@@ -258,8 +256,6 @@ class Program:
     ----------
     slots : int
         Devices that may be used.
-    sets : DeviceSets
-    level : Level
     rests : list of Rest
         By set of devices.
     """

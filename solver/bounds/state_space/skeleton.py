@@ -82,6 +82,7 @@ class LocalNet:
     Attributes
     ----------
     producer : int
+        The place of the kept unit.
     readers : tuple of int
         What reads the value, or one that is made of it alone.
     time_ns : int
@@ -106,6 +107,7 @@ class Skeleton:
     ideals : tuple of int
         Bit masks over places, the smaller ones first.
     wide : tuple of WideNet
+        Values whose readers are far from each other.
     feeders : tuple of Feeders
         Every wide value has one owner among them; that of a value no chain reads has no chains.
     local_nets : tuple of LocalNet
@@ -144,7 +146,6 @@ class Skeleton:
 
         Parameters
         ----------
-        units : UnitGraph
         net_times_ns : sequence of int
             Least time of a transfer of each net.
         slots : int

@@ -66,8 +66,6 @@ class StageCosts:
 
     Parameters
     ----------
-    units : UnitGraph
-    skeleton : Skeleton
     classes : sequence of str
         The classes of devices.
     rooms : sequence of float
@@ -154,7 +152,7 @@ class StageCosts:
             self._remote.append(remote @ self.member)
 
     def within(self, work_ns: float, weights_bytes: float) -> Bools:
-        """Return the ideals with at most so much work on the fastest class, and weights."""
+        """Return the ideals with at most this work on the fastest class, and these weights."""
         result: Bools = self.work_ns * (1 - 1e-9) <= work_ns
         return result & (self._weights_bytes <= weights_bytes)
 
@@ -171,6 +169,7 @@ class StageCosts:
         ends, starts : Indices
             Ascending, as all are by work.
         most_ns : int
+            The limit on the load.
         """
         least = self.work_ns[starts]
         low = int(np.searchsorted(least, self.work_ns[ends[0]] - most_ns))

@@ -22,20 +22,16 @@ def supply_ns(
 
     Parameters
     ----------
-    units : UnitGraph
     net_times_ns : sequence of int
         Least time of a transfer of each net.
     work_ns : sequence of int
         Least work of each unit.
     supplied : sequence of int
-        Units that nobody else is charged for.
+        Units that no other stage is charged for.
     reader : int
+        Its number.
     elsewhere : collection of int
         Units of `supplied` that the device runs none of.
-
-    Returns
-    -------
-    int
 
     Notes
     -----

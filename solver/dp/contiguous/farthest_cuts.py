@@ -41,7 +41,7 @@ _ROUGH, _FINE = 1 / 200, 1 / 2000
 _WIDEN = 1 / 256
 """The first step below a limit that can be kept, as a part of it."""
 _ABOVE = 1.02
-"""Work of a segment may be so much more than the known bottleneck, to look at its neighbours."""
+"""Ratio of a segment's work to the known bottleneck up to which its neighbours are looked at."""
 _JUDGED = 4
 """Plans of a search that the evaluator sees, those of the lowest limits."""
 
@@ -94,7 +94,6 @@ class _Judged:
 
     Attributes
     ----------
-    plan : PartitionPlan
     rank : (bool, tuple of int)
         Smaller for better plans: not feasible, and the objectives.
     load_ns : int

@@ -28,8 +28,6 @@ def links_of(
 
     Parameters
     ----------
-    problem : PartitionProblem
-    device : Device
     partners : iterable of str
         Names of other devices; itself where there are none.
     sends : bool
@@ -51,13 +49,13 @@ def links_of(
 def slowest_ns(problem: PartitionProblem, links: Links) -> list[int]:
     """Return the time of one transfer of every operator's value over the slowest of `links`.
 
-    Values that nobody needs elsewhere take none.
+    Values without readers take none.
     """
     arrays = problem.arrays
     count = len(problem.operators)
     slowest = np.zeros(count, dtype=np.int64)
     if links:
-        # Times of values that nobody reads may not fit 64 bits.
+        # Times of values without readers may not fit 64 bits.
         is_sent = np.diff(arrays.readers.start[: count + 1]) > 0
         if problem.interconnect.charging == "relayed":
             is_sent |= arrays.is_output

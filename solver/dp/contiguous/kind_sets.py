@@ -17,13 +17,14 @@ class KindSets:
     counts : sequence of int
         Devices of each kind.
     most : int
+        The most devices of a set.
 
     Attributes
     ----------
     count : int
         Numbers of sets; the empty one has 0. Some belong to sets that are too large.
     strides : list of int
-        A device of a kind adds so much to the number of a set.
+        By kind: what one device of it adds to the number of a set.
     size : array of int64
         Devices of each set.
     levels : list of array of int64

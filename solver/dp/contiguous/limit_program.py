@@ -52,7 +52,6 @@ class KindCosts:
     ----------
     units : UnitGraph
         In the order.
-    kinds : tuple of LinkedKind
     stretch_permille : int
         Capacities, per thousand of the true ones.
 
@@ -67,6 +66,7 @@ class KindCosts:
     nodes : list of int
         By kind, numbered from 0.
     node_count : int
+        How many different nodes there are.
     """
 
     def __init__(
@@ -128,7 +128,6 @@ class LimitProgram:
 
     Parameters
     ----------
-    costs : KindCosts
     tables : SegmentTables
         Of the same order, with the transfer times of `costs`.
     sets : KindSets

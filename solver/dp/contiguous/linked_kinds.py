@@ -26,6 +26,7 @@ class LinkedKind:
     device : Device
         One of them.
     names : tuple of str
+        Of the devices.
     node : int
         Devices of a node have other links among each other than to devices of other nodes.
     send, receive : tuple of Links

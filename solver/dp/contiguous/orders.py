@@ -25,8 +25,8 @@ def topological_orders(units: UnitGraph, count: int, seed: int = 0) -> Iterator[
 
     Parameters
     ----------
-    units : UnitGraph
     count : int
+        Fewer if the graph has no more.
     seed : int
         Of the random ones, which come last.
 
@@ -50,8 +50,8 @@ def topological_orders(units: UnitGraph, count: int, seed: int = 0) -> Iterator[
 
 _RANDOM_ORDERS = 1000
 _MOST_IN_VAIN = 20
-"""So many in a row that are known say that there are hardly others: graphs of few orders are small,
-and their plans soon found."""
+"""Known orders in a row that say that there are hardly others: graphs of few orders are small, and
+their plans soon found."""
 
 
 def _candidates(units: UnitGraph, rng: random.Random) -> Iterator[list[int]]:

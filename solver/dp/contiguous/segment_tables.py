@@ -61,7 +61,9 @@ class SegmentTables:
         units : UnitGraph
             In the order.
         places : array of int64
+            Positions in the order at which segments may begin and end, ascending.
         longest : int
+            In steps between neighbouring places.
         send_ns, receive_ns : sequence of sequence of int
             For each profile the time of one transfer of every operator's value.
         starts : array of int64, optional

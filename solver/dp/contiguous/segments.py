@@ -75,7 +75,6 @@ class SegmentRows:
 
     Parameters
     ----------
-    units : UnitGraph
     transfer_ns : sequence of sequence of int
         For each transfer profile the time of one receive of every operator's value.
     relayed : bool

@@ -62,8 +62,9 @@ def anneal(
         Left wherever the search ends. Bytes beyond the capacities cost energy, so that the
         search may pass through such plans and mend one that it is given.
     objective : {"bottleneck", "transfer", "latency", "peak_memory"}
-    cooling : Cooling
+        What to lower.
     seed : int
+        Of the random moves.
     target : int
         Stop at this value.
     clock : Clock

@@ -534,16 +534,16 @@ def run_moves(
     best_ns: int,
     target_ns: int,
 ) -> tuple[float, int]:
-    """Try so many moves at one temperature.
+    """Try `moves` at one temperature.
 
     Parameters
     ----------
     numbers : array
         Changed; ``best_at`` is the best plan within the capacities.
-    layout : Layout
     moves : int
+        How many to try.
     temperature_ns : float
-        A move that raises the energy by so much is accepted with a probability of 1/e.
+        A move that raises the energy by this is accepted with a probability of 1/e.
     price_ns : float
         Energy of every byte beyond a capacity.
     energy_ns : float

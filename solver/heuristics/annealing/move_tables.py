@@ -28,10 +28,10 @@ def move_tables(units: UnitGraph, devices: Sequence[Device], seed: int) -> tuple
 
     Parameters
     ----------
-    units : UnitGraph
     devices : sequence of Device
         By position.
     seed : int
+        Of the random moves.
     """
     return _Tables(units, devices).filled(seed)
 

@@ -55,13 +55,16 @@ class Rounds:
 
     Parameters
     ----------
-    units : UnitGraph
     devices : list of Device
         By position.
     objective : {"bottleneck", "transfer", "latency", "peak_memory"}
+        What to lower.
     seed : int
+        Of the random moves.
     pace : Pace
+        How long to search, and how hot.
     target : int
+        Stop at this value, such as a proven bound.
     clock : Clock
         Its time is divided among the rounds.
     """

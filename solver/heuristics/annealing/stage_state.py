@@ -27,7 +27,6 @@ class StageState:
 
     Parameters
     ----------
-    units : UnitGraph
     devices : sequence of Device
         By position; positions may stay empty.
 

@@ -16,7 +16,6 @@ class StageTimes:
 
     Parameters
     ----------
-    units : UnitGraph
     devices : sequence of Device
         By position.
     at : list of int

@@ -27,7 +27,6 @@ class BorderClusters:
 
     Parameters
     ----------
-    units : UnitGraph
     sides : SideGroups
         Of a path through `units`.
     rng : random.Random

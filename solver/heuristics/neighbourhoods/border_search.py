@@ -22,9 +22,9 @@ from solver.model.plan import PartitionPlan
 from solver.presolve.units import UnitGraph
 
 _PIECES = (8, 12)
-"""Into so many pieces the path of a stage is cut from either border, in turn and on either path."""
+"""Pieces of the path of a stage, cut from either border, in turn and on either path."""
 _MOST_IDLE = 4
-"""So many searches without a gain, each with cuts of its own, are enough."""
+"""Most searches in turn without a gain, each with cuts of its own."""
 _MOST_WORK_S = 2.0
 """Of one model, in CP-SAT's units: the next one has other cuts, and finds what this one lacks."""
 _MOST_PLACES = 750
@@ -46,7 +46,6 @@ def improve_borders(
 
     Parameters
     ----------
-    units : UnitGraph
     plan : PartitionPlan
         Feasible, of one chunk, without hand-made cuts; others are returned as they are, and so
         are those of graphs that make nothing for many stages (:func:`movable_groups`).
@@ -56,6 +55,7 @@ def improve_borders(
     workers : int
         Search threads.
     seed : int
+        Of the choice of cuts.
     target : int
         Stop when the bottleneck reaches this, such as a proven bound.
     """

@@ -50,6 +50,7 @@ def improve_by_neighbourhoods(
     workers : int
         Search threads.
     seed : int
+        Of the choice of neighbourhoods.
     target : int
         Stop when the bottleneck reaches this, such as a proven bound.
     """

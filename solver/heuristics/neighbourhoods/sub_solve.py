@@ -47,11 +47,11 @@ class SubSolver:
 
     Attributes
     ----------
-    units : UnitGraph
     workers : int
         Search threads. With one, the result of a search that `clock` does not end depends on
         nothing but the arguments: it is limited in deterministic time.
     seed : int
+        Of CP-SAT's random numbers.
     clock : Clock
         Is charged with every search.
     most_work_s : float
@@ -79,7 +79,6 @@ class SubSolver:
             Feasible, of one chunk.
         largest_load_ns : int
             Of `plan`; no load may exceed it.
-        neighbourhood : Neighbourhood
         stages : range
             Whose loads count.
 
