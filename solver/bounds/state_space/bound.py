@@ -13,7 +13,8 @@ from solver.bounds.averages import fastest_ns
 from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.labels import MOST_LABELS, TooManyLabels, Ways
 from solver.bounds.state_space.program import Kind, Level, Program, Rest
-from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.bounds.state_space.skeleton import Skeleton
+from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.bounds.state_space.stages import (
     MOST_CELLS,
     MOST_STAGES,
@@ -163,7 +164,7 @@ class SkeletonBound:
         stages = expanding_s = narrowing_s = 0.0
         for tight, more in _SIZES:
             started_s, left_s = clock.elapsed_s, clock.wall_left_s
-            skeleton = Skeleton.of(units, net_times_ns, slots, more, tight)
+            skeleton = choose_skeleton(units, net_times_ns, slots, more, tight)
             if skeleton is None or _work_share(units, skeleton) < _LEAST_SHARE:
                 break
             if found is not None:
