@@ -13,7 +13,8 @@ from solver import (
     solve,
 )
 from solver.bounds.positions import least_times_ns
-from solver.bounds.state_space.bound import SkeletonBound, TooMuchWork
+from solver.bounds.state_space.bound import SkeletonBound
+from solver.bounds.state_space.expansion import TooMuchWork
 from solver.bounds.state_space.skeleton_choice import choose_skeleton
 from solver.bounds.windows import StageBounds
 from solver.cp.formulation import CpSatFormulation
