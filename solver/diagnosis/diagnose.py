@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -28,6 +28,7 @@ from solver.diagnosis.answer import (
     StageLimit,
     Without,
 )
+from solver.diagnosis.conflict import Answer, Clash
 from solver.diagnosis.variants import (
     changed,
     drops,
@@ -99,14 +100,6 @@ def diagnose(
     return _Search(problem, SolveLimits() if limits is None else limits).run(result)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """A plan, or a proof that there is none, or neither."""
-
-    plan: PartitionPlan | None
-    proven: bool
-
-
 class _Search:
     """One diagnosis."""
 
@@ -126,7 +119,7 @@ class _Search:
         if result is not None and result.plan is not None:
             self.plans.append(result.plan)
         if result is not None and result.status is SolveStatus.INFEASIBLE:
-            answer = _Answer(None, True)
+            answer = Answer(None, True)
         else:
             answer = self.ask(self.base, self._share(1))
         if answer.plan is not None:
@@ -157,7 +150,7 @@ class _Search:
 
     # -- questions ------------------------------------------------------------------------
 
-    def ask(self, problem: PartitionProblem, clock: Clock, *, is_new: bool = False) -> _Answer:
+    def ask(self, problem: PartitionProblem, clock: Clock, *, is_new: bool = False) -> Answer:
         """Return a plan of `problem`, which has no times, or the proof that there is none.
 
         `is_new` says that no plan found before can be one of `problem`. A search takes half of the
@@ -165,12 +158,12 @@ class _Search:
         """
         for plan in () if is_new else self.plans:
             if _fits(problem, plan):
-                return _Answer(plan, False)
+                return Answer(plan, False)
         if self._is_over(clock):
             self.time_ran_out = True
-            return _Answer(None, False)
+            return Answer(None, False)
         if find_shortfalls(problem):
-            return _Answer(None, True)
+            return Answer(None, True)
         asked_s, left_s = self.clock.elapsed_s, clock.left_s
         given_s = None
         if left_s < math.inf:
@@ -180,10 +173,10 @@ class _Search:
         self.quickest_s = min(self.clock.elapsed_s - asked_s, self.quickest_s or math.inf)
         if result.objective is not None and result.plan is not None:
             self.plans = [result.plan, *self.plans[: _MOST_PLANS - 1]]
-            return _Answer(result.plan, False)
+            return Answer(result.plan, False)
         proven = result.status is SolveStatus.INFEASIBLE
         self.time_ran_out |= not proven
-        return _Answer(None, proven)
+        return Answer(None, proven)
 
     def _is_over(self, clock: Clock) -> bool:
         """Whether what is left is too short for the quickest search so far."""
@@ -198,7 +191,7 @@ class _Search:
     def _conflict(self) -> tuple[tuple[Limit, ...], bool]:
         """Return limits that clash, and whether it is proven that each of them is needed."""
         clock = self._share(2)
-        found = _Clash(lambda limits: self.ask(keeping(self.base, limits), clock))
+        found = Clash(lambda limits: self.ask(keeping(self.base, limits), clock))
         others = other_limits(self.problem)
         # If memory has no part in it, none of it belongs into the explanation.
         limits = [*self.kinds, *others] if found.may_hold(others) else others
@@ -329,39 +322,6 @@ class _Search:
             if usage.device in names and usage.capacity_bytes is not None
         ]
         return max(missing)
-
-
-class _Clash:
-    """Finds a minimal conflict by asking which limits can be kept together."""
-
-    def __init__(self, ask: Callable[[Sequence[Limit]], _Answer]) -> None:
-        self._ask = ask
-        self.guessed = False
-
-    def may_hold(self, limits: Sequence[Limit]) -> bool:
-        """Whether a plan keeps `limits`, as far as is known."""
-        answer = self._ask(limits)
-        self.guessed |= answer.plan is None and not answer.proven
-        return not answer.proven
-
-    def smallest(
-        self, kept: Sequence[Limit], limits: Sequence[Limit], *, grown: bool = False
-    ) -> list[Any]:
-        """Return a minimal part of `limits` that clashes with `kept`; all of them do.
-
-        `grown` says that `kept` may clash already.
-        """
-        if grown and not self.may_hold(kept):
-            return []
-        if len(limits) == 1:
-            return list(limits)
-        # Kinds of limits part first: mostly memory alone clashes, and one question shows it.
-        own = sum(isinstance(limit, type(limits[0])) for limit in limits)
-        middle = own if own < len(limits) else len(limits) // 2
-        first, second = limits[:middle], limits[middle:]
-        later = self.smallest([*kept, *first], second, grown=True)
-        earlier = self.smallest([*kept, *later], first, grown=bool(later))
-        return [*earlier, *later]
 
 
 def _granularity(problem: PartitionProblem, names: tuple[str, ...]) -> int:

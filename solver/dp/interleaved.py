@@ -110,16 +110,14 @@ class InterleavedSearch:
 
     Parameters
     ----------
-    units, kinds, blocks
+    units, kinds, blocks, sets
         The problem.
     ideals : sequence of int
         Bit masks of all ideals of the blocks, the smaller ones first.
     incumbent : callable
         Returns the bottleneck of some plan, or None.
-    clock : Clock
-        Of the whole search.
-    most_pairs : int
-        Candidate stages after which the search gives up.
+    clock, most_pairs
+        As for :class:`~solver.dp.sweep.Sweep`.
 
     Attributes
     ----------

@@ -38,7 +38,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from solver.dp.blocks import DROPPED, Blocks
-from solver.presolve.dominance_blocks import limited_devices
+from solver.presolve.device_kinds import limited_devices
 from solver.presolve.symmetry import identical_blocks
 from solver.presolve.units import UnitGraph
 

@@ -80,6 +80,35 @@ def most_memory_bytes(capacity: float, peak_permille: float | None) -> float:
     return min(capacity, float(int(peak_permille) * int(capacity) // 1000))
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tried:
+    """Stages of one kind of device, before one set of others; of starts (rows) and ends (columns).
+
+    Attributes
+    ----------
+    target, rest : int
+        The sets of devices with and without this one.
+    capacity, most_memory : float
+        Of the device, and what a stage may hold of it.
+    starts, ends : Indices
+    total, top : Floats
+        What all sums are with the stage and what follows it, and the largest value; changed where
+        a stage turns out not to fit.
+    uncertain : Bools
+        Where only bounds of the memory are known.
+    """
+
+    target: int
+    rest: int
+    capacity: float
+    most_memory: float
+    starts: Indices
+    ends: Indices
+    total: Floats
+    top: Floats
+    uncertain: Bools
+
+
 class Sweep:
     """Runs the dynamic program for one goal after the other.
 
@@ -201,36 +230,14 @@ class Sweep:
         self, target: int, step: int, kind: int, rest: int, starts: Indices, ends: Indices
     ) -> None:
         """Try all stages from `starts` to `ends` on `kind` before the devices `rest`."""
-        tables, limits = self.tables, self._goal.limits
-        work = tables.work_ns[ends]
-        low = int(np.searchsorted(ends, starts[0], side="right"))
-        ceiling = limits.get("bottleneck", np.inf)
-        slowness = tables.slowness[kind]
-        high = len(ends)
-        if ceiling < np.inf and slowness > 0:
-            reach = tables.work_ns[starts[-1]] + ceiling / slowness * (1 + 1e-9) + 1
-            high = int(np.searchsorted(work, reach, side="right"))
-        ends = ends[low:high]
-        if not len(ends):
+        tables, limits, goal = self.tables, self._goal.limits, self._goal
+        starts, ends, allowed = self._possible(kind, starts, ends)
+        if not allowed.any():
             return
-        self.spend(len(starts) * len(ends))
-        allowed = tables.nested(starts, ends)
-        if ceiling < np.inf:
-            allowed &= tables.compute_ns(kind, starts, ends) <= ceiling
-        may = tables.allowed(kind, starts, ends)
-        if may is not None:
-            allowed &= may
-        some_start, some_end = allowed.any(axis=1), allowed.any(axis=0)
-        if not some_end.any():
-            return
-        starts, ends = starts[some_start], ends[some_end]
-        allowed = allowed[np.ix_(some_start, some_end)]
-
-        goal = self._goal
         load: Floats = np.zeros((1, 1))
         if goal.largest == "bottleneck" or "bottleneck" in limits:
             load = tables.load_ns(kind, starts, ends)
-            allowed &= load <= ceiling
+            allowed &= load <= limits.get("bottleneck", np.inf)
         capacity = self.capacity[kind]
         lower = upper = np.zeros((1, 1))
         most_memory = most_memory_bytes(capacity, limits.get("peak_memory"))
@@ -247,30 +254,13 @@ class Sweep:
         total = np.where(
             allowed, self._added(starts, ends) + self._sum[rest, ends][None, :], np.inf
         )
-        top = np.maximum(top, self._top[rest, ends][None, :])
-        top = np.where(allowed, top, np.inf)
+        top = np.where(allowed, np.maximum(top, self._top[rest, ends][None, :]), np.inf)
         choice = self._choose(total, top)
-        every = np.arange(len(starts))
         if uncertain.any():
             uncertain = np.broadcast_to(uncertain, total.shape) & allowed
-            for row in np.flatnonzero(uncertain[every, choice]):
-                pick = int(choice[row])
-                while uncertain[row, pick] and self._improves(
-                    target, starts[row], total[row, pick], top[row, pick]
-                ):
-                    exact = float(
-                        tables.exact_memory_bytes(
-                            int(starts[row]), int(ends[pick]), self._in_flight(target)
-                        )
-                    )
-                    uncertain[row, pick] = False
-                    if exact > most_memory:
-                        total[row, pick] = top[row, pick] = np.inf
-                    elif goal.largest == "peak_memory":
-                        least = self._permille(np.array(exact), capacity)
-                        top[row, pick] = np.maximum(least, self._top[rest, ends[pick]])
-                    pick = int(self._choose(total[row : row + 1], top[row : row + 1])[0])
-                choice[row] = pick
+            tried = _Tried(target, rest, capacity, most_memory, starts, ends, total, top, uncertain)
+            self._make_certain(tried, choice)
+        every = np.arange(len(starts))
         total, top = total[every, choice], top[every, choice]
         better = self._improves(target, starts, total, top)
         chosen = starts[better]
@@ -278,6 +268,52 @@ class Sweep:
         self._top[target, chosen] = top[better]
         self._end[target, chosen] = ends[choice[better]]
         self._step[target, chosen] = step
+
+    def _possible(
+        self, kind: int, starts: Indices, ends: Indices
+    ) -> tuple[Indices, Indices, Bools]:
+        """Return starts and ends with some stage that work, pins and order allow, and which."""
+        tables = self.tables
+        ceiling, slowness = self._goal.limits.get("bottleneck", np.inf), tables.slowness[kind]
+        low, high = int(np.searchsorted(ends, starts[0], side="right")), len(ends)
+        if ceiling < np.inf and slowness > 0:
+            reach = tables.work_ns[starts[-1]] + ceiling / slowness * (1 + 1e-9) + 1
+            high = int(np.searchsorted(tables.work_ns[ends], reach, side="right"))
+        ends = ends[low:high]
+        if not len(ends):
+            return starts, ends, np.zeros((len(starts), 0), dtype=np.bool_)
+        self.spend(len(starts) * len(ends))
+        allowed = tables.nested(starts, ends)
+        if ceiling < np.inf:
+            allowed &= tables.compute_ns(kind, starts, ends) <= ceiling
+        may = tables.allowed(kind, starts, ends)
+        if may is not None:
+            allowed &= may
+        some_start, some_end = allowed.any(axis=1), allowed.any(axis=0)
+        return starts[some_start], ends[some_end], allowed[np.ix_(some_start, some_end)]
+
+    def _make_certain(self, tried: _Tried, choice: Indices) -> None:
+        """Change the ends that are chosen until the memory of none that matters is uncertain."""
+        starts, ends, total, top = tried.starts, tried.ends, tried.total, tried.top
+        uncertain = tried.uncertain
+        for row in np.flatnonzero(uncertain[np.arange(len(starts)), choice]):
+            pick = int(choice[row])
+            while uncertain[row, pick] and self._improves(
+                tried.target, starts[row], total[row, pick], top[row, pick]
+            ):
+                exact = float(
+                    self.tables.exact_memory_bytes(
+                        int(starts[row]), int(ends[pick]), self._in_flight(tried.target)
+                    )
+                )
+                uncertain[row, pick] = False
+                if exact > tried.most_memory:
+                    total[row, pick] = top[row, pick] = np.inf
+                elif self._goal.largest == "peak_memory":
+                    least = self._permille(np.array(exact), tried.capacity)
+                    top[row, pick] = np.maximum(least, self._top[tried.rest, ends[pick]])
+                pick = int(self._choose(total[row : row + 1], top[row : row + 1])[0])
+            choice[row] = pick
 
     def _in_flight(self, target: int) -> int:
         """Return the microbatches in flight in the first of the stages of a set."""

@@ -40,8 +40,7 @@ have in flight.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -53,6 +52,7 @@ from solver.model.devices import Device, Interconnect
 from solver.model.plan import PartitionPlan
 from solver.model.problem import Operator, PartitionProblem
 from solver.model.training import most_in_flight
+from solver.presolve.operator_blocks import forward_arcs, operator_blocks
 
 _SPARE_PARTITIONS: Final = 16
 """Partitions beyond the number of devices that are kept apart, in the hope of combining them.
@@ -118,7 +118,7 @@ def _narrowed(problem: PartitionProblem) -> PartitionProblem:
     if most is None or most >= len(problem.devices):
         return problem
     everywhere = frozenset(problem.device_of)
-    groups = (*_blocks(problem), *problem.units)
+    groups = (*operator_blocks(problem), *problem.units)
     allowed_of = [_allowed(problem, group) or everywhere for group in groups]
     open_pins = [allowed for allowed in allowed_of if allowed != everywhere]
     rest = _largest_first(problem.devices)
@@ -178,37 +178,9 @@ def _allowed(problem: PartitionProblem, names: Iterable[str]) -> frozenset[str]:
     return allowed
 
 
-def _blocks(problem: PartitionProblem) -> list[tuple[str, ...]]:
-    """Return what must share a device in every plan, in a topological order.
-
-    Units that read each other in a circle share a device in every acyclic plan. Among the
-    blocks that are ready, the one whose first operator comes first is next, so that without
-    colocation this is the execution order.
-    """
-    unit_of = {name: number for number, unit in enumerate(problem.units) for name in unit}
-    graph = nx.DiGraph(_forward_arcs(problem, unit_of))
-    graph.add_nodes_from(range(len(problem.units)))
-    circles = nx.condensation(graph)
-    # Units come in the order of their first operators, so the least number stands for a block.
-    first = {number: min(units) for number, units in circles.nodes(data="members")}
-    waiting = dict(circles.in_degree())
-    ready = [(first[number], number) for number, count in waiting.items() if not count]
-    heapq.heapify(ready)
-    blocks: list[tuple[str, ...]] = []
-    while ready:
-        _, number = heapq.heappop(ready)
-        units = sorted(circles.nodes[number]["members"])
-        blocks.append(tuple(name for unit in units for name in problem.units[unit]))
-        for successor in circles.successors(number):
-            waiting[successor] -= 1
-            if not waiting[successor]:
-                heapq.heappush(ready, (first[successor], successor))
-    return blocks
-
-
 def _grow(problem: PartitionProblem) -> list[_Partition]:
     """Step 2: fill one free device after another, the largest first, in execution order."""
-    blocks = _blocks(problem)
+    blocks = operator_blocks(problem)
     everywhere = frozenset(problem.device_of)
     # A circle of units whose pins have nothing in common is infeasible, and goes anywhere.
     allowed_of = [_allowed(problem, block) or everywhere for block in blocks]
@@ -321,20 +293,7 @@ def _arcs(
 ) -> frozenset[tuple[int, int]]:
     """Return the pairs of partitions, by `first`, between which a forward edge runs."""
     first_of = {name: p.first for p in partitions for name in p.operators}
-    return frozenset(_forward_arcs(problem, first_of))
-
-
-def _forward_arcs(
-    problem: PartitionProblem, group_of: Mapping[str, int]
-) -> Iterator[tuple[int, int]]:
-    """Yield the pairs of groups of operators that a forward edge joins, perhaps repeatedly."""
-    backward = {op.name for op in problem.operators if op.is_backward}
-    for op in problem.operators:
-        if op.name in backward:
-            continue
-        for read in op.reads:
-            if read in group_of and read not in backward and group_of[read] != group_of[op.name]:
-                yield group_of[read], group_of[op.name]
+    return frozenset(forward_arcs(problem, first_of))
 
 
 def _merge(problem: PartitionProblem, one: _Partition, other: _Partition) -> _Partition:

@@ -22,6 +22,7 @@ from solver.model.checks import (
     remake,
     several,
 )
+from solver.model.colocation import units_of
 from solver.model.cut_checks import check_hand_made, ordered_cuts
 from solver.model.cuts import blocks_of
 from solver.model.devices import Device, Interconnect
@@ -361,27 +362,7 @@ class PartitionProblem:
         A partition of all operators: each unit shares a stage; most are single operators. Those
         pinned to one stage are a group too.
         """
-        leader = list(range(len(self.operators)))
-
-        def find(index: int) -> int:
-            while leader[index] != index:
-                leader[index] = leader[leader[index]]
-                index = leader[index]
-            return index
-
-        pinned: dict[int, list[str]] = {}
-        for name, stage in self.stage_pins.items():
-            pinned.setdefault(stage, []).append(name)
-        for names in (*(group.operators for group in self.colocation), *pinned.values()):
-            indices = [find(self.index_of[name]) for name in names]
-            for index in indices:
-                # The earliest operator leads, so that units come in execution order.
-                first, other = sorted((find(indices[0]), find(index)))
-                leader[other] = first
-        members: dict[int, list[str]] = {}
-        for index, op in enumerate(self.operators):
-            members.setdefault(find(index), []).append(op.name)
-        return tuple(tuple(names) for names in members.values())
+        return units_of(self)
 
     @cached_property
     def stage_pins(self) -> Mapping[str, int]:

@@ -43,19 +43,8 @@ def cluster(
     """
     rng = random.Random(seed)
     n = len(units)
-    classes = {device.device_class for device in units.problem.devices}
-    work = [max(times) for times in zip(*(units.latency_ns(c) for c in classes), strict=True)]
-    held = [0] * n
-    for entry in units.weights:
-        if len(entry.units) == 1:
-            held[entry.units[0]] += entry.size_bytes
+    work, held, moved = _sizes(units)
     most_work, most_held = share * sum(work), share * sum(held)
-    moved = [0] * n
-    operators = units.problem.operators
-    for net in units.nets:
-        moved[net.producer] += net.value_bytes + sum(
-            operators[index].transfer_ns or 0 for index in net.operators
-        )
     leader = list(range(n))
 
     def find(unit: int) -> int:
@@ -102,6 +91,23 @@ def cluster(
         if not merged:
             break
     return _numbered([find(unit) for unit in range(n)], units)
+
+
+def _sizes(units: UnitGraph) -> tuple[list[int], list[int], list[int]]:
+    """Return the work of every unit, the weights that it alone reads, and what its values cost."""
+    classes = {device.device_class for device in units.problem.devices}
+    work = [max(times) for times in zip(*(units.latency_ns(c) for c in classes), strict=True)]
+    held = [0] * len(units)
+    for entry in units.weights:
+        if len(entry.units) == 1:
+            held[entry.units[0]] += entry.size_bytes
+    moved = [0] * len(units)
+    operators = units.problem.operators
+    for net in units.nets:
+        moved[net.producer] += net.value_bytes + sum(
+            operators[index].transfer_ns or 0 for index in net.operators
+        )
+    return work, held, moved
 
 
 def _numbered(leader: list[int], units: UnitGraph) -> tuple[list[int], int]:

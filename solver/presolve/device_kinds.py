@@ -1,4 +1,4 @@
-"""Devices that nothing tells apart, and the orders of such kinds of devices."""
+"""Devices that nothing tells apart, orders of such kinds, and devices whose memory matters."""
 
 from __future__ import annotations
 
@@ -91,3 +91,24 @@ def device_orders(
         if len(orders) + len(pending) > most:
             return None
     return orders
+
+
+def limited_devices(units: UnitGraph) -> set[str]:
+    """Return the devices whose memory matters: not those that could hold everything.
+
+    A stage holds no value, storage or buffer twice, and of a microbatch in flight what is saved.
+    """
+    problem = units.problem
+    most = sum(entry.size_bytes for entry in units.weights)
+    if problem.memory_model != "weights":
+        stage = sum(net.held_bytes for net in (*units.nets, *units.input_nets))
+        stage += sum(relay.net.held_bytes + relay.returned_bytes for relay in units.relays)
+        stage += sum(storage.size_bytes for storage in units.storages)
+        stage += (problem.microbatches - 1) * sum(entry.size_bytes for entry in units.saved)
+        most += problem.chunks_per_device * stage
+    return {
+        device.name
+        for device in problem.devices
+        if device.memory_bytes is not None
+        and (device.memory_bytes < most or "peak_memory" in problem.objective)
+    }

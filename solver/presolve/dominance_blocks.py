@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from solver.model.cuts import NO_BLOCK
+from solver.presolve.device_kinds import limited_devices
 from solver.presolve.net_times import is_uniform, time_kinds
 from solver.presolve.unit_cuts import unit_blocks
 from solver.presolve.units import UnitGraph
@@ -17,8 +18,31 @@ MOST_NEIGHBOURS: Final = 64
 _MOST_BESIDE: Final = 4
 
 
+class _MovedNets(NamedTuple):
+    """Nets that a move touches.
+
+    Attributes
+    ----------
+    saved, foreign : sequence of int
+        As for :meth:`Blocks._amounts`.
+    leaving : sequence of (int, int)
+        Nets of the unit that others than the anchor read, each with how many.
+    arriving : sequence of int
+        Nets of the unit that the anchor reads.
+    """
+
+    saved: Sequence[int]
+    foreign: Sequence[int]
+    leaving: Sequence[tuple[int, int]]
+    arriving: Sequence[int]
+
+
 class Blocks:
     """The merged units, called by the numbers of their anchors.
+
+    Parameters
+    ----------
+    units : UnitGraph
 
     Attributes
     ----------
@@ -234,8 +258,6 @@ class Blocks:
 
         Parameters
         ----------
-        unit, anchor : int
-            The unit that may move, and the merged unit that it would join.
         saved : sequence of int
             Nets of the anchor that leave it for what moves alone.
         foreign : sequence of int
@@ -245,42 +267,13 @@ class Blocks:
         moves : bool
             Count what `unit` itself takes and holds; otherwise only the nets.
         """
-        # Nets of the unit that others read, those that the anchor reads, both with the number
-        # of other readers.
-        leaving = [
-            (net, others)
-            for net in made
-            if (others := len(self._readers[net]) - (anchor in self._readers[net])) > 0
-        ]
+        counts = {net: len(self._readers[net]) - (anchor in self._readers[net]) for net in made}
+        leaving = [(net, others) for net, others in counts.items() if others > 0]
         arriving = [net for net in made if anchor in self._readers[net]]
+        nets = _MovedNets(saved, foreign, leaving, arriving)
         amounts: list[int] = []
         if self._is_timed:
-            own, other = self._allowed[unit], self._allowed[anchor]
-            for kind in self._kinds:
-                time_ns = kind.time_ns[unit] if moves else 0
-                if other is None or not kind.names.isdisjoint(other):
-                    send = receive = 0
-                    for net, others in leaving:
-                        count = min(others, self._others) if self._peer_to_peer else 1
-                        send += count * kind.send_most[net]
-                    for net in saved:
-                        send -= kind.send_least[net]
-                    for net in foreign:
-                        receive += kind.receive_most[net]
-                    for net in arriving:
-                        receive -= kind.receive_least[net]
-                    self._add_load(amounts, time_ns, send, receive)
-                if own is None or not kind.names.isdisjoint(own):
-                    send = receive = 0
-                    for net in foreign:
-                        send += kind.send_most[net]
-                    for net in arriving:
-                        send -= kind.send_least[net]
-                    for net, _ in leaving:
-                        receive += kind.receive_most[net]
-                    for net in saved:
-                        receive -= kind.receive_least[net]
-                    self._add_load(amounts, -time_ns, send, receive)
+            self._add_loads(amounts, unit, anchor, nets, moves=moves)
         size, held = self._bytes, self._held_bytes
         if self._counts_bytes:
             total = sum(size[net] for net in foreign) - sum(size[net] for net in saved)
@@ -301,6 +294,29 @@ class Blocks:
                 total += sum(held[net] for net, _ in leaving) - sum(held[net] for net in saved)
             amounts.append(total)
         return amounts
+
+    def _add_loads(
+        self, amounts: list[int], unit: int, anchor: int, nets: _MovedNets, *, moves: bool
+    ) -> None:
+        """Add what loads become of the anchor's device, and of that which the unit leaves."""
+        own, other = self._allowed[unit], self._allowed[anchor]
+        for kind in self._kinds:
+            time_ns = kind.time_ns[unit] if moves else 0
+            if other is None or not kind.names.isdisjoint(other):
+                send = receive = 0
+                for net, others in nets.leaving:
+                    count = min(others, self._others) if self._peer_to_peer else 1
+                    send += count * kind.send_most[net]
+                send -= sum(kind.send_least[net] for net in nets.saved)
+                receive += sum(kind.receive_most[net] for net in nets.foreign)
+                receive -= sum(kind.receive_least[net] for net in nets.arriving)
+                self._add_load(amounts, time_ns, send, receive)
+            if own is None or not kind.names.isdisjoint(own):
+                send = sum(kind.send_most[net] for net in nets.foreign)
+                send -= sum(kind.send_least[net] for net in nets.arriving)
+                receive = sum(kind.receive_most[net] for net, _ in nets.leaving)
+                receive -= sum(kind.receive_least[net] for net in nets.saved)
+                self._add_load(amounts, -time_ns, send, receive)
 
     def _new_bytes(self, unit: int, anchor: int) -> int:
         """Return the most that the device of `anchor` holds for `unit` itself."""
@@ -374,24 +390,3 @@ class Blocks:
         self._own_bytes[anchor] += self._own_bytes[unit]
         for kind in self._kinds:
             kind.time_ns[anchor] += kind.time_ns[unit]
-
-
-def limited_devices(units: UnitGraph) -> set[str]:
-    """Return the devices whose memory matters: not those that could hold everything.
-
-    A stage holds no value, storage or buffer twice, and of a microbatch in flight what is saved.
-    """
-    problem = units.problem
-    most = sum(entry.size_bytes for entry in units.weights)
-    if problem.memory_model != "weights":
-        stage = sum(net.held_bytes for net in (*units.nets, *units.input_nets))
-        stage += sum(relay.net.held_bytes + relay.returned_bytes for relay in units.relays)
-        stage += sum(storage.size_bytes for storage in units.storages)
-        stage += (problem.microbatches - 1) * sum(entry.size_bytes for entry in units.saved)
-        most += problem.chunks_per_device * stage
-    return {
-        device.name
-        for device in problem.devices
-        if device.memory_bytes is not None
-        and (device.memory_bytes < most or "peak_memory" in problem.objective)
-    }

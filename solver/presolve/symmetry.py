@@ -59,7 +59,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from solver.model.plan import PartitionPlan
-from solver.presolve.dominance_blocks import limited_devices
+from solver.presolve.device_kinds import limited_devices
 from solver.presolve.live_sets import held_from, maximal_live_sets
 from solver.presolve.unit_cuts import unit_blocks, unit_stages
 from solver.presolve.units import Net, UnitGraph

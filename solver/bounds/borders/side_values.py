@@ -58,62 +58,78 @@ def side_values(
     Trees that have no net in common are paid for one by one, which is why a root with large
     values is chosen first, and of equal ones that with the most readers.
     """
-    place = {unit: number for number, unit in enumerate(kept)}
-    reads: list[list[int]] = [[] for _ in range(len(units))]
-    makes: list[list[int]] = [[] for _ in range(len(units))]
-    outside = [n for n, net in enumerate(units.nets) if net.producer not in place]
-    for number, net in enumerate(units.nets):
-        for unit in net.consumers:
-            reads[unit].append(number)
-    for number in outside:
-        makes[units.nets[number].producer].append(number)
-    following = {
-        number: [
-            other
-            for unit in units.nets[number].consumers
-            if unit not in place and len(reads[unit]) == 1
-            for other in makes[unit]
-        ]
-        for number in outside
-    }
-    taken: set[int] = set()
+    trees = _Trees(units, kept, times_ns)
+    values = {root: trees.value(root)[0] for root in trees.outside}
+    values = {root: value for root, value in values.items() if value.readers and value.time_ns}
+    best_first = sorted(values, key=lambda n: (-values[n].time_ns, -len(values[n].readers)))
+    chosen: list[SideValue] = []
+    for root in best_first:
+        if root in trees.taken:
+            continue
+        value, nets = trees.value(root)
+        if value.readers and value.time_ns:
+            chosen.append(value)
+            trees.taken |= nets
+    return tuple(chosen)
 
-    def tree(root: int) -> tuple[SideValue, set[int]]:
+
+class _Trees:
+    """The forest of nets from outside a spine.
+
+    Attributes
+    ----------
+    outside : list of int
+        The nets.
+    taken : set of int
+        Those that are paid for already.
+    """
+
+    def __init__(self, units: UnitGraph, kept: Sequence[int], times_ns: Sequence[int]) -> None:
+        self._nets, self._times_ns = units.nets, times_ns
+        self._place = place = {unit: number for number, unit in enumerate(kept)}
+        self.outside = [n for n, net in enumerate(units.nets) if net.producer not in place]
+        self.taken: set[int] = set()
+        reads: list[list[int]] = [[] for _ in range(len(units))]
+        makes: list[list[int]] = [[] for _ in range(len(units))]
+        for number, net in enumerate(units.nets):
+            for unit in net.consumers:
+                reads[unit].append(number)
+        for number in self.outside:
+            makes[units.nets[number].producer].append(number)
+        self._following = {
+            number: [
+                other
+                for unit in units.nets[number].consumers
+                if unit not in place and len(reads[unit]) == 1
+                for other in makes[unit]
+            ]
+            for number in self.outside
+        }
+
+    def value(self, root: int) -> tuple[SideValue, set[int]]:
+        """Return what readers of a tree receive at least, and the nets of the tree."""
         nets: set[int] = set()
         readers: set[int] = set()
-        least_ns, least_bytes = times_ns[root], units.nets[root].held_bytes
-        pending = [(root, least_ns, least_bytes)]
+        pending = [(root, self._times_ns[root], self._nets[root].held_bytes)]
         found: list[tuple[int, int]] = []
         while pending:
             number, time_ns, held_bytes = pending.pop()
             nets.add(number)
-            own = {place[unit] for unit in units.nets[number].consumers if unit in place}
+            consumers = self._nets[number].consumers
+            own = {self._place[unit] for unit in consumers if unit in self._place}
             if own:
                 readers |= own
                 found.append((time_ns, held_bytes))
             pending += [
                 (
                     other,
-                    min(time_ns, times_ns[other]),
-                    min(held_bytes, units.nets[other].held_bytes),
+                    min(time_ns, self._times_ns[other]),
+                    min(held_bytes, self._nets[other].held_bytes),
                 )
-                for other in following[number]
-                if other not in taken
+                for other in self._following[number]
+                if other not in self.taken
             ]
         first, *rest = sorted(readers) or [-1]
         least_ns = min((time_ns for time_ns, _ in found), default=0)
         least_bytes = min((held_bytes for _, held_bytes in found), default=0)
         return SideValue(first, tuple(rest), least_ns, least_bytes), nets
-
-    values = {number: tree(number)[0] for number in outside}
-    values = {n: value for n, value in values.items() if value.readers and value.time_ns}
-    best_first = sorted(values, key=lambda n: (-values[n].time_ns, -len(values[n].readers)))
-    chosen: list[SideValue] = []
-    for number in best_first:
-        if number in taken:
-            continue
-        value, nets = tree(number)
-        if value.readers and value.time_ns:
-            chosen.append(value)
-            taken |= nets
-    return tuple(chosen)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.bounds.borders.horizons import Horizons
 from solver.bounds.borders.live_bytes import LiveBytes
 from solver.bounds.borders.side_values import SideValue, side_values
 from solver.bounds.held_weights import stage_weights
@@ -24,10 +25,6 @@ from solver.dp.ideals import list_ideals, membership
 from solver.model.arrays import Flags, Ints
 from solver.presolve.units import UnitGraph
 
-_HORIZONS = (0.0, 0.12, 0.4)
-"""How far the ends of a stage are apart, in average loads, for what is certainly read in it."""
-_PEAK_HORIZON = 1.0
-"""From how far ahead, in average loads, a stage may hold the largest live set that counts."""
 _MOST_IDEALS = 100_000
 """Ideals of one region."""
 _MOST_LISTED = 200_000
@@ -164,57 +161,16 @@ class BorderList:
         self._weights = stage_weights(spine)
         counts_live = not (self._relayed or self._counts_weights_alone)
         lives = LiveBytes(units, kept, self.places) if counts_live else None
-        self._set_horizons(max(int(work.sum()) // max(slots, 1), 1), lives)
+        average_ns = max(int(work.sum()) // max(slots, 1), 1)
+        self._levels = Horizons(self.places, average_ns, lives, relayed=self._relayed)
         self.side: tuple[SideValue, ...] = ()
         if not self._relayed:
             self.side = side_values(units, kept, least_times_ns(units))
         self._set_nets()
         self._live = [
             np.zeros(self.places.count, dtype=np.int64) if lives is None else lives.behind(ahead)
-            for ahead in self._ahead
+            for ahead in self._levels.ahead
         ]
-
-    def _set_horizons(self, average_ns: int, lives: LiveBytes | None) -> None:
-        places = self.places
-        regions = np.arange(places.count)
-        # The end of the graph counts as articulation unit number `count`.
-        starts = np.append(places.start, places.end[-1])
-        self._ahead: list[Ints] = []
-        self._behind: list[Ints] = []
-        self._near: list[Ints] = []
-        for part in _HORIZONS:
-            if self._relayed:
-                self._ahead = [np.full(places.count, places.count)]
-                self._behind = [np.zeros(places.count, dtype=np.int64)]
-                self._near = [np.full(places.count + 1, -1)]
-                self._first_live = [0]
-                return
-            ahead, behind = regions + 1, regions
-            if part:
-                away = int(part * average_ns)
-                reach = np.maximum(places.start + away, places.end + away // 4)
-                ahead = np.searchsorted(starts, reach, side="right") - 1
-                ahead = np.clip(ahead, regions + 1, places.count)
-                reach = np.minimum(places.end - away, places.start - away // 4)
-                behind = np.minimum(np.searchsorted(starts, reach), regions)
-            self._add_level(ahead, behind)
-        self._first_live = [0] * len(self._ahead)
-        if lives is not None:
-            first, *peaks = lives.peaks(int(_PEAK_HORIZON * average_ns)).tolist()
-            self._add_level(np.maximum(self._ahead[-1], peaks), self._behind[-1], first)
-            self._first_live.append(lives.at_first(first))
-
-    def _add_level(self, ahead: Ints, behind: Ints, first: int = 0) -> None:
-        """Add a level with horizons no nearer than those of the last one.
-
-        `first` is the horizon of the empty set.
-        """
-        count = self.places.count
-        near = np.maximum(ahead - 1, np.searchsorted(behind, np.arange(count), side="right") - 1)
-        self._ahead.append(ahead)
-        self._behind.append(behind)
-        # Everything is too near for no start.
-        self._near.append(np.append(first - 1, np.minimum(near, count - 1)))
 
     def _set_nets(self) -> None:
         """Place the nets and the values from beside the spine."""
@@ -241,9 +197,9 @@ class BorderList:
         sent_ns = np.array([row[2] if row[5] else 0 for row in rows], dtype=np.int64)
         held = np.array([row[3] for row in rows], dtype=np.int64)
         count = self.places.count
-        self._through_in = [placed.through(time_ns, count, ahead=a) for a in self._ahead]
-        self._through_out = [placed.through(sent_ns, count, behind=b) for b in self._behind]
-        self._through_held = [placed.through(held, count, ahead=a) for a in self._ahead]
+        self._through_in = [placed.through(time_ns, count, ahead=a) for a in self._levels.ahead]
+        self._through_out = [placed.through(sent_ns, count, behind=b) for b in self._levels.behind]
+        self._through_held = [placed.through(held, count, ahead=a) for a in self._levels.ahead]
 
     def _held(self, held_bytes: int) -> int:
         """Return what counts of a received value."""
@@ -255,7 +211,7 @@ class BorderList:
         """Return, by region, the values that some but not all of its ideals are crossed by."""
         found: dict[int, list[_Feature]] = {region: [] for region in self.places.members}
         where, place = self.places.coordinate.tolist(), self.places.place.tolist()
-        levels = range(len(self._ahead))
+        levels = range(len(self._levels.ahead))
         for row, producer, readers in zip(self._rows, self._producers, self._readers, strict=True):
             unit, consumers, time_ns, held_bytes, _, is_sent = row
             inside: dict[int, list[int]] = {}
@@ -269,11 +225,11 @@ class BorderList:
                 beyond = bisect_right(readers, 2 * region + 1)
                 leaves = beyond < len(readers)
                 near = tuple(
-                    leaves and readers[beyond] <= 2 * int(self._ahead[level][region])
+                    leaves and readers[beyond] <= 2 * int(self._levels.ahead[level][region])
                     for level in levels
                 )
                 made_near = tuple(
-                    producer >= 2 * int(self._behind[level][region]) for level in levels
+                    producer >= 2 * int(self._levels.behind[level][region]) for level in levels
                 )
                 # With a reader beyond, a value from before the region goes through it.
                 if is_local or not all(near):
@@ -300,7 +256,7 @@ class BorderList:
         tables: list[Ints] = []
         regions: list[Ints] = []
         ideals: list[tuple[int, int]] = []
-        levels = len(self._ahead)
+        levels = len(self._levels.ahead)
         listed = rows = 0
         weights_before, _ = places.sums(self._weights)
         for region in range(places.count):
@@ -348,7 +304,7 @@ class BorderList:
         features: Sequence[_Feature],
     ) -> tuple[Ints, list[int]]:
         """Return work, weights and crossings of the ideals of one region that matter."""
-        levels = len(self._ahead)
+        levels = len(self._levels.ahead)
         table = np.zeros((len(masks), 2 + 3 * levels), dtype=np.int64)
         for unit, inside in enumerate(member):
             table[inside, 0] += work[unit]
@@ -373,7 +329,7 @@ class BorderList:
 
     def _needs_and_gains(self, table: Ints) -> Ints:
         """Return columns of which less is never worse."""
-        levels = len(self._ahead)
+        levels = len(self._levels.ahead)
         arriving, leaving, held = (
             table[:, 2 + part * levels : 2 + (part + 1) * levels] for part in range(3)
         )
@@ -390,11 +346,11 @@ class BorderList:
 
     def _joined(self, table: Ints, region: Ints, ideals: list[tuple[int, int]]) -> Borders:
         """Put both ends and all borders in order."""
-        levels = len(self._ahead)
+        levels = len(self._levels.ahead)
         count = self.places.count
         first = np.zeros((1, table.shape[1]), dtype=np.int64)
         last = first.copy()
-        first[0, 2 + 2 * levels :] = self._first_live
+        first[0, 2 + 2 * levels :] = self._levels.first_live
         last[0, :2] = self._work.sum(), self._weights.sum()
         # No region begins with less work than the one before it ends with.
         order = np.lexsort((table[:, 0], region))
@@ -407,7 +363,7 @@ class BorderList:
             need_ns=tuple(columns[:, 1 + level].copy() for level in range(levels)),
             gain_ns=tuple(-columns[:, 1 + levels + level] for level in range(levels)),
             gain_bytes=tuple(-columns[:, 1 + 2 * levels + level] for level in range(levels)),
-            near=tuple(self._near),
+            near=tuple(self._levels.near),
             ideals=((-1, 0), *(ideals[number] for number in order), (count, 0)),
             places=self.places,
             side=self.side,

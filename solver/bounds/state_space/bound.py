@@ -11,17 +11,12 @@ import numpy as np
 
 from solver.bounds.averages import fastest_ns
 from solver.bounds.positions import least_times_ns
+from solver.bounds.state_space.expansion import TooMuchWork, expanded, ideals_at_borders
 from solver.bounds.state_space.labels import MOST_LABELS, TooManyLabels, Ways
-from solver.bounds.state_space.program import Kind, Level, Program, Rest
-from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
-from solver.bounds.state_space.stages import (
-    MOST_CELLS,
-    MOST_STAGES,
-    StageCosts,
-    Stages,
-    blocks,
-    joined,
-)
+from solver.bounds.state_space.program import Kind, Program
+from solver.bounds.state_space.skeleton import Skeleton
+from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
+from solver.bounds.state_space.stages import StageCosts
 from solver.bounds.windows import BorderIdeals, StageWindows
 from solver.dp.device_sets import DeviceSets
 from solver.dp.pair_sums import Indices
@@ -54,10 +49,6 @@ _MOST_KNOWN = 8
 """Limits and device orders whose borders are remembered; asked for in turn, each takes seconds."""
 _WAY_STEP = 200
 """Ways are looked for at limits that grow by this part."""
-
-
-class TooMuchWork(Exception):  # noqa: N818
-    """Stages are too many, or the time is over."""
 
 
 class SkeletonBound:
@@ -130,14 +121,15 @@ class SkeletonBound:
         windows: StageWindows,
         clock: Clock = UNLIMITED,
     ) -> None:
-        self._units, self.slots, self.ceiling_ns, self._clock = units, slots, ceiling_ns, clock
+        self._units, self.slots, self.ceiling_ns = units, slots, ceiling_ns
         self._last: Program | None = None
         self._known: dict[tuple[int, tuple[int, ...] | None], list[Indices]] = {}
         self._classes = sorted({device.device_class for device in units.problem.devices})
         self._set_kinds(units.problem.devices)
         self.skeleton = skeleton
         self.costs = StageCosts(units, skeleton, self._classes, [room for _, room in self._kinds])
-        self._stages = self._expand(windows)
+        self._at_border = ideals_at_borders(self.costs, windows, slots)
+        self._stages = expanded(self.costs, self._at_border, ceiling_ns, clock)
 
     @classmethod
     def of(
@@ -162,7 +154,7 @@ class SkeletonBound:
         stages = expanding_s = narrowing_s = 0.0
         for tight, more in _SIZES:
             started_s, left_s = clock.elapsed_s, clock.wall_left_s
-            skeleton = Skeleton.of(units, net_times_ns, slots, more, tight)
+            skeleton = choose_skeleton(units, net_times_ns, slots, more, tight)
             if skeleton is None or _work_share(units, skeleton) < _LEAST_SHARE:
                 break
             if found is not None:
@@ -234,56 +226,6 @@ class SkeletonBound:
     def kind_of(self, device: Device) -> int:
         """Return the number of the kind that a device is counted as."""
         return self._number_of[self._exact_kind(device)]
-
-    # -- stages ---------------------------------------------------------------------------
-
-    def _expand(self, windows: StageWindows) -> Stages:
-        """Return all stages below the ceiling from which the end can be reached.
-
-        Any device is as good here as the best of all kinds.
-        """
-        costs = self.costs
-        low, high = self._borders(windows)
-        self._at_border = [(low <= border) & (border <= high) for border in range(self.slots + 1)]
-        rest = Rest.nothing(len(costs.made), self._at_border[-1])
-        rest.end(costs.loose)
-        expanded = np.zeros(costs.count, dtype=np.bool_)
-        parts: list[Stages] = []
-        cells = kept = 0
-        for border in reversed(range(self.slots)):
-            starts = np.flatnonzero((low <= high) & (low <= border))
-            for block in blocks(np.flatnonzero(rest.reached & ~expanded)):
-                cells += len(block) * len(starts)
-                if cells > MOST_CELLS or kept > MOST_STAGES or self._clock.is_over:
-                    raise TooMuchWork
-                part = costs.into(block, starts, self.ceiling_ns)
-                kept += len(part.start)
-                parts.append(part)
-            expanded |= rest.reached
-            level = Level(self.costs, joined(parts), self.ceiling_ns)
-            steps, _ = level.steps(rest)
-            more = Rest.nothing(len(costs.made), self._at_border[border])
-            more.join(rest, float(costs.loose.total))
-            level.extend(steps.take(steps.load_ns <= self.ceiling_ns), rest, more)
-            rest = more
-        return joined(parts)
-
-    def _borders(self, windows: StageWindows) -> tuple[Ints, Ints]:
-        """Return the first and the last border that each ideal can be at, by windows of units."""
-        member = self.costs.member
-        low = np.zeros(self.costs.count, dtype=np.int64)
-        high = np.full(self.costs.count, self.slots, dtype=np.int64)
-        first = np.array(windows.first)[list(self.skeleton.units)]
-        last = np.array(windows.last)[list(self.skeleton.units)]
-        for position in range(self.slots):
-            rows = first == position
-            if rows.any():
-                low[member[rows].any(axis=0)] = position + 1
-        for position in reversed(range(self.slots)):
-            rows = last == position
-            if rows.any():
-                high[~member[rows].all(axis=0)] = position
-        return low, high
 
     # -- the program ----------------------------------------------------------------------
 

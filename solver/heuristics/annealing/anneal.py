@@ -45,6 +45,12 @@ class Cooling:
     last: float
 
 
+def way_gone(tried: int, cooling: Cooling, clock: Clock, given_s: float) -> float:
+    """Return which part of a search is over, by moves or by the wall's time that it was given."""
+    way = tried / cooling.iterations
+    return way if given_s == math.inf else max(way, 1 - clock.wall_left_s / given_s)
+
+
 def anneal(
     state: StageState,
     objective: ObjectiveName,
@@ -104,11 +110,9 @@ class _Annealing:
     def run(self, cooling: Cooling, clock: Clock) -> tuple[int, list[int]] | None:
         state = self.state
         at, movable, change, capacity = state.at, state.movable, state.change, state.capacity
-        successors, predecessors = state.successors, state.predecessors
         least_memory_after, is_banned = state.least_memory_after, state.is_banned
         memory = state.memory_bytes
         draw, log, measure, on_times = self.random.random, math.log, self.measure, self.on_times
-        end = state.count - 1
         swaps_below = _CLOSURE_SHARE + _SWAP_SHARE
         far_above = 1.0 - _FAR_SHARE
         first = temperature = cooling.first * self.energy
@@ -118,10 +122,7 @@ class _Annealing:
             if not iteration % _CHECK_EVERY:
                 if clock.is_over:
                     break
-                way = iteration / cooling.iterations
-                if given_s < math.inf:
-                    way = max(way, 1 - clock.wall_left_s / given_s)
-                temperature = first * ratio**way
+                temperature = first * ratio ** way_gone(iteration, cooling, clock, given_s)
             if not movable or (self.best is not None and self.best <= self.target):
                 break
             code = movable[int(draw() * len(movable))]
@@ -140,12 +141,7 @@ class _Annealing:
                 continue
             target = source - 1 if backward else source + 1
             if kind > far_above:
-                if backward:
-                    far = max([at[other] for other in predecessors[unit]], default=0)
-                    target = far + int(draw() * (source - far))
-                else:
-                    far = min([at[other] for other in successors[unit]], default=end)
-                    target = far - int(draw() * (far - source))
+                target = self._far_target(unit, source, backward)
             if is_banned(unit, target):
                 continue
             parts = state.parts[:]
@@ -171,6 +167,15 @@ class _Annealing:
             if self.best is None or value < self.best:
                 self._record()
         return None if self.best is None else (self.best, self.best_at)
+
+    def _far_target(self, unit: int, source: int, backward: int) -> int:
+        """Return a position on the way to the farthest that the unit may go to."""
+        state, at = self.state, self.state.at
+        if backward:
+            far = max([at[other] for other in state.predecessors[unit]], default=0)
+            return far + int(self.random.random() * (source - far))
+        far = min([at[other] for other in state.successors[unit]], default=state.count - 1)
+        return far - int(self.random.random() * (far - source))
 
     def _keep(self, energy: float, value: int, limit: float) -> bool:
         """Decide on the plan in the state, given its energy."""

@@ -8,7 +8,6 @@ for long searches.
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from solver.heuristics.annealing.anneal import EXCESS_PRICE, Cooling
+from solver.heuristics.annealing.anneal import EXCESS_PRICE, Cooling, way_gone
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
 from solver.presolve.units import UnitGraph
@@ -95,9 +94,7 @@ def anneal_fast(
     while done < cooling.iterations and best_ns > target:
         if clock.is_over:
             break
-        way = done / cooling.iterations
-        if given_s < math.inf:
-            way = max(way, 1 - clock.wall_left_s / given_s)
+        way = way_gone(done, cooling, clock, given_s)
         energy_ns, best_ns = moves.run_moves(
             numbers,
             layout,

@@ -13,8 +13,9 @@ from solver import (
     solve,
 )
 from solver.bounds.positions import least_times_ns
-from solver.bounds.state_space.bound import SkeletonBound, TooMuchWork
-from solver.bounds.state_space.skeleton import Skeleton
+from solver.bounds.state_space.bound import SkeletonBound
+from solver.bounds.state_space.expansion import TooMuchWork
+from solver.bounds.state_space.skeleton_choice import choose_skeleton
 from solver.bounds.windows import StageBounds
 from solver.cp.formulation import CpSatFormulation
 from solver.cp.pull_rows import PullRows
@@ -57,7 +58,7 @@ def refutation_of(problem, ceiling_ns):
     units, slots, stage_bounds = state.presolved.units, state.presolved.slots, state.stage_bounds
     stage_bounds.add_positions()
     stage_bounds.add_borders()
-    skeleton = Skeleton.of(units, least_times_ns(units), slots, 0, 2)
+    skeleton = choose_skeleton(units, least_times_ns(units), slots, 0, 2)
     if skeleton is None or not SkeletonBound.applies(units):
         return None
     try:

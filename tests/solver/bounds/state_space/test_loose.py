@@ -9,7 +9,7 @@ import pytest
 from solver import Device, Operator, PartitionProblem, Weight
 from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.loose import Loose
-from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.bounds.state_space.supply import supply_ns
 from solver.dp.ideals import membership
 from solver.presolve.units import condense
@@ -28,7 +28,7 @@ def test_loose_weights_are_released_and_ready_by_reachability(seed, decoder):
     problem = decoder(seed, layers=6)
     units = condense(problem)
     times = least_times_ns(units)
-    skeleton = Skeleton.of(units, times, len(problem.devices), MOST_WIDE_NETS)
+    skeleton = choose_skeleton(units, times, len(problem.devices), MOST_WIDE_NETS)
     member = membership(skeleton.ideals, len(skeleton.units))
     loose = Loose.of(skeleton, member, units.weights)
     after = descendants(units)
@@ -61,7 +61,7 @@ def test_a_weight_with_two_kept_readers_is_held_before_both():
         interconnect=LINK,
     )
     units = condense(problem)
-    skeleton = Skeleton.of(units, least_times_ns(units), 3, 0)
+    skeleton = choose_skeleton(units, least_times_ns(units), 3, 0)
     assert len(skeleton.units) == 6
     member = membership(skeleton.ideals, 6)
     loose = Loose.of(skeleton, member, units.weights)

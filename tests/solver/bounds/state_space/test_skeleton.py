@@ -4,7 +4,7 @@ import pytest
 
 from solver import Device, Operator, PartitionProblem
 from solver.bounds.positions import least_times_ns
-from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.dp.ideals import list_ideals
 from solver.presolve.units import condense
 from tests.support.graphs import LINK
@@ -23,7 +23,7 @@ def masked_chain(layers):
 
 def skeleton_of(problem, more=MOST_WIDE_NETS):
     units = condense(problem)
-    return units, Skeleton.of(units, least_times_ns(units), len(problem.devices), more)
+    return units, choose_skeleton(units, least_times_ns(units), len(problem.devices), more)
 
 
 def test_masks_leave_the_ideals_of_a_chain():

@@ -16,7 +16,7 @@ from solver import (
 )
 from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.bound import SkeletonBound
-from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
+from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.bounds.windows import StageWindows
 from solver.presolve.units import condense
 from tests.support.graphs import LINK, with_values
@@ -31,7 +31,7 @@ def everywhere(units, slots):
 def bound_of(problem, ceiling_ns, more=MOST_WIDE_NETS):
     units = condense(problem)
     slots = len(problem.devices)
-    skeleton = Skeleton.of(units, least_times_ns(units), slots, more)
+    skeleton = choose_skeleton(units, least_times_ns(units), slots, more)
     return SkeletonBound(units, skeleton, slots, ceiling_ns, everywhere(units, slots))
 
 
