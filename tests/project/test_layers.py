@@ -26,7 +26,7 @@ LAYERS = {
         model < evaluation < io < presolve < dp < bounds < cp < heuristics < search < diagnosis
     """,
     "fx_bridge": """
-        storages < capture < costs, checkpoint, equivalence, memory < batch, split
+        storages < capture < costs, checkpoint, equivalence, memory < batch, split < options
         < interop, placement, digraph < partition < pipeline, dynamo
     """,
     "experiments": """
@@ -59,8 +59,6 @@ CIRCLES_OF_FILES = {
         "solver/model/problem.py",
         "solver/model/problem_checks.py",
     ),
-    ("fx_bridge/costs/kernels.py", "fx_bridge/costs/operators.py"),
-    ("fx_bridge/split/graph.py", "fx_bridge/split/graph_json.py"),
 }
 """Files that import each other, some inside functions. This list may only shrink."""
 
