@@ -1,7 +1,7 @@
 """The memory constraints of the CP-SAT model, exact for all three memory models.
 
 A stage's memory is the largest of a few linear sums, one per maximal set of storages that
-may be live together; ``docs/formulation.md``, section 3, proves that these rows are exact.
+may be live together; ``docs/definition.md``, section 3, proves that these rows are exact.
 A device adds up its stages, and holds its weights once.
 """
 
@@ -16,7 +16,8 @@ from solver.cp.crossings import Crossings
 from solver.cp.linear import LinearSum
 from solver.cp.stage_model import Place, StageChoice
 from solver.model.training import most_in_flight
-from solver.presolve.units import SharedBytes, Storage, held_from, maximal_live_sets
+from solver.presolve.live_sets import held_from, maximal_live_sets
+from solver.presolve.units import SharedBytes, Storage
 
 
 class MemoryRows:

@@ -16,8 +16,10 @@ from solver.model.plan import PartitionPlan
 
 _SUBSOLVERS = ("no_lp", "max_lp", "default_lp", "reduced_costs", "quick_restart_no_lp")
 """Complete searches of CP-SAT, the one that proves most of these models first."""
-_TURNS = 3
-"""Searches that take turns in a deterministic run."""
+_LEAST_COMPLETE = 2
+"""Clause learning alone leaves models open that linear programs close, and the other way round."""
+_LEAST_THREADS = _LEAST_COMPLETE + 1
+"""Each has one, and neighbourhoods of the incumbent another; with fewer threads they take turns."""
 _LEAST_S: Final = 0.01
 """Even without time left, presolve proves small instances."""
 _LEAST_WORK_S: Final = 1e-3
@@ -107,7 +109,7 @@ def run_model(
     if question.is_hinted:
         assert question.best is not None
         if _contradicts(solver, status, question.best):
-            # Presolve has been wrong before (see docs/formulation.md); believe the search alone.
+            # Presolve has been wrong before (docs/algorithms/cp/runs.md); believe the search.
             # What the watcher was told meanwhile is worth no more than that answer.
             watcher.bound = 0
             solver = _solver(limits, clock)
@@ -132,15 +134,36 @@ def run_model(
     )
 
 
-def settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
-    """Return a solver with what all models here need, whole ones and those of sub-solves.
+def portfolio_solver(workers: int, seed: int) -> cp_model.CpSolver:
+    """Return a solver that searches a model in several ways.
+
+    On any number of threads these are clause learning, linear programs and neighbourhoods of the
+    incumbent; beyond three there are more.
 
     Parameters
     ----------
     workers : int
-        Threads, or searches that take turns.
+        Threads. CP-SAT gives each search one; if there are fewer, all searches take turns on them.
     seed : int
     """
+    solver = _settled_solver(workers, seed)
+    parameters = solver.parameters
+    # The last thread alternates between neighbourhoods of the incumbent.
+    parameters.subsolvers.extend(_SUBSOLVERS[: max(_LEAST_COMPLETE, workers - 1)])
+    # Without turns CP-SAT drops the searches that have no thread.
+    parameters.interleave_search = workers < _LEAST_THREADS
+    return solver
+
+
+def single_solver(seed: int) -> cp_model.CpSolver:
+    """Return a solver of one thread, with the search that proves most of these models first."""
+    solver = _settled_solver(1, seed)
+    solver.parameters.subsolvers.append(_SUBSOLVERS[0])
+    return solver
+
+
+def _settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
+    """Return a solver with what all models here need, whole ones and those of sub-solves."""
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.num_workers = workers
@@ -150,13 +173,11 @@ def settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
     # In 9.15 the inclusion passes of presolve make some feasible models infeasible.
     parameters.presolve_inclusion_work_limit = 0
     # Dual reductions peel chains one operator at a time, and a second round of presolve
-    # finds little: without both, searches start sooner (docs/formulation.md, section 5).
+    # finds little: without both, searches start sooner (docs/algorithms/cp/runs.md).
     parameters.keep_all_feasible_solutions_in_presolve = True
     parameters.max_presolve_iterations = 1
     # The older propagation of linear rows is several times faster on these models.
     parameters.new_linear_propagation = False
-    # The last worker alternates between neighbourhoods of the incumbent.
-    parameters.subsolvers.extend(_SUBSOLVERS[: max(1, workers - 1)])
     # A search that hears of others' bounds loses its way more often than it gains by them.
     parameters.share_objective_bounds = False
     return solver
@@ -180,9 +201,9 @@ def charge_run(clock: Clock, solver: cp_model.CpSolver) -> None:
 
 
 def _solver(limits: SolveLimits, clock: Clock) -> cp_model.CpSolver:
-    # Searches take turns in an order that depends on their number, so that is fixed.
-    workers = _TURNS if limits.deterministic else limits.worker_count
-    solver = settled_solver(workers, limits.seed)
+    # Which searches take turns, and in which order, depends on the threads, so these are fixed.
+    workers = _LEAST_THREADS if limits.deterministic else limits.worker_count
+    solver = portfolio_solver(workers, limits.seed)
     parameters = solver.parameters
     if limits.deterministic:
         parameters.interleave_search = parameters.share_objective_bounds = True

@@ -16,7 +16,8 @@ from solver.model.arrays import Ints, Lists
 from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
 from solver.model.training import most_in_flight
-from solver.presolve.units import SharedBytes, Storage, UnitGraph, maximal_live_sets
+from solver.presolve.live_sets import maximal_live_sets
+from solver.presolve.units import SharedBytes, Storage, UnitGraph
 
 UNLIMITED = 1 << 62
 """Capacity of a device without one."""
@@ -187,7 +188,7 @@ class _Tables:
         )
 
     def _storages(self, storages: Sequence[Storage]) -> dict[str, int]:
-        """Put the rows of ``docs/formulation.md``, section 3, that storages count in."""
+        """Put the rows of ``docs/definition.md``, section 3, that storages count in."""
         steps = [step for step, _ in maximal_live_sets(storages)] if storages else []
         low = np.searchsorted(steps, [s.first for s in storages], side="left")
         high = np.searchsorted(steps, [s.last for s in storages], side="right")

@@ -14,7 +14,8 @@ import numpy as np
 from solver.heuristics.annealing.stage_times import StageTimes
 from solver.model.devices import Device
 from solver.model.training import most_in_flight
-from solver.presolve.units import SharedBytes, UnitGraph, maximal_live_sets
+from solver.presolve.live_sets import maximal_live_sets
+from solver.presolve.units import SharedBytes, UnitGraph
 
 _UNLIMITED = 1 << 62
 
@@ -219,7 +220,7 @@ class StageState:
             self.memory_bytes[position] = self._memory(position)
 
     def _init_live(self) -> None:
-        """Prepare the rows of ``docs/formulation.md``, section 3, for every position."""
+        """Prepare the rows of ``docs/definition.md``, section 3, for every position."""
         storages = self.units.storages
         steps = np.array([step for step, _ in maximal_live_sets(storages)], dtype=np.int64)
         low = np.searchsorted(steps, [s.first for s in storages], side="left").tolist()
