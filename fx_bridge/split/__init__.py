@@ -11,21 +11,15 @@ from fx_bridge.split.graph import (
 from fx_bridge.split.name_map import NameMap
 from fx_bridge.split.pins import with_hand_made
 from fx_bridge.split.reader import stage_graph
-from fx_bridge.split.tags.non_tensors import NonTensorMoves, move_non_tensors
-from fx_bridge.split.tags.plans import plan_from_tags, split_by_tags
 
 __all__ = [
     "NameMap",
-    "NonTensorMoves",
     "StageGraph",
     "StageNode",
     "StageValue",
     "StageWeight",
     "colocation_groups",
-    "move_non_tensors",
-    "plan_from_tags",
     "split_by_plan",
-    "split_by_tags",
     "stage_graph",
     "with_hand_made",
 ]
