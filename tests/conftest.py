@@ -1,8 +1,10 @@
-"""What all tests share: the width of the terminal and Ctrl-C, whatever starts them."""
+"""What all tests share: small problems, the width of the terminal, and Ctrl-C."""
 
 import signal
 
 import pytest
+
+from tests.support import graphs
 
 # Shells start background jobs with SIGINT ignored, which processes inherit. Some tests send it to
 # themselves, or to processes that they start.
@@ -13,3 +15,27 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 def without_terminal(monkeypatch):
     """Leave the width of tables open, which processes of pytest-xdist get from their parent."""
     monkeypatch.delenv("COLUMNS", raising=False)
+
+
+@pytest.fixture(scope="session")
+def chain():
+    """What makes four operators in a row, or others: :func:`tests.support.graphs.chain`."""
+    return graphs.chain
+
+
+@pytest.fixture(scope="session")
+def diamond():
+    """What makes one operator that feeds two, which feed a fourth."""
+    return graphs.diamond
+
+
+@pytest.fixture(scope="session")
+def two_towers():
+    """What makes two chains side by side."""
+    return graphs.two_towers
+
+
+@pytest.fixture(scope="session")
+def decoder():
+    """What draws layers that read wide values by operators of their own, from a seed."""
+    return graphs.decoder

@@ -33,6 +33,7 @@ OUTPUT_PANEL: Final = "Output"
 MOST_DEVICES: Final = 1024
 MOST_MICROBATCHES: Final = 10**9
 MOST_SECONDS: Final = 10_000_000
+MOST_REPEATS: Final = 100_000
 """More than any plan has and any run takes: a slip is refused, not tried."""
 
 OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw")
@@ -451,6 +452,16 @@ ProblemOutOption = Annotated[
 ThreadsOption = Annotated[
     int,
     typer.Option("--threads", min=1, max=MOST_DEVICES, metavar="COUNT", help="Of each process."),
+]
+RepeatsOption = Annotated[
+    int,
+    typer.Option(
+        "--repeats",
+        min=1,
+        max=MOST_REPEATS,
+        metavar="COUNT",
+        help="Measurements of which medians are taken.",
+    ),
 ]
 ProcessLimitOption = Annotated[
     float,

@@ -12,6 +12,7 @@ from experiments.commands.options import (
     BuiltModelArgument,
     JsonOption,
     ProcessLimitOption,
+    RepeatsOption,
     ThreadsOption,
 )
 from experiments.console.output import check_writable, make_console, print_json, say_written
@@ -23,12 +24,6 @@ if TYPE_CHECKING:
 _SHOWN: Final = 12
 
 _TrainingOption = Annotated[bool, typer.Option("--training", help="Measure backward passes too.")]
-_RepeatsOption = Annotated[
-    int,
-    typer.Option(
-        "--repeats", min=1, max=1000, metavar="COUNT", help="Runs of which medians are taken."
-    ),
-]
 _ProcessesOption = Annotated[
     int,
     typer.Option(
@@ -54,7 +49,7 @@ _OutOption = Annotated[
 def profile(
     model: BuiltModelArgument,
     training: _TrainingOption = False,
-    repeats: _RepeatsOption = 7,
+    repeats: RepeatsOption = 7,
     threads: ThreadsOption = 1,
     processes: _ProcessesOption = 1,
     process_limit: ProcessLimitOption = 600.0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -16,6 +16,7 @@ from experiments.commands.options import (
     PipelineOptions,
     ProblemOptions,
     ProcessLimitOption,
+    RepeatsOption,
     SolversOption,
     ThreadsOption,
 )
@@ -41,16 +42,7 @@ def run(
     problem: ProblemOptions = _PIPELINE,
     search: LimitOptions = _QUICK,
     solver: SolversOption = None,
-    repeats: Annotated[
-        int,
-        typer.Option(
-            "--repeats",
-            min=1,
-            max=100_000,
-            metavar="COUNT",
-            help="Steps of which medians are taken.",
-        ),
-    ] = 9,
+    repeats: RepeatsOption = 9,
     threads: ThreadsOption = 1,
     process_limit: ProcessLimitOption = 600.0,
     as_json: JsonOption = False,

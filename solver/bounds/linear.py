@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 import numpy as np
-from ortools.math_opt import model_pb2
-from ortools.math_opt.python import mathopt
 
 from solver.bounds.held_weights import stage_weights
 from solver.bounds.positions import least_times_ns
@@ -286,6 +284,9 @@ class _Program:
 
     def least_ns(self, time_limit_s: float = math.inf) -> int:
         """Return a lower bound of T in nanoseconds; 0 if no dual values are found in time."""
+        from ortools.math_opt import model_pb2
+        from ortools.math_opt.python import mathopt
+
         model = model_pb2.ModelProto()
         count, rows = len(self.upper), len(self.low)
         model.variables.ids.extend(range(count))

@@ -17,7 +17,6 @@ import itertools
 from dataclasses import dataclass
 
 import numpy as np
-from ortools.graph.python import max_flow
 
 from solver.model.arrays import Flags, Ints
 
@@ -216,6 +215,8 @@ class _Case:
 
     def line(self, slope: int) -> tuple[Line, int, int] | None:
         """Return the line of a slope with the work and time of its set; None if no set exists."""
+        from ortools.graph.python import max_flow
+
         slope = max(-self.steepest, min(self.steepest, slope))
         weights = abs(slope) * self.work
         none = np.zeros(self.units, dtype=np.int64)

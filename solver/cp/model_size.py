@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from solver.bounds.windows import StageWindows
-from solver.presolve.units import UnitGraph, interchangeable_kinds
+from solver.presolve.device_kinds import interchangeable_kinds
+from solver.presolve.units import UnitGraph
 
 
 def link_terms(

@@ -9,12 +9,12 @@ from types import TracebackType
 
 from ortools.sat.python import cp_model
 
-from solver.cp.run import charge_run, limit_run, settled_solver
+from solver.cp.run import charge_run, limit_run, single_solver
 from solver.cp.stage_model import StageModel
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
-from solver.presolve.units import Order
+from solver.presolve.device_kinds import Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class ModelQueue:
         stages : StageModel
             Holds the model.
         """
-        solver = settled_solver(1, self._limits.seed)
+        solver = single_solver(self._limits.seed)
         limit_run(solver.parameters, self._clock)
         status = self._pool.submit(solver.solve, stages.model)
         self._searches.append(_Search(order, stages, solver, status))

@@ -16,8 +16,10 @@ from solver.model.plan import PartitionPlan
 
 _SUBSOLVERS = ("no_lp", "max_lp", "default_lp", "reduced_costs", "quick_restart_no_lp")
 """Complete searches of CP-SAT, the one that proves most of these models first."""
-_TURNS = 3
-"""Searches that take turns in a deterministic run."""
+_LEAST_COMPLETE = 2
+"""Clause learning alone leaves models open that linear programs close, and the other way round."""
+_LEAST_THREADS = _LEAST_COMPLETE + 1
+"""Each has one, and neighbourhoods of the incumbent another; with fewer threads they take turns."""
 _LEAST_S: Final = 0.01
 """Even without time left, presolve proves small instances."""
 _LEAST_WORK_S: Final = 1e-3
@@ -130,16 +132,37 @@ def run_model(
     )
 
 
-def settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
-    """Return a solver with what all models here need, whole ones and those of sub-solves.
+def portfolio_solver(workers: int, seed: int) -> cp_model.CpSolver:
+    """Return a solver that searches a model in several ways.
+
+    On any number of threads these are clause learning, linear programs and neighbourhoods of the
+    incumbent; beyond three there are more.
 
     Parameters
     ----------
     workers : int
-        Threads, or searches that take turns.
+        Threads. CP-SAT gives each search one; if there are fewer, all searches take turns on them.
     seed : int
         Of CP-SAT's random numbers.
     """
+    solver = _settled_solver(workers, seed)
+    parameters = solver.parameters
+    # The last thread alternates between neighbourhoods of the incumbent.
+    parameters.subsolvers.extend(_SUBSOLVERS[: max(_LEAST_COMPLETE, workers - 1)])
+    # Without turns CP-SAT drops the searches that have no thread.
+    parameters.interleave_search = workers < _LEAST_THREADS
+    return solver
+
+
+def single_solver(seed: int) -> cp_model.CpSolver:
+    """Return a solver of one thread, with the search that proves most of these models first."""
+    solver = _settled_solver(1, seed)
+    solver.parameters.subsolvers.append(_SUBSOLVERS[0])
+    return solver
+
+
+def _settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
+    """Return a solver with what all models here need, whole ones and those of sub-solves."""
     solver = cp_model.CpSolver()
     parameters = solver.parameters
     parameters.num_workers = workers
@@ -154,8 +177,6 @@ def settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
     parameters.max_presolve_iterations = 1
     # The older propagation of linear rows is several times faster on these models.
     parameters.new_linear_propagation = False
-    # The last worker alternates between neighbourhoods of the incumbent.
-    parameters.subsolvers.extend(_SUBSOLVERS[: max(1, workers - 1)])
     # A search that hears of others' bounds loses its way more often than it gains by them.
     parameters.share_objective_bounds = False
     return solver
@@ -179,9 +200,9 @@ def charge_run(clock: Clock, solver: cp_model.CpSolver) -> None:
 
 
 def _solver(limits: SolveLimits, clock: Clock) -> cp_model.CpSolver:
-    # Searches take turns in an order that depends on their number, so that is fixed.
-    workers = _TURNS if limits.deterministic else limits.worker_count
-    solver = settled_solver(workers, limits.seed)
+    # Which searches take turns, and in which order, depends on the threads, so these are fixed.
+    workers = _LEAST_THREADS if limits.deterministic else limits.worker_count
+    solver = portfolio_solver(workers, limits.seed)
     parameters = solver.parameters
     if limits.deterministic:
         parameters.interleave_search = parameters.share_objective_bounds = True

@@ -15,7 +15,8 @@ from ortools.sat.python import cp_model
 from solver.bounds.windows import StageWindows
 from solver.cp.linear import LinearSum, Literal
 from solver.model.plan import PartitionPlan
-from solver.presolve.units import UnitGraph, interchangeable_kinds
+from solver.presolve.device_kinds import interchangeable_kinds
+from solver.presolve.units import UnitGraph
 
 Place = tuple[int, ...]
 """Positions that count as one: a single stage, or all stages of one device."""

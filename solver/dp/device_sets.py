@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from solver.model.devices import Device
-from solver.presolve.units import UnitGraph, interchangeable_kinds
+from solver.presolve.device_kinds import interchangeable_kinds
+from solver.presolve.units import UnitGraph
 
 _MOST_STATES = 1024
 """Sets of devices to tell apart; beyond that, the device order is taken from a few fixed ones."""

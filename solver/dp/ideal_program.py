@@ -42,7 +42,7 @@ all (:mod:`solver.dp.interleaved`, with the proof). Only ``bottleneck`` with the
 ``weights`` is done; everything else is declined.
 
 **What makes it fast.** Units that some best plan keeps together are merged first
-(:mod:`solver.presolve.dominance`, :func:`solver.dp.ideals.collapse`), which removes most ideals
+(:mod:`solver.presolve.dominance`, :func:`solver.dp.blocks.collapse`), which removes most ideals
 of some graphs: every dangling output doubles their number. Of ideals that differ by exchanges of
 identical chains one is regarded (:mod:`solver.dp.repeated_chains`). Costs of all pairs of
 ideals in a block are one matrix product (:mod:`solver.dp.pair_sums`). The stages below a
@@ -58,14 +58,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from solver.dp.blocks import Blocks, collapse_units
 from solver.dp.contiguous.solver import contiguous_plan
 from solver.dp.device_sets import DeviceSets
-from solver.dp.ideals import Blocks, collapse, list_ideals
+from solver.dp.ideals import list_ideals
 from solver.dp.interleaved import MOST_IDEALS as _MOST_INTERLEAVED
 from solver.dp.interleaved import InterleavedSearch
 from solver.dp.objectives import Minimiser
-from solver.dp.repeated_chains import RepeatedChains, repeated_chains
-from solver.dp.stage_tables import StageTables, net_times_ns
+from solver.dp.repeated_chains import RepeatedChains, identical_chains
+from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import GaveUp, Solution
 from solver.evaluation.evaluate import Evaluation, evaluate
 from solver.evaluation.result import SolveStatus
@@ -73,9 +74,10 @@ from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
+from solver.presolve.device_kinds import DeviceKind, interchangeable_kinds
 from solver.presolve.dominance import simplify
-from solver.presolve.net_times import relay_times
-from solver.presolve.units import DeviceKind, UnitGraph, condense, interchangeable_kinds
+from solver.presolve.net_times import all_net_times_ns
+from solver.presolve.units import UnitGraph, condense
 
 MOST_IDEALS = 40_000
 MOST_SETS = 1_024
@@ -162,7 +164,7 @@ def can_win(problem: PartitionProblem) -> bool:
     most = _FEW_IDEALS
     if problem.objective == ("bottleneck",):
         work_ns = sum(min(t) for t in zip(*_latencies_ns(units, kinds), strict=True))
-        moved_ns = max(sum(times) for times in _net_times_ns(units, kinds))
+        moved_ns = max(sum(times) for times in all_net_times_ns(units, kinds))
         most = _MANY_IDEALS if moved_ns <= _CHEAP_TRANSFERS * work_ns else _MANY_IDEALS // 2
         if problem.chunks_per_device > 1:
             few, many = _INTERLEAVED.get(problem.chunks_per_device, (0, 0))
@@ -172,21 +174,8 @@ def can_win(problem: PartitionProblem) -> bool:
     return list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most) is not None
 
 
-def identical_chains(units: UnitGraph, blocks: Blocks) -> RepeatedChains:
-    """Return groups of identical chains of blocks, of which ideals in one order are enough."""
-    # With several chunks the places of chains in other rounds tell them apart.
-    one_chunk = units.problem.chunks_per_device == 1
-    return repeated_chains(units, blocks) if one_chunk else RepeatedChains()
-
-
 def _latencies_ns(units: UnitGraph, kinds: Sequence[DeviceKind]) -> list[list[int]]:
     return [units.latency_ns(kind.device.device_class) for kind in kinds]
-
-
-def _net_times_ns(units: UnitGraph, kinds: Sequence[DeviceKind]) -> list[list[int]]:
-    return [
-        net_times_ns(units, kind.device, sends=sends) for kind in kinds for sends in (True, False)
-    ]
 
 
 def why_declined(problem: PartitionProblem) -> str | None:
@@ -210,32 +199,6 @@ def why_declined(problem: PartitionProblem) -> str | None:
     ):
         return "links between pairs of devices make a stage's cost depend on two devices"
     return None
-
-
-def collapse_units(
-    units: UnitGraph, kinds: Sequence[DeviceKind], *, forget_weights: bool
-) -> Blocks:
-    """Merge units into the blocks whose ideals the program is about.
-
-    Parameters
-    ----------
-    forget_weights : bool
-        Whether units whose weights alone keep them apart are merged, which is a relaxation.
-    """
-    times = _net_times_ns(units, kinds)
-    free = frozenset(
-        index
-        for index, net in enumerate(units.nets)
-        if not net.value_bytes and not any(row[index] for row in times)
-    )
-    link = units.problem.interconnect.default
-    returned_ns = relay_times(units, link, link).tolist()
-    returning = frozenset(
-        relay.net.producer
-        for relay, time_ns in zip(units.relays, returned_ns, strict=True)
-        if relay.is_output and (time_ns or relay.net.value_bytes)
-    )
-    return collapse(units, free, forget_weights=forget_weights, returning=returning)
 
 
 def _solve(problem: PartitionProblem, clock: Clock, improve: Improve | None) -> IdealAnswer:

@@ -19,7 +19,7 @@ with these middles are the plans of one chunk of the remaining graph, at the sam
 So :mod:`solver.dp.sweep` solves the problem with given middles exactly, and the best of
 all is the optimum. The ideals of the remaining graph are the unions of one ideal of every round,
 ``U = (I_1 - M_0) | (I_2 - M_1) | ...`` with ``M_{c-1} <= I_c <= M_c``. Merging units without cost
-(:func:`solver.dp.ideals.collapse`) moves them to the stage of a neighbour, which is a place in
+(:func:`solver.dp.blocks.collapse`) moves them to the stage of a neighbour, which is a place in
 a chunk as well as a device; its proof holds for stages of any number of chunks.
 
 **What keeps unions few.** Let T be a ceiling on the load, and U what s of at most m devices run.
@@ -43,14 +43,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.dp.blocks import DROPPED, Blocks, consuming_blocks
 from solver.dp.device_sets import DeviceSets
-from solver.dp.ideals import DROPPED, Blocks, consuming_blocks, membership
+from solver.dp.ideals import membership
 from solver.dp.pair_sums import Bools, Floats, Indices
-from solver.dp.stage_tables import StageTables, net_times_ns
+from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import GaveUp, Goal, Solution, Sweep
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
-from solver.presolve.units import DeviceKind, UnitGraph
+from solver.presolve.device_kinds import DeviceKind
+from solver.presolve.net_times import net_times_ns
+from solver.presolve.units import UnitGraph
 
 _CEILINGS = (1.002, 1.006, 1.02, 1.05, 1.1, 1.2, 1.4, 1.7, 2.1, 2.7, 3.5, 5.0, 8.0)
 """Ceilings on the load to try, as multiples of its lower bound."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solver.dp.ideals import DROPPED, Blocks
+from solver.dp.blocks import DROPPED, Blocks
 from solver.dp.pair_sums import Bools, Floats
 from solver.model.arrays import Ints
 from solver.presolve.units import UnitGraph

@@ -24,11 +24,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from solver.dp.ideals import consuming_blocks
+from solver.dp.blocks import consuming_blocks
 from solver.dp.pair_sums import Bools, Floats
 from solver.dp.stage_list import StageList
-from solver.dp.stage_tables import StageTables, net_times_ns
+from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import Stage
+from solver.presolve.net_times import net_times_ns
 
 
 class Readers:

@@ -37,7 +37,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from solver.dp.ideals import DROPPED, Blocks
+from solver.dp.blocks import DROPPED, Blocks
 from solver.presolve.dominance_blocks import limited_devices
 from solver.presolve.symmetry import identical_blocks
 from solver.presolve.units import UnitGraph
@@ -200,3 +200,10 @@ class _Facts:
                 if len(own) != len(levels) * len(chains):
                     return False
         return True
+
+
+def identical_chains(units: UnitGraph, blocks: Blocks) -> RepeatedChains:
+    """Return groups of identical chains of blocks, of which ideals in one order are enough."""
+    # With several chunks the places of chains in other rounds tell them apart.
+    one_chunk = units.problem.chunks_per_device == 1
+    return repeated_chains(units, blocks) if one_chunk else RepeatedChains()

@@ -8,27 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from solver.dp.ideals import DROPPED, Blocks, consuming_blocks, membership, nested, packed_words
+from solver.dp.blocks import DROPPED, Blocks, consuming_blocks
+from solver.dp.ideals import membership, nested, packed_words
 from solver.dp.memory import StagePeaks
 from solver.dp.pair_sums import Bools, Crossing, Floats, Indices, PairSum
 from solver.dp.repeated_chains import RepeatedChains
-from solver.model.devices import STAGING_HOST, Device
-from solver.presolve.net_times import both_ways, net_times, relay_times
-from solver.presolve.units import DeviceKind, Net, UnitGraph
-
-
-def net_times_ns(units: UnitGraph, device: Device, *, sends: bool) -> list[int]:
-    """Return what `device` pays for one send (or one receive) of every net."""
-    interconnect = units.problem.interconnect
-    if interconnect.charging != "host_staged":
-        pair = interconnect.default, interconnect.default
-    elif device.is_host:
-        return [0] * len(units.nets)
-    else:
-        pair = both_ways(interconnect, device.name, STAGING_HOST)
-        pair = pair if sends else pair[::-1]
-    times: list[int] = net_times(units, *pair).tolist()
-    return times
+from solver.presolve.device_kinds import DeviceKind
+from solver.presolve.net_times import net_times_ns, relay_times
+from solver.presolve.units import Net, UnitGraph
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from solver.bounds.positions import PositionBound
 from solver.dp.contiguous.solver import best_cut, transition_count
 from solver.heuristics.coarsening import cheap_order, consecutive_clusters
 from solver.heuristics.local_search import improve
-from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.clusters import contract
@@ -121,6 +120,8 @@ class Multilevel:
         workers : int
             Threads of each.
         """
+        from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
+
         return improve_by_neighbourhoods(
             self.coarse,
             plan,

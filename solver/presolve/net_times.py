@@ -9,8 +9,9 @@ from typing import Literal
 import numpy as np
 
 from solver.model.arrays import Ints, sums
-from solver.model.devices import STAGING_HOST, Interconnect, Link
+from solver.model.devices import STAGING_HOST, Device, Interconnect, Link
 from solver.model.problem import PartitionProblem
+from solver.presolve.device_kinds import DeviceKind
 from solver.presolve.units import Net, UnitGraph
 
 Part = Literal["both", "forward", "backward"]
@@ -111,3 +112,24 @@ def is_uniform(units: UnitGraph) -> list[bool]:
         units, {both_ways(problem.interconnect, a, b) for a in names for b in names if a != b}
     )
     return [a == b for a, b in zip(least, most, strict=True)]
+
+
+def net_times_ns(units: UnitGraph, device: Device, *, sends: bool) -> list[int]:
+    """Return what `device` pays for one send (or one receive) of every net."""
+    interconnect = units.problem.interconnect
+    if interconnect.charging != "host_staged":
+        pair = interconnect.default, interconnect.default
+    elif device.is_host:
+        return [0] * len(units.nets)
+    else:
+        pair = both_ways(interconnect, device.name, STAGING_HOST)
+        pair = pair if sends else pair[::-1]
+    times: list[int] = net_times(units, *pair).tolist()
+    return times
+
+
+def all_net_times_ns(units: UnitGraph, kinds: Sequence[DeviceKind]) -> list[list[int]]:
+    """Return what each kind of device pays for a send, and for a receive, of every net."""
+    return [
+        net_times_ns(units, kind.device, sends=sends) for kind in kinds for sends in (True, False)
+    ]

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
+from solver.presolve.device_kinds import DeviceKind, device_orders, interchangeable_kinds
 from solver.presolve.dominance import Simplified
 from solver.presolve.symmetry import IdenticalBlocks
-from solver.presolve.units import DeviceKind, UnitGraph, device_orders, interchangeable_kinds
+from solver.presolve.units import UnitGraph
 
 _MOST_ORDERS = 120
 """Device orders to search one by one; beyond that, the order is part of one model."""

@@ -60,8 +60,9 @@ from typing import NamedTuple
 
 from solver.model.plan import PartitionPlan
 from solver.presolve.dominance_blocks import limited_devices
+from solver.presolve.live_sets import held_from, maximal_live_sets
 from solver.presolve.unit_cuts import unit_blocks, unit_stages
-from solver.presolve.units import Net, UnitGraph, held_from, maximal_live_sets
+from solver.presolve.units import Net, UnitGraph
 
 _MOST_SWEEPS = 6
 _MOST_TRIES = 4

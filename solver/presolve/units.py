@@ -12,12 +12,8 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
 from solver.model.sharing import shared_while_held
-
-Order = tuple[int, ...]
-"""Kinds of devices by slot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,81 +165,6 @@ class UnitGraph:
             for index in members:
                 unit_of[index] = unit
         return unit_of
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceKind:
-    """Devices that any plan may exchange without changing cost or feasibility."""
-
-    devices: tuple[Device, ...]
-
-    @property
-    def device(self) -> Device:
-        """One of them."""
-        return self.devices[0]
-
-
-def interchangeable_kinds(
-    units: UnitGraph, linked: Mapping[str, int | str] | None = None
-) -> tuple[DeviceKind, ...]:
-    """Group the devices of a problem into kinds that no constraint and no cost tells apart.
-
-    Parameters
-    ----------
-    linked : mapping of str to int or str, optional
-        What tells devices apart by their links; the names of all that the interconnect names if
-        it is not given.
-    """
-    problem = units.problem
-    pins = {allowed for allowed in units.allowed_devices if allowed is not None}
-    if linked is None:
-        linked = {end: end for pair in problem.interconnect.links for end in pair}
-    kinds: dict[tuple[object, ...], list[Device]] = {}
-    for device in problem.devices:
-        key = (
-            device.memory_bytes,
-            device.device_class,
-            device.is_host,
-            frozenset(pin for pin in pins if device.name in pin),
-            linked.get(device.name, ""),
-        )
-        kinds.setdefault(key, []).append(device)
-    return tuple(DeviceKind(tuple(devices)) for devices in kinds.values())
-
-
-def device_orders(
-    kinds: Sequence[DeviceKind], positions: int, *, every_length: bool, most: int
-) -> list[tuple[int, ...]] | None:
-    """List the ways to put kinds of devices on positions, up to exchanges within a kind.
-
-    Parameters
-    ----------
-    positions : int
-        Length of the orders.
-    every_length : bool
-        Also list all shorter ones.
-    most : int
-        Give up beyond this many.
-
-    Returns
-    -------
-    list of tuple of int, or None
-        Kinds by position; None if there are more than `most`.
-    """
-    counts = [len(kind.devices) for kind in kinds]
-    orders: list[tuple[int, ...]] = []
-    pending: list[tuple[int, ...]] = [()]
-    while pending:
-        prefix = pending.pop()
-        if len(prefix) == positions or (every_length and prefix):
-            orders.append(prefix)
-        if len(prefix) < positions:
-            pending.extend(
-                (*prefix, kind) for kind, count in enumerate(counts) if prefix.count(kind) < count
-            )
-        if len(orders) + len(pending) > most:
-            return None
-    return orders
 
 
 @shared_while_held
@@ -439,36 +360,3 @@ def _storages(problem: PartitionProblem, unit_of: list[int]) -> tuple[Storage, .
         )
         for holding in problem.holdings
     )
-
-
-def held_from(storage: Storage) -> int:
-    """Return the step from which a storage is no longer live, but stays or may wait."""
-    return storage.first if storage.is_output else storage.last + 1
-
-
-def maximal_live_sets(storages: Sequence[Storage]) -> list[tuple[int, list[Storage]]]:
-    """Return the steps at which the set of live storages is maximal, with those sets.
-
-    A storage is live from `first` to `last`. These are the maximal cliques of an interval
-    graph: at the first end after a start. Every other live set is a subset of one of them.
-    Storages that stay once they are there are no part of the sets, but their starts count.
-    """
-    passing = sorted(
-        (s for s in storages if not s.is_output and s.last >= 0), key=lambda s: s.first
-    )
-    starts = sorted(s.first for s in storages if s.is_output or s.last >= 0)
-    result: list[tuple[int, list[Storage]]] = []
-    live: list[Storage] = []
-    next_live = next_start = 0
-    ends = {storage.last for storage in passing}
-    for step in sorted(ends | {max([0, *starts, *ends])}):
-        while next_live < len(passing) and passing[next_live].first <= step:
-            live.append(passing[next_live])
-            next_live += 1
-        started = next_start
-        while next_start < len(starts) and starts[next_start] <= step:
-            next_start += 1
-        if next_start > started or not result:
-            result.append((step, list(live)))
-        live = [storage for storage in live if storage.last > step]
-    return result

@@ -17,8 +17,8 @@ from solver.cp.stage_model import StageModel
 from solver.evaluation.evaluate import evaluate
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
+from solver.presolve.device_kinds import Order
 from solver.presolve.symmetry import IdenticalBlocks
-from solver.presolve.units import Order
 from solver.search.branches import Branch
 from solver.search.state import SearchState
 

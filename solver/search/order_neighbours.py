@@ -18,7 +18,8 @@ from solver.bounds.held_weights import stage_weights
 from solver.model.arrays import Ints
 from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
-from solver.presolve.units import Order, UnitGraph
+from solver.presolve.device_kinds import Order
+from solver.presolve.units import UnitGraph
 from solver.search.branches import Branch
 from solver.search.state import SearchState
 

@@ -1,11 +1,96 @@
-"""Small problems of one shape each, drawn from a seed."""
+"""Small problems of one shape each: by hand, or drawn from a seed.
+
+``conftest.py`` has the first four as fixtures.
+"""
 
 import random
 from dataclasses import replace
 
-from solver import Device, Interconnect, Link, Operator, PartitionProblem, Weight
+from solver import Device, GraphInput, Interconnect, Link, Operator, PartitionProblem, Weight
 
 LINK = Interconnect(default=Link(bandwidth_bytes_per_s=10**9, latency_ns=0))
+
+
+def chain(
+    names="abcd", *, latency_ns=None, value_bytes=None, weight_bytes=None, of=None, **settings
+):
+    """Operators in a row, on the devices p and q with links of one byte per nanosecond.
+
+    Parameters
+    ----------
+    names : str, list of str or int
+        Of the operators; a number stands for op0, op1 and so on.
+    latency_ns : int or list of int, optional
+        Of every operator, or of each; 1, 2, 4, … if not given.
+    value_bytes : int or list of int, optional
+        Of the values and their storages; 1, 10, 100, … if not given.
+    weight_bytes : int or list of int, optional
+        Of a weight that each operator has alone, under its own name.
+    of : dict, optional
+        More fields of single operators, by name.
+    **settings
+        Fields of the problem.
+    """
+    names = [f"op{i}" for i in range(names)] if isinstance(names, int) else list(names)
+    times = _for_each(names, latency_ns, lambda i: 2**i)
+    sizes = _for_each(names, value_bytes, lambda i: 10**i)
+    operators = [
+        Operator(
+            **{
+                "name": name,
+                "latency_ns": times[i],
+                "reads": names[max(i - 1, 0) : i],
+                "storage_bytes": sizes[i],
+                "value_bytes": sizes[i],
+                "weights": () if weight_bytes is None else (name,),
+                "is_output": i == len(names) - 1,
+                **(of or {}).get(name, {}),
+            }
+        )
+        for i, name in enumerate(names)
+    ]
+    weights = {}
+    if weight_bytes is not None:
+        weights = dict(zip(names, map(Weight, _for_each(names, weight_bytes)), strict=True))
+    fields = {
+        "operators": operators,
+        "devices": (Device("p"), Device("q")),
+        "interconnect": LINK,
+        "weights": weights,
+    }
+    return PartitionProblem(**{**fields, **settings})
+
+
+def _for_each(names, given, default=None):
+    if given is None:
+        return [default(i) for i in range(len(names))]
+    return [given] * len(names) if isinstance(given, int) else list(given)
+
+
+def diamond(**settings):
+    """a reads the input x and feeds b and c, which feed d; devices p, q and r."""
+    operators = (
+        Operator("a", reads=("x",)),
+        Operator("b", reads=("a",)),
+        Operator("c", reads=("a",)),
+        Operator("d", reads=("b", "c")),
+    )
+    fields = {
+        "operators": operators,
+        "devices": tuple(Device(name) for name in "pqr"),
+        "inputs": (GraphInput("x"),),
+    }
+    return PartitionProblem(**{**fields, **settings})
+
+
+def two_towers(layers):
+    """Two chains of large values whose operators take turns in the execution order."""
+    operators = [
+        Operator(f"{tower}{i}", 10, (f"{tower}{i - 1}",) if i else (), value_bytes=100)
+        for i in range(layers)
+        for tower in "ab"
+    ]
+    return PartitionProblem(operators, (Device("p"), Device("q")), interconnect=LINK)
 
 
 def decoder(seed, layers, devices=3):
@@ -69,6 +154,14 @@ def decoder(seed, layers, devices=3):
         interconnect=LINK,
         memory_model="weights",
     )
+
+
+def weighted_chain(sizes, capacities, **settings):
+    """A chain of operators of 7 ns with a weight of each size, on devices gpu0, gpu1, …"""
+    devices = [Device(f"gpu{i}", capacity) for i, capacity in enumerate(capacities)]
+    fields = {"devices": devices, "memory_model": "weights", **settings}
+    names = "abcdefgh"[: len(sizes)]
+    return chain(names, latency_ns=7, value_bytes=0, weight_bytes=sizes, **fields)
 
 
 def with_values(problem, seed):

@@ -14,7 +14,6 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from ortools.math_opt.python import mathopt
 
 from solver.bounds.held_weights import stage_weights
 from solver.bounds.lagrangian.marker_sets import MarkerSets
@@ -230,6 +229,8 @@ class _Search:
 
     def _best_shares(self, limit: int) -> tuple[Ints, Ints] | None:
         """Return the shares at which the plans seen leave least; None if some leave something."""
+        from ortools.math_opt.python import mathopt
+
         model = mathopt.Model()
         kinds = self._program.kinds
         left = model.add_variable()

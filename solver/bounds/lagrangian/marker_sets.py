@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
-from ortools.graph.python import max_flow
 
 from solver.bounds.spine import main_path
 from solver.model.arrays import Flags, Ints
@@ -113,6 +112,8 @@ class MarkerSets:
         array of bool
             Which units in question are in these sets; see :meth:`members`.
         """
+        from ortools.graph.python import max_flow
+
         inside = np.zeros(self.count + 1, dtype=np.int64)
         np.add.at(inside, self._in_from, values)
         total: Ints = np.cumsum(inside)[: self.count]

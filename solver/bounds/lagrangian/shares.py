@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from ortools.math_opt.python import mathopt
 
 from solver.bounds.held_weights import stage_weights
 from solver.model.arrays import Ints
@@ -76,6 +75,8 @@ def _prices(
     times: list[Ints], held: Ints, counts: Ints, rooms: list[int | None], numbers: list[int]
 ) -> tuple[list[int], list[int]]:
     """Return the dual values of time and memory, by kind of device; any prices prove something."""
+    from ortools.math_opt.python import mathopt
+
     # Prices of time add up to 1. Memory counts in parts of all that is held, time in parts of all.
     time_unit = max(float(min(own @ counts for own in times)), 1.0)
     memory_unit = max(float(held @ counts), 1.0)

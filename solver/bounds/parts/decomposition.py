@@ -11,7 +11,8 @@ from solver.bounds.parts.stages import PartStages
 from solver.dp.ideal_program import MOST_SETS, why_declined
 from solver.dp.stage_list import TooManyStages
 from solver.model.clock import Clock
-from solver.presolve.units import UnitGraph, interchangeable_kinds
+from solver.presolve.device_kinds import interchangeable_kinds
+from solver.presolve.units import UnitGraph
 
 _WEIGHT = 1000
 """Of a nanosecond on the fastest class of devices; a slow one's is worth less."""

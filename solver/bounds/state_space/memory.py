@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from solver.bounds.state_space.skeleton import Skeleton
-from solver.dp.ideals import DROPPED, Blocks
+from solver.dp.blocks import DROPPED, Blocks
 from solver.dp.memory import StagePeaks
 from solver.dp.pair_sums import Bools, Crossing, Floats, Indices, PairSum
 from solver.presolve.units import UnitGraph

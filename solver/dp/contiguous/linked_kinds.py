@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from solver.dp.contiguous.kind_costs import Links, links_of
 from solver.model.devices import Device, Link
 from solver.model.problem import PartitionProblem
+from solver.presolve.device_kinds import interchangeable_kinds
 from solver.presolve.net_times import both_ways
-from solver.presolve.units import UnitGraph, interchangeable_kinds
+from solver.presolve.units import UnitGraph
 
 _MOST_SETS = 1 << 17
 """Sets of devices, up to exchanges within a kind, that tables are kept for."""

@@ -16,7 +16,8 @@ from solver.model.arrays import Ints, Lists
 from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
 from solver.model.training import most_in_flight
-from solver.presolve.units import SharedBytes, Storage, UnitGraph, maximal_live_sets
+from solver.presolve.live_sets import maximal_live_sets
+from solver.presolve.units import SharedBytes, Storage, UnitGraph
 
 UNLIMITED = 1 << 62
 """Capacity of a device without one."""

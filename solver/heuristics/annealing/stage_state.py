@@ -14,7 +14,8 @@ import numpy as np
 from solver.heuristics.annealing.stage_times import StageTimes
 from solver.model.devices import Device
 from solver.model.training import most_in_flight
-from solver.presolve.units import SharedBytes, UnitGraph, maximal_live_sets
+from solver.presolve.live_sets import maximal_live_sets
+from solver.presolve.units import SharedBytes, UnitGraph
 
 _UNLIMITED = 1 << 62
 

@@ -11,12 +11,13 @@ from solver.bounds.windows import StageWindows
 from solver.cp.crossings import Crossings
 from solver.cp.load_rows import LoadRows
 from solver.cp.memory_rows import MemoryRows
-from solver.cp.run import charge_run, limit_run, settled_solver
+from solver.cp.run import charge_run, limit_run, portfolio_solver, single_solver
 from solver.cp.stage_model import StageModel
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.clusters import contract
-from solver.presolve.units import UnitGraph, interchangeable_kinds
+from solver.presolve.device_kinds import interchangeable_kinds
+from solver.presolve.units import UnitGraph
 
 MOST_WORK_S = 3.0
 """Deterministic time of one search, in CP-SAT's units: about seconds on one core."""
@@ -109,7 +110,11 @@ class SubSolver:
         choice = model.choice_of(plan)
         if choice is not None:
             model.set_hint(choice)
-        solver = settled_solver(self.workers, self.seed)
+        # The work of a sub-solve is too little to be shared among turns.
+        if self.workers == 1:
+            solver = single_solver(self.seed)
+        else:
+            solver = portfolio_solver(self.workers, self.seed)
         limit_run(solver.parameters, self.clock, self.most_work_s * self.workers)
         status = solver.solve(model.model)
         charge_run(self.clock, solver)

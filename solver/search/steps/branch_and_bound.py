@@ -1,147 +1,47 @@
-"""Branch and bound over device orders: models, linear programs and limits, in turns."""
+"""Branch and bound over device orders as steps, which load OR-Tools when they first run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import TYPE_CHECKING
 
 from solver.model.clock import Clock
-from solver.presolve.units import Order
-from solver.search.branch_search import BranchSearch
 from solver.search.findings import Finding, Infeasible
-from solver.search.limit_refutation import LimitRefutation, LimitStatus
-from solver.search.order_neighbours import OrderNeighbours
-from solver.search.order_refutation import refute_orders
 from solver.search.state import SearchState
 
-_LARGE_STEP: Final = 400
-"""The first limit to try is above the bound by this part of it, the next by twice as much."""
-_NEARLY_CLOSED_PERMILLE: Final = 5
-"""From this gap on the limit is just below the incumbent, and halfway to it before."""
-_MOST_IN_VAIN: Final = 3
-"""After so many limits in a row about which models said nothing, they are asked no more."""
+if TYPE_CHECKING:
+    from solver.search.branch_and_bound import BranchAndBound
 
 
-class BranchAndBound:
-    """What searches the branches of the objective under way.
+def _own(state: SearchState) -> BranchAndBound:
+    """Return what searches the branches of the objective under way."""
+    # OR-Tools takes a second to load; small problems are solved without it.
+    from solver.search.branch_and_bound import BranchAndBound
 
-    Parameters
-    ----------
-    state : SearchState
-    """
-
-    def __init__(self, state: SearchState) -> None:
-        self.state = state
-        self.branches = state.begin_branches()
-        self.search = BranchSearch(state)
-        self.limits = LimitRefutation(state)
-        self.neighbours = OrderNeighbours(state)
-        self._wide: tuple[int | None, bool] | None = None
-        self._times = times = state.times
-        self._first_s = times.first_s + times.first_s_per_unit * len(state.presolved.units)
-
-    @property
-    def is_wide(self) -> bool:
-        """Whether a model of the only branch takes long to be made, and to search."""
-        if self._wide is None or self._wide[0] != self.branches.best:
-            self._wide = self.branches.best, self.search.is_wide
-        return self._wide[1]
-
-    def refute_limits(self, clock: Clock) -> None:
-        """Refute limits on the way from the bound to the incumbent, while that is quick."""
-        branch, best = self.branches.all[0], self.branches.best
-        in_vain = 0
-        while in_vain < _MOST_IN_VAIN and not clock.is_over:
-            best = self.branches.best
-            if best is None or branch.bound >= best:
-                break
-            gap = best - branch.bound
-            halvings = in_vain + (gap * 1000 > _NEARLY_CLOSED_PERMILLE * best)
-            limit = min(branch.bound + gap // 2**halvings, best - 1)
-            part = clock.slice(self._times.limit / (1 + in_vain) * clock.left_s)
-            is_open = self.limits.ask(branch, limit, part) is LimitStatus.OPEN
-            in_vain = in_vain + 1 if is_open else 0
-        branch.closed |= self.branches.best is not None and branch.bound >= self.branches.best
-
-    def raise_bound(self, clock: Clock) -> None:
-        """Search below limits near the bound, which leave few ideals, until one takes too long.
-
-        Then look for the best plan with these ideals, which often is better than the incumbent.
-        """
-        branch = self.branches.all[0]
-        step = branch.bound // _LARGE_STEP + 1
-        while not (branch.closed or clock.is_over):
-            limit, best = branch.bound + step, self.branches.best
-            step *= 2
-            if best is None or limit >= best or self.search.border_ideals(branch, limit) is None:
-                return
-            self.search.search(
-                branch, clock.slice(self._times.near_limit * clock.left_s), within=limit
-            )
-            if branch.bound <= limit:
-                if not (branch.closed or clock.is_over):
-                    self.search.search(branch, clock, within=limit, beyond=True)
-                return
-
-    def search_neighbours(self, clock: Clock) -> None:
-        """Search single orders, the incumbent's first, where all of them are too many."""
-        passed: set[Order] = set()
-        while (guess := self.neighbours.next(passed)) is not None and not clock.is_over:
-            before = self.branches.best
-            self.search.search(guess, clock)
-            if self.branches.best == before:
-                assert guess.order is not None
-                passed.add(guess.order)
-        self.branches.close_covered()
-
-    def search_branches(self, clock: Clock) -> None:
-        """Search the open branches, each for a slice of time that grows from turn to turn.
-
-        The bound over all orders is that of the order about which least is known, so the branch
-        with the shortest slice has its turn. Once most single orders are closed, all time goes to
-        the others.
-        """
-        while not (self.branches.are_closed or clock.is_over):
-            waiting = self.branches.pending
-            if self.branches.orders_close:
-                waiting = [branch for branch in waiting if branch.order is not None]
-            if not waiting:
-                return
-            branch = min(waiting, key=lambda branch: branch.turns)
-            # A turn that has begun goes on beyond the end of this step: presolve takes its time.
-            own = self.state.clock.slice(self._first_s * self._times.growth**branch.turns)
-            if len(waiting) == 1 and clock.left_s > own.left_s:
-                own = clock
-            has_said = self.search.search(branch, own)
-            # A run that ends early has found a better plan, with which windows are narrower.
-            branch.turns += own.is_over or not has_said
-            self.branches.close_covered()
-
-
-# -- steps -------------------------------------------------------------------------------------
+    return state.kept(BranchAndBound)
 
 
 def refute_orders_first(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Refute device orders before any of them is searched."""
-    refute_orders(state.kept(BranchAndBound).search, clock)
+    _own(state).refute_orders(clock)
     yield from _closed(state)
 
 
 def refute_limits(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Ask models of single orders about limits between the bound and the incumbent."""
-    state.kept(BranchAndBound).refute_limits(clock)
+    _own(state).refute_limits(clock)
     yield from _closed(state)
 
 
 def can_refute_limits(state: SearchState) -> bool:
     """Whether ideals at borders are known, and one branch covers all plans."""
-    own = state.kept(BranchAndBound)
+    own = _own(state)
     return len(own.branches.all) == 1 and own.limits.applies
 
 
 def raise_bound(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Search below limits just above the bound."""
-    state.kept(BranchAndBound).raise_bound(clock)
+    _own(state).raise_bound(clock)
     yield from _closed(state)
 
 
@@ -152,23 +52,23 @@ def has_one_branch(state: SearchState) -> bool:
 
 def is_wide_open(state: SearchState) -> bool:
     """Whether a model of the only branch takes long to be made, and to search."""
-    return state.kept(BranchAndBound).is_wide
+    return _own(state).is_wide
 
 
 def order_neighbours(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Search orders that differ from the incumbent's by one device or two."""
-    state.kept(BranchAndBound).search_neighbours(clock)
+    _own(state).search_neighbours(clock)
     yield from _closed(state)
 
 
 def has_order_neighbours(state: SearchState) -> bool:
     """Whether orders are too many to list, and one of them is worth a search."""
-    return state.kept(BranchAndBound).neighbours.next() is not None
+    return _own(state).neighbours.next() is not None
 
 
 def branch_and_bound(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Search the branches, each of which is a device order or all of them."""
-    state.kept(BranchAndBound).search_branches(clock)
+    _own(state).search_branches(clock)
     yield from _closed(state)
 
 

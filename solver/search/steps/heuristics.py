@@ -18,8 +18,6 @@ from solver.heuristics.local_search import (
     improve_slowly,
     searched_objective,
 )
-from solver.heuristics.neighbourhoods.border_search import improve_borders, plan_near
-from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
 from solver.heuristics.order_search import search_orders
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
@@ -83,6 +81,8 @@ def _near_borders(
     start = borders.plan(limit_ns, sends_sides=False)
     if start is None or len(start.device_order) < 2 or is_hand_made(state.problem):
         return
+    from solver.heuristics.neighbourhoods.border_search import plan_near
+
     plan = plan_near(
         state.presolved.units,
         start,
@@ -201,6 +201,8 @@ def is_searched_by_moves(state: SearchState) -> bool:
 def all_borders(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Offer what sub-solves of all stage boundaries at once make of the incumbent."""
     assert state.plan is not None
+    from solver.heuristics.neighbourhoods.border_search import improve_borders
+
     plan = improve_borders(
         state.presolved.units,
         state.plan,
@@ -215,6 +217,8 @@ def all_borders(state: SearchState, clock: Clock) -> Iterator[Finding]:
 def stage_boundaries(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Offer what sub-solves around single stage boundaries make of the incumbent."""
     assert state.plan is not None
+    from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
+
     plan = improve_by_neighbourhoods(
         state.presolved.units,
         state.plan,

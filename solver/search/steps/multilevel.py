@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 from solver.bounds.averages import least_devices, usable_devices
 from solver.heuristics.multilevel import Multilevel
-from solver.heuristics.neighbourhoods.sub_solve import MOST_WORK_S
 from solver.model.clock import Clock
 from solver.search.findings import BoundFound, Finding, Infeasible, NothingFound, PlanFound
 from solver.search.state import SearchState
@@ -56,6 +55,8 @@ def anneal(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 def boundaries(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Offer what sub-solves around stage boundaries make of the incumbent."""
+    from solver.heuristics.neighbourhoods.sub_solve import MOST_WORK_S
+
     assert state.plan is not None
     most = None
     if clock.is_deterministic and state.limits.time_limit_s is not None:

@@ -6,7 +6,8 @@ import random
 from experiments.planners.random_plans import RANDOM_PLANNERS, random_cut
 from experiments.planners.sequence import LayerSequence
 from experiments.planners.task import PlanningTask
-from solver import Device, Operator, PartitionProblem, SolveLimits, Weight, evaluate
+from solver import Device, Operator, SolveLimits, evaluate
+from tests.support import graphs
 from tests.support.random_problems import random_problem
 
 PLAN = RANDOM_PLANNERS[0].plan
@@ -39,13 +40,9 @@ def test_a_cut_is_found_exactly_where_there_is_one():
 
 
 def chain(count=30, memory_bytes=None):
-    operators = tuple(
-        Operator(f"op{i}", 1, (f"op{i - 1}",) if i else (), weights=(f"w{i}",))
-        for i in range(count)
-    )
-    weights = {f"w{i}": Weight(1) for i in range(count)}
     devices = tuple(Device(f"d{i}", memory_bytes) for i in range(3))
-    return PlanningTask(PartitionProblem(operators, devices, weights=weights))
+    fields = {"latency_ns": 1, "value_bytes": 0, "weight_bytes": 1}
+    return PlanningTask(graphs.chain(count, devices=devices, **fields))
 
 
 def test_a_seed_has_one_plan_and_another_seed_another():

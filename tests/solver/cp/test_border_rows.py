@@ -9,7 +9,7 @@ from solver.presolve import presolved
 from solver.search import branch_search, limit_refutation
 from solver.search.limit_refutation import LimitRefutation
 from solver.search.steps.branch_and_bound import BranchAndBound
-from tests.support.graphs import decoder, with_values
+from tests.support.graphs import with_values
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 
@@ -59,7 +59,7 @@ def assert_optimal(problem):
         assert result.objective_bounds == best[0]
 
 
-def test_optima_with_rows_are_those_of_brute_force(rows):
+def test_optima_with_rows_are_those_of_brute_force(rows, decoder):
     for seed in range(30):
         assert_optimal(decoder(seed, layers=3))
     for seed in range(15):
@@ -75,7 +75,7 @@ def test_any_problem_may_be_searched_so(rows):
 @pytest.mark.parametrize(
     ("rows", "least"), [(branch_search, 12), (limit_refutation, 11)], indirect=["rows"]
 )
-def test_optima_of_longer_graphs_are_those_without_rows(rows, least, monkeypatch):
+def test_optima_of_longer_graphs_are_those_without_rows(rows, least, monkeypatch, decoder):
     for seed in range(12):
         problem = decoder(seed, layers=6 + seed % 3, devices=3)
         with_rows = solved(problem)
@@ -89,7 +89,7 @@ def test_optima_of_longer_graphs_are_those_without_rows(rows, least, monkeypatch
 
 
 @pytest.mark.parametrize("rows", [branch_search], indirect=True)
-def test_plans_beyond_a_limit_prove_no_more_than_the_limit(rows, monkeypatch):
+def test_plans_beyond_a_limit_prove_no_more_than_the_limit(rows, monkeypatch, decoder):
     """Among the ideals of plans within a limit the best plan may be worse than the optimum."""
 
     def beyond(own, clock):

@@ -22,7 +22,6 @@ from solver import (
     SolveLimits,
     SolveResult,
     SolveStatus,
-    Weight,
     evaluate,
     save_problem,
     solve,
@@ -40,6 +39,7 @@ from solver.diagnosis.answer import (
 from solver.diagnosis.diagnose import diagnose
 from solver.diagnosis.variants import changed
 from solver.presolve.shortfalls import find_shortfalls, least_bytes_together
+from tests.support.graphs import weighted_chain
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 
@@ -50,23 +50,6 @@ RANDOM = 250
 MODULE = sys.modules["solver.diagnosis.diagnose"]
 
 
-def chain(sizes, capacities, **settings):
-    """Operators a, b, c, …, one after the other, each with a weight of its own."""
-    names = "abcdefgh"[: len(sizes)]
-    return PartitionProblem(
-        operators=tuple(
-            Operator(name, 7, reads=tuple(names[i - 1 : i]), weights=(name,), **extra)
-            for i, (name, extra) in enumerate(
-                (name, settings.get("of", {}).get(name, {})) for name in names
-            )
-        ),
-        devices=tuple(Device(f"gpu{d}", size) for d, size in enumerate(capacities)),
-        weights={name: Weight(size) for name, size in zip(names, sizes, strict=True)},
-        memory_model="weights",
-        **{key: value for key, value in settings.items() if key != "of"},
-    )
-
-
 def changes(diagnosis, kind):
     return [r.change for r in diagnosis.remedies if isinstance(r.change, kind)]
 
@@ -75,7 +58,7 @@ def changes(diagnosis, kind):
 
 
 def test_the_total_of_the_weights_is_too_large():
-    diagnosis = diagnose(chain([6, 6, 6], [10, 7]), LIMITS)
+    diagnosis = diagnose(weighted_chain([6, 6, 6], [10, 7]), LIMITS)
     assert diagnosis.status is SolveStatus.INFEASIBLE
     assert diagnosis.conflict == (MemoryLimit(("gpu0",), 10), MemoryLimit(("gpu1",), 7))
     assert diagnosis.is_minimal
@@ -105,7 +88,7 @@ def test_the_total_of_the_weights_is_too_large():
 
 
 def test_memory_for_all_is_named_when_each_needs_less():
-    diagnosis = diagnose(chain([6, 6, 6, 6], [10, 10]), LIMITS)
+    diagnosis = diagnose(weighted_chain([6, 6, 6, 6], [10, 10]), LIMITS)
     assert diagnosis.conflict == (MemoryLimit(("gpu0", "gpu1"), 10),)
     assert changes(diagnosis, MoreMemory) == [
         MoreMemory(("gpu0", "gpu1"), 2, 1),
@@ -116,7 +99,7 @@ def test_memory_for_all_is_named_when_each_needs_less():
 
 
 def test_one_operator_is_larger_than_every_device():
-    problem = chain([9, 2], [8, 5])
+    problem = weighted_chain([9, 2], [8, 5])
     diagnosis = diagnose(problem, LIMITS)
     (shortfall, *_) = diagnosis.shortfalls
     assert shortfall.together
@@ -134,14 +117,14 @@ def test_simple_reasons_are_found_without_search(monkeypatch):
         raise AssertionError("searched")
 
     monkeypatch.setattr(MODULE, "solve", refuse)
-    for problem in (chain([3, 9, 2], [8, 5]), chain([6, 6, 6], [10, 7])):
+    for problem in (weighted_chain([3, 9, 2], [8, 5]), weighted_chain([6, 6, 6], [10, 7])):
         search = MODULE._Search(problem, LIMITS)
         answer = search.ask(search.base, None)
         assert answer.proven and answer.plan is None
 
 
 def test_pins_and_memory_clash():
-    problem = chain(
+    problem = weighted_chain(
         [4, 4],
         [7, 100],
         of={name: {"allowed_devices": frozenset({"gpu0"})} for name in "ab"},
@@ -156,14 +139,14 @@ def test_pins_and_memory_clash():
 def test_a_pin_that_is_not_needed_is_not_named():
     """With b on gpu0, a or c is there too: both of them on gpu1 would make a cycle."""
     here = {"allowed_devices": frozenset({"gpu0"})}
-    problem = chain([4, 4, 4], [7, 100], of={"a": here, "b": here})
+    problem = weighted_chain([4, 4, 4], [7, 100], of={"a": here, "b": here})
     diagnosis = diagnose(problem, LIMITS)
     assert diagnosis.conflict == (MemoryLimit(("gpu0",), 7), PinLimit(("b",), ("gpu0",)))
 
 
 def test_only_the_pins_that_clash_are_named():
     here, there = frozenset({"gpu0"}), frozenset({"gpu1"})
-    problem = chain(
+    problem = weighted_chain(
         [1, 1, 1, 1, 1],
         [None, None],
         of={
@@ -191,7 +174,7 @@ def test_only_the_pins_that_clash_are_named():
 
 def test_colocation_and_pins_on_a_cycle():
     groups = (ColocationGroup(("a", "c"), "tied"), ColocationGroup(("b", "d"), "mutation"))
-    problem = chain(
+    problem = weighted_chain(
         [1, 1, 1, 1],
         [9, 9],
         colocation=groups,
@@ -213,13 +196,13 @@ def test_colocation_and_pins_on_a_cycle():
 
 def test_a_duplicated_group_is_dropped_as_one():
     group = ColocationGroup(("a", "b"))
-    problem = chain([4, 4], [5, 5], colocation=(group, ColocationGroup(("a", "b"))))
+    problem = weighted_chain([4, 4], [5, 5], colocation=(group, ColocationGroup(("a", "b"))))
     diagnosis = diagnose(problem, LIMITS)
     assert Without(ColocationLimit(group)) in changes(diagnosis, Without)
 
 
 def test_too_few_devices_allowed():
-    diagnosis = diagnose(chain([4, 4, 4, 4], [5, 5, 5, 5], max_devices=2), LIMITS)
+    diagnosis = diagnose(weighted_chain([4, 4, 4, 4], [5, 5, 5, 5], max_devices=2), LIMITS)
     assert diagnosis.conflict == (
         MemoryLimit(tuple(f"gpu{d}" for d in range(4)), 5),
         DeviceCountLimit(2),
@@ -229,14 +212,14 @@ def test_too_few_devices_allowed():
 
 
 def test_a_feasible_problem_has_nothing_to_explain():
-    diagnosis = diagnose(chain([4, 4], [5, 5]), LIMITS)
+    diagnosis = diagnose(weighted_chain([4, 4], [5, 5]), LIMITS)
     assert diagnosis.status is SolveStatus.FEASIBLE
     assert diagnosis.conflict == diagnosis.remedies == diagnosis.shortfalls == ()
     assert diagnosis.text == "A plan exists, so there is nothing to explain."
 
 
 def test_the_known_plan_of_a_feasible_problem_needs_no_search(monkeypatch):
-    problem = chain([4, 4], [5, 5])
+    problem = weighted_chain([4, 4], [5, 5])
     result = solve(problem, LIMITS)
     monkeypatch.setattr(MODULE, "solve", None)
     assert diagnose(problem, LIMITS, result=result).status is SolveStatus.FEASIBLE
@@ -263,7 +246,7 @@ def test_a_proof_is_not_repeated(monkeypatch):
 
 def hard_problem():
     """Infeasible, but no sum shows it: 3 x 4 bytes on two devices of 7 and 6."""
-    return chain([4, 4, 4], [7, 6])
+    return weighted_chain([4, 4, 4], [7, 6])
 
 
 def never_decides(problem, limits, **_):
@@ -347,7 +330,7 @@ def test_searches_share_the_time(monkeypatch):
 
 
 def test_more_devices_copy_links_and_permissions():
-    problem = chain(
+    problem = weighted_chain(
         [6, 6, 6],
         [7, 7],
         of={"a": {"allowed_devices": frozenset({"gpu0"})}},
@@ -617,7 +600,7 @@ def test_graph_inputs_count_once_for_a_unit():
 @pytest.fixture
 def saved(tmp_path):
     path = tmp_path / "problem.json"
-    save_problem(chain([6, 6, 6], [10, 7]), path)
+    save_problem(weighted_chain([6, 6, 6], [10, 7]), path)
     return str(path)
 
 
@@ -626,14 +609,14 @@ def test_a_command_explains_why_no_plan_exists(command, saved, capsys):
     assert main([command, saved, "--workers", "1"]) == 1
     reason, explanation = capsys.readouterr().err.splitlines()
     assert reason.startswith("no plan exists: ")
-    assert explanation == diagnose(chain([6, 6, 6], [10, 7]), LIMITS).text
+    assert explanation == diagnose(weighted_chain([6, 6, 6], [10, 7]), LIMITS).text
 
 
 def test_json_has_the_diagnosis_as_a_field(saved, capsys):
     assert main(["solve", saved, "--workers", "1", "--json"]) == 1
     captured = capsys.readouterr()
     answer = json.loads(captured.out)["diagnosis"]
-    assert answer["text"] == diagnose(chain([6, 6, 6], [10, 7]), LIMITS).text
+    assert answer["text"] == diagnose(weighted_chain([6, 6, 6], [10, 7]), LIMITS).text
     assert answer["text"] not in captured.err
     assert answer["status"] == "infeasible"
     assert answer["is_minimal"] is True
@@ -654,6 +637,6 @@ def test_json_has_the_diagnosis_as_a_field(saved, capsys):
 
 def test_json_of_a_plan_has_no_diagnosis(tmp_path, capsys):
     path = tmp_path / "problem.json"
-    save_problem(chain([4, 4], [5, 5]), path)
+    save_problem(weighted_chain([4, 4], [5, 5]), path)
     assert main(["solve", str(path), "--workers", "1", "--json"]) == 0
     assert "diagnosis" not in json.loads(capsys.readouterr().out)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from solver import Device, Operator, PartitionProblem
-from solver.dp.ideals import DROPPED
+from solver.dp.blocks import DROPPED
 from solver.evaluation.evaluate import stage_memory_bytes
 from tests.support.ideal_cases import stage_tables, stages_of, tables_of
 

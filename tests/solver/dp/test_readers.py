@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
-from solver.dp.ideal_program import collapse_units
+from solver.dp.blocks import collapse_units
 from solver.dp.ideals import list_ideals
 from solver.dp.readers import Readers
 from solver.dp.set_bits import SetBits
@@ -17,7 +17,8 @@ from solver.dp.sweep import Stage
 from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveStatus
 from solver.model.plan import PartitionPlan
-from solver.presolve.units import condense, interchangeable_kinds
+from solver.presolve.device_kinds import interchangeable_kinds
+from solver.presolve.units import condense
 from tests.support.oracle import brute_force
 from tests.support.random_problems import to_instance
 

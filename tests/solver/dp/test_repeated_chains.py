@@ -9,7 +9,8 @@ import pytest
 
 import solver.dp.ideal_program
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
-from solver.dp.ideals import collapse, list_ideals
+from solver.dp.blocks import collapse
+from solver.dp.ideals import list_ideals
 from solver.dp.repeated_chains import RepeatedChains, repeated_chains
 from solver.evaluation.result import SolveStatus
 from solver.model.devices import STAGING_HOST

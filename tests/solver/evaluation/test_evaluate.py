@@ -11,6 +11,7 @@ from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
 from solver.model.training import Backward
+from tests.support import graphs
 from tests.support.random_problems import random_plan, random_problem
 
 ONE_BYTE_PER_NS = Link(1_000_000_000)
@@ -33,30 +34,14 @@ def timeline(problem, device, **devices_of):
     return usage(judged(problem, **devices_of), device).timeline_bytes
 
 
-def chain(**changes):
-    """a -> b -> c -> d, values of 1, 10, 100 and 1000 bytes; d is the output."""
-    operators = (
-        Operator("a", 1, storage_bytes=1, value_bytes=1),
-        Operator("b", 2, ("a",), storage_bytes=10, value_bytes=10),
-        Operator("c", 4, ("b",), storage_bytes=100, value_bytes=100),
-        Operator("d", 8, ("c",), storage_bytes=1000, value_bytes=1000, is_output=True),
-    )
-    fields = {
-        "operators": operators,
-        "devices": PQ,
-        "interconnect": Interconnect(default=ONE_BYTE_PER_NS),
-    }
-    return PartitionProblem(**{**fields, **changes})
-
-
 # -- live storages ------------------------------------------------------------------------------
 
 
-def test_a_storage_lives_until_its_last_reader_has_run():
+def test_a_storage_lives_until_its_last_reader_has_run(chain):
     assert timeline(chain(), "p", p="abcd") == (1, 11, 110, 1100)
 
 
-def test_a_value_that_nobody_reads_lives_while_its_operator_runs():
+def test_a_value_that_nobody_reads_lives_while_its_operator_runs(chain):
     dead = Operator("dead", storage_bytes=7, value_bytes=7)
     problem = chain(operators=(dead, *chain().operators))
     everything = {op.name: "p" for op in problem.operators}
@@ -64,7 +49,7 @@ def test_a_value_that_nobody_reads_lives_while_its_operator_runs():
     assert evaluation.usage[0].timeline_bytes == (7, 1, 11, 110, 1100)
 
 
-def test_a_sent_value_is_held_until_the_stage_ends():
+def test_a_sent_value_is_held_until_the_stage_ends(chain):
     # c reads a on q, so p holds a while it runs b though nothing there reads it any more.
     a, b, c, d = chain().operators
     operators = (a, replace(b, reads=()), replace(c, reads=("a",)), replace(d, reads=("b",)))
@@ -73,20 +58,20 @@ def test_a_sent_value_is_held_until_the_stage_ends():
     assert timeline(problem, "p", p="abcd") == (1, 11, 111, 1010)
 
 
-def test_an_output_is_held_until_the_stage_ends():
+def test_an_output_is_held_until_the_stage_ends(chain):
     a, *others = chain().operators
     problem = chain(operators=(replace(a, is_output=True), *others))
     assert timeline(problem, "p", p="abcd") == (1, 11, 111, 1101)
 
 
-def test_a_received_value_is_held_for_the_whole_stage_and_once():
+def test_a_received_value_is_held_for_the_whole_stage_and_once(chain):
     a, b, c, d = chain().operators
     problem = chain(operators=(a, b, replace(c, reads=("b", "a")), replace(d, reads=("c", "a"))))
     assert timeline(problem, "q", p="ab", q="cd") == (111, 1111)
     assert usage(judged(problem, p="ab", q="cd"), "q").received_bytes == 11
 
 
-def test_a_graph_input_is_held_by_every_device_with_a_reader_and_costs_no_transfer():
+def test_a_graph_input_is_held_by_every_device_with_a_reader_and_costs_no_transfer(chain):
     a, b, c, d = chain().operators
     operators = (
         replace(a, reads=("x",)),
@@ -100,14 +85,14 @@ def test_a_graph_input_is_held_by_every_device_with_a_reader_and_costs_no_transf
     assert evaluation.transfer_bytes == 10
 
 
-def test_a_view_allocates_nothing_and_keeps_its_base_alive():
+def test_a_view_allocates_nothing_and_keeps_its_base_alive(chain):
     a, b, c, d = chain().operators
     view = Operator("v", reads=("a",), alias_of="a", value_bytes=5)
     operators = (a, view, b, c, replace(d, reads=("c", "v")))
     assert timeline(chain(operators=operators), "p", p="avbcd") == (1, 1, 11, 111, 1101)
 
 
-def test_sending_a_view_holds_the_base_and_moves_the_view():
+def test_sending_a_view_holds_the_base_and_moves_the_view(chain):
     a, b, c, d = chain().operators
     view = Operator("v", reads=("a",), alias_of="a", value_bytes=5)
     operators = (a, view, b, c, replace(d, reads=("v",)))
@@ -117,20 +102,20 @@ def test_sending_a_view_holds_the_base_and_moves_the_view():
     assert evaluation.transfer_bytes == 5
 
 
-def test_a_view_of_a_received_value_costs_no_storage():
+def test_a_view_of_a_received_value_costs_no_storage(chain):
     view = Operator("v", reads=("a",), alias_of="a", value_bytes=5)
     a, b, *_ = chain().operators
     problem = chain(operators=(a, view, replace(b, reads=("v",))))
     assert timeline(problem, "q", p="a", q="vb") == (1, 11)
 
 
-def test_a_view_of_a_graph_input_costs_no_storage():
+def test_a_view_of_a_graph_input_costs_no_storage(chain):
     view = Operator("v", reads=("x",), alias_of="x", value_bytes=5)
     problem = chain(operators=(view,), inputs=(GraphInput("x", 20),))
     assert timeline(problem, "p", p="v") == (20,)
 
 
-def test_views_of_views_keep_the_base():
+def test_views_of_views_keep_the_base(chain):
     operators = (
         Operator("a", storage_bytes=8, value_bytes=8),
         Operator("v", reads=("a",), alias_of="a"),
@@ -145,7 +130,7 @@ def test_views_of_views_keep_the_base():
 
 
 def weighted(**changes):
-    a, b, c, d = chain().operators
+    a, b, c, d = graphs.chain().operators
     operators = (
         replace(a, weights=("w", "v"), backward=Backward(residual_bytes=100_000)),
         replace(b, weights=("w",), backward=Backward(residual_bytes=200_000)),
@@ -156,7 +141,7 @@ def weighted(**changes):
         "operators": operators,
         "weights": {"w": Weight(10_000, 40_000), "v": Weight(20_000)},
     }
-    return chain(**{**fields, **changes})
+    return graphs.chain(**{**fields, **changes})
 
 
 def test_a_weight_is_held_once_by_every_device_that_reads_it():
@@ -208,7 +193,7 @@ def test_in_flight_follows_the_stage_order_not_the_device_order():
     assert usage(evaluation, "p").saved_bytes == 0
 
 
-def test_peak_operator_is_the_first_of_equals():
+def test_peak_operator_is_the_first_of_equals(chain):
     operators = tuple(Operator(name, storage_bytes=4) for name in "abc")
     assert judged(chain(operators=operators), p="abc").usage[0].peak_operator == "a"
     assert judged(chain(), p="abcd").usage[0].peak_operator == "d"
@@ -337,7 +322,7 @@ def test_latency_of_an_operator_is_that_of_the_class_of_its_device():
     assert [e.compute_ns for e in judged(problem, q="ab").usage] == [0, 6]
 
 
-def test_backward_edges_cost_transfers_but_order_nothing():
+def test_backward_edges_cost_transfers_but_order_nothing(chain):
     operators = (
         Operator("f", 1),
         Operator("g", 1, ("f",), value_bytes=8),

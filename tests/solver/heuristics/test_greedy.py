@@ -14,24 +14,10 @@ from solver.model.limits import SolveLimits
 from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
 from solver.model.training import Backward
 from solver.search.solve import solve
+from tests.support.graphs import weighted_chain
 from tests.support.oracle import brute_force, cost
 from tests.support.paths import ROOT
 from tests.support.random_problems import random_problem, to_instance
-
-
-def weighted_chain(sizes, capacities, **settings):
-    """A chain a -> b -> ... of operators with a weight of each size and nothing else."""
-    names = "abcdefghijklmnopqrstuvwxyz"[: len(sizes)]
-    operators = tuple(
-        Operator(name, reads=(names[i - 1],) if i else (), weights=(name,))
-        for i, name in enumerate(names)
-    )
-    return PartitionProblem(
-        operators=operators,
-        devices=tuple(Device(f"d{i}", memory_bytes=c) for i, c in enumerate(capacities)),
-        weights={name: Weight(size) for name, size in zip(names, sizes, strict=True)},
-        **settings,
-    )
 
 
 def greedy(problem):
@@ -138,10 +124,10 @@ def test_a_merge_that_would_spoil_the_mapping_is_not_made():
 def test_pins_are_kept_by_moving_partitions_among_devices():
     problem = weighted_chain([5, 5], [5, 5])
     a, b = problem.operators
-    pinned = problem.replace(operators=(a, replace(b, allowed_devices={"d0"})))
+    pinned = problem.replace(operators=(a, replace(b, allowed_devices={"gpu0"})))
     result = greedy(pinned)
     assert result.status is SolveStatus.FEASIBLE
-    assert dict(result.plan.assignment) == {"a": "d1", "b": "d0"}
+    assert dict(result.plan.assignment) == {"a": "gpu1", "b": "gpu0"}
 
 
 def test_units_and_what_lies_between_their_operators_stay_whole():
@@ -170,7 +156,7 @@ def test_pins_that_force_a_cycle_are_reported():
     pinned = problem.replace(
         operators=tuple(
             replace(op, allowed_devices={device})
-            for op, device in zip(problem.operators, ("d0", "d1", "d0"), strict=True)
+            for op, device in zip(problem.operators, ("gpu0", "gpu1", "gpu0"), strict=True)
         )
     )
     result = greedy(pinned)
@@ -245,7 +231,7 @@ def test_a_limit_on_devices_takes_the_largest_that_pins_allow():
     assert placed(problem.replace(max_devices=2)) == "001"
     pinned = problem.replace(
         operators=tuple(
-            replace(op, allowed_devices=frozenset(["d2"])) if op is problem.operators[2] else op
+            replace(op, allowed_devices=frozenset(["gpu2"])) if op is problem.operators[2] else op
             for op in problem.operators
         )
     )

@@ -9,11 +9,7 @@ import pytest
 import solver.model.clock as clock_module
 from solver import (
     Device,
-    Interconnect,
-    Link,
-    Operator,
     PartitionPlan,
-    PartitionProblem,
     SolveLimits,
     evaluate,
     solve,
@@ -110,18 +106,11 @@ def test_it_stops_at_the_target_and_at_the_deadline():
     assert improve(units, start.plan, clock=Clock(0.0)) == start.plan
 
 
-def test_two_rows_are_pulled_apart():
+def test_two_rows_are_pulled_apart(two_towers):
     """Tests that moves of several units cross a wall that single moves do not."""
-    ops = []
-    for step in range(12):
-        for name in "ab":
-            reads = (f"{name}{step - 1}",) if step else ()
-            ops.append(Operator(f"{name}{step}", 10, reads, value_bytes=100))
-    problem = PartitionProblem(
-        tuple(ops), (Device("x"), Device("y")), interconnect=Interconnect(Link(10**9))
-    )
-    start = {op.name: "x" if i < 12 else "y" for i, op in enumerate(ops)}
-    start = PartitionPlan(start, ("x", "y"))
+    problem = two_towers(12)
+    start = {op.name: "p" if i < 12 else "q" for i, op in enumerate(problem.operators)}
+    start = PartitionPlan(start, ("p", "q"))
     assert evaluate(problem, start).bottleneck_ns == 320
     plan = improve(condense(problem), start, max_iterations=6000)
     assert evaluate(problem, plan).bottleneck_ns == 120

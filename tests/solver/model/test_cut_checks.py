@@ -7,22 +7,15 @@ import pytest
 from solver.model.devices import Device
 from solver.model.errors import PartitionError
 from solver.model.problem import ColocationGroup, Operator, PartitionProblem
+from tests.support import graphs
 
 TWO = (Device("gpu0"), Device("gpu1"))
 
 
 def chain(names="abcd", *, stages=None, pins=None, **settings):
     stages, pins = stages or {}, pins or {}
-    operators = tuple(
-        Operator(
-            name,
-            reads=tuple(names[i - 1 : i]),
-            stage=stages.get(name),
-            allowed_devices=pins.get(name),
-        )
-        for i, name in enumerate(names)
-    )
-    return PartitionProblem(**{"operators": operators, "devices": TWO, **settings})
+    of = {name: {"stage": stages.get(name), "allowed_devices": pins.get(name)} for name in names}
+    return graphs.chain(names, of=of, **{"devices": TWO, **settings})
 
 
 @pytest.mark.parametrize(

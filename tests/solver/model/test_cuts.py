@@ -5,11 +5,12 @@ from solver.diagnosis.answer import CutLimit, StageLimit
 from solver.diagnosis.diagnose import diagnose
 from solver.evaluation.result import SolveStatus
 from solver.model.cuts import NO_BLOCK, is_hand_made, positions_of_blocks, without_hand_made
-from solver.model.devices import Device
+from solver.model.devices import Device, Interconnect
 from solver.model.limits import SolveLimits
 from solver.model.problem import ColocationGroup, Operator, PartitionProblem, Weight
 from solver.presolve.unit_cuts import block_starts, by_block, unit_blocks, unit_stages
 from solver.presolve.units import condense
+from tests.support import graphs
 
 DEVICES = (Device("gpu0"), Device("gpu1"), Device("gpu2"))
 LIMITS = SolveLimits(workers=1, time_limit_s=30)
@@ -17,19 +18,9 @@ LIMITS = SolveLimits(workers=1, time_limit_s=30)
 
 def chain(names="abcdef", *, stages=None, **settings):
     """Operators in a row, each of 1 ns and with a value of 1 byte."""
-    stages = stages or {}
-    operators = tuple(
-        Operator(
-            name,
-            latency_ns=1,
-            reads=tuple(names[i - 1 : i]),
-            storage_bytes=1,
-            value_bytes=1,
-            stage=stages.get(name),
-        )
-        for i, name in enumerate(names)
-    )
-    return PartitionProblem(**{"operators": operators, "devices": DEVICES, **settings})
+    of = {name: {"stage": stage} for name, stage in (stages or {}).items()}
+    fields = {"devices": DEVICES, "interconnect": Interconnect(), **settings}
+    return graphs.chain(names, latency_ns=1, value_bytes=1, of=of, **fields)
 
 
 def plan_of(text, order=("gpu0", "gpu1", "gpu2")):

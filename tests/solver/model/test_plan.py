@@ -4,26 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from solver.model.devices import Device
 from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan, Stage, check_assignment, quotient_arcs
-from solver.model.problem import GraphInput, Operator, PartitionProblem
-
-
-def diamond(**changes):
-    """a feeds b and c, which feed d."""
-    operators = (
-        Operator("a", reads=("x",)),
-        Operator("b", reads=("a",)),
-        Operator("c", reads=("a",)),
-        Operator("d", reads=("b", "c")),
-    )
-    fields = {
-        "operators": operators,
-        "devices": tuple(Device(name) for name in ("p", "q", "r")),
-        "inputs": (GraphInput("x"),),
-    }
-    return PartitionProblem(**{**fields, **changes})
+from solver.model.problem import Operator
 
 
 def raises(*parts):
@@ -54,7 +37,7 @@ def test_a_plan_cannot_be_changed_through_what_it_was_made_of():
         (dict.fromkeys("abcdx", "p"), ("'x'", "not an operator")),
     ],
 )
-def test_an_assignment_must_be_total_and_on_known_devices(assignment, parts):
+def test_an_assignment_must_be_total_and_on_known_devices(assignment, parts, diamond):
     with raises(*parts):
         check_assignment(diamond(), assignment)
     with raises(*parts):
@@ -71,19 +54,19 @@ def test_an_assignment_must_be_total_and_on_known_devices(assignment, parts):
         ("prqq", ("p", "r", "q")),
     ],
 )
-def test_stages_follow_the_data(devices, stages):
+def test_stages_follow_the_data(devices, stages, diamond):
     plan = PartitionPlan.from_assignment(diamond(), dict(zip("abcd", devices, strict=True)))
     assert plan.device_order == stages
 
 
-def test_independent_stages_follow_their_first_operators():
+def test_independent_stages_follow_their_first_operators(diamond):
     operators = (Operator("a"), Operator("b"), Operator("c", reads=("b",)))
     problem = diamond(operators=operators, inputs=())
     plan = PartitionPlan.from_assignment(problem, {"a": "r", "b": "p", "c": "q"})
     assert plan.device_order == ("r", "p", "q")
 
 
-def test_a_device_seen_first_waits_for_what_it_reads():
+def test_a_device_seen_first_waits_for_what_it_reads(diamond):
     # p has the first operator, but also one that reads from q.
     operators = (Operator("a"), Operator("b"), Operator("c", reads=("b",)))
     problem = diamond(operators=operators, inputs=())
@@ -91,17 +74,17 @@ def test_a_device_seen_first_waits_for_what_it_reads():
     assert plan.device_order == ("q", "p")
 
 
-def test_a_cycle_leaves_the_devices_as_they_are_first_seen():
+def test_a_cycle_leaves_the_devices_as_they_are_first_seen(diamond):
     plan = PartitionPlan.from_assignment(diamond(), {"a": "q", "b": "p", "c": "q", "d": "q"})
     assert plan.device_order == ("q", "p")
 
 
-def test_quotient_arcs_are_the_crossed_pairs_once_each():
+def test_quotient_arcs_are_the_crossed_pairs_once_each(diamond):
     assignment = {"a": "p", "b": "q", "c": "q", "d": "r"}
     assert tuple(quotient_arcs(diamond(), assignment)) == (("p", "q"), ("q", "r"))
 
 
-def test_edges_with_a_backward_end_order_no_stages():
+def test_edges_with_a_backward_end_order_no_stages(diamond):
     operators = (
         Operator("f"),
         Operator("g", reads=("f",), is_backward=True),
@@ -158,7 +141,7 @@ def test_wrong_chunks_are_refused(chunks, parts):
         PartitionPlan({"a": "p"}, ("p",), chunks)
 
 
-def test_the_device_order_serves_every_chunk():
+def test_the_device_order_serves_every_chunk(diamond):
     # q before p in chunk 1 decides; between chunks any order will do.
     operators = (
         Operator("a"),

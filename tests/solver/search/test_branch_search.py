@@ -2,19 +2,19 @@
 
 import pytest
 
-from solver import Device, Operator, PartitionPlan, PartitionProblem
+from solver import PartitionPlan
 from solver.cp.run import Answer, Question
 from solver.search.branch_search import BranchSearch
+from tests.support.graphs import chain
 from tests.support.search_states import state_of
 
 
 def search_and_plan():
     """Return a search of one branch, and a plan with a bottleneck of 30 ns; the best has 20."""
-    ops = (Operator("a", 10), Operator("b", 10, ("a",)), Operator("c", 20, ("b",)))
-    problem = PartitionProblem(ops, (Device("x"), Device("y")))
+    problem = chain("abc", latency_ns=[10, 10, 20], value_bytes=0)
     state = state_of(problem)
     search = BranchSearch(state, state.model_times)
-    return search, PartitionPlan({"a": "x", "b": "y", "c": "y"}, ("x", "y"))
+    return search, PartitionPlan({"a": "p", "b": "q", "c": "q"}, ("p", "q"))
 
 
 def question(within):

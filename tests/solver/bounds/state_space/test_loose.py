@@ -13,7 +13,7 @@ from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
 from solver.bounds.state_space.supply import supply_ns
 from solver.dp.ideals import membership
 from solver.presolve.units import condense
-from tests.support.graphs import LINK, decoder
+from tests.support.graphs import LINK
 
 
 def descendants(units):
@@ -24,7 +24,7 @@ def descendants(units):
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_loose_weights_are_released_and_ready_by_reachability(seed):
+def test_loose_weights_are_released_and_ready_by_reachability(seed, decoder):
     problem = decoder(seed, layers=6)
     units = condense(problem)
     times = least_times_ns(units)

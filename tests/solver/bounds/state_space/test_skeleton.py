@@ -7,7 +7,7 @@ from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
 from solver.dp.ideals import list_ideals
 from solver.presolve.units import condense
-from tests.support.graphs import LINK, decoder
+from tests.support.graphs import LINK
 
 
 def masked_chain(layers):
@@ -44,7 +44,7 @@ def test_masks_leave_the_ideals_of_a_chain():
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_ideals_are_those_of_what_is_kept(seed):
+def test_ideals_are_those_of_what_is_kept(seed, decoder):
     problem = decoder(seed, layers=6)
     units, skeleton = skeleton_of(problem, more=seed % 4)
     before = [set() for _ in range(len(units))]

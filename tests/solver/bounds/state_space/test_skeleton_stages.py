@@ -10,7 +10,7 @@ from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
 from solver.bounds.state_space.stages import StageCosts
 from solver.presolve.units import condense
-from tests.support.graphs import decoder, with_values
+from tests.support.graphs import with_values
 
 
 def plan_in_order(problem, rng):
@@ -26,12 +26,12 @@ def plan_in_order(problem, rng):
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_no_stage_costs_less(seed):
+def test_no_stage_costs_less(seed, decoder):
     assert_no_stage_costs_less(decoder(seed, layers=3 + seed % 4, devices=3), seed)
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_no_stage_holds_less_where_values_take_memory(seed):
+def test_no_stage_holds_less_where_values_take_memory(seed, decoder):
     problem = with_values(decoder(seed, layers=3 + seed % 4, devices=3), seed)
     assert_no_stage_costs_less(problem, seed)
 

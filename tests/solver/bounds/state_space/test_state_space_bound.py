@@ -19,7 +19,7 @@ from solver.bounds.state_space.bound import SkeletonBound
 from solver.bounds.state_space.skeleton import MOST_WIDE_NETS, Skeleton
 from solver.bounds.windows import StageWindows
 from solver.presolve.units import condense
-from tests.support.graphs import LINK, decoder, with_values
+from tests.support.graphs import LINK, with_values
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 
@@ -84,7 +84,7 @@ def assert_on_a_border(ideals, position_of):
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_bound_is_no_more_than_brute_force(seed):
+def test_bound_is_no_more_than_brute_force(seed, decoder):
     problem = decoder(seed, layers=3)
     best = brute_force(to_instance(problem))
     if best is None:
@@ -97,7 +97,7 @@ def test_bound_is_no_more_than_brute_force(seed):
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_bound_of_longer_graphs_is_no_more_than_the_optimum(seed):
+def test_bound_of_longer_graphs_is_no_more_than_the_optimum(seed, decoder):
     problem = decoder(seed, layers=4 + seed % 6, devices=2 + seed % 3)
     result = solve(problem, limits=SolveLimits(workers=1))
     if result.status is SolveStatus.OPTIMAL:
@@ -130,7 +130,7 @@ def test_a_device_may_read_a_value_for_another_alone():
 
 
 @pytest.mark.parametrize("seed", range(120))
-def test_bound_is_no_more_than_the_optimum_where_values_take_memory(seed):
+def test_bound_is_no_more_than_the_optimum_where_values_take_memory(seed, decoder):
     problem = with_values(decoder(seed, layers=3 + seed % 5, devices=2 + seed % 3), seed)
     result = solve(problem, limits=SolveLimits(workers=1))
     if result.status is SolveStatus.OPTIMAL:

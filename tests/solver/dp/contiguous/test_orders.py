@@ -1,6 +1,6 @@
 """Orders to cut: topological, different, repeatable; and the plans that cutting them finds."""
 
-from solver import Device, Interconnect, Link, Operator, PartitionProblem, evaluate
+from solver import Device, Operator, PartitionProblem, evaluate
 from solver.dp.contiguous.orders import renumbered, topological_orders
 from solver.dp.contiguous.solver import best_cut
 from solver.presolve.units import condense
@@ -25,9 +25,8 @@ def test_orders_depend_on_the_seed_alone():
     assert list(topological_orders(units, 12, 1)) != list(topological_orders(units, 12, 2))
 
 
-def test_a_chain_has_one_order():
-    ops = [Operator("a")] + [Operator(n, reads=(m,)) for m, n in ("ab", "bc", "cd")]
-    units = condense(PartitionProblem(tuple(ops), (Device("x"), Device("y"))))
+def test_a_chain_has_one_order(chain):
+    units = condense(chain())
     assert list(topological_orders(units, 9)) == [[0, 1, 2, 3]]
 
 
@@ -48,19 +47,8 @@ def test_renumbered_units_are_the_same_problem():
             )
 
 
-def two_interleaved_chains():
-    """Two chains of large values whose operators take turns in the execution order."""
-    ops = []
-    for step in range(6):
-        for name in "ab":
-            reads = (f"{name}{step - 1}",) if step else ()
-            ops.append(Operator(f"{name}{step}", 10, reads, value_bytes=100))
-    devices = (Device("x"), Device("y"))
-    return PartitionProblem(tuple(ops), devices, interconnect=Interconnect(Link(10**9)))
-
-
-def test_another_order_finds_what_the_execution_order_cannot():
-    problem = two_interleaved_chains()
+def test_another_order_finds_what_the_execution_order_cannot(two_towers):
+    problem = two_towers(6)
     units = condense(problem)
     values = []
     for order in topological_orders(units, 6):

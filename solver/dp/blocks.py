@@ -1,0 +1,247 @@
+"""Blocks of units, which the program over ideals places: merging what needs no decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from solver.presolve.device_kinds import DeviceKind
+from solver.presolve.net_times import all_net_times_ns, relay_times
+from solver.presolve.units import Net, UnitGraph
+
+DROPPED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Units merged into blocks, the only things that the search places.
+
+    Attributes
+    ----------
+    count : int
+    block_of : tuple of int
+        Block of every unit; `DROPPED` if its place is chosen afterwards.
+    edges : tuple of (int, int)
+        Arcs between blocks, which are numbered in a topological order.
+    dropped : tuple of (int, tuple of int)
+        Units in the order in which they were dropped, each with its successors.
+    weightless : frozenset of int
+        Units whose weights are not counted; if there are any, the problem on blocks is a
+        relaxation.
+    """
+
+    count: int
+    block_of: tuple[int, ...]
+    edges: tuple[tuple[int, int], ...]
+    dropped: tuple[tuple[int, tuple[int, ...]], ...]
+    weightless: frozenset[int]
+
+    def stage_of_units(self, stage_of_block: Sequence[int]) -> list[int]:
+        """Return the stage of every unit, given that of every block."""
+        stages = [0 if b == DROPPED else stage_of_block[b] for b in self.block_of]
+        # What was dropped later is a successor of what was dropped earlier, never the reverse.
+        for unit, successors in reversed(self.dropped):
+            stages[unit] = min((stages[other] for other in successors), default=0)
+        return stages
+
+
+def collapse(
+    units: UnitGraph,
+    free_nets: frozenset[int],
+    *,
+    forget_weights: bool,
+    returning: frozenset[int] = frozenset(),
+) -> Blocks:
+    """Merge units without cost of their own into the neighbour that every good plan gives them.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    free_nets : frozenset of int
+        Indices of the nets that cost neither time nor bytes wherever they cross.
+    forget_weights : bool
+        Treat the weights of such units as nothing.
+    returning : frozenset of int
+        Units with a value that is relayed to the last stage at some cost.
+
+    Notes
+    -----
+    A unit is *free* if it takes no time on any device, holds no weights, storages, saved
+    storages or graph inputs that count, is none of `returning`, and may run anywhere. Proof that
+    some best plan agrees with each step, for all objectives but latency:
+
+    * *Free source, free value*: it has no forward predecessors, and all its nets are free. It
+      can move to the earliest stage of its successors, wherever that is, at no cost; so it
+      is left out and placed afterwards. (The last unit stays: a plan has a stage.)
+    * *Free source, one reader*: it has no forward predecessors, its value is read by one unit
+      only, and it reads nothing. Moving it to its reader's device removes a transfer and
+      changes nothing else: it has no predecessor whose order could break.
+    * *Free sink, one producer*: nobody reads it, and all it reads comes from one unit, its
+      only predecessor. Moving it to that unit's device removes receives, and perhaps a send. A
+      storage that it reads there was sent, hence held until the stage ended, before the move; so
+      memory does not grow.
+
+    A device that a move leaves empty is taken out of the plan, which raises no other cost: with
+    fewer stages 1F1B keeps fewer microbatches in flight. Relayed values of units that move travel
+    over fewer borders than before, and those of others over the same or, where a device is taken
+    out, fewer. Each step is applied to the result of
+    the earlier ones, so the argument repeats. With `forget_weights` the problem is relaxed
+    first, by giving free units weights of no bytes, and the steps are exact for the relaxation.
+    """
+    free, weightless = _free_units(units, returning, forget_weights=forget_weights)
+    merging = _Merging(units, free_nets)
+    pending = sorted(free)
+    while pending:
+        again = [unit for unit in pending if not merging.settles(unit)]
+        if len(again) == len(pending):
+            break
+        pending = again
+    return merging.blocks(frozenset(weightless - set(pending)))
+
+
+class _Merging:
+    """Units on their way to blocks: each leads to one that it was merged into, or is left out."""
+
+    def __init__(self, units: UnitGraph, free_nets: frozenset[int]) -> None:
+        self._units, self._free_nets = units, free_nets
+        self._successors: list[set[int]] = [set() for _ in range(len(units))]
+        self._predecessors: list[set[int]] = [set() for _ in range(len(units))]
+        for source, target in units.edges:
+            self._successors[source].add(target)
+            self._predecessors[target].add(source)
+        self._produces: list[list[int]] = [[] for _ in range(len(units))]
+        self._consumes: list[list[int]] = [[] for _ in range(len(units))]
+        for index, net in enumerate(units.nets):
+            self._produces[net.producer].append(index)
+            for unit in net.consumers:
+                self._consumes[unit].append(index)
+        self._block = list(range(len(units)))
+        self._gone: set[int] = set()
+        self._joined: set[int] = set()
+        self._dropped: list[tuple[int, tuple[int, ...]]] = []
+
+    def _find(self, unit: int) -> int:
+        block = self._block
+        while block[unit] != unit:
+            block[unit] = block[block[unit]]
+            unit = block[unit]
+        return unit
+
+    def settles(self, unit: int) -> bool:
+        """Leave out or merge a free unit, if one of the steps of :func:`collapse` does."""
+        nets, gone, free_nets = self._units.nets, self._gone, self._free_nets
+        # What was merged into the unit is free too, and touches nothing but the unit.
+        before = {self._find(u) for u in self._predecessors[unit] if u not in gone} - {unit}
+        made, read = self._produces[unit], self._consumes[unit]
+        readers = {self._find(u) for net in made for u in nets[net].consumers} - {unit}
+        sources = {
+            self._find(nets[net].producer)
+            for net in read
+            if net not in free_nets or nets[net].producer not in gone
+        } - {unit}
+        costs = any(net not in free_nets for net in made)
+        alone = not before and not sources
+        last = len(gone) == len(self._units) - 1
+        if alone and not costs and unit not in self._joined and not last:
+            gone.add(unit)
+            self._dropped.append((unit, tuple(sorted(self._successors[unit]))))
+        elif alone and len(readers) == 1:
+            self._join(unit, readers.pop())
+        elif not readers and before == sources and len(before) == 1:
+            self._join(unit, before.pop())
+        else:
+            return False
+        return True
+
+    def _join(self, unit: int, other: int) -> None:
+        self._block[unit] = other
+        self._joined.add(other)
+
+    def blocks(self, weightless: frozenset[int]) -> Blocks:
+        """Return what units have become, numbered."""
+        leader = [DROPPED if u in self._gone else self._find(u) for u in range(len(self._block))]
+        return _number(self._units, leader, self._dropped, weightless)
+
+
+def _free_units(
+    units: UnitGraph, returning: frozenset[int], *, forget_weights: bool
+) -> tuple[set[int], set[int]]:
+    """Return the free units, and those of them that are only so without their weights."""
+    problem = units.problem
+    busy: set[int] = set(returning)
+    for name in {device.device_class for device in problem.devices}:
+        busy.update(unit for unit, time_ns in enumerate(units.latency_ns(name)) if time_ns)
+    busy.update(u for u, allowed in enumerate(units.allowed_devices) if allowed is not None)
+    if problem.memory_model != "weights":
+        busy.update(storage.unit for storage in units.storages)
+        busy.update(unit for net in units.input_nets for unit in net.consumers)
+    busy.update(unit for entry in units.saved for unit in entry.units)
+    free = set(range(len(units))) - busy
+    weightless: set[int] = set()
+    limited = any(device.memory_bytes is not None for device in problem.devices)
+    for entry in units.weights:
+        if not limited and "peak_memory" not in problem.objective:
+            break
+        if forget_weights:
+            weightless.update(free.intersection(entry.units))
+        else:
+            free.difference_update(entry.units)
+    return free, weightless
+
+
+def _number(
+    units: UnitGraph,
+    leader: list[int],
+    dropped: list[tuple[int, tuple[int, ...]]],
+    weightless: frozenset[int],
+) -> Blocks:
+    # A source takes its reader's number and a sink its producer's, so that leaders keep a
+    # topological order.
+    number = {unit: i for i, unit in enumerate(sorted(set(leader) - {DROPPED}))}
+    number[DROPPED] = DROPPED
+    block_of = tuple(number[unit] for unit in leader)
+    edges = {(block_of[source], block_of[target]) for source, target in units.edges}
+    return Blocks(
+        count=len(number) - 1,
+        block_of=block_of,
+        edges=tuple(sorted((a, b) for a, b in edges if a != b and DROPPED not in (a, b))),
+        dropped=tuple(dropped),
+        weightless=weightless,
+    )
+
+
+def collapse_units(
+    units: UnitGraph, kinds: Sequence[DeviceKind], *, forget_weights: bool
+) -> Blocks:
+    """Merge units into the blocks whose ideals the program is about.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    kinds : sequence of DeviceKind
+    forget_weights : bool
+        Whether units whose weights alone keep them apart are merged, which is a relaxation.
+    """
+    times = all_net_times_ns(units, kinds)
+    free = frozenset(
+        index
+        for index, net in enumerate(units.nets)
+        if not net.value_bytes and not any(row[index] for row in times)
+    )
+    link = units.problem.interconnect.default
+    returned_ns = relay_times(units, link, link).tolist()
+    returning = frozenset(
+        relay.net.producer
+        for relay, time_ns in zip(units.relays, returned_ns, strict=True)
+        if relay.is_output and (time_ns or relay.net.value_bytes)
+    )
+    return collapse(units, free, forget_weights=forget_weights, returning=returning)
+
+
+def consuming_blocks(net: Net, blocks: Blocks) -> tuple[int, tuple[int, ...]] | None:
+    """Return producing and other consuming blocks of a net; None if it never crosses."""
+    producer = DROPPED if net.producer < 0 else blocks.block_of[net.producer]
+    consumers = {blocks.block_of[unit] for unit in net.consumers} - {DROPPED, producer}
+    if not consumers or (net.producer >= 0 and producer == DROPPED):
+        return None
+    return producer, tuple(sorted(consumers))

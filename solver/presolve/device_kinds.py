@@ -1,0 +1,93 @@
+"""Devices that nothing tells apart, and the orders of such kinds of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from solver.model.devices import Device
+from solver.presolve.units import UnitGraph
+
+Order = tuple[int, ...]
+"""Kinds of devices by slot."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceKind:
+    """Devices that any plan may exchange without changing cost or feasibility."""
+
+    devices: tuple[Device, ...]
+
+    @property
+    def device(self) -> Device:
+        """One of them."""
+        return self.devices[0]
+
+
+def interchangeable_kinds(
+    units: UnitGraph, linked: Mapping[str, int | str] | None = None
+) -> tuple[DeviceKind, ...]:
+    """Group the devices of a problem into kinds that no constraint and no cost tells apart.
+
+    Parameters
+    ----------
+    units : UnitGraph
+    linked : mapping of str to int or str, optional
+        What tells devices apart by their links; the names of all that the interconnect names if
+        it is not given.
+
+    Returns
+    -------
+    tuple of DeviceKind
+    """
+    problem = units.problem
+    pins = {allowed for allowed in units.allowed_devices if allowed is not None}
+    if linked is None:
+        linked = {end: end for pair in problem.interconnect.links for end in pair}
+    kinds: dict[tuple[object, ...], list[Device]] = {}
+    for device in problem.devices:
+        key = (
+            device.memory_bytes,
+            device.device_class,
+            device.is_host,
+            frozenset(pin for pin in pins if device.name in pin),
+            linked.get(device.name, ""),
+        )
+        kinds.setdefault(key, []).append(device)
+    return tuple(DeviceKind(tuple(devices)) for devices in kinds.values())
+
+
+def device_orders(
+    kinds: Sequence[DeviceKind], positions: int, *, every_length: bool, most: int
+) -> list[tuple[int, ...]] | None:
+    """List the ways to put kinds of devices on positions, up to exchanges within a kind.
+
+    Parameters
+    ----------
+    kinds : sequence of DeviceKind
+    positions : int
+        Length of the orders.
+    every_length : bool
+        Also list all shorter ones.
+    most : int
+        Give up beyond this many.
+
+    Returns
+    -------
+    list of tuple of int, or None
+        Kinds by position; None if there are more than `most`.
+    """
+    counts = [len(kind.devices) for kind in kinds]
+    orders: list[tuple[int, ...]] = []
+    pending: list[tuple[int, ...]] = [()]
+    while pending:
+        prefix = pending.pop()
+        if len(prefix) == positions or (every_length and prefix):
+            orders.append(prefix)
+        if len(prefix) < positions:
+            pending.extend(
+                (*prefix, kind) for kind, count in enumerate(counts) if prefix.count(kind) < count
+            )
+        if len(orders) + len(pending) > most:
+            return None
+    return orders

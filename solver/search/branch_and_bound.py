@@ -1,0 +1,120 @@
+"""Branch and bound over device orders: models, linear programs and limits, in turns."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from solver.model.clock import Clock
+from solver.presolve.device_kinds import Order
+from solver.search.branch_search import BranchSearch
+from solver.search.limit_refutation import LimitRefutation, LimitStatus
+from solver.search.order_neighbours import OrderNeighbours
+from solver.search.order_refutation import refute_orders
+from solver.search.state import SearchState
+
+_LARGE_STEP: Final = 400
+"""The first limit to try is above the bound by this part of it, the next by twice as much."""
+_NEARLY_CLOSED_PERMILLE: Final = 5
+"""From this gap on the limit is just below the incumbent, and halfway to it before."""
+_MOST_IN_VAIN: Final = 3
+"""After so many limits in a row about which models said nothing, they are asked no more."""
+
+
+class BranchAndBound:
+    """What searches the branches of the objective under way.
+
+    Parameters
+    ----------
+    state : SearchState
+    """
+
+    def __init__(self, state: SearchState) -> None:
+        self.state = state
+        self.branches = state.begin_branches()
+        self.search = BranchSearch(state)
+        self.limits = LimitRefutation(state)
+        self.neighbours = OrderNeighbours(state)
+        self._wide: tuple[int | None, bool] | None = None
+        self._times = times = state.times
+        self._first_s = times.first_s + times.first_s_per_unit * len(state.presolved.units)
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether a model of the only branch takes long to be made, and to search."""
+        if self._wide is None or self._wide[0] != self.branches.best:
+            self._wide = self.branches.best, self.search.is_wide
+        return self._wide[1]
+
+    def refute_orders(self, clock: Clock) -> None:
+        """Ask of all device orders, by short models and linear programs."""
+        refute_orders(self.search, clock)
+
+    def refute_limits(self, clock: Clock) -> None:
+        """Refute limits on the way from the bound to the incumbent, while that is quick."""
+        branch, best = self.branches.all[0], self.branches.best
+        in_vain = 0
+        while in_vain < _MOST_IN_VAIN and not clock.is_over:
+            best = self.branches.best
+            if best is None or branch.bound >= best:
+                break
+            gap = best - branch.bound
+            halvings = in_vain + (gap * 1000 > _NEARLY_CLOSED_PERMILLE * best)
+            limit = min(branch.bound + gap // 2**halvings, best - 1)
+            part = clock.slice(self._times.limit / (1 + in_vain) * clock.left_s)
+            is_open = self.limits.ask(branch, limit, part) is LimitStatus.OPEN
+            in_vain = in_vain + 1 if is_open else 0
+        branch.closed |= self.branches.best is not None and branch.bound >= self.branches.best
+
+    def raise_bound(self, clock: Clock) -> None:
+        """Search below limits near the bound, which leave few ideals, until one takes too long.
+
+        Then look for the best plan with these ideals, which often is better than the incumbent.
+        """
+        branch = self.branches.all[0]
+        step = branch.bound // _LARGE_STEP + 1
+        while not (branch.closed or clock.is_over):
+            limit, best = branch.bound + step, self.branches.best
+            step *= 2
+            if best is None or limit >= best or self.search.border_ideals(branch, limit) is None:
+                return
+            self.search.search(
+                branch, clock.slice(self._times.near_limit * clock.left_s), within=limit
+            )
+            if branch.bound <= limit:
+                if not (branch.closed or clock.is_over):
+                    self.search.search(branch, clock, within=limit, beyond=True)
+                return
+
+    def search_neighbours(self, clock: Clock) -> None:
+        """Search single orders, the incumbent's first, where all of them are too many."""
+        passed: set[Order] = set()
+        while (guess := self.neighbours.next(passed)) is not None and not clock.is_over:
+            before = self.branches.best
+            self.search.search(guess, clock)
+            if self.branches.best == before:
+                assert guess.order is not None
+                passed.add(guess.order)
+        self.branches.close_covered()
+
+    def search_branches(self, clock: Clock) -> None:
+        """Search the open branches, each for a slice of time that grows from turn to turn.
+
+        The bound over all orders is that of the order about which least is known, so the branch
+        with the shortest slice has its turn. Once most single orders are closed, all time goes to
+        the others.
+        """
+        while not (self.branches.are_closed or clock.is_over):
+            waiting = self.branches.pending
+            if self.branches.orders_close:
+                waiting = [branch for branch in waiting if branch.order is not None]
+            if not waiting:
+                return
+            branch = min(waiting, key=lambda branch: branch.turns)
+            # A turn that has begun goes on beyond the end of this step: presolve takes its time.
+            own = self.state.clock.slice(self._first_s * self._times.growth**branch.turns)
+            if len(waiting) == 1 and clock.left_s > own.left_s:
+                own = clock
+            has_said = self.search.search(branch, own)
+            # A run that ends early has found a better plan, with which windows are narrower.
+            branch.turns += own.is_over or not has_said
+            self.branches.close_covered()
