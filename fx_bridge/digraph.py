@@ -1,7 +1,7 @@
 """From a captured graph to the operator graph that solvers read.
 
 The attributes of the result are those of :mod:`solver.io.digraph`; what they mean is said in
-``docs/formulation.md``. Every operator has the name of its FX node.
+``docs/definition.md``. Every operator has the name of its FX node.
 """
 
 from __future__ import annotations

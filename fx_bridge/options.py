@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, Literal, get_args
@@ -25,6 +25,7 @@ from solver import (
     SolveLimits,
     check_limits,
     check_solver,
+    check_without,
 )
 from solver.model.checks import check_choice, check_natural, only_given, remake
 from solver.model.devices import check_interconnect
@@ -229,11 +230,13 @@ class Search:
     solver : str
         A key of ``solver.SOLVERS``; ``"auto"`` picks an exact method, and ``solved.solver`` of a
         :class:`~fx_bridge.PartitionResult` names it.
+    without : sequence of str
+        Names of steps that the search leaves out (:func:`solver.step_names`).
 
     Raises
     ------
     PartitionError
-        If there is no such solver, or `limits` is something else.
+        If there is no such solver or step, or `limits` is something else.
 
     Examples
     --------
@@ -246,12 +249,17 @@ class Search:
 
     limits: SolveLimits = field(default_factory=SolveLimits)
     solver: str = "auto"
+    without: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.limits is None:
             raise PartitionError("limits is None; write SolveLimits(time_limit_s=60)")
         check_limits(self.limits)
         check_solver(self.solver)
+        if not isinstance(self.without, Collection):
+            raise PartitionError(f"without is {self.without!r}; write a list of names of steps")
+        check_without(self.without)
+        object.__setattr__(self, "without", tuple(self.without))
 
     def __repr__(self) -> str:
         return only_given(self)

@@ -239,9 +239,12 @@ class Request:
             pins=self.placement.pins,
             cut_after=self.placement.cut_after,
         )
-        limits, solver = self.search.limits, self.search.solver
-        baseline = solve(problem, limits, solver="greedy")
-        solved = baseline if solver == "greedy" else solve(problem, limits, solver=solver)
+        limits, asked = self.search.limits, self.search
+        # What is left out is left out of the search that was asked for, not of the baseline.
+        solved = solve(problem, limits, solver=asked.solver, without=asked.without)
+        baseline = solved
+        if asked.solver != "greedy":
+            baseline = solve(problem, limits, solver="greedy")
         return PartitionResult(
             captured, problem, baseline, solved, graph.graph["info"]["attention"]
         )
@@ -284,7 +287,7 @@ def partition_module(
     costs : Costs
         Links, speeds or times of operators, their workspaces, and what counts as memory.
     search : Search
-        Solver, time limit, workers, seed.
+        Solver, time limit, workers, seed, steps to leave out.
 
     Returns
     -------

@@ -1,1 +1,1 @@
-"""The tables and figures that the README shows, each made from nothing by a function of its own."""
+"""The tables and figures of the pages, each made from nothing by a function of its own."""

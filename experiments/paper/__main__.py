@@ -1,4 +1,4 @@
-"""Make the tables and figures of the README: ``python -m experiments.paper``."""
+"""Make the tables and figures of the pages: ``python -m experiments.paper``."""
 
 import sys
 

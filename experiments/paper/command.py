@@ -1,13 +1,13 @@
-"""Makes every table and figure that the README shows, from nothing.
+"""Makes every table and figure that README and docs/tables.md show, from nothing.
 
     python -m experiments.paper [--list] [--only NAME]... [--out DIR] [--resume]
-        [--update PAGE] [--check PAGE]
+        [--update PAGE...] [--check PAGE...]
 
 Units of work, not seconds, limit every solve, so that all but the columns of
 the clock is the same in every run. A table is written when it is done; ``--resume`` takes those
-that are there already. ``--update README.md`` puts the tables between their markers in a page, and
-the figures into ``docs/figures`` beside it; ``--check README.md`` ends with code 1 and one line for
-each difference.
+that are there already. ``--update README.md docs/tables.md`` puts the tables between their markers
+in the pages, and the figures into ``docs/figures`` beside the first page; ``--check`` with the same
+pages ends with code 1 and one line for each difference.
 """
 
 from __future__ import annotations
@@ -48,16 +48,15 @@ class _Made:
 def paper(options: argparse.Namespace) -> int:
     """Make what `options` ask for; 1 if a page that is checked differs, otherwise 0."""
     chosen = _chosen(options.only)
-    for page in (options.update, options.check):
-        if page is not None:
-            marked_tables(read_text(page, "a Markdown page"), ENTRIES)
+    for pages in (options.update, options.check):
+        _shown_tables(pages)
     _make_folder(options.out)
     started_s = time.perf_counter()
     with ProgressLine() as progress:
         made = _make(chosen, options.out, options.resume, progress)
         progress.done(f"all done in {format_seconds(time.perf_counter() - started_s)}")
-    found = [] if options.check is None else _differences(options.check, made)
-    if options.update is not None:
+    found = _differences(options.check, made) if options.check else []
+    if options.update:
         _update(options.update, made)
     for line in found:
         print(printable(line))
@@ -119,26 +118,46 @@ def _write_figures(folder: Path, figures: Mapping[str, str]) -> None:
         write_text_atomically(folder / name, svg)
 
 
-def _update(page: Path, made: _Made) -> None:
-    """Put tables between their markers in a page, and figures beside it."""
-    text = read_text(page, "a Markdown page")
-    shown = marked_tables(text, ENTRIES)
-    tables = {name: made.tables[name].to_markdown() for name in shown if name in made.tables}
-    write_text_atomically(page, with_tables(text, tables))
+def _shown_tables(pages: Sequence[Path]) -> dict[str, tuple[Path, str]]:
+    """Return the page and the text of every marked table of some pages, by name.
+
+    Raises
+    ------
+    PartitionError
+        If markers do not fit, or two pages show one table.
+    """
+    found: dict[str, tuple[Path, str]] = {}
+    for page in pages:
+        for name, text in marked_tables(read_text(page, "a Markdown page"), ENTRIES).items():
+            if name in found:
+                raise PartitionError(
+                    f"table {name!r} is in {found[name][0]} and in {page}; leave one out"
+                )
+            found[name] = (page, text)
+    return found
+
+
+def _update(pages: Sequence[Path], made: _Made) -> None:
+    """Put tables between their markers in pages, and figures beside the first one."""
+    tables = {name: table.to_markdown() for name, table in made.tables.items()}
+    for page in pages:
+        write_text_atomically(page, with_tables(read_text(page, "a Markdown page"), tables))
     if made.figures:
-        _write_figures(page.parent / _FIGURES, made.figures)
+        _write_figures(pages[0].parent / _FIGURES, made.figures)
 
 
-def _differences(page: Path, made: _Made) -> list[str]:
-    """Return how a page and the figures beside it differ from what was made."""
-    shown = marked_tables(read_text(page, "a Markdown page"), ENTRIES)
-    found = [
-        f"{page}: table {name}: {line}"
-        for name, table in made.tables.items()
-        for line in (table.differences(shown[name]) if name in shown else ["it is not shown"])
-    ]
+def _differences(pages: Sequence[Path], made: _Made) -> list[str]:
+    """Return how pages, and the figures beside the first one, differ from what was made."""
+    shown = _shown_tables(pages)
+    found = []
+    for name, table in made.tables.items():
+        if name not in shown:
+            found.append(f"{', '.join(map(str, pages))}: table {name}: it is not shown")
+            continue
+        page, text = shown[name]
+        found += [f"{page}: table {name}: {line}" for line in table.differences(text)]
     for name, svg in made.figures.items():
-        file = page.parent / _FIGURES / name
+        file = pages[0].parent / _FIGURES / name
         if not file.is_file():
             found.append(f"{file}: there is no such figure")
         elif read_text(file, "a figure") != svg:
@@ -149,7 +168,7 @@ def _differences(page: Path, made: _Made) -> list[str]:
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m experiments.paper",
-        description="Make every table and figure that the README shows, from nothing.",
+        description="Make every table and figure that README and docs/tables.md show.",
     )
     parser.add_argument(
         "--out", type=Path, default=Path("paper"), help="folder for tables and figures"
@@ -161,10 +180,11 @@ def _parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--resume", action="store_true", help="take what an earlier run wrote to the folder"
     )
-    parser.add_argument("--update", type=Path, metavar="PAGE", help="put the tables into a page")
-    parser.add_argument(
-        "--check", type=Path, metavar="PAGE", help="say how the tables of a page differ"
-    )
+    for option, text in (
+        ("--update", "put the tables into these pages"),
+        ("--check", "say how the tables of these pages differ"),
+    ):
+        parser.add_argument(option, type=Path, nargs="+", metavar="PAGE", default=[], help=text)
     return parser.parse_args(argv)
 
 

@@ -13,7 +13,7 @@ from experiments.problems.devices import parse_devices
 from experiments.problems.request import ProblemRequest, requested_graph
 from experiments.zoo.building import build_model, capture_model
 from experiments.zoo.models import ZOO
-from solver import PCIE, PartitionProblem, SolveResult, SolveStatus
+from solver import PCIE, SolveResult, SolveStatus
 from solver.io.digraph import problem_from_digraph
 from solver.model.quantities import format_bytes, format_value
 
@@ -21,7 +21,7 @@ _MODEL: Final = "llama3-70b"
 _DEVICES: Final = {"80+80+24+24 GB": "2x80GB,2x24GB", "80+60+40+20 GB": "80GB,60GB,40GB,20GB"}
 _PEERS: Final = {
     "transformers `auto`": "transformers-auto",
-    "accelerate balanced": "accelerate-balanced",
+    "accelerate `balanced`": "accelerate-balanced",
     "transformers `sequential`": "transformers-sequential",
 }
 _MOST_ROUNDS: Final = 100
@@ -48,8 +48,8 @@ def llama(bench: Bench) -> PaperTable:
             bench.progress.done(f"{_MODEL} on {label}: {title}: {cells[-1]}")
         fewest = bench.solve(problem.replace(objective="devices"), f"{_MODEL} on {label}, devices")
         fastest = bench.solve(problem, f"{_MODEL} on {label}, bottleneck")
-        rows.append((label, *cells, f"{_fewest_text(fewest)}; {_fastest_text(problem, fastest)}"))
-    return PaperTable(("devices", *_PEERS, "fxpartition"), tuple(rows))
+        rows.append((label, *cells, _fewest_text(fewest), _fastest_text(fastest)))
+    return PaperTable(("devices", *_PEERS, "fewest", "on all"), tuple(rows))
 
 
 def _peer_text(row: PlannerRow) -> str:
@@ -57,19 +57,18 @@ def _peer_text(row: PlannerRow) -> str:
         return f"{format_bytes(row.spilled_bytes)} to disk"
     if row.feasible and row.plan is not None:
         rounds = 1 + max(row.plan.chunks.values(), default=0)
-        again = f", data passes them {rounds} times" if rounds > 1 else ""
+        again = f", {rounds} passes" if rounds > 1 else ""
         return f"fits on {row.devices_used}{again}"
     return row.reason or row.status
 
 
 def _fewest_text(result: SolveResult) -> str:
-    proven = ", proven the fewest" if result.status is SolveStatus.OPTIMAL else ""
-    return f"fits on {result.objective}{proven}"
+    proven = ", proven" if result.status is SolveStatus.OPTIMAL else ""
+    return f"{result.objective}{proven}"
 
 
-def _fastest_text(problem: PartitionProblem, result: SolveResult) -> str:
+def _fastest_text(result: SolveResult) -> str:
     if result.objective is None:
         return result.status.value
     proven = ", proven" if result.status is SolveStatus.OPTIMAL else ""
-    value = format_value("bottleneck", result.objective)
-    return f"on {len(problem.devices)}: bottleneck {value}{proven}"
+    return f"{format_value('bottleneck', result.objective)}{proven}"

@@ -41,13 +41,13 @@ def planners(bench: Bench) -> PaperTable:
     time = "median time"
     header = (
         "planner",
-        "feasible plans",
-        "geometric mean, times the optimum",
+        "feasible",
+        "mean",
         "worst",
-        "ties with the optimum",
+        "ties",
         "worse",
         "better",
-        "spills to disk",
+        "spills",
         "fails",
         time,
     )

@@ -129,7 +129,10 @@ class BorderIdeals:
 
 
 class WindowSource(Protocol):
-    """Another bound that knows windows, of plans below a ceiling that use at most `slots`."""
+    """A bound that can tighten stage windows.
+
+    It holds for plans of at most `slots` stages with a bottleneck of at most `ceiling_ns`.
+    """
 
     ceiling_ns: int
     slots: int

@@ -45,7 +45,7 @@ class LoadRows:
         The rows over intervals of slots are implied, but nothing in a search without linear
         programming finds that out: consecutive slots i … j together take at most j - i + 1
         bottlenecks. Sums over an interval telescope to the work between two borders, so that they
-        bind long before the single slots do (docs/formulation.md, section 5).
+        bind long before the single slots do (docs/algorithms/cp/model.md).
         """
         bottleneck = self.stages.largest_of(self.loads)
         for first in self.stages.slots:

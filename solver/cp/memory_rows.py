@@ -1,7 +1,7 @@
 """The memory constraints of the CP-SAT model, exact for all three memory models.
 
 A stage's memory is the largest of a few linear sums, one per maximal set of storages that
-may be live together; ``docs/formulation.md``, section 3, proves that these rows are exact.
+may be live together; ``docs/definition.md``, section 3, proves that these rows are exact.
 A device adds up its stages, and holds its weights once.
 """
 

@@ -107,7 +107,7 @@ def run_model(
     if question.is_hinted:
         assert question.best is not None
         if _contradicts(solver, status, question.best):
-            # Presolve has been wrong before (see docs/formulation.md); believe the search alone.
+            # Presolve has been wrong before (docs/algorithms/cp/runs.md); believe the search.
             # What the watcher was told meanwhile is worth no more than that answer.
             watcher.bound = 0
             solver = _solver(limits, clock)
@@ -172,7 +172,7 @@ def _settled_solver(workers: int, seed: int) -> cp_model.CpSolver:
     # In 9.15 the inclusion passes of presolve make some feasible models infeasible.
     parameters.presolve_inclusion_work_limit = 0
     # Dual reductions peel chains one operator at a time, and a second round of presolve
-    # finds little: without both, searches start sooner (docs/formulation.md, section 5).
+    # finds little: without both, searches start sooner (docs/algorithms/cp/runs.md).
     parameters.keep_all_feasible_solutions_in_presolve = True
     parameters.max_presolve_iterations = 1
     # The older propagation of linear rows is several times faster on these models.

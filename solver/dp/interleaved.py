@@ -12,7 +12,7 @@ with these middles are the plans of one chunk of the remaining graph, at the sam
   given such a plan, put every unit into the chunk of its round: empty chunks do no harm.
 * *Loads.* Compute, sends and receives are those of a device, a function of the units on it: a
   value that passes between its chunks does not travel, and what two of them read is received
-  once (``docs/formulation.md``, section 4).
+  once (``docs/definition.md``, section 4).
 * *Memory.* With the memory model ``weights`` a device holds each weight once, whatever reads it.
   The other models add up what chunks hold, peaks and all: they are declined.
 

@@ -65,7 +65,7 @@ def alive_at_peak(problem: PartitionProblem, plan: PartitionPlan) -> tuple[tuple
     -----
     Every stage of a device is taken at the first of its operators at which it holds most, for the
     chunks of a device work on different microbatches at the same time
-    (``docs/formulation.md``, section 3).
+    (``docs/definition.md``, section 3).
     """
     check_assignment(problem, plan.assignment)
     numbers = {device.name: number for number, device in enumerate(problem.devices)}

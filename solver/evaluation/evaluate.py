@@ -1,6 +1,6 @@
 """The only definition of memory, load, transfer, latency and feasibility of a plan.
 
-Implements ``docs/formulation.md``, sections 2 to 4 and 8; this module does no search.
+Implements ``docs/definition.md``, sections 2 to 5; this module does no search.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which value travels over which border of a plan's chain of positions, and what that takes.
 
 Under relayed charging a plan runs as a pipeline: with P devices and V chunks its stages are at
-positions chunk * P + rank, and only neighbours talk. ``docs/formulation.md``, "Relayed
+positions chunk * P + rank, and only neighbours talk. ``docs/definition.md``, "Relayed
 transfers", is what this module implements.
 """
 

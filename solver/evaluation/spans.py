@@ -1,7 +1,7 @@
 """What every rank of a pipeline does when: computing, sending and receiving apart.
 
 :mod:`solver.evaluation.timeline` has the times of whole actions. Without overlap an action is what
-its rank receives, then computes, then sends (``docs/formulation.md``, "The step of a pipeline");
+its rank receives, then computes, then sends (``docs/definition.md``, "The step of a pipeline");
 with overlap transfers are jobs of their own.
 """
 

@@ -96,7 +96,7 @@ class PipelineStep:
 def pipeline_step(
     problem: PartitionProblem, plan: PartitionPlan, layout: Layout, passes: Passes, moves: Moves
 ) -> PipelineStep:
-    """Return the step of `plan`; see ``docs/formulation.md``, "The step of a pipeline".
+    """Return the step of `plan`; see ``docs/definition.md``, "The step of a pipeline".
 
     Where something would travel to an earlier stage, everything runs on one rank, one after
     another.

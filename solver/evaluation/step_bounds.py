@@ -80,7 +80,7 @@ def gpipe_step_ns(times: PipelineTimes, microbatches: int) -> int:
     -----
     Forward passes are a flow shop of identical jobs: their microbatches visit the same machines
     in the same order, which are the ranks, and if transfers overlap the links between them. It
-    takes the sum of all times plus (m - 1) times the longest; docs/formulation.md proves it. The
+    takes the sum of all times plus (m - 1) times the longest; docs/definition.md proves it. The
     backward passes are another one, which begins when the first has ended.
 
     Examples

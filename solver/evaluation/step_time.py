@@ -52,7 +52,7 @@ def step_time_ns(
     Notes
     -----
     Takes O(log m) products of matrices with a row for each job that later columns wait for: one
-    or two for each position and transfer. ``docs/formulation.md`` says why it is exact.
+    or two for each position and transfer. ``docs/definition.md`` says why it is exact.
 
     Examples
     --------

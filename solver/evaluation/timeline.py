@@ -1,6 +1,6 @@
 """When every action of a pipeline runs, how long a step takes, and how much of it is bubble.
 
-``docs/formulation.md``, "The step of a pipeline", defines what this module computes. The times of
+``docs/definition.md``, "The step of a pipeline", defines what this module computes. The times of
 a step are those of an event graph: jobs, each of which starts as soon as all those that it comes
 after have ended. Everybody does their jobs in a fixed order, so the graph depends on the tables
 of actions and on who waits for whom, never on times: a step is a longest path in it, and the rows

@@ -1,6 +1,6 @@
 """What a stage holds because it runs an operator, and when: storages, gradients, what is saved.
 
-The rows of ``docs/formulation.md``, section 3, are sums of these.
+The rows of ``docs/definition.md``, section 3, are sums of these.
 """
 
 from __future__ import annotations

@@ -42,8 +42,8 @@ class SolveLimits:
         Wall-clock limit of the whole search, in seconds; None is no limit.
     workers : int or None
         Search threads; None takes one per core, but at least three: the searches of CP-SAT
-        complement each other even when they share a core (docs/formulation.md, section 5). One or
-        two threads run the same searches in turns, so that they prove the same in more time. A
+        complement each other even when they share a core (docs/algorithms/cp/runs.md). One or two
+        threads run the same searches in turns, so that they prove the same in more time. A
         deterministic run gives whole models three threads, whatever this says.
     seed : int
         Of every random choice.

@@ -1,6 +1,6 @@
 """What an instance of the partitioning problem is: operators, weights, limits and goals.
 
-The semantics of every field are those of ``docs/formulation.md``; costs and
+The semantics of every field are those of ``docs/definition.md``; costs and
 feasibility are defined in :mod:`solver.evaluation.evaluate` and nowhere else.
 """
 

@@ -64,7 +64,7 @@ receives. Q: values that it may newly
 receive <= values that it certainly no longer receives + inputs, and with one chunk weights,
 that v alone has; and each storage that v reads is u's or read by u as well, so that
 none begins to wait for the end of its stage. Nothing else in the rows of
-``docs/formulation.md``, section 3, can grow: storages on p lose a reader elsewhere or keep it, a
+``docs/definition.md``, section 3, can grow: storages on p lose a reader elsewhere or keep it, a
 storage of v adds to any row at most its size, third stages hold and receive what they did. The
 rows are those of stages, and so is the argument, whatever the number of chunks.
 

@@ -12,7 +12,7 @@ device could be full or ``peak_memory`` is minimised, graph inputs, weights, wha
 storages with the rows in which they count.
 
 Let a feasible plan put u on position s(u). Then s(f(u)) is feasible and has the same value in
-every objective. *Proof.* By ``docs/formulation.md``, sections 2 to 4 and 8, order, pins, cuts,
+every objective. *Proof.* By ``docs/definition.md``, sections 2 to 5, order, pins, cuts,
 work, transfers, hops, and arcs between stages are sums over units, nets and arcs, or ask whether
 there is one with some property, where each enters by nothing but the above and the positions of
 its ends. Renaming the units by f permutes the terms. So it does in the rows of memory, if each
@@ -215,7 +215,7 @@ class _Finder:
     def _storages(self) -> Iterator[_Fact]:
         """Yield storages with the rows in which they are live, and those in which they wait.
 
-        Rows are the maximal live sets, which are enough (``docs/formulation.md``, section 3).
+        Rows are the maximal live sets, which are enough (``docs/definition.md``, section 3).
         """
         storages = self.units.storages
         steps = [step for step, _ in maximal_live_sets(storages)]

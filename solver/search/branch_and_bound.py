@@ -35,6 +35,7 @@ class BranchAndBound:
         self.limits = LimitRefutation(state)
         self.neighbours = OrderNeighbours(state)
         self._wide: tuple[int | None, bool] | None = None
+        self._declined: tuple[int, int | None] | None = None
         self._times = times = state.times
         self._first_s = times.first_s + times.first_s_per_unit * len(state.presolved.units)
 
@@ -49,10 +50,18 @@ class BranchAndBound:
         """Ask of all device orders, by short models and linear programs."""
         refute_orders(self.search, clock)
 
+    @property
+    def can_refute_limits(self) -> bool:
+        """Whether models may say something of limits between the bound and the incumbent."""
+        if len(self.branches.all) > 1 or not self.limits.applies:
+            return False
+        # More time alone does not help where limits were declined.
+        return self._declined != (self.branches.all[0].bound, self.branches.best)
+
     def refute_limits(self, clock: Clock) -> None:
         """Refute limits on the way from the bound to the incumbent, while that is quick."""
         branch, best = self.branches.all[0], self.branches.best
-        in_vain = 0
+        in_vain = declined = 0
         while in_vain < _MOST_IN_VAIN and not clock.is_over:
             best = self.branches.best
             if best is None or branch.bound >= best:
@@ -61,8 +70,12 @@ class BranchAndBound:
             halvings = in_vain + (gap * 1000 > _NEARLY_CLOSED_PERMILLE * best)
             limit = min(branch.bound + gap // 2**halvings, best - 1)
             part = clock.slice(self._times.limit / (1 + in_vain) * clock.left_s)
-            is_open = self.limits.ask(branch, limit, part) is LimitStatus.OPEN
+            status = self.limits.ask(branch, limit, part)
+            is_open = status in (LimitStatus.OPEN, LimitStatus.DECLINED)
             in_vain = in_vain + 1 if is_open else 0
+            declined = declined + 1 if status is LimitStatus.DECLINED else 0
+        if declined == _MOST_IN_VAIN:
+            self._declined = branch.bound, self.branches.best
         branch.closed |= self.branches.best is not None and branch.bound >= self.branches.best
 
     def raise_bound(self, clock: Clock) -> None:

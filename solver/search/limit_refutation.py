@@ -32,7 +32,9 @@ class LimitStatus(Enum):
     """A model has a solution: it is the incumbent now, or it does not fit, and from now on models
     know all memory."""
     OPEN = auto()
-    """The time is over, or orders or what is before borders are too many."""
+    """The time is over."""
+    DECLINED = auto()
+    """Orders, or what is before borders, are too many."""
 
 
 class LimitRefutation:
@@ -88,7 +90,7 @@ class LimitRefutation:
         """
         orders = self._orders(branch, limit_ns)
         if orders is None:
-            return LimitStatus.OPEN
+            return LimitStatus.DECLINED
         with ModelQueue(self._state.limits, clock) as queue:
             for order in orders:
                 if self._refuted_ns.get(order, -1) >= limit_ns:
@@ -102,7 +104,7 @@ class LimitRefutation:
                 devices = self._presolved.devices(order)
                 ideals = self._stage_bounds.border_ideals(branch.slots, limit_ns, devices)
                 if ideals is None:
-                    return LimitStatus.OPEN
+                    return LimitStatus.DECLINED
                 queue.add(order, self._model(order, windows, ideals, limit_ns))
                 if queue.is_full:
                     finding = self._learn(queue.next(), limit_ns)

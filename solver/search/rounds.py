@@ -70,12 +70,14 @@ class _Turns:
         """Let the steps take turns until the objective is closed, or they have no more to say."""
         state = self._state
         for state.round in itertools.count(1):
+            goes_on = False
             for step in self._steps:
                 if state.is_closed:
                     return
                 if self._is_due(step):
-                    self._run(step)
-            if state.clock.is_over or not any(self._is_due(step) for step in self._steps):
+                    goes_on |= self._run(step)
+            # With more time, steps that did not use theirs would say the same again.
+            if state.clock.is_over or not goes_on:
                 return
 
     def _is_due(self, step: Step) -> bool:
@@ -83,8 +85,14 @@ class _Turns:
         is_late = self._state.clock.is_over and not step.is_baseline
         return not is_late and step.name not in self._ended and step.when(self._state)
 
-    def _run(self, step: Step) -> None:
-        """Give a step its slice of time; keep what it finds, whatever it is."""
+    def _run(self, step: Step) -> bool:
+        """Give a step its slice of time; keep what it finds, whatever it is.
+
+        Returns
+        -------
+        bool
+            Whether its time is over, or the state knows more now.
+        """
         state = self._state
         clock = self._slice(step)
         start_s, best, bound = clock.spent_s, state.best, state.bound
@@ -94,7 +102,8 @@ class _Turns:
         seconds = clock.spent_s - start_s
         self._used_s[step.name] = self._used_s.get(step.name, 0.0) + seconds
         has_ended = not clock.is_over and not step.repeats
-        if has_ended or self._used_s[step.name] >= step.cap_s:
+        # A clock is over a little before its end, and so is a cap.
+        if has_ended or state.clock.slice(step.cap_s - self._used_s[step.name]).is_over:
             self._ended.add(step.name)
         state.log.append(
             StepRecord(
@@ -109,6 +118,7 @@ class _Turns:
                 state.bound,
             )
         )
+        return clock.is_over or (state.best, state.bound) != (best, bound)
 
     def _slice(self, step: Step) -> Clock:
         state = self._state

@@ -17,9 +17,13 @@ from tests.support.documents import (
     difference,
     first_line,
     links,
+    name_of,
     read_blocks,
 )
-from tests.support.page_lists import ELSEWHERE, LEFT_OUT, NIGHTLY, WITH_PROCESSES
+from tests.support.page_lists import ELSEWHERE, LEFT_OUT, NIGHTLY, WIDE, WITH_PROCESSES
+from tests.support.paths import ROOT
+
+GUIDE = ROOT / "CONTRIBUTING.md"
 
 PAGE = """# A page
 
@@ -146,7 +150,7 @@ def test_only_times_of_the_clock_and_widths_may_differ(shown, printed, same):
 # -- the pages ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_every_block_of_a_page_is_run_saved_or_listed(path):
     for block in read_blocks(path):
         assert (
@@ -165,27 +169,56 @@ def test_what_is_listed_is_on_a_page_and_has_a_reason():
     assert known >= LEFT_OUT
     assert all({**NIGHTLY, **ELSEWHERE}.values())
     assert not {*NIGHTLY} & {*ELSEWHERE}
-    assert {path.name for path in PAGES} >= {*WITH_PROCESSES}
+    assert {name_of(path) for path in PAGES} >= {*WITH_PROCESSES}
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_links_lead_to_files_and_headings(path):
     assert broken_links(path) == []
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_no_page_speaks_of_somebody_s_folders(path):
     text = path.read_text(encoding="utf-8")
     assert re.findall(r"(?<![\w.])/(?:tmp|home|work|root|usr|var|mnt|Users)/\S*", text) == []
 
 
-def test_the_index_has_every_page_once():
-    index = next(path for path in PAGES if path.parts[-2:] == ("docs", "README.md"))
-    text = index.read_text(encoding="utf-8")
+@pytest.mark.parametrize("path", [*PAGES, GUIDE], ids=name_of)
+def test_files_that_a_page_names_are_there(path):
+    text = path.read_text(encoding="utf-8")
+    named = re.findall(r"(?<![\w/])((?:solver|fx_bridge|experiments|tests)/[\w./-]+)", text)
+    assert [name for name in named if not (ROOT / name.rstrip(".")).exists()] == []
+
+
+@pytest.mark.parametrize("path", [*PAGES, GUIDE], ids=name_of)
+def test_lines_of_a_page_have_120_columns_at_most(path):
+    text = path.read_text(encoding="utf-8")
+    wide = [line for line in text.splitlines() if len(line) > 120]
+    # The list can only shrink: a page that has become narrow leaves it.
+    assert bool(wide) is (name_of(path) in WIDE), wide
+    prose = re.sub(r"(?ms)^```.*?^```$", "", text)
+    assert [line for line in prose.splitlines() if len(line) > 120 and line[0] != "|"] == []
+
+
+def test_the_guide_has_no_broken_links():
+    assert broken_links(GUIDE) == []
+
+
+INDEXES = [path for path in PAGES if path.name == "README.md" and path.parent != ROOT]
+
+
+def test_every_page_is_once_in_the_nearest_index():
     for path in PAGES:
-        if path.parent == index.parent and path != index:
-            lines = [line for line in text.splitlines() if f"]({path.name})" in line]
-            assert len(lines) == 1 and re.match(r"\* \[.*\]\(.*\): \S", lines[0]), path.name
+        if path in INDEXES:
+            continue
+        above = [index for index in INDEXES if path.is_relative_to(index.parent)]
+        if not above:
+            continue
+        index = max(above, key=lambda index: len(index.parts))
+        text = index.read_text(encoding="utf-8")
+        target = path.relative_to(index.parent).as_posix()
+        lines = [line for line in text.splitlines() if f"]({target})" in line]
+        assert len(lines) == 1 and re.match(r"\* \[.*\]\(.*\): \S", lines[0]), name_of(path)
 
 
 def test_broken_links_are_found(tmp_path):

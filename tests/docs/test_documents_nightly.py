@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.documents import PAGES, Reader, commands, read_blocks, run_command
+from tests.support.documents import PAGES, Reader, commands, name_of, read_blocks, run_command
 from tests.support.page_lists import ELSEWHERE, NIGHTLY
 
 pytestmark = pytest.mark.nightly
@@ -16,7 +16,7 @@ LONG = [
 ]
 
 
-@pytest.mark.parametrize("path", dict.fromkeys(LONG), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", dict.fromkeys(LONG), ids=name_of)
 def test_a_page_runs_whole(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Reader(tmp_path, ELSEWHERE).read(path)

@@ -2,14 +2,28 @@
 
 import pytest
 
-from tests.support.documents import PAGES, Reader
+from tests.support.documents import PAGES, Reader, name_of, run_command
 from tests.support.page_lists import LEFT_OUT, WITH_PROCESSES
 from tests.support.paths import ROOT
 
-NAMES = [path.name for path in PAGES if path.parent.name == "docs"]
+ALONE = ("README.md", *WITH_PROCESSES)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in WITH_PROCESSES])
-def test_a_page_runs_and_prints_what_it_shows(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "path", [path for path in PAGES if name_of(path) not in ALONE], ids=name_of
+)
+def test_a_page_runs_and_prints_what_it_shows(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Reader(tmp_path, LEFT_OUT).read(ROOT / "docs" / name)
+    Reader(tmp_path, LEFT_OUT).read(path)
+
+
+def test_the_quoted_reasons_are_those_of_the_command(tmp_path):
+    text = (ROOT / "docs" / "diagnosis.md").read_text(encoding="utf-8")
+    _, _, after = text.partition(
+        "`fxpartition plan mlp --devices 200KiB,150KiB` ends with exit code 1 and"
+    )
+    quoted = [line.removeprefix("> ") for line in after.splitlines() if line.startswith("> ")]
+    assert quoted
+    code, _, errors = run_command("fxpartition plan mlp --devices 200KiB,150KiB", tmp_path)
+    assert code == 1
+    assert " ".join(quoted) in " ".join(errors.split())

@@ -10,4 +10,4 @@ from tests.support.paths import ROOT
 @pytest.mark.parametrize("name", WITH_PROCESSES)
 def test_a_page_runs_and_prints_what_it_shows(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    Reader(tmp_path, LEFT_OUT).read(ROOT / "docs" / name)
+    Reader(tmp_path, LEFT_OUT).read(ROOT / name)

@@ -66,6 +66,9 @@ REFUSED = [
     (Search, {"limits": None}, "limits is None; write SolveLimits("),
     (Search, {"solver": "magic"}, "solver 'magic' is unknown; write one of auto"),
     (Search, {"solver": ["cp-sat"]}, "solver ['cp-sat'] is unknown"),
+    (Search, {"without": "greedy"}, "without is 'greedy'; write a collection of names"),
+    (Search, {"without": ["prayer"]}, "step 'prayer' is unknown; write one of"),
+    (Search, {"without": None}, "without is None; write a list of names of steps"),
 ]
 
 
@@ -75,7 +78,8 @@ def test_a_wrong_field_is_named_in_one_line_with_what_to_write(group, fields, me
         group(**fields)
     (name,) = fields
     text = str(refused.value)
-    assert message in text and name in text
+    # A step is refused by its kind; all others by their field.
+    assert message in text and (name in text or name == "without")
     assert "\n" not in text
 
 
@@ -99,7 +103,7 @@ def test_a_group_is_frozen_and_shows_what_was_given(group):
         Pipeline("gpipe", microbatches=4, chunks_per_device=2, max_devices=3),
         Placement({"head": ["a", "b"], "tail": 2}, ["body"], ["h.*"]),
         Costs(Interconnect(charging="relayed"), "weights", latency_ns={"a": {"t4": 3}, "b": 1}),
-        Search(SolveLimits(time_limit_s=3), "chain"),
+        Search(SolveLimits(time_limit_s=3), "chain", without=["ideals"]),
     ],
 )
 def test_a_group_is_pickled_copied_and_shown(made):
@@ -150,6 +154,19 @@ def test_what_training_holds_has_one_name():
             captured, devices=[Device("d")], costs=Costs(memory_model=memory_model)
         )
         assert result.problem.memory_model == memory_model
+
+
+def test_a_step_is_left_out_of_the_search_and_not_of_the_baseline():
+    captured = capture(nn.Linear(4, 4), (torch.ones(2, 4),))
+
+    def steps(**search):
+        result = partition_module(captured, devices=[Device("d")], search=Search(**search))
+        assert result.solved.plan is not None
+        return [{record.step for record in r.log} for r in (result.baseline, result.solved)]
+
+    assert "ideals" in steps()[1]
+    assert "ideals" not in steps(without=["ideals"])[1]
+    assert "greedy" in steps(without=["greedy"])[0]
 
 
 def test_measured_workspaces_reach_the_plan():

@@ -43,14 +43,6 @@ TYPES_ALONE = {
 VAGUE = re.compile(r"\b(?:somebody|nobody|so[\s#]+(?:many|much))\b", re.IGNORECASE)
 
 VAGUE_WORDS = {
-    "CONTRIBUTING.md": 2,
-    "docs/formulation.md": 4,
-    "docs/limits.md": 1,
-    "docs/memory.md": 3,
-    "docs/pipelines.md": 1,
-    "docs/planners.md": 1,
-    "docs/report.md": 1,
-    "docs/terminal.md": 1,
     "experiments/commands": 1,
     "fx_bridge/memory": 1,
     "fx_bridge/pipeline": 1,

@@ -30,7 +30,7 @@ from typing import Any, Final
 from experiments.cli import main
 from tests.support.paths import ROOT
 
-PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+PAGES: Final = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 TERMINAL_PAGE: Final = (ROOT / "docs" / "terminal.md").read_text(encoding="utf-8")
 
 RUN: Final = ("python", "sh", "console")
@@ -69,11 +69,16 @@ class Command:
     shown: str | None = None
 
 
+def name_of(path: Path) -> str:
+    """Return the path of a page within the repository, or the name of another one."""
+    return path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+
+
 def read_blocks(path: Path) -> tuple[Block, ...]:
     """Return the blocks of a page; AssertionError for one without a language, or indented."""
     blocks: list[Block] = []
     lines = path.read_text(encoding="utf-8").splitlines()
-    page = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else path.name
+    page = name_of(path)
     index = 0
     while index < len(lines):
         line = lines[index]

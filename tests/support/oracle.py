@@ -1,4 +1,4 @@
-"""Brute force for small instances, from docs/formulation.md; imports nothing that it checks.
+"""Brute force for small instances, from docs/definition.md; imports nothing that it checks.
 
 An instance is plain data, as JSON could hold it::
 

@@ -12,8 +12,9 @@ from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.search import rounds
+from solver.search.conditions import Condition
 from solver.search.findings import Finding
-from solver.search.schedule import MODEL_TIMES, SCHEDULES, Condition
+from solver.search.schedule import SCHEDULES, TIMES
 from solver.search.state import SearchState
 from solver.search.steps import presolve
 
@@ -28,7 +29,7 @@ def bare_state(problem: PartitionProblem, limits: SolveLimits = ONE_WORKER) -> S
         limits,
         Clock.of(limits),
         "cp-sat",
-        model_times=MODEL_TIMES,
+        times=TIMES,
         sub_search=lambda part, own, clock: rounds.search(part, own, clock, "cp-sat"),
     )
 

@@ -1,4 +1,4 @@
-"""The step of a plan from docs/formulation.md, by the discrete-event simulation of this folder."""
+"""The step of a plan from docs/definition.md, by the discrete-event simulation of this folder."""
 
 from tests.support.pipeline_simulator import HOST, pipeline_tables, simulate_step
 

@@ -141,7 +141,7 @@ class BorderList:
     stages of any length.
 
     The stage holds its weights (:mod:`solver.bounds.held_weights`), what it receives, and at any
-    step t the storages of its own units that are live at t (docs/formulation.md, section 3): at
+    step t the storages of its own units that are live at t (docs/definition.md, section 3): at
     least the largest sum over those of units behind region i up to articulation unit h(i).
 
     On a device that is s times slower the load is s times the work plus the transfers, hence the

@@ -164,7 +164,7 @@ class PartitionMatrix:
         return total / (self._parts + unit * paid) * (1.0 - _ROUNDING)
 
     def _learn(self) -> None:
-        """Let nets and rows follow the matrix, now and then."""
+        """Re-price nets and rows from the current matrix, every `_LEARN_EVERY` steps."""
         if self._steps < _LEARN_FROM or self._steps % _LEARN_EVERY:
             return
         matrix = np.clip(self._penalty * self._matrix, 0.0, 1.0)

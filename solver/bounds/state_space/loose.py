@@ -46,12 +46,16 @@ class Loose:
 
     @classmethod
     def of(cls, skeleton: Skeleton, member: Bools, weights: Sequence[SharedBytes]) -> Loose:
-        """Say what is loose.
+        """Collect the weights that only units outside the skeleton read.
 
         Parameters
         ----------
+        skeleton : Skeleton
+            What is left of the graph.
         member : Bools, shape (places, ideals)
-            By ideal, the kept units inside.
+            Which places each ideal of the skeleton has.
+        weights : sequence of SharedBytes
+            All weights, with the units that read them.
         """
         kept = set(skeleton.units)
         loose = [entry for entry in weights if kept.isdisjoint(entry.units)]

@@ -63,12 +63,12 @@ class Rest:
         )
 
     def end(self, loose: Loose) -> None:
-        """Let everything be done that is kept."""
+        """Mark the full ideal as reached at no cost."""
         self.reached[-1], self.sends_ns[:, -1], self.owed_ns[:, -1] = True, 0, 0
         self.backlog[-1] = loose.released[-1]
 
     def join(self, other: Rest, room: float) -> None:
-        """Let these devices do whatever `other` can, and one more hold some loose weights."""
+        """Merge in the states of `other`, giving one more device `room` bytes for loose weights."""
         np.logical_or(self.reached, other.reached & self.admitted, out=self.reached)
         np.minimum(self.sends_ns, other.sends_ns, out=self.sends_ns)
         np.minimum(self.owed_ns, other.owed_ns, out=self.owed_ns)

@@ -188,7 +188,7 @@ class _Tables:
         )
 
     def _storages(self, storages: Sequence[Storage]) -> dict[str, int]:
-        """Put the rows of ``docs/formulation.md``, section 3, that storages count in."""
+        """Put the rows of ``docs/definition.md``, section 3, that storages count in."""
         steps = [step for step, _ in maximal_live_sets(storages)] if storages else []
         low = np.searchsorted(steps, [s.first for s in storages], side="left")
         high = np.searchsorted(steps, [s.last for s in storages], side="right")

@@ -219,7 +219,7 @@ class StageState:
             self.memory_bytes[position] = self._memory(position)
 
     def _init_live(self) -> None:
-        """Prepare the rows of ``docs/formulation.md``, section 3, for every position."""
+        """Prepare the rows of ``docs/definition.md``, section 3, for every position."""
         storages = self.units.storages
         steps = np.array([step for step, _ in maximal_live_sets(storages)], dtype=np.int64)
         low = np.searchsorted(steps, [s.first for s in storages], side="left").tolist()

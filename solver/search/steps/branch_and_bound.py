@@ -35,8 +35,7 @@ def refute_limits(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 def can_refute_limits(state: SearchState) -> bool:
     """Whether ideals at borders are known, and one branch covers all plans."""
-    own = _own(state)
-    return len(own.branches.all) == 1 and own.limits.applies
+    return _own(state).can_refute_limits
 
 
 def raise_bound(state: SearchState, clock: Clock) -> Iterator[Finding]:

@@ -118,6 +118,29 @@ def test_only_what_is_made_is_updated_and_checked(made, tmp_path):
     )
 
 
+def test_tables_may_stand_in_several_pages(made, tmp_path):
+    for name in ("small", "other"):
+        (tmp_path / f"{name}.md").write_text(f"<!-- table: {name} -->\n<!-- end of table -->\n")
+    pages = ("small.md", "other.md")
+    assert made("--update", *pages)[:2] == (0, "")
+    assert "| a | 1 | 0.5 |" in (tmp_path / "small.md").read_text()
+    assert "| pipedream |" in (tmp_path / "other.md").read_text()
+    assert made("--check", *pages)[:2] == (0, "")
+    assert made("--only", "other", "--check", "small.md")[:2] == (
+        1,
+        "small.md: table other: it is not shown\n",
+    )
+    (tmp_path / "other.md").write_text("# Title\n")
+    assert made("--only", "other", "--check", *pages)[:2] == (
+        1,
+        "small.md, other.md: table other: it is not shown\n",
+    )
+    (tmp_path / "other.md").write_text((tmp_path / "small.md").read_text())
+    assert made("--check", *pages)[2] == (
+        "error: table 'small' is in small.md and in other.md; leave one out\n"
+    )
+
+
 def test_a_second_run_takes_what_the_first_one_wrote(made, tmp_path, monkeypatch):
     made()
 

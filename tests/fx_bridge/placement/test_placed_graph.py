@@ -90,7 +90,7 @@ def test_the_code_shows_what_travels():
     model, args, kwargs = build("skips")
     split = split_at(model, args, kwargs, 0.2, 0.5)
     with fake_devices:
-        lines = placed_on(split).code.replace("fx_bridge_placing_transfers_", "").split("\n")
+        lines = placed_on(split).code.replace("fx_bridge_placement_transfers_", "").split("\n")
     text = [line.partition(";")[0].strip() for line in lines if " = " in line]
     assert "x_on_cuda_0 = move(x, device(type='cuda', index=0))" in text
     sent = next(at for at, line in enumerate(text) if line.startswith("linear_sent = send_to_host"))

@@ -12,7 +12,7 @@ from solver.cp.model_size import link_terms
 from solver.presolve import presolved
 from solver.presolve.units import condense
 from solver.search import branch_search, rounds
-from solver.search.schedule import MODEL_TIMES
+from solver.search.schedule import TIMES
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 
@@ -79,7 +79,7 @@ def test_too_large_a_model_is_not_made_and_leaves_a_true_bound(monkeypatch):
 
     monkeypatch.setattr(branch_search, "CpSatFormulation", small)
     # Without a plan a large model is better than none.
-    monkeypatch.setattr(rounds, "MODEL_TIMES", replace(MODEL_TIMES, terms_of_use=0.0))
+    monkeypatch.setattr(rounds, "TIMES", replace(TIMES, terms_of_use=0.0))
     for problem in linked_problems(range(150)):
         best = brute_force(to_instance(problem))
         if best is None:

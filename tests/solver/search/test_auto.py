@@ -59,7 +59,7 @@ def test_many_operators_go_to_the_coarse_search(monkeypatch):
     assert (exact.solver, exact.status) == ("ideal-dp", SolveStatus.OPTIMAL)
     places = len(simplify(condense(problem)).units) * len(problem.devices)
     monkeypatch.setattr(schedule, "MOST_PLACES", places - 1)
-    result = solve(problem, replace(LIMITS, time_limit_s=2.0))
+    result = solve(problem, replace(LIMITS, time_limit_s=2.0, deterministic=True))
     assert result.solver == "coarse"
     assert result.objective_bound <= exact.objective <= result.objective
     monkeypatch.setattr(schedule, "MOST_PLACES", places)
@@ -126,13 +126,13 @@ def test_the_limits_of_both_methods_together_are_those_asked_for(monkeypatch):
     monkeypatch.setattr(heuristics, "solve_ideals", undecided)
     monkeypatch.setattr(branch_search, "run_model", model)
     problem = generated("layered", 40, 2)
-    limits = SolveLimits(time_limit_s=3.0, workers=2, seed=5)
+    limits = SolveLimits(time_limit_s=60.0, workers=2, seed=5)
     solve(problem, limits)
     (seed, own), *models = asked
     assert seed == 5
-    assert own.left_s <= 3.0
+    assert own.left_s <= 60.0
     assert models
-    assert all(each is limits and clock.left_s <= 3.0 for each, clock in models)
+    assert all(each is limits and clock.left_s <= 60.0 for each, clock in models)
     asked.clear()
     # Deterministic limits count work, and what a clock says has no part in them.
     solve(problem, SolveLimits(time_limit_s=3.0, deterministic=True))

@@ -13,7 +13,7 @@ def search_and_plan():
     """Return a search of one branch, and a plan with a bottleneck of 30 ns; the best has 20."""
     problem = chain("abc", latency_ns=[10, 10, 20], value_bytes=0)
     state = state_of(problem)
-    search = BranchSearch(state, state.model_times)
+    search = BranchSearch(state)
     return search, PartitionPlan({"a": "p", "b": "q", "c": "q"}, ("p", "q"))
 
 

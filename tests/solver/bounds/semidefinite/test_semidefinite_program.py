@@ -12,7 +12,7 @@ from solver.model.devices import Interconnect, Link
 from solver.presolve import presolved
 from solver.presolve.units import condense
 from solver.search.branch_search import BranchSearch
-from solver.search.schedule import gap_above
+from solver.search.conditions import gap_above
 from solver.search.steps.bounds import has_partitions, semidefinite_program
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
