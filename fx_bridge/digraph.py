@@ -51,6 +51,7 @@ def to_digraph(
     Parameters
     ----------
     captured : CapturedGraph
+        Needs values on its nodes, as every capture has them.
     costs : Costs
         Of its fields those about operators: speeds or times, workspaces, and attention.
     training : Training, optional

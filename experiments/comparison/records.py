@@ -101,6 +101,7 @@ class PlannerRow:
         A value of ``SolveStatus``; ``spills`` where weights go to disk; ``failed`` when the
         planner raised; ``timed out``, ``out of memory`` or ``killed`` when it was ended.
     seed : int
+        That the planner was told; 0 where its answer depends on none.
     without : tuple of str
         Steps that its search left out.
     objective, bound : tuple of int or None

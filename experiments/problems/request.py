@@ -40,6 +40,7 @@ class ProblemRequest:
     interconnect : Interconnect or None
         The option ``--link``.
     objective : tuple of str or None
+        What to minimise, one after the other.
     memory_model : str or None
         One of ``solver.MEMORY_MODELS``, ``"training"`` among them.
     training : Training or None
@@ -49,11 +50,13 @@ class ProblemRequest:
     placement : Placement or None
         None where no option of the group is given, so that a saved problem needs no torch.
     attention : str or None
+        The kernel of attention on all devices, in place of those of their classes.
     profile : Profile or None
         Measured times, in place of the roofline.
     communication_scale : float or None
         Multiplies the communication times of a published workload.
     with_host : bool
+        Keep the host among the devices of a published workload.
     constants : tuple of str
         Input tensors that the model reads as numbers.
     """

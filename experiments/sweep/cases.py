@@ -136,6 +136,7 @@ class Cell:
     planner : str
         A key of ``PLANNERS``.
     seed : int
+        That the planner is told.
     without : tuple of str
         Steps that the search leaves out.
     source : ModelSource or None

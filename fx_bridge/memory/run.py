@@ -45,8 +45,8 @@ class MemoryRun(Replay):
 
     Parameters
     ----------
-    captured : CapturedGraph
     training : TrainingStep, optional
+        What follows the forward pass; None for inference.
     runner : {"code", "interpreter"}
         Who runs the graph: generated code drops a value after its last reader, ``fx.Interpreter``
         holds one without readers to the end.

@@ -19,6 +19,7 @@ class Blocks:
     Attributes
     ----------
     count : int
+        How many blocks there are.
     block_of : tuple of int
         Block of every unit; `DROPPED` if its place is chosen afterwards.
     edges : tuple of (int, int)
@@ -56,7 +57,6 @@ def collapse(
 
     Parameters
     ----------
-    units : UnitGraph
     free_nets : frozenset of int
         Indices of the nets that cost neither time nor bytes wherever they cross.
     forget_weights : bool
@@ -76,7 +76,7 @@ def collapse(
     * *Free source, one reader*: it has no forward predecessors, its value is read by one unit
       only, and it reads nothing. Moving it to its reader's device removes a transfer and
       changes nothing else: it has no predecessor whose order could break.
-    * *Free sink, one producer*: nobody reads it, and all it reads comes from one unit, its
+    * *Free sink, one producer*: no unit reads it, and all it reads comes from one unit, its
       only predecessor. Moving it to that unit's device removes receives, and perhaps a send. A
       storage that it reads there was sent, hence held until the stage ended, before the move; so
       memory does not grow.
@@ -217,8 +217,6 @@ def collapse_units(
 
     Parameters
     ----------
-    units : UnitGraph
-    kinds : sequence of DeviceKind
     forget_weights : bool
         Whether units whose weights alone keep them apart are merged, which is a relaxation.
     """

@@ -31,14 +31,9 @@ def interchangeable_kinds(
 
     Parameters
     ----------
-    units : UnitGraph
     linked : mapping of str to int or str, optional
         What tells devices apart by their links; the names of all that the interconnect names if
         it is not given.
-
-    Returns
-    -------
-    tuple of DeviceKind
     """
     problem = units.problem
     pins = {allowed for allowed in units.allowed_devices if allowed is not None}
@@ -64,7 +59,6 @@ def device_orders(
 
     Parameters
     ----------
-    kinds : sequence of DeviceKind
     positions : int
         Length of the orders.
     every_length : bool

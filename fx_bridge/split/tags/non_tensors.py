@@ -3,7 +3,7 @@
 The post-pass ``move_non_tensor_nodes_on_boundary`` of ``torch.fx.passes.split_utils`` has the same
 purpose. It goes by ``meta["type"]``, without which it takes every node for no tensor, gives up
 where readers are in two subgraphs, and knows nothing of memory. Plans that solvers make have
-nothing to move: :func:`fx_bridge.split.colocation_groups` keeps such values in place.
+nothing to move: :func:`~fx_bridge.split.colocation.colocation_groups` keeps such values in place.
 """
 
 from __future__ import annotations

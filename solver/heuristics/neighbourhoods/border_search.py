@@ -48,7 +48,7 @@ def improve_borders(
     ----------
     plan : PartitionPlan
         Feasible, of one chunk, without hand-made cuts; others are returned as they are, and so
-        are those of graphs that make nothing for many stages (:func:`movable_groups`).
+        are those of graphs that make nothing for many stages (``movable_groups``).
     clock : Clock
         If it does not end the search and `workers` is 1, the result depends on nothing but the
         arguments.
