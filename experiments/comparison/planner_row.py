@@ -28,7 +28,7 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
     key : CaseKey
         Of the case; it stands in the row.
     task : PlanningTask
-        Only planners that prove leave out steps: the others have one.
+        Only planners that prove leave out its steps; heuristics are baselines as they are.
     planner : str
         A key of ``PLANNERS``.
     limits : SolveLimits

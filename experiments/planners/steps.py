@@ -25,7 +25,7 @@ def check_step(name: object) -> str:
 
 
 def read_steps(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the steps that texts such as ``"prices,borders"`` name, each once, sorted.
+    """Return the steps that texts such as ``"positions,borders"`` name, each once, sorted.
 
     Raises
     ------

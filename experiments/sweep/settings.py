@@ -143,7 +143,7 @@ class SweepSettings:
     seeds : tuple of int
         Those planners whose answers depend on no seed run once, with seed 0.
     without : tuple of tuple of str
-        Steps that planners which prove leave out together; the others run once, with all.
+        Steps that planners which prove leave out together; the others run once and leave out none.
     chunks, max_devices, microbatches : int or None
         None leaves a saved problem its own.
     schedule : str or None

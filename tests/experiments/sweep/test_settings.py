@@ -31,7 +31,7 @@ objectives = ["bottleneck", "latency,transfer"]
 memory_models = ["inference", "training"]
 planners = ["greedy", "auto"]
 seeds = [0, 7]
-without = ["nothing", "chain", "greedy, chain"]
+without = ["nothing", "borders", "positions, borders"]
 chunks = 2
 max_devices = 3
 schedule = "1f1b"
@@ -75,7 +75,7 @@ def test_everything_that_can_be_asked_for(folder):
     assert (settings.chunks, settings.max_devices) == (2, 3)
     assert (settings.schedule, settings.microbatches) == ("1f1b", 8)
     assert settings.seeds == (0, 7)
-    assert settings.without == ((), ("chain",), ("chain", "greedy"))
+    assert settings.without == ((), ("borders",), ("borders", "positions"))
 
 
 def test_what_is_left_out_has_defaults(folder):
@@ -165,13 +165,16 @@ def test_models_of_the_command_line_come_last(folder):
         ('models = ["mlp"]\nseeds = ["a"]', "seeds[0]: seed is 'a'"),
         ('models = ["mlp"]\nseeds = 3', "seeds is 3; write a list, such as [3]"),
         ('models = ["mlp"]\nseeds = [1, 1]', "seeds: 1 is given twice"),
-        ('models = ["mlp"]\nwithout = ["chian"]', "without[0]: step 'chian' is unknown; did you"),
+        (
+            'models = ["mlp"]\nwithout = ["bodrers"]',
+            "without[0]: step 'bodrers' is unknown; did you",
+        ),
         ('models = ["mlp"]\nwithout = [""]', "without[0]: step '' is unknown; write one of"),
         ('models = ["mlp"]\nwithout = [1]', "without[0] is 1; write the name of a step"),
-        ('models = ["mlp"]\nwithout = "chain"', "without is 'chain'; write a list"),
+        ('models = ["mlp"]\nwithout = "borders"', "without is 'borders'; write a list"),
         (
-            'models = ["mlp"]\nwithout = ["chain,greedy", "greedy,chain"]',
-            "without: 'chain,greedy' is given twice",
+            'models = ["mlp"]\nwithout = ["borders,positions", "positions,borders"]',
+            "without: 'borders,positions' is given twice",
         ),
         ('models = ["mlp"]\nchunks = 0', "chunks is 0; write at least 1"),
         ('models = ["mlp"]\nmax_devices = 1.5', "max_devices is 1.5; write a whole number"),
