@@ -18,13 +18,9 @@ SECTIONS = {
 }
 
 TYPES_ALONE = {
-    "experiments/comparison": 1,
-    "experiments/problems": 3,
-    "experiments/sweep": 1,
-    "fx_bridge/digraph.py": 1,
-    "fx_bridge/memory": 2,
-    "solver/dp": 4,
-    "solver/presolve": 3,
+    "solver/bounds": 5,
+    "solver/dp": 1,
+    "solver/presolve": 1,
     "solver/search": 7,
 }
 """Entries that only repeat a type, by room. Numbers may only become smaller."""
@@ -32,7 +28,6 @@ TYPES_ALONE = {
 VAGUE = re.compile(r"\b(?:somebody|nobody|so[\s#]+(?:many|much))\b", re.IGNORECASE)
 
 VAGUE_WORDS = {
-    "solver/dp": 1,
     "solver/search": 7,
 }
 """Matches in files of Python, by room, and in pages. Numbers may only become smaller."""

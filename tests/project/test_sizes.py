@@ -8,26 +8,14 @@ MOST_LINES_OF_FUNCTIONS = 60
 
 LONG_FILES = {
     "experiments/commands/options.py": 475,
-    "solver/bounds/borders/tables.py": 438,
-    "solver/bounds/state_space/bound.py": 451,
-    "solver/bounds/state_space/skeleton.py": 434,
-    "solver/diagnosis/diagnose.py": 402,
-    "solver/dp/interleaved.py": 402,
     "solver/heuristics/annealing/compiled_moves.py": 589,
-    "solver/heuristics/greedy.py": 423,
-    "solver/model/problem.py": 413,
 }
 """Lines of the files above the limit. Numbers may only become smaller, and the list shorter."""
 
 LONG_FUNCTIONS = {
     "experiments/commands/run.py:run": 66,
     "experiments/pipelines/plan_runs.py:run_plans": 63,
-    "solver/bounds/borders/side_values.py:side_values": 62,
-    "solver/dp/sweep.py:Sweep._extend": 80,
-    "solver/heuristics/annealing/anneal.py:_Annealing.run": 70,
     "solver/heuristics/annealing/compiled_moves.py:_change": 67,
-    "solver/presolve/clusters.py:cluster": 64,
-    "solver/presolve/dominance_blocks.py:Blocks._amounts": 66,
 }
 """Lines of the functions above the limit. Numbers may only become smaller, and the list shorter."""
 
