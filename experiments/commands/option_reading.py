@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.commands.options import (
     OPTIMIZERS,
-    LimitOptions,
     PipelineOptions,
     PlacementOptions,
     ProblemOptions,
     TrainingOptions,
 )
+from experiments.commands.search_options import LimitOptions
 from experiments.problems.request import ProblemRequest, parse_objective
 from solver import (
     MEMORY_MODELS,

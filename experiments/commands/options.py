@@ -5,29 +5,23 @@ Those that many commands take come in groups (:mod:`experiments.commands.option_
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Annotated, ClassVar, Final
 
 import typer
 
 from experiments.commands.completions import (
     complete_built_models,
-    complete_described,
     complete_devices,
     complete_files,
     complete_from,
     complete_models,
-    complete_planners,
-    complete_steps,
 )
-from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
+from solver import MEMORY_MODELS, OBJECTIVES
 from solver.model.problem import MOST_CHUNKS
 from solver.model.training import SCHEDULES
 
 PROBLEM_PANEL: Final = "Problem"
-SEARCH_PANEL: Final = "Search"
 OUTPUT_PANEL: Final = "Output"
 
 MOST_DEVICES: Final = 1024
@@ -37,17 +31,6 @@ MOST_REPEATS: Final = 100_000
 """More than any plan has and any run takes: a slip is refused, not tried."""
 
 OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw")
-
-SOLVER_DESCRIPTIONS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "auto": "picks one that proves, and the answer names it",
-        "greedy": "the size-based heuristic, the baseline",
-        "chain": "the best cut of a fixed order",
-        "ideal-dp": "exact, for graphs with few ideals",
-        "coarse": "a plan and a bound of graphs too large for cp-sat",
-        "cp-sat": "exact, by constraint programming",
-    }
-)
 
 # -- what is planned ----------------------------------------------------------------------
 
@@ -314,95 +297,6 @@ class ComparedOptions(ProblemOptions):
 
 # -- how it is searched -------------------------------------------------------------------
 
-LimitOption = Annotated[
-    float, typer.Option("--time-limit", metavar="SECONDS", help="For each search.")
-]
-WorkersOption = Annotated[
-    int | None,
-    typer.Option(
-        "--workers",
-        metavar="COUNT",
-        help="Search threads; one per core, but at least three, if left out.",
-    ),
-]
-SeedOption = Annotated[
-    int, typer.Option("--seed", metavar="NUMBER", help="Of every random choice.")
-]
-DeterministicOption = Annotated[
-    bool,
-    typer.Option(
-        "--deterministic",
-        help="The same plan in every run on any number of workers; the time limit then counts "
-        "seconds of work, which may take longer.",
-    ),
-]
-SolverOption = Annotated[
-    str,
-    typer.Option(
-        "--solver",
-        metavar="NAME",
-        help=f"One of {', '.join(SOLVERS)}; auto picks one that proves, and the answer names it.",
-        autocompletion=complete_described(SOLVER_DESCRIPTIONS),
-    ),
-]
-SolversOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--solver",
-        metavar="NAME",
-        help=f"Some of {', '.join(SOLVERS)}, with commas or repeated; greedy, chain and auto if "
-        "left out.",
-        autocompletion=complete_described(SOLVER_DESCRIPTIONS),
-        rich_help_panel=SEARCH_PANEL,
-    ),
-]
-
-
-PlannersOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--planner",
-        metavar="NAME",
-        help="Some of those that fxpartition planners lists, with commas or repeated; if left "
-        "out, greedy, chain, auto and every peer that answers within seconds.",
-        autocompletion=complete_planners,
-        rich_help_panel=SEARCH_PANEL,
-    ),
-]
-
-
-WithoutOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--without",
-        metavar="STEP",
-        help="A step, as --steps names it, that the search leaves out. May be repeated.",
-        autocompletion=complete_steps,
-        rich_help_panel=SEARCH_PANEL,
-    ),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class LimitOptions:
-    """How long and by what each plan is searched for."""
-
-    PANEL: ClassVar[str] = SEARCH_PANEL
-
-    time_limit: LimitOption = 60.0
-    workers: WorkersOption = None
-    seed: SeedOption = 0
-    deterministic: DeterministicOption = False
-
-
-@dataclass(frozen=True, slots=True)
-class SearchOptions(LimitOptions):
-    """How a plan is searched for."""
-
-    solver: SolverOption = "auto"
-
-
-# -- what comes out -----------------------------------------------------------------------
 
 JsonOption = Annotated[
     bool,

@@ -10,10 +10,9 @@ from experiments.commands.options import (
     ModelArgument,
     PlanOutOption,
     ProblemOptions,
-    SearchOptions,
     StepsOption,
-    WithoutOption,
 )
+from experiments.commands.search_options import SearchOptions, WithoutOption
 from experiments.console.output import check_writable, say_note
 from experiments.problems.request import read_problem
 from solver import check_solver

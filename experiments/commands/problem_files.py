@@ -9,13 +9,8 @@ import typer
 from experiments.commands.completions import complete_from
 from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import read_request
-from experiments.commands.options import (
-    JsonOption,
-    ModelArgument,
-    ProblemOptions,
-    ProblemOutOption,
-    SeedOption,
-)
+from experiments.commands.options import JsonOption, ModelArgument, ProblemOptions, ProblemOutOption
+from experiments.commands.search_options import SeedOption
 from experiments.console.output import check_writable, print_json, say_note
 from experiments.problems.request import read_problem
 from solver import PartitionError, PartitionProblem, save_problem

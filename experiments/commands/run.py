@@ -12,14 +12,13 @@ from experiments.commands.option_reading import read_limits, read_request, read_
 from experiments.commands.options import (
     BuiltModelArgument,
     JsonOption,
-    LimitOptions,
     PipelineOptions,
     ProblemOptions,
     ProcessLimitOption,
     RepeatsOption,
-    SolversOption,
     ThreadsOption,
 )
+from experiments.commands.search_options import LimitOptions, SolversOption
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import make_console, print_json, say, say_note
 from experiments.problems.request import ProblemRequest, check_model_request

@@ -8,7 +8,8 @@ import typer.main
 
 from experiments.cli import main
 from experiments.commands.app import app
-from experiments.commands.options import LimitOptions, ProblemOptions
+from experiments.commands.options import ProblemOptions
+from experiments.commands.search_options import LimitOptions
 from experiments.console.exit_codes import EXIT_CODES
 from tests.support.documents import TERMINAL_PAGE as PAGE
 from tests.support.documents import told_keys

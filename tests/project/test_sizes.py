@@ -7,7 +7,6 @@ MOST_LINES_OF_FUNCTIONS = 60
 """From ``def`` to the last line, without the docstring."""
 
 LONG_FILES = {
-    "experiments/commands/options.py": 475,
     "solver/heuristics/annealing/compiled_moves.py": 589,
 }
 """Lines of the files above the limit. Numbers may only become smaller, and the list shorter."""

@@ -16,8 +16,9 @@ from experiments.commands.completions import (
     complete_steps,
     files,
 )
-from experiments.commands.options import OPTIMIZERS, SOLVER_DESCRIPTIONS
+from experiments.commands.options import OPTIMIZERS
 from experiments.commands.problem_files import KINDS
+from experiments.commands.search_options import SOLVER_DESCRIPTIONS
 from experiments.workloads.catalogue import published_names
 from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.models import ZOO

@@ -11,7 +11,8 @@ from experiments.commands.option_reading import (
     read_solvers,
     read_without,
 )
-from experiments.commands.options import LimitOptions, ProblemOptions
+from experiments.commands.options import ProblemOptions
+from experiments.commands.search_options import LimitOptions
 from experiments.problems.request import ProblemRequest
 from fx_bridge import Placement, Training
 from solver import Device, Interconnect, Link, PartitionError, Pipeline, SolveLimits, step_names
