@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -61,7 +62,6 @@ def run(
     from experiments.pipelines.group import PipelineGroup
     from experiments.pipelines.plan_runs import NoPlanError, check_hand_made, run_plans
     from experiments.pipelines.profiling import ProfileSettings, measure_profile
-    from experiments.pipelines.tables import plan_table, row_json
     from experiments.zoo.models import captured_model
 
     request = read_request(problem)
@@ -105,6 +105,13 @@ def run(
             except NoPlanError as error:
                 say(str(error))
                 raise typer.Exit(EXIT_NO_PLAN if error.proven else EXIT_TIME_OUT) from None
+    _show(rows, as_json)
+
+
+def _show(rows: Sequence[PlanRow], as_json: bool) -> None:
+    """Print rows as a table, or as JSON."""
+    from experiments.pipelines.tables import plan_table, row_json
+
     if as_json:
         print_json([row_json(row) for row in rows])
         return

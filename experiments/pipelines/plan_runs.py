@@ -151,6 +151,32 @@ def measured_problem(
     return with_hand_made(problem, captured, pins=placement.pins, cut_after=placement.cut_after)
 
 
+def _plans(
+    problem: PartitionProblem,
+    settings: RunSettings,
+    label: str,
+    step: Callable[[str], None],
+    done: Callable[[str], None],
+) -> dict[str, PartitionPlan]:
+    """Return the plan of every solver that has one; raise NoPlanError if none has."""
+    plans: dict[str, PartitionPlan] = {}
+    statuses: list[SolveStatus] = []
+    for name in settings.solvers:
+        step(f"{label}: {name}")
+        result = solve(problem, settings.limits, solver=name)
+        statuses.append(result.status)
+        if result.plan is None or result.objective is None:
+            done(f"{label}: {name} has no plan ({result.reason})")
+        else:
+            plans[name] = result.plan
+    if not plans:
+        raise NoPlanError(
+            SolveStatus.INFEASIBLE in statuses,
+            f"no plan of {label} fits; give devices with more memory, or fewer microbatches",
+        )
+    return plans
+
+
 def run_plans(
     model: str,
     captured: CapturedGraph,
@@ -199,21 +225,7 @@ def run_plans(
         raise PartitionError(
             f"there are {len(problem.devices)} devices, but {group.count} processes; start as many"
         )
-    plans: dict[str, PartitionPlan] = {}
-    statuses: list[SolveStatus] = []
-    for name in settings.solvers:
-        step(f"{label}: {name}")
-        result = solve(problem, settings.limits, solver=name)
-        statuses.append(result.status)
-        if result.plan is None or result.objective is None:
-            done(f"{label}: {name} has no plan ({result.reason})")
-        else:
-            plans[name] = result.plan
-    if not plans:
-        raise NoPlanError(
-            SolveStatus.INFEASIBLE in statuses,
-            f"no plan of {label} fits; give devices with more memory, or fewer microbatches",
-        )
+    plans = _plans(problem, settings, label, step, done)
     first_with: dict[str, str] = {}
     for name, plan in plans.items():
         first_with[name] = next(other for other in plans if is_same(plans[other], plan))

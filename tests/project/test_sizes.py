@@ -12,8 +12,6 @@ LONG_FILES = {
 """Lines of the files above the limit. Numbers may only become smaller, and the list shorter."""
 
 LONG_FUNCTIONS = {
-    "experiments/commands/run.py:run": 66,
-    "experiments/pipelines/plan_runs.py:run_plans": 63,
     "solver/heuristics/annealing/compiled_moves.py:_change": 67,
 }
 """Lines of the functions above the limit. Numbers may only become smaller, and the list shorter."""
