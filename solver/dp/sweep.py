@@ -91,6 +91,7 @@ class _Tried:
     capacity, most_memory : float
         Of the device, and what a stage may hold of it.
     starts, ends : Indices
+        Numbers of the ideals before and behind each stage.
     total, top : Floats
         What all sums are with the stage and what follows it, and the largest value; changed where
         a stage turns out not to fit.

@@ -43,6 +43,7 @@ class Blocks:
     Parameters
     ----------
     units : UnitGraph
+        The units before any is merged.
 
     Attributes
     ----------

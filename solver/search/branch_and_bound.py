@@ -17,7 +17,7 @@ _LARGE_STEP: Final = 400
 _NEARLY_CLOSED_PERMILLE: Final = 5
 """From this gap on the limit is just below the incumbent, and halfway to it before."""
 _MOST_IN_VAIN: Final = 3
-"""After so many limits in a row about which models said nothing, they are asked no more."""
+"""Limits in a row about which models say nothing, before they are asked no more."""
 
 
 class BranchAndBound:
@@ -26,6 +26,7 @@ class BranchAndBound:
     Parameters
     ----------
     state : SearchState
+        Is told of every plan.
     """
 
     def __init__(self, state: SearchState) -> None:

@@ -172,7 +172,7 @@ class Branches:
 
 
 def _branches(presolved: Presolved, plan: PartitionPlan | None, least: int) -> list[Branch]:
-    """Return the branches of an objective that is at least so much."""
+    """Return the branches of an objective whose lower bound is `least`."""
     kinds, slots = presolved.kinds, presolved.slots
     # Where the number of used devices matters and no alignment hides it, one branch each.
     counts = [slots]

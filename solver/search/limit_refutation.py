@@ -84,7 +84,9 @@ class LimitRefutation:
         Parameters
         ----------
         branch : Branch
+            One that covers all plans.
         limit_ns : int
+            Of every load.
         clock : Clock
             When models end.
         """

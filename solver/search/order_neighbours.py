@@ -98,7 +98,7 @@ class OrderNeighbours:
     def _ranked(self, plan: PartitionPlan, own: Order, passed: Collection[Order]) -> list[Order]:
         """Return the neighbours of a plan's order, the most promising ones first."""
         if own not in passed and (own not in self._known or self._known[own].is_pending):
-            # Nobody asks for them yet.
+            # They are not asked for yet.
             return []
         if self._neighbours is None or self._neighbours[0] is not plan:
             cuts = FastCuts(self._presolved.units, plan)
@@ -115,6 +115,7 @@ def neighbouring_orders(order: Order, unused: Sequence[int]) -> list[Order]:
     Parameters
     ----------
     order : Order
+        The order to change.
     unused : sequence of int
         Kinds of devices that it leaves out.
 
@@ -145,6 +146,7 @@ class FastCuts:
     Parameters
     ----------
     units : UnitGraph
+        What is cut.
     plan : PartitionPlan
         Units are cut in the order of its stages.
     """

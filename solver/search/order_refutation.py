@@ -9,9 +9,9 @@ from solver.search.branch_search import BranchSearch
 from solver.search.branches import Branch
 
 _MOST_IN_VAIN = 3
-"""After so many short models in a row without an answer, none is asked any more."""
+"""Short models in a row without an answer, before none is asked any more."""
 _MOST_PROGRAMS_IN_VAIN = 2
-"""After so many programs in a row without an answer, short models are asked first."""
+"""Programs in a row without an answer, before short models are asked first."""
 
 
 def refute_orders(search: BranchSearch, clock: Clock) -> None:
@@ -27,6 +27,7 @@ def refute_orders(search: BranchSearch, clock: Clock) -> None:
     Parameters
     ----------
     search : BranchSearch
+        Makes models and programs of branches.
     clock : Clock
         When to stop. Orders that were asked before are not asked again.
     """

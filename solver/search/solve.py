@@ -94,7 +94,7 @@ def solve(
     limits = SolveLimits() if limits is None else limits
     clock = Clock.of(limits)
     check_without(without)
-    # OR-Tools takes a second to load; nobody pays for it who solves nothing.
+    # The schedule takes a moment to load, which a program that solves nothing is spared.
     from solver.search.rounds import search
 
     return search(problem, limits, clock, solver, without)

@@ -17,19 +17,12 @@ SECTIONS = {
     "Warns",
 }
 
-TYPES_ALONE = {
-    "solver/bounds": 5,
-    "solver/dp": 1,
-    "solver/presolve": 1,
-    "solver/search": 7,
-}
+TYPES_ALONE = {}
 """Entries that only repeat a type, by room. Numbers may only become smaller."""
 
 VAGUE = re.compile(r"\b(?:somebody|nobody|so[\s#]+(?:many|much))\b", re.IGNORECASE)
 
-VAGUE_WORDS = {
-    "solver/search": 7,
-}
+VAGUE_WORDS = {}
 """Matches in files of Python, by room, and in pages. Numbers may only become smaller."""
 
 

@@ -51,6 +51,7 @@ def expanded(
     Parameters
     ----------
     costs : StageCosts
+        What stages work, send and receive.
     at_border : sequence of Bools, shape (ideals,)
         Of :func:`ideals_at_borders`.
     ceiling_ns : int
@@ -61,6 +62,7 @@ def expanded(
     Raises
     ------
     TooMuchWork
+        If stages are too many to be listed.
     """
     rest = Rest.nothing(len(costs.made), at_border[-1])
     rest.end(costs.loose)

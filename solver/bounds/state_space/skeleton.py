@@ -66,6 +66,7 @@ class LocalNet:
     Attributes
     ----------
     producer : int
+        The unit that makes the value.
     readers : tuple of int
         What reads the value, or one that is made of it alone.
     time_ns : int
@@ -90,6 +91,7 @@ class Skeleton:
     ideals : tuple of int
         Bit masks over places, the smaller ones first.
     wide : tuple of WideNet
+        Values with far or many readers outside the skeleton.
     feeders : tuple of Feeders
         Every wide value has one owner among them; that of a value no chain reads has no chains.
     local_nets : tuple of LocalNet

@@ -33,6 +33,7 @@ def choose_skeleton(
     Parameters
     ----------
     units : UnitGraph
+        The graph to choose from.
     net_times_ns : sequence of int
         Least time of a transfer of each net.
     slots : int

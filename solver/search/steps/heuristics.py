@@ -109,7 +109,7 @@ def without_host(state: SearchState, clock: Clock) -> Iterator[Finding]:
         problem.interconnect, links={k: v for k, v in links if gone.isdisjoint(k)}
     )
     smaller = problem.replace(devices=others, interconnect=interconnect)
-    # A bound of these plans is none of all plans, so nobody hears of it.
+    # A bound of these plans is none of all plans, so it is not reported.
     plan = state.sub_search(smaller, replace(state.limits, on_progress=None), clock).plan
     if plan is not None:
         yield PlanFound(plan)

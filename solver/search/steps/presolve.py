@@ -47,6 +47,7 @@ def has_few_places(state: SearchState, most: int) -> bool:
     Parameters
     ----------
     state : SearchState
+        Knows the units.
     most : int
         Units times devices.
     """
