@@ -21,7 +21,8 @@ from tests.support.step_contracts import (
     worst_plan,
 )
 
-SEEDS = range(24)
+SEEDS = range(90)
+ENOUGH = 12
 CASES = [
     (name, shape) for table in (BOUNDS, EXACT) for name, shapes in table.items() for shape in shapes
 ]
@@ -35,12 +36,10 @@ def _small_is_large(monkeypatch, name):
 
 
 def started(shape, seed, limits=None):
-    """Return a state with a bad incumbent, or None if brute force finds no plan."""
-    if best_of(shape, seed) is None:
-        return None
+    """Return a state with a bad incumbent, or None if no random plan fits."""
     plan = worst_plan(shape, seed)
     limits = deterministic() if limits is None else limits
-    return state_of(problem_of(shape, seed), plan, limits)
+    return None if plan is None else state_of(problem_of(shape, seed), plan, limits)
 
 
 def limits_of(name):
@@ -58,6 +57,8 @@ def test_no_plan_is_below_a_bound(name, shape):
         values, *_ = best_of(shape, seed)
         assert state.bound <= values[0], seed
         compared += 1
+        if compared == ENOUGH:
+            break
     assert compared > 2
 
 
@@ -143,4 +144,6 @@ def test_windows_hold_an_optimal_plan(name, shape):
         assert evaluate(state.problem, plan).objective == values
         assert admits(state, plan, values[0]), seed
         compared += 1
+        if compared == ENOUGH:
+            break
     assert compared > 2
