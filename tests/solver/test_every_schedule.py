@@ -23,7 +23,7 @@ LIMITS = SolveLimits(time_limit_s=60, workers=1)
 PROVING = ("auto", "cp-sat")
 DRAWN = (
     (300, "any", 3),
-    (300, "relayed", 2),
+    (300, "relayed", 3),
     (1, "bottleneck", 5),
     (1, "any", 8),
     (1, "layers", 1),
