@@ -119,3 +119,13 @@ def test_hand_made_cuts_are_among_what_is_drawn():
     assert all(is_hand_made(problem) for problem in problems)
     assert any(problem.colocation for problem in problems)
     assert any(op.allowed_devices for problem in problems for op in problem.operators)
+
+
+@pytest.mark.usefixtures("_small_is_large")
+@pytest.mark.parametrize("name", IMPROVING)
+def test_some_plans_get_better(name):
+    for seed, shape in itertools.product(SEEDS, HEURISTICS[name]):
+        found = offered(name, shape, seed)
+        if found is not None and found[1] is not None and found[0].values < found[1]:
+            return
+    pytest.fail("no plan got better")

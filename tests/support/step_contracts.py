@@ -38,9 +38,9 @@ from tests.support.search_states import take
 PRESOLVE: Final = ("pins", "byte sums", "dominance", "symmetry")
 BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     "averages": ("any", "relayed", "chunks", "steps"),
-    "averages of units": ("any", "relayed", "chunks"),
-    "positions": ("any", "relayed", "streams", "decoder"),
-    "borders": ("bottleneck", "layers", "decoder"),
+    "averages of units": ("any", "relayed", "chunks", "steps"),
+    "positions": ("any", "relayed", "relayed bottleneck", "streams", "decoder"),
+    "borders": ("bottleneck", "relayed bottleneck", "layers", "decoder"),
     "parts": ("bottleneck", "streams", "decoder"),
     "around the load": ("bottleneck", "decoder"),
     "lagrangian": ("bottleneck", "chain", "decoder"),
@@ -110,6 +110,9 @@ SHAPES: Final[Mapping[str, Callable[[int], PartitionProblem]]] = {
     "bottleneck": lambda seed: random_problem(seed, max_operators=6, objective=("bottleneck",)),
     "relayed": lambda seed: random_problem(seed, max_operators=5, relayed=True),
     "chunks": lambda seed: random_problem(seed, max_operators=4, draw_chunks=True),
+    "relayed bottleneck": lambda seed: random_problem(
+        seed, max_operators=6, relayed=True, objective=("bottleneck",)
+    ),
     "steps": lambda seed: random_problem(seed, max_operators=5, steps=True),
     "pinned": pinned_chain,
     "hand made": lambda seed: hand_made_problem(seed, max_operators=5),
