@@ -21,11 +21,14 @@ from tests.support.step_contracts import (
     worst_plan,
 )
 
-SEEDS = range(24)
+SEEDS = range(90)
+ENOUGH = {"decoder": 12}
+"""Problems of a shape to compare with; brute force takes longest for these."""
+MOST = 20
 CASES = [
     (name, shape) for table in (BOUNDS, EXACT) for name, shapes in table.items() for shape in shapes
 ]
-NARROWING = [("positions", shape) for shape in BOUNDS["positions"] if shape != "relayed"]
+NARROWING = [("positions", shape) for shape in BOUNDS["positions"] if "relayed" not in shape]
 NARROWING += [("state space", shape) for shape in BOUNDS["state space"]]
 
 
@@ -34,13 +37,16 @@ def _small_is_large(monkeypatch, name):
     make_small_large(monkeypatch, name)
 
 
+def most(name, shape):
+    """Return how many problems are compared: searches take longer than bounds."""
+    return ENOUGH.get(shape, MOST) if name in BOUNDS else 12
+
+
 def started(shape, seed, limits=None):
-    """Return a state with a bad incumbent, or None if brute force finds no plan."""
-    if best_of(shape, seed) is None:
-        return None
+    """Return a state with a bad incumbent, or None if no random plan fits."""
     plan = worst_plan(shape, seed)
     limits = deterministic() if limits is None else limits
-    return state_of(problem_of(shape, seed), plan, limits)
+    return None if plan is None else state_of(problem_of(shape, seed), plan, limits)
 
 
 def limits_of(name):
@@ -50,7 +56,7 @@ def limits_of(name):
 
 @pytest.mark.parametrize(("name", "shape"), CASES)
 def test_no_plan_is_below_a_bound(name, shape):
-    compared = 0
+    compared = told = 0
     for seed in SEEDS:
         state = started(shape, seed, limits_of(name))
         if state is None or run_if_due(name, state) is None:
@@ -58,7 +64,11 @@ def test_no_plan_is_below_a_bound(name, shape):
         values, *_ = best_of(shape, seed)
         assert state.bound <= values[0], seed
         compared += 1
+        told += state.bound > 0
+        if compared == most(name, shape):
+            break
     assert compared > 2
+    assert told or name not in BOUNDS
 
 
 @pytest.mark.parametrize("name", BOUNDS)
@@ -143,4 +153,6 @@ def test_windows_hold_an_optimal_plan(name, shape):
         assert evaluate(state.problem, plan).objective == values
         assert admits(state, plan, values[0]), seed
         compared += 1
+        if compared == most(name, shape):
+            break
     assert compared > 2

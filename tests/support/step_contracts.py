@@ -16,10 +16,10 @@ from solver.bounds.semidefinite import program as semidefinite
 from solver.evaluation.evaluate import evaluate
 from solver.heuristics import local_search
 from solver.model.clock import Clock
-from solver.model.devices import Interconnect
+from solver.model.devices import Device, Interconnect
 from solver.model.limits import SolveLimits
 from solver.model.plan import PartitionPlan
-from solver.model.problem import ColocationGroup, PartitionProblem
+from solver.model.problem import ColocationGroup, Operator, PartitionProblem
 from solver.presolve import presolved
 from solver.search.findings import Finding
 from solver.search.schedule import SCHEDULES, Step
@@ -38,9 +38,9 @@ from tests.support.search_states import take
 PRESOLVE: Final = ("pins", "byte sums", "dominance", "symmetry")
 BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     "averages": ("any", "relayed", "chunks", "steps"),
-    "averages of units": ("any", "relayed", "chunks"),
-    "positions": ("any", "relayed", "streams", "decoder"),
-    "borders": ("bottleneck", "layers", "decoder"),
+    "averages of units": ("any", "relayed", "chunks", "steps"),
+    "positions": ("any", "relayed", "relayed bottleneck", "streams", "decoder"),
+    "borders": ("bottleneck", "relayed bottleneck", "layers", "decoder"),
     "parts": ("bottleneck", "streams", "decoder"),
     "around the load": ("bottleneck", "decoder"),
     "lagrangian": ("bottleneck", "chain", "decoder"),
@@ -88,12 +88,33 @@ OF_MANY_ORDERS: Final = (
 )
 """Steps for device orders that are too many to be listed."""
 
+
+def pinned_chain(seed: int) -> PartitionProblem:
+    """Return a chain whose ends share a device, so that all do, with pins to one or the other."""
+    rng = random.Random(seed)
+    ends, middle = rng.choices(("d0", "d1"), k=2)
+    return PartitionProblem(
+        operators=(
+            Operator("a", rng.randint(1, 9), allowed_devices={ends}),
+            Operator("b", rng.randint(1, 9), ("a",), allowed_devices={middle}),
+            Operator("c", rng.randint(1, 9), ("b",)),
+            Operator("d", rng.randint(1, 9), ("c",)),
+        ),
+        devices=(Device("d0"), Device("d1")),
+        colocation=(ColocationGroup(("a", "c")),),
+    )
+
+
 SHAPES: Final[Mapping[str, Callable[[int], PartitionProblem]]] = {
     "any": lambda seed: random_problem(seed, max_operators=5),
     "bottleneck": lambda seed: random_problem(seed, max_operators=6, objective=("bottleneck",)),
     "relayed": lambda seed: random_problem(seed, max_operators=5, relayed=True),
     "chunks": lambda seed: random_problem(seed, max_operators=4, draw_chunks=True),
+    "relayed bottleneck": lambda seed: random_problem(
+        seed, max_operators=6, relayed=True, objective=("bottleneck",)
+    ),
     "steps": lambda seed: random_problem(seed, max_operators=5, steps=True),
+    "pinned": pinned_chain,
     "hand made": lambda seed: hand_made_problem(seed, max_operators=5),
     "blocks": lambda seed: problem_with_blocks(seed, most_operators=6),
     "decoder": lambda seed: decoder(seed, layers=3),

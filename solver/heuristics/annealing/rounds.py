@@ -137,7 +137,8 @@ class Rounds:
         self, graph: UnitGraph, positions: Sequence[int], cooling: Cooling, seed: int, left: int
     ) -> tuple[int, list[int]] | None:
         """Anneal for a fair part of the time, if `left` searches are to come with this one."""
-        clock = self.clock.slice(self.clock.left_s / left)
+        # Moves are not charged: where work counts, the number of moves alone ends them.
+        clock = self.clock.slice(self.clock.wall_left_s / left)
         if self.pace.is_fast and self.objective == "bottleneck":
             return anneal_fast(
                 graph,

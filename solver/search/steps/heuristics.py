@@ -29,7 +29,7 @@ _ABOVE_PERMYRIAD: Final = (5, 20, 80, 320)
 """How far above the bound on borders its own plans are looked for, until they keep to that."""
 _MOVES_PER_UNIT: Final = 100
 """Moves of local search on smaller graphs, which a model often solves at once."""
-_SUB_SOLVES: Final = 40
+MOST_SUB_SOLVES: Final = 40
 """Of a deterministic run."""
 _SLOW_SEARCHES: Final = 2
 """Without a clock of the wall."""
@@ -223,7 +223,7 @@ def stage_boundaries(state: SearchState, clock: Clock) -> Iterator[Finding]:
         state.presolved.units,
         state.plan,
         clock=clock,
-        max_solves=_SUB_SOLVES if clock.is_deterministic else None,
+        max_solves=MOST_SUB_SOLVES if clock.is_deterministic else None,
         workers=state.workers,
         seed=state.seed,
         target=state.bound,

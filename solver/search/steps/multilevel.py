@@ -9,6 +9,7 @@ from solver.heuristics.multilevel import Multilevel
 from solver.model.clock import Clock
 from solver.search.findings import BoundFound, Finding, Infeasible, NothingFound, PlanFound
 from solver.search.state import SearchState
+from solver.search.steps.heuristics import MOST_SUB_SOLVES
 
 
 def levels(state: SearchState) -> Multilevel:
@@ -55,16 +56,11 @@ def anneal(state: SearchState, clock: Clock) -> Iterator[Finding]:
 
 def boundaries(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Offer what sub-solves around stage boundaries make of the incumbent."""
-    from solver.heuristics.neighbourhoods.sub_solve import MOST_WORK_S
-
     assert state.plan is not None
-    most = None
-    if clock.is_deterministic and state.limits.time_limit_s is not None:
-        most = max(1, int(state.limits.time_limit_s / MOST_WORK_S))
     plan = levels(state).improve_boundaries(
         state.plan,
         clock,
-        max_solves=most,
+        max_solves=MOST_SUB_SOLVES if clock.is_deterministic else None,
         workers=state.workers,
         seed=state.limits.seed,
         target=state.bound,

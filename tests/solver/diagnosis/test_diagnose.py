@@ -119,7 +119,7 @@ def test_simple_reasons_are_found_without_search(monkeypatch):
     monkeypatch.setattr(MODULE, "solve", refuse)
     for problem in (weighted_chain([3, 9, 2], [8, 5]), weighted_chain([6, 6, 6], [10, 7])):
         search = MODULE._Search(problem, LIMITS)
-        answer = search.ask(search.base, None)
+        answer = search.ask(search.base, search.clock)
         assert answer.proven and answer.plan is None
 
 

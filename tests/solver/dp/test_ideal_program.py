@@ -197,7 +197,7 @@ def test_it_declines_too_many_sets_of_devices():
 def test_a_time_limit_is_a_status():
     result = solve(chain_of(200), SolveLimits(time_limit_s=1e-9), solver="ideal-dp")
     assert result.status is SolveStatus.UNKNOWN
-    assert result.reason == "the time limit ran out"
+    assert result.reason == "the time limit ran out before a plan was found"
 
 
 def test_what_it_refuted_before_it_stopped_is_a_bound(monkeypatch):

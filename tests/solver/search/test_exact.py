@@ -58,21 +58,6 @@ def test_a_plan_is_a_full_hint_of_the_same_value():
     assert hinted > 75
 
 
-def test_the_windows_hold_an_optimal_plan():
-    """Tests that neither windows nor the least bottleneck cut off the brute-force optimum."""
-    for seed in range(300):
-        problem = random_problem(seed).replace(objective=("bottleneck",))
-        best = brute_force(to_instance(problem))
-        if best is None:
-            continue
-        units = condense(problem)
-        positions = min(len(problem.devices), len(units))
-        bounds = StageBounds.complete(units)
-        assert bounds.least_bottleneck_ns(positions) <= best[0][0], seed
-        assert bounds.least_devices() <= len(problem.devices), seed
-        assert not bounds.windows(positions, best[0][0]).empty, seed
-
-
 def test_without_time_the_answer_is_honest():
     """Tests that an exhausted limit gives a true bound, and no proof that was not made."""
     for seed in range(60):

@@ -21,7 +21,7 @@ from solver.presolve.units import condense
 from tests.support.bounds import border_bound
 from tests.support.graphs import layers
 from tests.support.oracle import brute_force
-from tests.support.random_problems import random_problem, to_instance
+from tests.support.random_problems import to_instance
 
 
 def older_bound(problem):
@@ -50,25 +50,6 @@ def test_the_bound_is_true_of_layers_and_more_than_positions_tell(charging):
     assert compared >= 60
     assert better >= 4
     assert exact >= compared // 8
-
-
-@pytest.mark.parametrize("relayed", [False, True])
-def test_the_bound_is_true_of_random_problems(relayed):
-    compared = positive = 0
-    for seed in range(150):
-        problem = random_problem(
-            52_000 + seed, max_operators=6, relayed=relayed, objective=("bottleneck",)
-        )
-        bound = border_bound(problem)
-        best = None if bound is None else brute_force(to_instance(problem))
-        if best is None:
-            continue
-        found = bound.least_bottleneck_ns()
-        assert found <= best[0][0], seed
-        compared += 1
-        positive += found > 1
-    assert compared >= 40
-    assert positive >= 20
 
 
 def test_the_bound_of_an_order_is_true_of_the_best_plan_in_it():

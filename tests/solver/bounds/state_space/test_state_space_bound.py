@@ -20,8 +20,7 @@ from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_ske
 from solver.bounds.windows import StageWindows
 from solver.presolve.units import condense
 from tests.support.graphs import LINK, with_values
-from tests.support.oracle import brute_force
-from tests.support.random_problems import random_problem, to_instance
+from tests.support.random_problems import random_problem
 
 
 def everywhere(units, slots):
@@ -81,19 +80,6 @@ def assert_on_a_border(ideals, position_of):
         found.append(int(column))
     for pair, pairs in zip(itertools.pairwise(found), ideals.follows, strict=True):
         assert pair in set(map(tuple, pairs.tolist()))
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_bound_is_no_more_than_brute_force(seed, decoder):
-    problem = decoder(seed, layers=3)
-    best = brute_force(to_instance(problem))
-    if best is None:
-        return
-    ((optimum_ns,), *_) = best
-    plan = solve(problem).plan
-    assert plan is not None
-    assert evaluate(problem, plan).bottleneck_ns == optimum_ns
-    assert_true(problem, plan, optimum_ns)
 
 
 @pytest.mark.parametrize("seed", range(200))
