@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 
-import networkx as nx
 import numpy as np
 
 from solver.evaluation.layout import Layout
@@ -193,18 +193,21 @@ def stage_memory_bytes(
 
 def _longest_path(stages: tuple[StageUsage, ...], arcs: list[tuple[int, int]]) -> int:
     """Return the longest path through the stages; those of a device run one after another."""
-    quotient = nx.DiGraph(arcs)
-    quotient.add_nodes_from(range(len(stages)))
+    sources: dict[int, set[int]] = {index: set() for index in range(len(stages))}
+    for source, target in arcs:
+        sources[target].add(source)
     previous: dict[str, int] = {}
     for index, entry in enumerate(stages):
         if entry.stage.device in previous:
-            quotient.add_edge(previous[entry.stage.device], index)
+            sources[index].add(previous[entry.stage.device])
         previous[entry.stage.device] = index
-    if not nx.is_directed_acyclic_graph(quotient):
+    try:
+        order = tuple(TopologicalSorter(sources).static_order())
+    except CycleError:
         return sum(entry.time_ns for entry in stages)
     finish_ns: dict[int, int] = {}
-    for index in nx.topological_sort(quotient):
-        start_ns = max((finish_ns[source] for source in quotient.predecessors(index)), default=0)
+    for index in order:
+        start_ns = max((finish_ns[source] for source in sources[index]), default=0)
         finish_ns[index] = start_ns + stages[index].time_ns
     return max(finish_ns.values())
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import networkx as nx
+from graphlib import CycleError, TopologicalSorter
 
 from solver.evaluation.usage import DeviceUsage
 from solver.model.cuts import broken_by
@@ -84,11 +83,15 @@ def _broken_order(plan: PartitionPlan, arcs: Sequence[tuple[int, int]]) -> list[
     # Stages are in their order, so an arc that goes back is one to a smaller number.
     if all(source < target for source, target in arcs):
         return []
-    quotient = nx.DiGraph(arcs)
     names = [str(stage) if plan.chunks else stage.device for stage in plan.stages]
-    if not nx.is_directed_acyclic_graph(quotient):
-        cycle = [names[source] for source, _ in nx.find_cycle(quotient)]
-        return [f"the stages form a cycle: {' -> '.join([*cycle, cycle[0]])}"]
+    sorter: TopologicalSorter[int] = TopologicalSorter()
+    for source, target in arcs:
+        sorter.add(target, source)
+    try:
+        sorter.prepare()
+    except CycleError as error:
+        cycle = [names[index] for index in error.args[1]]
+        return [f"the stages form a cycle: {' -> '.join(cycle)}"]
     what = "stage" if plan.chunks else "device"
     return [
         f"{what} {names[source]!r} sends to {names[target]!r}, which is an earlier stage"

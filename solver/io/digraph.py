@@ -20,14 +20,16 @@ import dataclasses
 import difflib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence, Set
-from typing import Any, Final
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any, Final
 
 from solver.model.devices import Device
 from solver.model.errors import PartitionError
 from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
 from solver.model.training import NO_BACKWARD, Backward
+
+if TYPE_CHECKING:
+    # It takes longer to load than the rest of the library together.
+    import networkx as nx
 
 _OPERATOR_FIELDS: Final = (
     "latency_ns",
@@ -89,6 +91,8 @@ def problem_from_digraph(
     >>> [op.name for op in problem.operators]
     ['matmul', 'relu']
     """
+    import networkx as nx
+
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
         raise PartitionError(f"the graph is a {type(graph).__name__}; give a networkx.DiGraph")
     if isinstance(devices, str) or not isinstance(devices, Iterable):
@@ -129,6 +133,8 @@ def problem_to_digraph(problem: PartitionProblem) -> nx.DiGraph:
     :func:`problem_from_digraph` inverts it. Attributes with their default values are left out.
     All attributes are plain data that JSON can hold.
     """
+    import networkx as nx
+
     graph = nx.DiGraph()
     for graph_input in problem.inputs:
         graph.add_node(graph_input.name, kind="input", value_bytes=graph_input.value_bytes)
@@ -182,6 +188,8 @@ def _reject_unknown(attributes: Mapping[Any, Any], known: Sequence[str], what: s
 
 
 def _execution_order(graph: nx.DiGraph) -> list[str]:
+    import networkx as nx
+
     if not nx.is_directed_acyclic_graph(graph):
         cycle = [source for source, _ in nx.find_cycle(graph)]
         raise PartitionError(

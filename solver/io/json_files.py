@@ -11,9 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
-
-import networkx as nx
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from solver.io.digraph import problem_from_digraph, problem_to_digraph
 from solver.io.files import read_json, write_text_atomically
@@ -22,6 +20,9 @@ from solver.model.devices import Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 T = TypeVar("T")
 
@@ -41,6 +42,8 @@ _SETTINGS: Final = (
 
 def problem_to_json(problem: PartitionProblem) -> dict[str, Any]:
     """Return `problem` as plain data; :func:`problem_from_json` inverts it."""
+    import networkx as nx
+
     interconnect = problem.interconnect
     graph = nx.node_link_data(problem_to_digraph(problem), edges="edges")
     # Edges by reader, not by producer as networkx lists them: they keep the order of reads.
@@ -268,5 +271,7 @@ def _graph(value: object) -> nx.DiGraph:
         raise PartitionError(
             "graph: graph (its attributes) is not an object; write {} if there are none"
         )
+    import networkx as nx
+
     graph: nx.DiGraph = nx.node_link_graph(fields, edges="edges")
     return graph

@@ -10,8 +10,6 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import networkx as nx
-
 from solver.model.problem import PartitionProblem
 from solver.model.sharing import shared_while_held
 
@@ -208,6 +206,9 @@ def condense(problem: PartitionProblem) -> UnitGraph:
 
 def _units(problem: PartitionProblem) -> tuple[list[int], int, tuple[tuple[int, int], ...]]:
     """Return the unit of each operator, the number of units, and the arcs between units."""
+    # It takes longer to load than the rest of the library together.
+    import networkx as nx
+
     group_of = [0] * len(problem.operators)
     for group, names in enumerate(problem.units):
         for name in names:
