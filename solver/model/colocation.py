@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from solver.model.problem import PartitionProblem
+from collections.abc import Iterable, Sequence
 
 
-def units_of(problem: PartitionProblem) -> tuple[tuple[str, ...], ...]:
-    """Merge overlapping colocation groups, and operators pinned to one stage.
+def merged(names: Sequence[str], groups: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
+    """Merge groups that overlap.
+
+    Parameters
+    ----------
+    names : sequence of str
+        All operators, in execution order.
+    groups : iterable of iterables of str
+        Operators that share a stage, none of them empty.
 
     Returns
     -------
     tuple of tuple of str
         A partition of the operators, in execution order by first operator.
     """
-    leader = list(range(len(problem.operators)))
+    index_of = {name: index for index, name in enumerate(names)}
+    leader = list(range(len(names)))
 
     def find(index: int) -> int:
         while leader[index] != index:
@@ -24,16 +29,13 @@ def units_of(problem: PartitionProblem) -> tuple[tuple[str, ...], ...]:
             index = leader[index]
         return index
 
-    pinned: dict[int, list[str]] = {}
-    for name, stage in problem.stage_pins.items():
-        pinned.setdefault(stage, []).append(name)
-    for names in (*(group.operators for group in problem.colocation), *pinned.values()):
-        indices = [find(problem.index_of[name]) for name in names]
+    for group in groups:
+        indices = [find(index_of[name]) for name in group]
         for index in indices:
             # The earliest operator leads, so that units come in execution order.
             first, other = sorted((find(indices[0]), find(index)))
             leader[other] = first
     members: dict[int, list[str]] = {}
-    for index, op in enumerate(problem.operators):
-        members.setdefault(find(index), []).append(op.name)
-    return tuple(tuple(names) for names in members.values())
+    for index, name in enumerate(names):
+        members.setdefault(find(index), []).append(name)
+    return tuple(map(tuple, members.values()))

@@ -22,7 +22,7 @@ from solver.model.checks import (
     remake,
     several,
 )
-from solver.model.colocation import units_of
+from solver.model.colocation import merged
 from solver.model.cut_checks import check_hand_made, ordered_cuts
 from solver.model.cuts import blocks_of
 from solver.model.devices import Device, Interconnect
@@ -362,7 +362,11 @@ class PartitionProblem:
         A partition of all operators: each unit shares a stage; most are single operators. Those
         pinned to one stage are a group too.
         """
-        return units_of(self)
+        pinned: dict[int, list[str]] = {}
+        for name, stage in self.stage_pins.items():
+            pinned.setdefault(stage, []).append(name)
+        told = (group.operators for group in self.colocation)
+        return merged([op.name for op in self.operators], (*told, *pinned.values()))
 
     @cached_property
     def stage_pins(self) -> Mapping[str, int]:

@@ -101,7 +101,9 @@ class _Turns:
             state.offer(finding)
         seconds = clock.spent_s - start_s
         self._used_s[step.name] = self._used_s.get(step.name, 0.0) + seconds
-        has_ended = not clock.is_over and not step.repeats
+        # Who had all the time there is gets no more.
+        had_all = step.share == float("inf")
+        has_ended = (had_all or not clock.is_over) and not step.repeats
         # A clock is over a little before its end, and so is a cap.
         if has_ended or state.clock.slice(step.cap_s - self._used_s[step.name]).is_over:
             self._ended.add(step.name)

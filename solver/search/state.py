@@ -301,18 +301,19 @@ class SearchState:
         """The seed of this round."""
         return self.limits.seed + self.round - 1
 
-    def report(self, best: int | None = None, bound: int = 0) -> None:
+    def report(self, best: int | None = None, bound: int | None = None) -> None:
         """Tell the caller of the incumbent, and of the bound over all plans.
 
         Parameters
         ----------
-        best, bound : int
+        best, bound : int, optional
             What a search under way has found so far.
         """
         tell = self.limits.on_progress
         if tell is not None:
             known = [value for value in (best, self.best) if value is not None]
-            least = max(bound, self.bound)
+            is_bounded = bound is not None or self._bound_is_known
+            least = max(bound or 0, self.bound) if is_bounded else None
             name, seconds = self.objective, self.clock.elapsed_s
             tell(Progress(self._solver, name, min(known, default=None), least, seconds))
 

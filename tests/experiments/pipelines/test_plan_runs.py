@@ -15,7 +15,7 @@ from experiments.pipelines.profiling import ProfileSettings, measure_profile
 from experiments.problems.profile import Profile
 from experiments.zoo.models import captured_model
 from fx_bridge.capture.digest import graph_digest
-from solver import Device, Link, PartitionError, PartitionPlan
+from solver import Device, Link, PartitionError, PartitionPlan, Pipeline
 
 MODEL = "tests.support.run_models:chain"
 
@@ -53,7 +53,12 @@ def test_a_model_is_measured_planned_and_run(tmp_path):
             profile.check(captured)
             assert all(time_ns > 0 for time_ns in profile.forward_ns.values())
             assert any(profile.backward_ns.values()) == training
-            settings = RunSettings(training=training, microbatches=2, steps=2, slack_permille=1300)
+            settings = RunSettings(
+                training=training,
+                pipeline=Pipeline("1f1b", microbatches=2),
+                steps=2,
+                slack_permille=1300,
+            )
             rows += run_plans(MODEL, captured, profile, settings, group)
     assert {row.name for row in rows} == {"greedy", "chain", "auto"}
     for row in rows:
@@ -74,7 +79,11 @@ def test_devices_are_derived_or_given():
     assert [device.name for device in derived.devices] == ["cpu:0", "cpu:1", "cpu:2"]
     assert memory[0] == pytest.approx(3 * memory[2], rel=0.01)
     assert derived.interconnect.charging == "relayed"
-    given = RunSettings(devices=(Device("a"), Device("b")), training=True, microbatches=3)
+    given = RunSettings(
+        devices=(Device("a"), Device("b")),
+        training=True,
+        pipeline=Pipeline("1f1b", microbatches=3),
+    )
     problem = measured_problem(captured, profile, given)
     assert (problem.memory_model, problem.microbatches) == ("training", 3)
     assert [device.name for device in problem.devices] == ["a", "b"]
@@ -97,7 +106,7 @@ def test_what_cannot_be_run_is_refused_before_it_runs():
 
 
 @pytest.mark.parametrize(
-    "change", [{"microbatches": 0}, {"steps": 0}, {"solvers": ()}, {"solvers": ("best",)}]
+    "change", [{"pipeline": Pipeline()}, {"steps": 0}, {"solvers": ()}, {"solvers": ("best",)}]
 )
 def test_settings_that_run_nothing_are_refused(change):
     with pytest.raises(PartitionError):

@@ -7,8 +7,8 @@ from solver.bounds.state_space.bound import SkeletonBound
 from solver.bounds.windows import StageBounds
 from solver.presolve import presolved
 from solver.search import branch_search, limit_refutation
+from solver.search.branch_and_bound import BranchAndBound
 from solver.search.limit_refutation import LimitRefutation
-from solver.search.steps.branch_and_bound import BranchAndBound
 from tests.support.graphs import with_values
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance

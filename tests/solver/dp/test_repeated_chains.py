@@ -122,7 +122,7 @@ def chains_of(problem):
 
 def without_chains(monkeypatch):
     monkeypatch.setattr(
-        solver.dp.ideal_program, "repeated_chains", lambda units, blocks: RepeatedChains()
+        solver.dp.ideal_program, "identical_chains", lambda units, blocks: RepeatedChains()
     )
 
 

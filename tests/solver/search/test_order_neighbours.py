@@ -17,13 +17,10 @@ from solver.model.clock import UNLIMITED, Clock
 from solver.presolve import presolved
 from solver.presolve.units import condense
 from solver.search import branch_search
+from solver.search.branch_and_bound import BranchAndBound
 from solver.search.branch_search import BranchSearch
 from solver.search.order_neighbours import FastCuts, neighbouring_orders
-from solver.search.steps.branch_and_bound import (
-    BranchAndBound,
-    has_order_neighbours,
-    order_neighbours,
-)
+from solver.search.steps.branch_and_bound import has_order_neighbours, order_neighbours
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 from tests.support.search_states import move_step, state_of, take
