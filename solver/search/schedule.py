@@ -154,7 +154,7 @@ EXACT: Final = (
         "without host",
         heuristics.without_host,
         share=4.0,
-        when=all_of(is_bottleneck, heuristics.can_do_without_host),
+        when=all_of(is_bottleneck, heuristics.can_do_without_host, still_gains("without host")),
     ),
     Step(
         "cuts of orders",
@@ -174,7 +174,7 @@ EXACT: Final = (
         "local search",
         heuristics.local_search,
         share=3.0,
-        when=all_of(is_first, lambda state: state.has_gap(10)),
+        when=all_of(is_first, lambda state: state.has_gap(10), still_gains("local search")),
     ),
     Step(
         "parts",
@@ -273,7 +273,7 @@ EXACT: Final = (
     Step(
         "branches",
         branch_and_bound.branch_and_bound,
-        share=6.0,
+        share=32.0,
         when=branch_and_bound.has_open_branches,
         repeats=True,
     ),
