@@ -54,7 +54,7 @@ step                        start[j] >= start[i] + time[i] if j comes after i   
 
 The memory rows are exact although they ignore whether an operator runs on p at t; the proof
 is in ``docs/definition.md``, section 3. The model has no costs of its own: its objective
-values equal those of :mod:`solver.evaluation.evaluate`, which :mod:`solver.search.branch_search`
+values equal those of :mod:`solver.evaluation.evaluate`, which :mod:`solver.search.branch_models`
 asserts.
 """
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from solver.model.clock import Clock
 from solver.presolve.device_kinds import Order
-from solver.search.branch_search import BranchSearch
+from solver.search.branch_models import BranchSearch
 from solver.search.limit_refutation import LimitRefutation, LimitStatus
 from solver.search.order_neighbours import OrderNeighbours
 from solver.search.order_refutation import refute_orders

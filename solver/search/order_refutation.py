@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from solver.model.clock import Clock
-from solver.search.branch_search import BranchSearch
+from solver.search.branch_models import BranchSearch
 from solver.search.branches import Branch
 
 _MOST_IN_VAIN = 3

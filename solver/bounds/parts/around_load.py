@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solver.bounds.parts.graph_parts import part_of
+from solver.bounds.parts.subproblem import part_of
 from solver.dp.ideal_program import SolveIdeals, can_win
 from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveStatus
@@ -30,7 +30,7 @@ def part_bound_ns(
     Parameters
     ----------
     problem : PartitionProblem
-        One that :func:`~solver.bounds.parts.graph_parts.has_parts`.
+        One that :func:`~solver.bounds.parts.subproblem.has_parts`.
     plan : PartitionPlan
         A feasible one: the stage with its largest load is the first part; others have what runs
         shortly before and after as well, or the stages around.

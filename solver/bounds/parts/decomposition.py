@@ -6,8 +6,8 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from solver.bounds.parts.choice import PartSize, choose_parts
-from solver.bounds.parts.graph_parts import has_parts, part_of
 from solver.bounds.parts.stages import PartStages
+from solver.bounds.parts.subproblem import has_parts, part_of
 from solver.dp.ideal_program import MOST_SETS, why_declined
 from solver.dp.stage_list import TooManyStages
 from solver.model.clock import Clock
@@ -31,7 +31,7 @@ class Decomposition:
     ideals for each part, and with fixed multipliers, the speeds of the devices.
 
     **Why it bounds.** Take a plan whose loads are at most T. What it leaves of its stages in a
-    part is a plan of the part (:func:`solver.bounds.parts.graph_parts.part_of`), with no larger
+    part is a plan of the part (:func:`solver.bounds.parts.subproblem.part_of`), with no larger
     load on any device. Parts have no operator in common, and each value is sent and received in the
     part of its producer, or in none. So the loads of all parts on a device, and the times of
     operators in no part, sum up to at most the plan's load there, which is at most T. With a weight

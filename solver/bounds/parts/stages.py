@@ -36,7 +36,7 @@ class PartStages:
     Parameters
     ----------
     part : PartitionProblem
-        One of :func:`solver.bounds.parts.graph_parts.part_of`.
+        One of :func:`solver.bounds.parts.subproblem.part_of`.
     weights : mapping of str to int
         What a nanosecond of load is worth on each class of devices.
     ceiling_ns : int

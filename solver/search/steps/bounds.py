@@ -10,7 +10,7 @@ from solver.bounds.direct import direct
 from solver.bounds.lagrangian.bound import PriceBound
 from solver.bounds.parts import decomposition
 from solver.bounds.parts.around_load import part_bound_ns
-from solver.bounds.parts.graph_parts import has_parts
+from solver.bounds.parts.subproblem import has_parts
 from solver.bounds.semidefinite import program as semidefinite
 from solver.bounds.state_space.bound import SkeletonBound
 from solver.model.clock import Clock

@@ -6,7 +6,7 @@ from solver import SolveLimits, SolveStatus, solve
 from solver.bounds.state_space.bound import SkeletonBound
 from solver.bounds.windows import StageBounds
 from solver.presolve import presolved
-from solver.search import branch_search, limit_refutation
+from solver.search import branch_models, limit_refutation
 from solver.search.branch_and_bound import BranchAndBound
 from solver.search.limit_refutation import LimitRefutation
 from tests.support.graphs import with_values
@@ -17,17 +17,17 @@ OTHERS = ("contiguous", "parts", "local search", "stage boundaries")
 """Steps that would find better plans or bounds before models are made."""
 
 
-@pytest.fixture(params=[branch_search, limit_refutation])
+@pytest.fixture(params=[branch_models, limit_refutation])
 def rows(monkeypatch, request):
     """Let small graphs be searched as large ones are, and count models with rows for borders.
 
     Either those of branches, without limits that are refuted before, or those of such limits.
     """
-    if request.param is branch_search:
+    if request.param is branch_models:
         monkeypatch.setattr(LimitRefutation, "applies", False)
     monkeypatch.setattr(presolved, "_LARGE_FROM", 1)
     # Bounds are poor, so that no plan is near enough to them to leave the ideals out.
-    monkeypatch.setattr(branch_search, "closure_bound_ns", lambda *_, at_least, **__: at_least)
+    monkeypatch.setattr(branch_models, "closure_bound_ns", lambda *_, at_least, **__: at_least)
     monkeypatch.setattr(StageBounds, "least_bottleneck_ns", lambda *args: 1)
     monkeypatch.setattr(
         SkeletonBound, "least_bottleneck_ns", lambda self, at_least, clock: at_least
@@ -73,7 +73,7 @@ def test_any_problem_may_be_searched_so(rows):
 
 
 @pytest.mark.parametrize(
-    ("rows", "least"), [(branch_search, 12), (limit_refutation, 11)], indirect=["rows"]
+    ("rows", "least"), [(branch_models, 12), (limit_refutation, 11)], indirect=["rows"]
 )
 def test_optima_of_longer_graphs_are_those_without_rows(rows, least, monkeypatch, decoder):
     for seed in range(12):
@@ -88,7 +88,7 @@ def test_optima_of_longer_graphs_are_those_without_rows(rows, least, monkeypatch
     assert len(rows) >= least
 
 
-@pytest.mark.parametrize("rows", [branch_search], indirect=True)
+@pytest.mark.parametrize("rows", [branch_models], indirect=True)
 def test_plans_beyond_a_limit_prove_no_more_than_the_limit(rows, monkeypatch, decoder):
     """Among the ideals of plans within a limit the best plan may be worse than the optimum."""
 

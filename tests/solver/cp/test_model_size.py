@@ -11,7 +11,7 @@ from solver.cp.load_rows import LoadRows
 from solver.cp.model_size import link_terms
 from solver.presolve import presolved
 from solver.presolve.units import condense
-from solver.search import branch_search, rounds
+from solver.search import branch_models, rounds
 from solver.search.schedule import TIMES
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
@@ -69,15 +69,15 @@ def test_links_that_are_alike_have_no_terms():
 
 def test_too_large_a_model_is_not_made_and_leaves_a_true_bound(monkeypatch):
     monkeypatch.setattr(presolved, "_MOST_ORDERS", 0)
-    monkeypatch.setattr(branch_search, "_MOST_TERMS", 0)
-    formulation = branch_search.CpSatFormulation
+    monkeypatch.setattr(branch_models, "_MOST_TERMS", 0)
+    formulation = branch_models.CpSatFormulation
     is_open = 0
 
     def small(units, windows, slots, **named):
         assert named["order"] is not None or not link_terms(units, windows, slots)
         return formulation(units, windows, slots, **named)
 
-    monkeypatch.setattr(branch_search, "CpSatFormulation", small)
+    monkeypatch.setattr(branch_models, "CpSatFormulation", small)
     # Without a plan a large model is better than none.
     monkeypatch.setattr(rounds, "TIMES", replace(TIMES, terms_of_use=0.0))
     for problem in linked_problems(range(150)):

@@ -12,7 +12,7 @@ from solver.dp.ideal_program import IdealAnswer
 from solver.evaluation.result import SolveStatus
 from solver.presolve.dominance import simplify
 from solver.presolve.units import condense
-from solver.search import branch_search, schedule
+from solver.search import branch_models, schedule
 from solver.search.steps import heuristics
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
@@ -122,9 +122,9 @@ def test_the_limits_of_both_methods_together_are_those_asked_for(monkeypatch):
         asked.append((limits, clock))
         return run_model(question, limits, clock, report)
 
-    run_model = branch_search.run_model
+    run_model = branch_models.run_model
     monkeypatch.setattr(heuristics, "solve_ideals", undecided)
-    monkeypatch.setattr(branch_search, "run_model", model)
+    monkeypatch.setattr(branch_models, "run_model", model)
     problem = generated("layered", 40, 2)
     limits = SolveLimits(time_limit_s=60.0, workers=2, seed=5)
     solve(problem, limits)

@@ -16,9 +16,9 @@ from solver import (
 from solver.model.clock import UNLIMITED, Clock
 from solver.presolve import presolved
 from solver.presolve.units import condense
-from solver.search import branch_search
+from solver.search import branch_models
 from solver.search.branch_and_bound import BranchAndBound
-from solver.search.branch_search import BranchSearch
+from solver.search.branch_models import BranchSearch
 from solver.search.order_neighbours import FastCuts, neighbouring_orders
 from solver.search.steps.branch_and_bound import has_order_neighbours, order_neighbours
 from tests.support.oracle import brute_force
@@ -154,7 +154,7 @@ def test_a_slice_that_ranking_uses_up_is_no_error(no_orders):
 
 def test_deterministic_runs_are_equal(guesses_first, monkeypatch):
     # Leaves more to guesses.
-    monkeypatch.setattr(branch_search, "_MOST_TERMS", 0)
+    monkeypatch.setattr(branch_models, "_MOST_TERMS", 0)
     for seed in range(12):
         problem = random_problem(seed, min_operators=8, max_operators=10)
         limits = dataclasses.replace(LIMITS, deterministic=True, time_limit_s=0.2)

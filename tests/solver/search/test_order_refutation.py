@@ -5,7 +5,7 @@ import pytest
 from solver import SolveLimits, SolveStatus, solve
 from solver.bounds.parts import decomposition
 from solver.search import order_refutation as refutation
-from solver.search.branch_search import BranchSearch
+from solver.search.branch_models import BranchSearch
 from solver.search.limit_refutation import LimitRefutation
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance

@@ -14,7 +14,7 @@ from solver import (
     solve,
 )
 from solver.bounds.parts.around_load import part_bound_ns
-from solver.bounds.parts.graph_parts import has_parts, part_of
+from solver.bounds.parts.subproblem import has_parts, part_of
 from solver.dp.ideal_program import solve_ideals
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Interconnect

@@ -4,7 +4,7 @@ import pytest
 
 from solver import PartitionPlan
 from solver.cp.run import Answer, Question
-from solver.search.branch_search import BranchSearch
+from solver.search.branch_models import BranchSearch
 from tests.support.graphs import chain
 from tests.support.search_states import state_of
 
