@@ -1,5 +1,6 @@
-"""What all tests share: small problems, the width of the terminal, and Ctrl-C."""
+"""What all tests share: small problems, the width of the terminal, threads and Ctrl-C."""
 
+import os
 import signal
 
 import pytest
@@ -9,6 +10,11 @@ from tests.support import graphs
 # Shells start background jobs with SIGINT ignored, which processes inherit. Some tests send it to
 # themselves, or to processes that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Files run side by side, so more threads for each would only wait for each other. torch reads this
+# when it is loaded.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 @pytest.fixture(autouse=True)

@@ -16,6 +16,7 @@ from solver.model.plan import PartitionPlan
 
 _SUBSOLVERS = ("no_lp", "max_lp", "default_lp", "reduced_costs", "quick_restart_no_lp")
 """Complete searches of CP-SAT, the one that proves most of these models first."""
+_FEASIBILITY_JUMP = "fj"
 _LEAST_COMPLETE = 2
 """Clause learning alone leaves models open that linear programs close, and the other way round."""
 _LEAST_THREADS = _LEAST_COMPLETE + 1
@@ -150,8 +151,16 @@ def portfolio_solver(workers: int, seed: int) -> cp_model.CpSolver:
     # The last thread alternates between neighbourhoods of the incumbent.
     parameters.subsolvers.extend(_SUBSOLVERS[: max(_LEAST_COMPLETE, workers - 1)])
     # Without turns CP-SAT drops the searches that have no thread.
-    parameters.interleave_search = workers < _LEAST_THREADS
+    if workers < _LEAST_THREADS:
+        _take_turns(parameters)
     return solver
+
+
+def _take_turns(parameters: cp_model.SatParameters) -> None:
+    """Let all searches take turns, in an order that depends on no clock."""
+    parameters.interleave_search = True
+    # Its turn takes a quarter of a second, in which others prove small models.
+    parameters.ignore_subsolvers.append(_FEASIBILITY_JUMP)
 
 
 def single_solver(seed: int) -> cp_model.CpSolver:
@@ -205,7 +214,8 @@ def _solver(limits: SolveLimits, clock: Clock) -> cp_model.CpSolver:
     solver = portfolio_solver(workers, limits.seed)
     parameters = solver.parameters
     if limits.deterministic:
-        parameters.interleave_search = parameters.share_objective_bounds = True
+        _take_turns(parameters)
+        parameters.share_objective_bounds = True
     limit_run(parameters, clock)
     return solver
 
