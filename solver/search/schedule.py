@@ -308,6 +308,12 @@ MULTILEVEL: Final = (
     Step("averages of units", multilevel.averages, when=is_first),
     Step("contiguous", heuristics.contiguous, when=all_of(is_first, cut_is_quick)),
     Step("cluster cuts", multilevel.cluster_cuts, when=is_first),
+    Step(
+        "cluster cuts",
+        multilevel.cluster_cuts,
+        when=all_of(is_first, multilevel.has_no_plan),
+        is_baseline=True,
+    ),
     Step("greedy", heuristics.greedy, when=all_of(is_first, multilevel.has_no_plan)),
     Step("unit cuts", multilevel.unit_cuts, when=all_of(is_first, multilevel.has_no_plan)),
     Step(

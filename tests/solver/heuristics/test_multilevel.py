@@ -67,7 +67,7 @@ def test_what_surrounds_the_largest_load_bounds_all_plans(monkeypatch):
 
 def test_a_transformer_is_proven():
     problem = generate_problem("transformer", GeneratorSettings(operators=700), 4)
-    result = coarse(problem, LIMITS)
+    result = coarse(problem, SolveLimits(time_limit_s=60, workers=1))
     assert result.status is SolveStatus.OPTIMAL
     assert result.gap == 0
 
