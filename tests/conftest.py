@@ -11,7 +11,6 @@ from tests.support import graphs
 # themselves, or to processes that they start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-
 # Files run side by side, so more threads for each would only wait for each other. torch reads this
 # when it is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

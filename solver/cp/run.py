@@ -16,11 +16,12 @@ from solver.model.plan import PartitionPlan
 
 _SUBSOLVERS = ("no_lp", "max_lp", "default_lp", "reduced_costs", "quick_restart_no_lp")
 """Complete searches of CP-SAT, the one that proves most of these models first."""
-_FEASIBILITY_JUMP = "fj"
 _LEAST_COMPLETE = 2
 """Clause learning alone leaves models open that linear programs close, and the other way round."""
 _LEAST_THREADS = _LEAST_COMPLETE + 1
 """Each has one, and neighbourhoods of the incumbent another; with fewer threads they take turns."""
+_FEASIBILITY_JUMP: Final = "fj"
+"""CP-SAT's local search for a first solution."""
 _LEAST_S: Final = 0.01
 """Even without time left, presolve proves small instances."""
 _LEAST_WORK_S: Final = 1e-3

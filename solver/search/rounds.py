@@ -102,8 +102,7 @@ class _Turns:
         seconds = clock.spent_s - start_s
         self._used_s[step.name] = self._used_s.get(step.name, 0.0) + seconds
         # Who had all the time there is gets no more.
-        had_all = step.share == float("inf")
-        has_ended = (had_all or not clock.is_over) and not step.repeats
+        has_ended = (step.ends_with_limit or not clock.is_over) and not step.repeats
         # A clock is over a little before its end, and so is a cap.
         if has_ended or state.clock.slice(step.cap_s - self._used_s[step.name]).is_over:
             self._ended.add(step.name)
@@ -125,7 +124,7 @@ class _Turns:
     def _slice(self, step: Step) -> Clock:
         state = self._state
         others = [each for each in self._steps if each.name != step.name]
-        if step.share == float("inf") or not any(self._may_be_due(each) for each in others):
+        if step.ends_with_limit or not any(self._may_be_due(each) for each in others):
             slice_s = step.rest * state.clock.left_s
         else:
             unit_s = UNIT_S + UNIT_S_PER_UNIT * len(state.presolved.units)
@@ -134,7 +133,7 @@ class _Turns:
         return state.clock.slice(min(slice_s, left_s))
 
     def _may_be_due(self, step: Step) -> bool:
-        return step.share < float("inf") and self._is_due(step)
+        return not step.ends_with_limit and self._is_due(step)
 
 
 def _answering(solver: str, state: SearchState) -> str:

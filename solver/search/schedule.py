@@ -105,6 +105,11 @@ class Step:
     is_baseline: bool = False
     rest: float = 1.0
 
+    @property
+    def ends_with_limit(self) -> bool:
+        """Whether the limit alone ends it: it has all the time there is, once."""
+        return self.share == math.inf
+
 
 # -- conditions that depend on the time there is ----------------------------------------------
 
