@@ -1,5 +1,6 @@
 """What all tests share: small problems, the width of the terminal, threads and Ctrl-C."""
 
+import gc
 import os
 import signal
 
@@ -14,6 +15,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Files run side by side, so more threads for each would only wait for each other. torch reads this
 # when it is loaded.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_finish():
+    """Tell the garbage collector that what is imported by now stays."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -246,7 +246,7 @@ EXACT: Final = (
     Step(
         "slow annealing",
         heuristics.slow_annealing,
-        share=4.0,
+        share=8.0,
         when=all_of(
             heuristics.is_searched_by_moves,
             is_large,
@@ -256,10 +256,11 @@ EXACT: Final = (
         ),
         repeats=True,
     ),
+    # It begins anew in each round, and ends by itself where no more is in sight.
     Step(
         "semidefinite",
         bounds.semidefinite_program,
-        share=4.0,
+        share=24.0,
         when=all_of(
             is_bottleneck,
             is_large,
@@ -275,23 +276,32 @@ EXACT: Final = (
         when=all_of(is_large, gap_above(10), branch_and_bound.has_order_neighbours),
         repeats=True,
     ),
+    # A search begins anew in each round. One that may end has a long slice at once; one that will
+    # not leaves time to bounds and to annealing.
     Step(
         "branches",
         branch_and_bound.branch_and_bound,
         share=32.0,
-        when=branch_and_bound.has_open_branches,
+        when=all_of(branch_and_bound.has_open_branches, not_(branch_and_bound.is_wide_open)),
+        repeats=True,
+    ),
+    Step(
+        "branches",
+        branch_and_bound.branch_and_bound,
+        share=6.0,
+        when=all_of(branch_and_bound.has_open_branches, branch_and_bound.is_wide_open),
         repeats=True,
     ),
     Step(
         "semidefinite",
         bounds.semidefinite_program,
-        share=4.0,
+        share=24.0,
         when=all_of(is_bottleneck, is_large, gap_above(20), bounds.has_partitions),
     ),
     Step(
         "slow annealing",
         heuristics.slow_annealing,
-        share=4.0,
+        share=8.0,
         when=all_of(
             heuristics.is_searched_by_moves,
             is_large,

@@ -22,10 +22,13 @@ set of live storages; orders of devices and paths by listing all of them. Nothin
 pins and colocation, so that a wrong bound in a solver cannot be repeated here.
 
 What a stage holds depends only on the set of operators that it runs, so results of playing it
-are remembered by that set (a bit mask); this makes the enumeration fast enough.
+are remembered by that set (a bit mask); this makes the enumeration fast enough. Many tests ask for
+the best plan of the same instance, so it is remembered too.
 """
 
+import functools
 import itertools
+import json
 
 from tests.support.step_oracle import step_ns
 
@@ -632,7 +635,41 @@ def orderly_places(oracle, unit_numbers, choices):
 
 def brute_force(instance):
     """The best objective tuple with an assignment and chunks that have it; None without a plan."""
-    oracle = Oracle(instance)
+    found = _best(json.dumps(instance))
+    if found is None:
+        return None
+    objective, assignment, chunks = found
+    return objective, dict(assignment), dict(chunks)
+
+
+def has_plan(instance):
+    """Whether any plan keeps all limits."""
+    return _has_plan(json.dumps({**instance, "objective": ["devices"]}))
+
+
+@functools.lru_cache(maxsize=20_000)
+def _best(text):
+    """What `brute_force` finds for the text of an instance."""
+    oracle = Oracle(json.loads(text))
+    objective, places = min(_plans(oracle), key=lambda plan: plan[0], default=(None, None))
+    if places is None:
+        return None
+    named = list(zip(oracle.names, places, strict=True))
+    return (
+        objective,
+        {name: oracle.devices[d]["name"] for name, (_, d) in named},
+        {name: chunk for name, (chunk, _) in named},
+    )
+
+
+@functools.lru_cache(maxsize=20_000)
+def _has_plan(text):
+    return any(True for _ in _plans(Oracle(json.loads(text))))
+
+
+def _plans(oracle):
+    """The objective tuple and the places of every plan that keeps all limits."""
+    instance = oracle.instance
     number_of = {device["name"]: d for d, device in enumerate(oracle.devices)}
     choices = []
     unit_numbers = []
@@ -654,8 +691,6 @@ def brute_force(instance):
     steps = "step" in instance["objective"]
     order_matters = instance["memory_model"] == "training" and instance["schedule"] == "1f1b"
     needs_time = bool({"bottleneck", "latency", "transfer"} & set(instance["objective"]))
-    best = None
-    best_places = None
     for places in orderly_places(oracle, unit_numbers, choices):
         used = tuple(sorted({d for _, d in places}))
         if len(used) > most_devices:
@@ -683,9 +718,7 @@ def brute_force(instance):
                     values["bottleneck"] = max(values["load"])
                 if steps:
                     values["step"] = step_ns(oracle, places, masks, order)
-                objective = tuple(values[name] for name in instance["objective"])
-                if best is None or objective < best:
-                    best, best_places = objective, list(places)
+                yield tuple(values[name] for name in instance["objective"]), list(places)
             continue
         permilles = []
         for order in orders if order_matters else orders[:1]:
@@ -699,15 +732,4 @@ def brute_force(instance):
             with_latency = "latency" in instance["objective"]
             values.update(oracle.times(places, masks, with_latency=with_latency))
             values["bottleneck"] = max(values["load"])
-        objective = tuple(values[name] for name in instance["objective"])
-        if best is None or objective < best:
-            best = objective
-            best_places = list(places)
-    if best is None:
-        return None
-    named = list(zip(oracle.names, best_places, strict=True))
-    return (
-        best,
-        {name: oracle.devices[d]["name"] for name, (_, d) in named},
-        {name: chunk for name, (chunk, _) in named},
-    )
+        yield tuple(values[name] for name in instance["objective"]), list(places)

@@ -1,5 +1,6 @@
 """The bound of parts that share the time of devices, against brute force on the whole."""
 
+import functools
 import itertools
 
 import pytest
@@ -29,21 +30,24 @@ def decomposed(problem, ceiling_ns, size=LARGE):
     return Decomposition(units, ceiling_ns, [size], UNLIMITED) if applies(units) else None
 
 
-def solved(seeds):
+@functools.cache
+def solved(count):
     """Random problems to which it applies, with their best bottleneck and a device order."""
-    for seed in seeds:
+    found = []
+    for seed in range(count):
         problem = random_problem(seed).replace(objective=("bottleneck",))
-        found = brute_force(to_instance(problem))
-        if found is None or decomposed(problem, 0) is None:
+        best = brute_force(to_instance(problem))
+        if best is None or decomposed(problem, 0) is None:
             continue
         order = solve(problem, LIMITS, solver="cp-sat").plan.device_order
-        yield seed, problem, int(found[0][0]), order
+        found.append((seed, problem, int(best[0][0]), order))
+    return found
 
 
 @pytest.mark.parametrize("size", [LARGE, PartSize(12, 4), PartSize(5, 2)])
 def test_no_plan_is_below_the_bound(size):
     compared = tight = better = 0
-    for seed, problem, best, order in solved(range(300)):
+    for seed, problem, best, order in solved(300):
         parts = decomposed(problem, best + best // 2 + 1, size)
         bound = parts.least_bottleneck_ns(0, UNLIMITED)
         assert bound <= best, seed
@@ -61,7 +65,7 @@ def test_no_plan_is_below_the_bound(size):
 def test_orders_are_refuted_that_have_no_plan():
     """Tests every order of devices of small problems against the best plan of each."""
     refuted = compared = 0
-    for seed, problem, best, _ in solved(range(80)):
+    for seed, problem, best, _ in solved(80):
         parts = decomposed(problem, best)
         for order in itertools.permutations(device.name for device in problem.devices):
             says = parts.refutes_order(order, best)
