@@ -22,6 +22,7 @@ from solver.bounds.positions import PositionBound
 from solver.bounds.spine import restricted, spine_units
 from solver.bounds.stepping import SteppingBound
 from solver.dp.pair_sums import Bools, Indices
+from solver.model.clock import Clock
 from solver.model.devices import Device
 from solver.presolve.units import UnitGraph
 
@@ -139,17 +140,16 @@ class WindowSource(Protocol):
 
     def windows(self, limit_ns: int, order: Sequence[Device] | None = None) -> StageWindows:
         """Return the windows of plans with at most this bottleneck, of one order or all."""
-        ...
 
     def border_ideals(
         self, limit_ns: int, order: Sequence[Device] | None = None
     ) -> BorderIdeals | None:
         """Return what can be before each border in the same plans, if that is little."""
-        ...
 
-    def orders(self, limit_ns: int, kinds: Sequence[Device]) -> list[tuple[int, ...]] | None:
+    def orders(
+        self, limit_ns: int, kinds: Sequence[Device], clock: Clock
+    ) -> list[tuple[int, ...]] | None:
         """Return the orders of kinds of devices that the same plans can have, if they are few."""
-        ...
 
 
 class StageBounds:
@@ -242,7 +242,11 @@ class StageBounds:
         return self._borders
 
     def least_bottleneck_ns(
-        self, slots: int, order: Sequence[Device] | None = None, at_most: int | None = None
+        self,
+        slots: int,
+        order: Sequence[Device] | None = None,
+        at_most: int | None = None,
+        at_least: int = 0,
     ) -> int:
         """Return a lower bound of the bottleneck.
 
@@ -254,14 +258,14 @@ class StageBounds:
             The most stages.
         order : sequence of Device, optional
             Only plans whose devices are some of these, in this order.
-        at_most : int, optional
-            No need to look for a bound beyond this one.
+        at_most, at_least : int, optional
+            No need to look for a bound beyond the first; the second is known.
         """
         devices = self._devices if order is None else order
         ratios = sorted(self._slowness[device.device_class] for device in devices)
         rate = sum(1.0 / ratio for ratio in ratios[:slots])
         # The last division is in floats: give it away rather than claim too much.
-        least = max(self._largest_work, int(self._total_work / rate * (1 - 1e-12)))
+        least = max(at_least, self._largest_work, int(self._total_work / rate * (1 - 1e-12)))
         for positions, _ in self._positions:
             least = max(least, positions.least_bottleneck_ns(least, order, at_most))
         if self.borders is not None:
@@ -293,7 +297,7 @@ class StageBounds:
         return self._source.border_ideals(bottleneck_ns, order)
 
     def orders(
-        self, slots: int, bottleneck_ns: int, kinds: Sequence[Device]
+        self, slots: int, bottleneck_ns: int, kinds: Sequence[Device], clock: Clock
     ) -> list[tuple[int, ...]] | None:
         """Return the orders of devices that plans can have, as another bound knows them.
 
@@ -303,6 +307,8 @@ class StageBounds:
             As for :meth:`windows`.
         kinds : sequence of Device
             One device of each kind that is to be told apart.
+        clock : Clock
+            When to stop.
 
         Returns
         -------
@@ -312,7 +318,7 @@ class StageBounds:
         if not self._source_knows(slots, bottleneck_ns, 1):
             return None
         assert self._source is not None
-        return self._source.orders(bottleneck_ns, kinds)
+        return self._source.orders(bottleneck_ns, kinds, clock)
 
     def _source_knows(self, slots: int, bottleneck_ns: int, chunks: int) -> bool:
         source = self._source

@@ -100,6 +100,7 @@ class BranchSearch:
             branch.closed = True
             return True
         if best is not None and clock.wall_left_s < self._windows_s:
+            branch.spent |= within is None and self._state.clock.wall_left_s < self._windows_s
             return False
         started_s = clock.elapsed_s
         windows, largest_load_ns = self._windows(branch, best if within is None else within)

@@ -127,7 +127,7 @@ class LimitRefutation:
             # Lower limits have no other orders.
             return self._listed[1]
         kinds = [kind.device for kind in self._presolved.kinds]
-        orders = self._stage_bounds.orders(branch.slots, limit_ns, kinds)
+        orders = self._stage_bounds.orders(branch.slots, limit_ns, kinds, self._state.clock)
         if orders is not None:
             self._listed = limit_ns, orders
         return orders

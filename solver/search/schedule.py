@@ -164,7 +164,7 @@ EXACT: Final = (
     Step(
         "cuts of orders",
         heuristics.cuts_of_orders,
-        share=2.0,
+        share=4.0,
         cap_s=8.0,
         when=all_of(is_bottleneck, heuristics.has_shared_values),
     ),
@@ -206,21 +206,21 @@ EXACT: Final = (
         ),
     ),
     Step(
-        "all borders",
-        heuristics.all_borders,
-        share=3.0,
-        when=all_of(is_first, is_large, gap_above(20)),
-    ),
-    Step(
         "state space",
         bounds.state_space,
-        share=4.0,
+        share=16.0,
         when=all_of(
             is_bottleneck,
             gap_above(0),
             bounds.has_state_space,
             either(has_many_orders, all_of(is_large, not_told_by("parts"))),
         ),
+    ),
+    Step(
+        "all borders",
+        heuristics.all_borders,
+        share=3.0,
+        when=all_of(is_first, is_large, gap_above(20)),
     ),
     Step(
         "stage boundaries",

@@ -335,7 +335,9 @@ class SkeletonBound:
         inside = tuple(np.ascontiguousarray(self.costs.member[:, alive]) for alive in borders)
         return BorderIdeals(self.skeleton.units, inside, tuple(follows))
 
-    def orders(self, limit_ns: int, kinds: Sequence[Device]) -> list[tuple[int, ...]] | None:
+    def orders(
+        self, limit_ns: int, kinds: Sequence[Device], clock: Clock = UNLIMITED
+    ) -> list[tuple[int, ...]] | None:
         """Return the orders of devices that plans of at most `limit_ns` can have, if these are few.
 
         Parameters
@@ -344,19 +346,21 @@ class SkeletonBound:
             At most the ceiling.
         kinds : sequence of Device
             One device of each kind that is to be told apart.
+        clock : Clock
+            When to stop.
 
         Returns
         -------
         list of tuple of int, or None
             For each order the place in `kinds` of the device of each slot. None if orders are too
-            many, or some of the kinds are the same here.
+            many, time is over, or some of the kinds are the same here.
         """
         places = {self.kind_of(device): place for place, device in enumerate(kinds)}
         if len(places) < len(kinds):
             return None
         program = self._program(limit_ns)
         try:
-            ways = Ways(self.costs, program, program.alive(), _MOST_LABELS_FOR_ORDERS)
+            ways = Ways(self.costs, program, program.alive(), _MOST_LABELS_FOR_ORDERS, clock)
         except TooManyLabels:
             return None
         found = ways.orders(_MOST_ORDERS)

@@ -12,6 +12,7 @@ import numpy as np
 from solver.bounds.state_space.program import Program
 from solver.bounds.state_space.stages import StageCosts
 from solver.dp.pair_sums import Bools, Floats, Indices
+from solver.model.clock import UNLIMITED, Clock
 
 MOST_LABELS = 3_000_000
 """Labels to make before giving up: a second or two."""
@@ -62,11 +63,13 @@ class Ways:
         By set of devices the ideals to look at.
     most : int
         Labels to make before giving up.
+    clock : Clock
+        When to give up.
 
     Raises
     ------
     TooManyLabels
-        More would be made.
+        More would be made, or time is over.
 
     Notes
     -----
@@ -87,6 +90,7 @@ class Ways:
         program: Program,
         alive: Sequence[Bools],
         most: int = MOST_LABELS,
+        clock: Clock = UNLIMITED,
     ) -> None:
         self._costs, self._program, self._alive, self._most = costs, program, alive, most
         self._wide = len(costs.made)
@@ -98,6 +102,8 @@ class Ways:
         self._groups = groups[:_MOST_GROUPS]
         self._labels: list[_Labels] = []
         for state in range(len(program.sets.counts)):
+            if clock.is_over:
+                raise TooManyLabels
             self._labels.append(self._of_set(state))
 
     @property

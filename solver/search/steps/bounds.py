@@ -26,7 +26,8 @@ def averages(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Bound an objective by sums: the average load, the longest path, weights and devices."""
     name, problem = state.objective, state.problem
     if name == "bottleneck":
-        yield BoundFound(state.stage_bounds.least_bottleneck_ns(state.presolved.slots))
+        stage_bounds, slots = state.stage_bounds, state.presolved.slots
+        yield BoundFound(stage_bounds.least_bottleneck_ns(slots, at_least=state.bound))
     elif name == "devices":
         yield BoundFound(state.stage_bounds.least_devices())
     elif name in ("latency", "peak_memory", "step"):

@@ -4,6 +4,7 @@ import pytest
 
 from solver import PartitionPlan
 from solver.cp.run import Answer, Question
+from solver.model.clock import Clock
 from solver.search.branch_models import BranchSearch
 from tests.support.graphs import chain
 from tests.support.search_states import state_of
@@ -52,3 +53,16 @@ def test_a_plan_that_is_not_proven_leaves_its_branch_open():
     _, plan = search_and_plan()
     branch = concluded(None, Answer(20, plan, 30))
     assert (branch.bound, branch.closed) == (20, False)
+
+
+def test_a_branch_whose_windows_take_longer_than_the_time_left_is_not_asked_again():
+    search, plan = search_and_plan()
+    assert search._state.offer_plan(plan).feasible
+    (branch,) = search.branches.all
+    search._windows_s = 5.0
+    assert not search.search(branch, search._state.clock.slice(1.0))
+    assert not branch.spent
+    search._state.clock = Clock(3.0)
+    assert not search.search(branch, search._state.clock)
+    assert branch.spent
+    assert not search.branches.pending
