@@ -28,7 +28,7 @@ def rows(monkeypatch, request):
     monkeypatch.setattr(presolved, "_LARGE_FROM", 1)
     # Bounds are poor, so that no plan is near enough to them to leave the ideals out.
     monkeypatch.setattr(branch_models, "closure_bound_ns", lambda *_, at_least, **__: at_least)
-    monkeypatch.setattr(StageBounds, "least_bottleneck_ns", lambda *args: 1)
+    monkeypatch.setattr(StageBounds, "least_bottleneck_ns", lambda *_, **__: 1)
     monkeypatch.setattr(
         SkeletonBound, "least_bottleneck_ns", lambda self, at_least, clock: at_least
     )
