@@ -276,20 +276,12 @@ EXACT: Final = (
         when=all_of(is_large, gap_above(10), branch_and_bound.has_order_neighbours),
         repeats=True,
     ),
-    # A search begins anew in each round. One that may end has a long slice at once; one that will
-    # not leaves time to bounds and to annealing.
+    # A search begins anew in each round, so its first slice is long.
     Step(
         "branches",
         branch_and_bound.branch_and_bound,
         share=32.0,
-        when=all_of(branch_and_bound.has_open_branches, not_(branch_and_bound.is_wide_open)),
-        repeats=True,
-    ),
-    Step(
-        "branches",
-        branch_and_bound.branch_and_bound,
-        share=6.0,
-        when=all_of(branch_and_bound.has_open_branches, branch_and_bound.is_wide_open),
+        when=branch_and_bound.has_open_branches,
         repeats=True,
     ),
     Step(
