@@ -38,7 +38,7 @@ def test_blocks_between_cuts_are_improved():
 @pytest.mark.parametrize("objective", ["bottleneck", "transfer", "latency", "peak_memory"])
 def test_never_better_than_the_optimum_and_mostly_equal(objective):
     plans = optimal = 0
-    for seed in range(40):
+    for seed in range(60):
         problem = random_problem(seed, objective=(objective,))
         if len(problem.devices) ** len(problem.units) > 3000:
             continue
@@ -51,7 +51,7 @@ def test_never_better_than_the_optimum_and_mostly_equal(objective):
         assert value >= best[0], seed
         plans += 1
         optimal += value == best[0]
-    assert plans > 12
+    assert plans > 20
     assert optimal >= 0.8 * plans, (optimal, plans)
 
 

@@ -18,6 +18,7 @@ from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.bound import SkeletonBound
 from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.bounds.windows import StageWindows
+from solver.model.clock import Clock
 from solver.presolve.units import condense
 from tests.support.graphs import LINK, with_values
 from tests.support.random_problems import random_problem
@@ -55,6 +56,7 @@ def assert_possible(bound, problem, plan, limit_ns):
     }
     first_of = {kind_of[device.name]: device for device in reversed(problem.devices)}
     kinds = list(first_of)
+    assert bound.orders(limit_ns, list(first_of.values()), Clock(0.0)) is None
     orders = bound.orders(limit_ns, list(first_of.values()))
     used = [stage.device for stage in plan.stages]
     idle = [device.name for device in problem.devices if device.name not in used]
