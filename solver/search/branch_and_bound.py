@@ -128,7 +128,9 @@ class BranchAndBound:
             own = self.state.clock.slice(self._first_s * self._times.growth**branch.turns)
             if len(waiting) == 1 and clock.left_s > own.left_s:
                 own = clock
-            has_said = self.search.search(branch, own)
-            # A run that ends early has found a better plan, with which windows are narrower.
-            branch.turns += own.is_over or not has_said
+            before = self.branches.best
+            self.search.search(branch, own)
+            # A run that a better plan ends early goes on with the windows of that plan. Others
+            # end early too: presolve gives up when it sees that its time will not do.
+            branch.turns += own.is_over or self.branches.best == before
             self.branches.close_covered()

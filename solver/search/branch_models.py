@@ -74,7 +74,7 @@ class BranchSearch:
         within: int | None = None,
         beyond: bool = False,
         is_probe: bool = False,
-    ) -> bool:
+    ) -> None:
         """Look for a plan of `branch` that is better than the incumbent.
 
         Parameters
@@ -89,32 +89,27 @@ class BranchSearch:
             Beyond the limit too, if plans are there.
         is_probe : bool
             By its model alone, without linear programs; not counted as a search of the branch.
-
-        Returns
-        -------
-        bool
-            Whether it has said something; otherwise it needs more time.
         """
         best = self.branches.best
         if best is not None and branch.bound >= best:
             branch.closed = True
-            return True
+            return
         if best is not None and clock.wall_left_s < self._windows_s:
             branch.spent |= within is None and self._state.clock.wall_left_s < self._windows_s
-            return False
+            return
         started_s = clock.elapsed_s
         windows, largest_load_ns = self._windows(branch, best if within is None else within)
         self._windows_s = clock.elapsed_s - started_s
         if windows.empty:
             _refute(branch, within)
-            return True
+            return
         if not is_probe and self._is_refuted(branch, within, clock):
-            return True
+            return
         if not self._is_affordable(branch, windows, clock):
             # All plans below a limit are only some of the branch's.
             left = self._state.clock
             branch.spent |= within is None and not self._is_affordable(branch, windows, left)
-            return False
+            return
         formulation = self._formulation(branch, windows, best if beyond else largest_load_ns)
         ideals = self.border_ideals(branch, largest_load_ns)
         if ideals is not None:
@@ -126,7 +121,6 @@ class BranchSearch:
         answer = run_model(question, self._limits, clock, report)
         branch.searched |= not is_probe
         self._conclude(branch, question, answer)
-        return True
 
     def _formulation(
         self, branch: Branch, windows: StageWindows, largest_load_ns: int | None
