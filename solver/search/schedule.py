@@ -49,7 +49,7 @@ MOST_CUT_S: Final = 10.0
 CUT_SHARE: Final = 0.8
 """Of the time that is left, and at most, for a cut of a large graph at all places."""
 TIMES: Final = SearchTimes(
-    first_s=2.0,
+    first_s=4.0,
     first_s_per_unit=0.001,
     growth=4,
     probe_s=0.5,
@@ -158,7 +158,7 @@ EXACT: Final = (
     Step(
         "without host",
         heuristics.without_host,
-        share=4.0,
+        share=12.0,
         when=all_of(is_bottleneck, heuristics.can_do_without_host, still_gains("without host")),
     ),
     Step(
