@@ -211,7 +211,7 @@ EXACT: Final = (
         share=16.0,
         when=all_of(
             is_bottleneck,
-            gap_above(0),
+            gap_above(10),
             bounds.has_state_space,
             either(has_many_orders, all_of(is_large, not_told_by("parts"))),
         ),
@@ -233,7 +233,7 @@ EXACT: Final = (
     Step(
         "refute limits",
         branch_and_bound.refute_limits,
-        share=6.0,
+        share=12.0,
         when=branch_and_bound.can_refute_limits,
         repeats=True,
     ),
