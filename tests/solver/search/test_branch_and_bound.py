@@ -6,10 +6,9 @@ from solver import Device, SolveLimits
 from solver.cp.run import Answer
 from solver.search import branch_models
 from solver.search.branch_and_bound import BranchAndBound
+from solver.search.schedule import TIMES
 from tests.support.graphs import chain
 from tests.support.search_states import state_of
-
-FIRST_S = 2.0 + 3 * 0.001
 
 
 def test_a_run_that_gives_up_early_has_had_its_turn(monkeypatch):
@@ -25,9 +24,10 @@ def test_a_run_that_gives_up_early_has_had_its_turn(monkeypatch):
     devices = [Device("p", 100), Device("q", 200), Device("r", 300)]
     problem = chain("abc", latency_ns=10, value_bytes=0, devices=devices)
     state = state_of(problem, limits=SolveLimits(30.0, deterministic=True))
+    first_s = TIMES.first_s + TIMES.first_s_per_unit * len(state.presolved.units)
     search = BranchAndBound(state)
     count = len(search.branches.all)
     assert count > 2
     search.search_branches(state.clock)
-    assert slices[:count] == pytest.approx([FIRST_S] * count)
-    assert slices[count] == pytest.approx(4 * FIRST_S)
+    assert slices[:count] == pytest.approx([first_s] * count)
+    assert slices[count] == pytest.approx(TIMES.growth * first_s)
