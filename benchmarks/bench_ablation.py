@@ -77,6 +77,7 @@ def main() -> None:
     print("|---" * (len(options.columns) + 1) + "|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         captured = options.captured or Path(folder)
+        captured.mkdir(parents=True, exist_ok=True)
         for step in options.only or steps:
             print(f"| {step} |", end="", flush=True)
             for name in options.columns:

@@ -158,7 +158,7 @@ EXACT: Final = (
     Step(
         "without host",
         heuristics.without_host,
-        share=12.0,
+        share=20.0,
         when=all_of(is_bottleneck, heuristics.can_do_without_host, still_gains("without host")),
     ),
     Step(
