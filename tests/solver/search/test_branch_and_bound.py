@@ -23,7 +23,7 @@ def test_a_run_that_gives_up_early_has_had_its_turn(monkeypatch):
     monkeypatch.setattr(branch_models, "run_model", gives_up)
     devices = [Device("p", 100), Device("q", 200), Device("r", 300)]
     problem = chain("abc", latency_ns=10, value_bytes=0, devices=devices)
-    state = state_of(problem, limits=SolveLimits(30.0, deterministic=True))
+    state = state_of(problem, limits=SolveLimits(100.0, deterministic=True))
     first_s = TIMES.first_s + TIMES.first_s_per_unit * len(state.presolved.units)
     search = BranchAndBound(state)
     count = len(search.branches.all)
