@@ -20,11 +20,6 @@ def gap_above(permille: int) -> Condition:
     return lambda state: state.best is not None and state.has_gap(permille)
 
 
-def gap_within(permille: int) -> Condition:
-    """Return whether there is a plan, and it is no more than this above the bound."""
-    return lambda state: state.best is not None and not state.has_gap(permille)
-
-
 def not_told_by(step: str) -> Condition:
     """Return whether a step has not raised the bound."""
     return lambda state: not state.raised(step)

@@ -205,6 +205,7 @@ EXACT: Final = (
             lambda state: state.presolved.slots > 1,
         ),
     ),
+    # Limits refuted by models close a gap of 1 % sooner than stages are listed.
     Step(
         "state space",
         bounds.state_space,
