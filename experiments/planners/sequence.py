@@ -1,6 +1,6 @@
 """The operators as a sequence of layers, as balancers of pipelines see a model.
 
-A layer is a unit of :func:`solver.presolve.units.condense`: operators that must share a device.
+A layer is a unit of :func:`solver.presolve.instance.condense`: operators that must share a device.
 Layers come in execution order, and a stage is a run of consecutive layers. What a balancer is told
 of them is what its paper knows: times, sizes, what crosses a cut. Nothing here is a cost of a plan.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from solver import PartitionPlan, PartitionProblem
 from solver.model.arrays import Ints
-from solver.presolve.units import UnitGraph, condense
+from solver.presolve.instance import Instance, condense
 
 
 @dataclass(frozen=True)
@@ -24,11 +24,11 @@ class LayerSequence:
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         Operators that must share a device are one layer, in topological order.
     """
 
-    units: UnitGraph
+    units: Instance
 
     @classmethod
     def of(cls, problem: PartitionProblem) -> LayerSequence:

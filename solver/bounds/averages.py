@@ -13,17 +13,17 @@ from solver.bounds.positions import PositionBound
 from solver.bounds.spine import spine
 from solver.model.arrays import Ints
 from solver.model.problem import ObjectiveName
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 
-def usable_devices(units: UnitGraph) -> int:
+def usable_devices(units: Instance) -> int:
     """Return the most devices that a plan can use."""
     problem = units.problem
     most = len(problem.devices) if problem.max_devices is None else problem.max_devices
     return min(most, len(problem.devices), len(units))
 
 
-def least_value(units: UnitGraph, name: ObjectiveName, position_bound: PositionBound | None) -> int:
+def least_value(units: Instance, name: ObjectiveName, position_bound: PositionBound | None) -> int:
     """Return a lower bound of one objective over all plans.
 
     Parameters
@@ -54,14 +54,14 @@ def least_value(units: UnitGraph, name: ObjectiveName, position_bound: PositionB
     return 0
 
 
-def fastest_ns(units: UnitGraph) -> Ints:
+def fastest_ns(units: Instance) -> Ints:
     """Return the time of every unit on its fastest class, in nanoseconds."""
     classes = sorted({device.device_class for device in units.problem.devices})
     fastest: Ints = np.array([units.latency_ns(c) for c in classes], dtype=np.int64).min(axis=0)
     return fastest
 
 
-def least_average_ns(units: UnitGraph) -> int:
+def least_average_ns(units: Instance) -> int:
     """Return the load that some device has at least: the average, or the longest unit.
 
     Proof: measure work by the fastest class. A device of class c that is busy for T has done at
@@ -82,7 +82,7 @@ def least_average_ns(units: UnitGraph) -> int:
     return max(average, int(fastest.max(initial=0)))
 
 
-def longest_path_ns(units: UnitGraph) -> int:
+def longest_path_ns(units: Instance) -> int:
     """Return the time of the longest path of units, each on its fastest class.
 
     Proof: of two units on a path the second is on the same stage, which takes the time of both, or
@@ -98,7 +98,7 @@ def longest_path_ns(units: UnitGraph) -> int:
     return max(finish, default=0)
 
 
-def least_devices(units: UnitGraph) -> int:
+def least_devices(units: Instance) -> int:
     """Return how many of the largest devices are needed to hold all weights.
 
     More than there are if even all of them are too small.
@@ -113,7 +113,7 @@ def least_devices(units: UnitGraph) -> int:
     return count + 1
 
 
-def least_peak_permille(units: UnitGraph) -> int:
+def least_peak_permille(units: Instance) -> int:
     """Return the least of the largest share of its memory that any device holds, per mille.
 
     Proof: if every device holds at most p / 1000 of its memory, all weights are at most

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from solver.model.devices import Interconnect, Link
 from solver.model.problem import PartitionProblem
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 
 def direct_problem(problem: PartitionProblem) -> PartitionProblem:
@@ -50,7 +50,7 @@ def direct_problem(problem: PartitionProblem) -> PartitionProblem:
     )
 
 
-def direct(units: UnitGraph) -> UnitGraph:
+def direct(units: Instance) -> Instance:
     """Return `units` with the direct transfers of :func:`direct_problem`, for bounds."""
     if units.problem.interconnect.charging != "relayed":
         return units

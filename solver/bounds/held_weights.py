@@ -6,13 +6,13 @@ import numpy as np
 
 from solver.bounds.spine import units_between
 from solver.model.arrays import Ints
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _MOST_VISITS = 4_000_000
 """Edges to look at for all pairs of readers together, which takes about a second."""
 
 
-def first_weights(units: UnitGraph) -> Ints:
+def first_weights(units: Instance) -> Ints:
     """Return the weights by unit; those of several units at the first, whose stage holds them."""
     held = np.zeros(len(units), dtype=np.int64)
     for entry in units.weights:
@@ -20,7 +20,7 @@ def first_weights(units: UnitGraph) -> Ints:
     return held
 
 
-def stage_weights(units: UnitGraph) -> Ints:
+def stage_weights(units: Instance) -> Ints:
     """Return amounts by unit that no stage holds less of than its units have together.
 
     These are :func:`first_weights`, and a weight that is far from its last reader once more: an

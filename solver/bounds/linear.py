@@ -24,8 +24,8 @@ from solver.bounds.windows import StageBounds, StageWindows
 from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
+from solver.presolve.instance import Instance
 from solver.presolve.net_times import both_ways, relay_times
-from solver.presolve.units import UnitGraph
 
 _MOST_ROWS = 150_000
 _SIMPLEX_ROWS = 12_000
@@ -41,7 +41,7 @@ _LARGEST_SHARE = 10.0
 
 def closure_bound_ns(
     stage_bounds: StageBounds,
-    units: UnitGraph,
+    units: Instance,
     order: Sequence[Device],
     *,
     at_least: int,
@@ -55,7 +55,7 @@ def closure_bound_ns(
     ----------
     stage_bounds : StageBounds
         Of `units`; gives the windows.
-    units : UnitGraph
+    units : Instance
         With one chunk per device, no backward operators and no overlap.
     order : sequence of Device
         The device of each stage.
@@ -120,7 +120,7 @@ class _Program:
     returned, and both stages at the border spend the time of the link between their devices.
     """
 
-    units: UnitGraph
+    units: Instance
     windows: StageWindows
     order: Sequence[Device]
     net_times_ns: Sequence[int]

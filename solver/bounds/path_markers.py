@@ -18,7 +18,7 @@ from solver.bounds.position_steps import StageKind, compute_room
 from solver.bounds.positions import least_times_ns
 from solver.bounds.stepping import Step, SteppingBound
 from solver.model.arrays import Ints
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _NOWHERE = -(1 << 61)
 
@@ -28,7 +28,7 @@ class PathBound(SteppingBound):
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         With one chunk per device, no backward operators and no overlap (`applies`).
     slots : int
         The most devices that a plan may use.
@@ -58,7 +58,7 @@ class PathBound(SteppingBound):
     Examples
     --------
     >>> from solver import Device, Operator, PartitionProblem
-    >>> from solver.presolve.units import condense
+    >>> from solver.presolve.instance import condense
     >>> operators = [Operator(f"op{i}", 10) for i in range(3)]
     >>> problem = PartitionProblem(operators=operators, devices=[Device("d0"), Device("d1")])
     >>> PathBound(condense(problem), 2).least_bottleneck_ns()
@@ -68,7 +68,7 @@ class PathBound(SteppingBound):
     most_sets = 100
     """Steps along a path take longer than over cells in a row."""
 
-    def __init__(self, units: UnitGraph, slots: int) -> None:
+    def __init__(self, units: Instance, slots: int) -> None:
         net_times_ns = least_times_ns(units)
         super().__init__(units, slots, net_times_ns)
         average = max(self._total // max(slots, 1), 1)

@@ -14,7 +14,7 @@ from solver.bounds.held_weights import stage_weights
 from solver.bounds.region_cuts import Region, RegionNet, border_lines
 from solver.bounds.spine import main_path
 from solver.model.arrays import Ints
-from solver.presolve.units import Net, UnitGraph
+from solver.presolve.instance import Instance, Net
 
 CROSSINGS = 8
 """Horizons for each region, at equal steps up to one average load."""
@@ -88,7 +88,7 @@ class PathRegions:
     """
 
     def __init__(
-        self, units: UnitGraph, work: Ints, net_times_ns: Sequence[int], average_ns: int
+        self, units: Instance, work: Ints, net_times_ns: Sequence[int], average_ns: int
     ) -> None:
         self._units, self.work, self._average = units, work, average_ns
         path = main_path(units)

@@ -22,8 +22,8 @@ from solver.bounds.regions import PlacedNets, Regions
 from solver.bounds.stepping import Step, SteppingBound
 from solver.model.arrays import Ints
 from solver.model.devices import STAGING_HOST
+from solver.presolve.instance import Instance, Net
 from solver.presolve.net_times import both_ways
-from solver.presolve.units import Net, UnitGraph
 
 Floats = npt.NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class PositionBound(SteppingBound):
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         With one chunk per device, no backward operators and no overlap (`applies`).
     slots : int
         The most devices that a plan may use.
@@ -75,7 +75,7 @@ class PositionBound(SteppingBound):
     change nothing as positions never shrink.
     """
 
-    def __init__(self, units: UnitGraph, slots: int) -> None:
+    def __init__(self, units: Instance, slots: int) -> None:
         self._relayed = units.problem.interconnect.charging == "relayed"
         self._net_times_ns = least_times_ns(units)
         super().__init__(units, slots, self._net_times_ns)
@@ -115,7 +115,7 @@ class PositionBound(SteppingBound):
         behind_to = np.minimum(self._end - near, self._start - near // 4)
         self._behind = np.minimum(np.searchsorted(starts, behind_to), regions)
 
-    def _net_arrays(self, units: UnitGraph) -> PlacedNets:
+    def _net_arrays(self, units: Instance) -> PlacedNets:
         times = self._net_times_ns
         nets, returned = moved_nets(units)
         kept = [number for number, time_ns in enumerate(times) if time_ns]
@@ -160,7 +160,7 @@ class PositionBound(SteppingBound):
 
     # -- positions ------------------------------------------------------------------------
 
-    def _make_cells(self, units: UnitGraph) -> None:
+    def _make_cells(self, units: Instance) -> None:
         """Cut all regions into cells of positions, with the least arrive and leave of each."""
         average = max(self._total // max(self._slots, 1), 1)
         width = max(average // _CELLS_PER_STAGE, 1)
@@ -209,7 +209,7 @@ class PositionBound(SteppingBound):
             least_held=least_held,
         )
 
-    def _weights(self, units: UnitGraph) -> tuple[Ints, Ints]:
+    def _weights(self, units: Instance) -> tuple[Ints, Ints]:
         """Bound the weights in a set that ends in each cell, from above and from below.
 
         A set with work x of a region holds at least the least weights of any units with this
@@ -249,14 +249,14 @@ class PositionBound(SteppingBound):
         return lambda done, kind, _: self._total - steps.start(self._total - done, kind)
 
 
-def moved_nets(units: UnitGraph) -> tuple[Sequence[Net], Sequence[bool]]:
+def moved_nets(units: Instance) -> tuple[Sequence[Net], Sequence[bool]]:
     """Return the nets whose crossings take time, and which of them are relayed to the end."""
     if units.problem.interconnect.charging == "relayed":
         return [relay.net for relay in units.relays], [relay.is_output for relay in units.relays]
     return units.nets, [False] * len(units.nets)
 
 
-def least_times_ns(units: UnitGraph) -> list[int]:
+def least_times_ns(units: Instance) -> list[int]:
     """Return the least time of each of the :func:`moved_nets` on any link."""
     problem = units.problem
     interconnect, arrays = problem.interconnect, problem.arrays

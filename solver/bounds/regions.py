@@ -13,7 +13,7 @@ import numpy as np
 
 from solver.bounds.articulation import articulation_units
 from solver.model.arrays import Ints
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 
 class Regions:
@@ -42,7 +42,7 @@ class Regions:
         Arcs within each region, by places.
     """
 
-    def __init__(self, units: UnitGraph, work: Ints) -> None:
+    def __init__(self, units: Instance, work: Ints) -> None:
         count = len(units)
         self.cuts = cuts = articulation_units(count, units.edges)
         self.count = len(cuts) + 1

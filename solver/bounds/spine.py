@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from solver.bounds.articulation import articulation_units
-from solver.presolve.units import Net, UnitGraph
+from solver.presolve.instance import Instance, Net
 
 _NEARLY = 0.8
 """A source counts if its longest way has at least this share of a longest path's work."""
@@ -21,7 +21,7 @@ _MOST_VISITS = 1_000_000
 """Units, or edges, times sources; a million take about a second."""
 
 
-def spine(units: UnitGraph) -> UnitGraph:
+def spine(units: Instance) -> Instance:
     """Return the problem on the spine alone.
 
     Takes linear time.
@@ -36,7 +36,7 @@ def spine(units: UnitGraph) -> UnitGraph:
     return restricted(units, spine_units(units))
 
 
-def spine_units(units: UnitGraph) -> list[int]:
+def spine_units(units: Instance) -> list[int]:
     """Return the units on paths from the first to the last unit of :func:`main_path`, ascending.
 
     With two of its units the spine has all units between them, so what a set closed under ancestors
@@ -47,12 +47,12 @@ def spine_units(units: UnitGraph) -> list[int]:
     return units_between(len(units), edges, path[0], path[-1])
 
 
-def longest_path(units: UnitGraph) -> list[int]:
+def longest_path(units: Instance) -> list[int]:
     """Return the units of a path with the most work on the fastest classes, and most units."""
     return _longest_path(sorted(units.edges), _fastest_ns(units))
 
 
-def main_path(units: UnitGraph) -> list[int]:
+def main_path(units: Instance) -> list[int]:
     """Return the units of a path with much work on the fastest classes, and many units.
 
     The one with the most, but for its start: of the sources that long paths start from, the one
@@ -76,7 +76,7 @@ def main_path(units: UnitGraph) -> list[int]:
     return [kept[place] for place in _longest_path(inner, [work_ns[unit] for unit in kept])]
 
 
-def long_paths(units: UnitGraph) -> list[list[int]]:
+def long_paths(units: Instance) -> list[list[int]]:
     """Return :func:`longest_path` and, if it is another one, :func:`main_path`."""
     longest, main = longest_path(units), main_path(units)
     return [longest] if main == longest else [longest, main]
@@ -156,14 +156,14 @@ def _longest_path(edges: Sequence[tuple[int, int]], work_ns: Sequence[int]) -> l
     return path[::-1]
 
 
-def _fastest_ns(units: UnitGraph) -> list[int]:
+def _fastest_ns(units: Instance) -> list[int]:
     classes = sorted({device.device_class for device in units.problem.devices})
     times = np.array([units.latency_ns(c) for c in classes], dtype=np.int64)
     fastest: list[int] = times.min(axis=0).tolist()
     return fastest
 
 
-def restricted(units: UnitGraph, kept: Sequence[int]) -> UnitGraph:
+def restricted(units: Instance, kept: Sequence[int]) -> Instance:
     """Return the problem on the units `kept`, ascending, without inputs, storages and savings."""
     number = {unit: place for place, unit in enumerate(kept)}
 

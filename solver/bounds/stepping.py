@@ -20,7 +20,7 @@ import numpy as np
 from solver.bounds.position_steps import StageKind, few_kinds, rooms
 from solver.model.arrays import Ints
 from solver.model.devices import Device
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 Step = Callable[[int, StageKind, bool], int]
 
@@ -35,7 +35,7 @@ class DestructiveBound(ABC):
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         With one chunk per device, no backward operators and no overlap (`applies`).
     slots : int
         The most devices that a plan may use.
@@ -46,7 +46,7 @@ class DestructiveBound(ABC):
     most_sets: ClassVar[int] = 2000
     """Sets of devices to tell apart; with more, kinds that are alike count as their best."""
 
-    def __init__(self, units: UnitGraph, slots: int, net_times_ns: Sequence[int]) -> None:
+    def __init__(self, units: Instance, slots: int, net_times_ns: Sequence[int]) -> None:
         self._slots = slots
         devices = units.problem.devices
         classes = sorted({device.device_class for device in devices})
@@ -73,7 +73,7 @@ class DestructiveBound(ABC):
         return math.prod(count + 1 for count in self._kinds.values())
 
     @staticmethod
-    def applies(units: UnitGraph) -> bool:
+    def applies(units: Instance) -> bool:
         """Whether transfers order and add up as the bound assumes."""
         problem = units.problem
         return (

@@ -24,7 +24,7 @@ from solver.bounds.stepping import SteppingBound
 from solver.dp.pair_sums import Bools, Indices
 from solver.model.clock import Clock
 from solver.model.devices import Device
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 Ints = npt.NDArray[np.int64]
 
@@ -172,7 +172,7 @@ class StageBounds:
     (:mod:`solver.bounds.direct`).
     """
 
-    def __init__(self, units: UnitGraph) -> None:
+    def __init__(self, units: Instance) -> None:
         self._units = units
         self._devices = units.problem.devices
         self._count = count = len(units)
@@ -206,7 +206,7 @@ class StageBounds:
         self._borders: BorderBound | None = None
 
     @classmethod
-    def complete(cls, units: UnitGraph) -> StageBounds:
+    def complete(cls, units: Instance) -> StageBounds:
         """Return bounds that know positions and borders."""
         bounds = cls(units)
         bounds.add_positions()

@@ -12,7 +12,7 @@ from ortools.sat.python import cp_model
 
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.stage_model import Place, StageModel
-from solver.presolve.units import Net, Relay
+from solver.presolve.instance import Net, Relay
 
 
 class Crossings:

@@ -22,15 +22,15 @@ from typing import TYPE_CHECKING
 
 from solver.bounds.windows import StageWindows
 from solver.model.cuts import NO_BLOCK
+from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import unit_blocks, unit_stages
-from solver.presolve.units import UnitGraph
 
 if TYPE_CHECKING:
     from solver.cp.linear import Literal
     from solver.cp.stage_model import StageModel
 
 
-def narrowed(units: UnitGraph, windows: StageWindows, positions: int) -> StageWindows:
+def narrowed(units: Instance, windows: StageWindows, positions: int) -> StageWindows:
     """Return windows without the positions that cuts and pinned stages exclude.
 
     Parameters
@@ -62,7 +62,7 @@ def narrowed(units: UnitGraph, windows: StageWindows, positions: int) -> StageWi
     return StageWindows(tuple(first), tuple(last))
 
 
-def _members(units: UnitGraph) -> list[list[int]]:
+def _members(units: Instance) -> list[list[int]]:
     """Return the units of every block."""
     members: list[list[int]] = [[] for _ in range(len(units.problem.cuts) + 1)]
     for unit, block in enumerate(unit_blocks(units)):

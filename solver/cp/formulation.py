@@ -75,8 +75,8 @@ from solver.cp.stage_model import StageModel
 from solver.cp.step_rows import StepRows
 from solver.cp.symmetry_rows import add_block_order
 from solver.model.problem import ObjectiveName
+from solver.presolve.instance import Instance
 from solver.presolve.symmetry import IdenticalBlocks
-from solver.presolve.units import UnitGraph
 
 
 class CpSatFormulation:
@@ -114,7 +114,7 @@ class CpSatFormulation:
 
     def __init__(
         self,
-        units: UnitGraph,
+        units: Instance,
         windows: StageWindows,
         slots: int,
         *,

@@ -11,8 +11,8 @@ from solver.cp.crossings import Crossings
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.stage_model import Place, StageChoice
 from solver.model.devices import STAGING_HOST, Device, Link
+from solver.presolve.instance import Net
 from solver.presolve.net_times import Part, both_ways, net_times, relay_times
-from solver.presolve.units import Net
 
 
 class LoadRows:

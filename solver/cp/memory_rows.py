@@ -16,8 +16,8 @@ from solver.cp.crossings import Crossings
 from solver.cp.linear import LinearSum
 from solver.cp.stage_model import Place, StageChoice
 from solver.model.training import most_in_flight
+from solver.presolve.instance import SharedBytes, Storage
 from solver.presolve.live_sets import held_from, maximal_live_sets
-from solver.presolve.units import SharedBytes, Storage
 
 
 class MemoryRows:

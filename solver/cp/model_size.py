@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from solver.bounds.windows import StageWindows
 from solver.presolve.device_kinds import interchangeable_kinds
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 
 def link_terms(
-    units: UnitGraph,
+    units: Instance,
     windows: StageWindows,
     slots: int,
     chunks: int = 1,
@@ -42,7 +42,7 @@ def link_terms(
     Examples
     --------
     >>> from solver import Device, Interconnect, Link, Operator, PartitionProblem
-    >>> from solver.presolve.units import condense
+    >>> from solver.presolve.instance import condense
     >>> operators = [Operator("a", 10, value_bytes=1), Operator("b", 10, ("a",))]
     >>> fast = Interconnect(Link(), {("d0", "d1"): Link(1)})
     >>> problem = PartitionProblem(operators, [Device("d0"), Device("d1")], interconnect=fast)

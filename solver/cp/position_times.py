@@ -10,8 +10,8 @@ from solver.cp.load_rows import LoadRows
 from solver.cp.stage_model import StageChoice
 from solver.evaluation.timeline import Task
 from solver.model.devices import STAGING_HOST, Device
+from solver.presolve.instance import Net
 from solver.presolve.net_times import Part
-from solver.presolve.units import Net
 
 
 class PositionTimes:

@@ -11,7 +11,7 @@ from ortools.sat.python import cp_model
 from solver.cp.crossings import Crossings
 from solver.cp.linear import Literal
 from solver.cp.memory_rows import MemoryRows
-from solver.presolve.units import Net, UnitGraph
+from solver.presolve.instance import Instance, Net
 
 _MOST_CONES = 12
 """Cones that end in the same unit; each has one unit more than the one before."""
@@ -50,7 +50,7 @@ class PullRows:
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         With peer-to-peer transfers, one chunk per device and loads that add up.
     kept : collection of int
         Units that stay where they are: rows elsewhere say where those can be.
@@ -82,9 +82,7 @@ class PullRows:
     receives.
     """
 
-    def __init__(
-        self, units: UnitGraph, kept: Collection[int], net_times_ns: Sequence[int]
-    ) -> None:
+    def __init__(self, units: Instance, kept: Collection[int], net_times_ns: Sequence[int]) -> None:
         self._units = units
         self._kept = frozenset(kept)
         self._net_times_ns = net_times_ns

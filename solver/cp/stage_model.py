@@ -16,7 +16,7 @@ from solver.bounds.windows import StageWindows
 from solver.cp.linear import LinearSum, Literal
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import interchangeable_kinds
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 Place = tuple[int, ...]
 """Positions that count as one: a single stage, or all stages of one device."""
@@ -72,7 +72,7 @@ class StageModel:
 
     def __init__(
         self,
-        units: UnitGraph,
+        units: Instance,
         windows: StageWindows,
         slots: int,
         *,

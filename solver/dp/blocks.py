@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from solver.presolve.device_kinds import DeviceKind
+from solver.presolve.instance import Instance, Net
 from solver.presolve.net_times import all_net_times_ns, relay_times
-from solver.presolve.units import Net, UnitGraph
 
 DROPPED = -1
 
@@ -47,7 +47,7 @@ class Blocks:
 
 
 def collapse(
-    units: UnitGraph,
+    units: Instance,
     free_nets: frozenset[int],
     *,
     forget_weights: bool,
@@ -102,7 +102,7 @@ def collapse(
 class _Merging:
     """Units on their way to blocks: each leads to one that it was merged into, or is left out."""
 
-    def __init__(self, units: UnitGraph, free_nets: frozenset[int]) -> None:
+    def __init__(self, units: Instance, free_nets: frozenset[int]) -> None:
         self._units, self._free_nets = units, free_nets
         self._successors: list[set[int]] = [set() for _ in range(len(units))]
         self._predecessors: list[set[int]] = [set() for _ in range(len(units))]
@@ -164,7 +164,7 @@ class _Merging:
 
 
 def _free_units(
-    units: UnitGraph, returning: frozenset[int], *, forget_weights: bool
+    units: Instance, returning: frozenset[int], *, forget_weights: bool
 ) -> tuple[set[int], set[int]]:
     """Return the free units, and those of them that are only so without their weights."""
     problem = units.problem
@@ -190,7 +190,7 @@ def _free_units(
 
 
 def _number(
-    units: UnitGraph,
+    units: Instance,
     leader: list[int],
     dropped: list[tuple[int, tuple[int, ...]]],
     weightless: frozenset[int],
@@ -210,9 +210,7 @@ def _number(
     )
 
 
-def collapse_units(
-    units: UnitGraph, kinds: Sequence[DeviceKind], *, forget_weights: bool
-) -> Blocks:
+def collapse_units(units: Instance, kinds: Sequence[DeviceKind], *, forget_weights: bool) -> Blocks:
     """Merge units into the blocks whose ideals the program is about.
 
     Parameters

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from solver.model.devices import Device
 from solver.presolve.device_kinds import interchangeable_kinds
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _MOST_STATES = 1024
 """Sets of devices to tell apart; beyond that, the device order is taken from a few fixed ones."""
@@ -90,14 +90,14 @@ class Moves:
         return replace(self, kinds=kinds)
 
 
-def are_few(units: UnitGraph) -> bool:
+def are_few(units: Instance) -> bool:
     """Whether the sets of devices are so few that a chain tells them all apart."""
     most = units.problem.max_devices or len(units.problem.devices)
     kinds = interchangeable_kinds(units)
     return math.prod(min(len(kind.devices), most) + 1 for kind in kinds) <= _MOST_STATES
 
 
-def device_moves(units: UnitGraph) -> list[Moves]:
+def device_moves(units: Instance) -> list[Moves]:
     """Return the exact state space if it is small, else one for each of a few device orders."""
     kinds = interchangeable_kinds(units)
     counts = [len(kind.devices) for kind in kinds]
@@ -117,7 +117,7 @@ def device_moves(units: UnitGraph) -> list[Moves]:
     ]
 
 
-def order_moves(units: UnitGraph, order: Sequence[str]) -> Moves:
+def order_moves(units: Instance, order: Sequence[str]) -> Moves:
     """Return the moves of one device order, with the devices that it lacks before it."""
     kinds = interchangeable_kinds(units)
     names = tuple(tuple(device.name for device in kind.devices) for kind in kinds)
@@ -155,7 +155,7 @@ class ViableStates:
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         In the order.
     ceiling_ns : int or None
         Only plans whose bottleneck is at most this.
@@ -167,7 +167,7 @@ class ViableStates:
     r is the least ratio of an operator's time on its class to its time on its fastest class.
     """
 
-    def __init__(self, units: UnitGraph, moves: Moves, ceiling_ns: int | None) -> None:
+    def __init__(self, units: Instance, moves: Moves, ceiling_ns: int | None) -> None:
         order = [index for members in units.members for index in members]
         first = np.cumsum([0, *map(len, units.members)])
         held = np.zeros((2, len(order) + 1), dtype=np.float64)

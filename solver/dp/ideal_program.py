@@ -76,8 +76,8 @@ from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import DeviceKind, interchangeable_kinds
 from solver.presolve.dominance import simplify
+from solver.presolve.instance import Instance, condense
 from solver.presolve.net_times import all_net_times_ns
-from solver.presolve.units import UnitGraph, condense
 
 MOST_IDEALS = 40_000
 MOST_SETS = 1_024
@@ -93,7 +93,7 @@ _MOST_ENTRIES = 16_000_000
 """Most ideals times blocks: the tables take some twenty bytes for each."""
 
 
-Improve = Callable[[UnitGraph, Sequence[PartitionPlan]], PartitionPlan | None]
+Improve = Callable[[Instance, Sequence[PartitionPlan]], PartitionPlan | None]
 """Makes a better plan of some plans of units; None if it finds none."""
 
 
@@ -174,7 +174,7 @@ def can_win(problem: PartitionProblem) -> bool:
     return list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most) is not None
 
 
-def _latencies_ns(units: UnitGraph, kinds: Sequence[DeviceKind]) -> list[list[int]]:
+def _latencies_ns(units: Instance, kinds: Sequence[DeviceKind]) -> list[list[int]]:
     return [units.latency_ns(kind.device.device_class) for kind in kinds]
 
 
@@ -233,7 +233,7 @@ def _solve(problem: PartitionProblem, clock: Clock, improve: Improve | None) -> 
 
 
 def _solve_blocks(
-    units: UnitGraph,
+    units: Instance,
     kinds: Sequence[DeviceKind],
     blocks: Blocks,
     known: _Known,
@@ -325,7 +325,7 @@ def _judge(
 class _Known:
     """The best plan that heuristics find, once they are asked."""
 
-    def __init__(self, units: UnitGraph, clock: Clock, improve: Improve | None) -> None:
+    def __init__(self, units: Instance, clock: Clock, improve: Improve | None) -> None:
         self._units, self._clock, self._improve = units, clock, improve
         self._tried: set[bool] = set()
         self.plan: PartitionPlan | None = None

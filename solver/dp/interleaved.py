@@ -52,8 +52,8 @@ from solver.dp.sweep import GaveUp, Goal, Solution, Sweep
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import DeviceKind
+from solver.presolve.instance import Instance
 from solver.presolve.net_times import net_times_ns
-from solver.presolve.units import UnitGraph
 
 _CEILINGS = (1.002, 1.006, 1.02, 1.05, 1.1, 1.2, 1.4, 1.7, 2.1, 2.7, 3.5, 5.0, 8.0)
 """Ceilings on the load to try, as multiples of its lower bound."""
@@ -84,7 +84,7 @@ class Interleaved:
     middles: tuple[int, ...]
     stages: tuple[tuple[int, int], ...]
 
-    def plan(self, units: UnitGraph, kinds: Sequence[DeviceKind], blocks: Blocks) -> PartitionPlan:
+    def plan(self, units: Instance, kinds: Sequence[DeviceKind], blocks: Blocks) -> PartitionPlan:
         """Return the plan on the operators of the problem."""
         free = [[device.name for device in kind.devices] for kind in kinds]
         order = [free[kind].pop(0) for kind, _ in self.stages]
@@ -127,7 +127,7 @@ class InterleavedSearch:
 
     def __init__(
         self,
-        units: UnitGraph,
+        units: Instance,
         kinds: Sequence[DeviceKind],
         blocks: Blocks,
         ideals: Sequence[int],

@@ -7,7 +7,7 @@ import numpy as np
 from solver.dp.blocks import DROPPED, Blocks
 from solver.dp.pair_sums import Bools, Floats
 from solver.model.arrays import Ints
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _MOST_ENTRIES = 1 << 17
 """Holdings (and operators) times stages that are looked at together, in a cache."""
@@ -24,7 +24,7 @@ class StagePeaks:
     runs; those of other stages do not count.
     """
 
-    def __init__(self, units: UnitGraph, blocks: Blocks) -> None:
+    def __init__(self, units: Instance, blocks: Blocks) -> None:
         holdings = units.problem.arrays.holdings
         self._count = blocks.count
         block_of = np.array([blocks.block_of[u] for u in units.unit_of_operator()], dtype=np.int64)

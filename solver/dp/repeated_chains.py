@@ -39,8 +39,8 @@ from dataclasses import dataclass
 
 from solver.dp.blocks import DROPPED, Blocks
 from solver.presolve.device_kinds import limited_devices
+from solver.presolve.instance import Instance
 from solver.presolve.symmetry import identical_blocks
-from solver.presolve.units import UnitGraph
 
 Chains = tuple[tuple[int, ...], ...]
 """The chains of a group; for each its blocks in order."""
@@ -104,7 +104,7 @@ class RepeatedChains:
         return reached
 
 
-def repeated_chains(units: UnitGraph, blocks: Blocks) -> RepeatedChains:
+def repeated_chains(units: Instance, blocks: Blocks) -> RepeatedChains:
     """Find the groups of identical chains of blocks.
 
     Parameters
@@ -157,7 +157,7 @@ class _Facts:
         Whether memory is, so that weights matter.
     """
 
-    def __init__(self, units: UnitGraph, blocks: Blocks, *, limited: bool) -> None:
+    def __init__(self, units: Instance, blocks: Blocks, *, limited: bool) -> None:
         self._after: dict[int, list[int]] = defaultdict(list)
         for source, target in blocks.edges:
             self._after[source].append(target)
@@ -202,7 +202,7 @@ class _Facts:
         return True
 
 
-def identical_chains(units: UnitGraph, blocks: Blocks) -> RepeatedChains:
+def identical_chains(units: Instance, blocks: Blocks) -> RepeatedChains:
     """Return groups of identical chains of blocks, of which ideals in one order are enough."""
     # With several chunks the places of chains in other rounds tell them apart.
     one_chunk = units.problem.chunks_per_device == 1

@@ -14,8 +14,8 @@ from solver.dp.memory import StagePeaks
 from solver.dp.pair_sums import Bools, Crossing, Floats, Indices, PairSum
 from solver.dp.repeated_chains import RepeatedChains
 from solver.presolve.device_kinds import DeviceKind
+from solver.presolve.instance import Instance, Net
 from solver.presolve.net_times import net_times_ns, relay_times
-from solver.presolve.units import Net, UnitGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class StageTables:
 
     def __init__(
         self,
-        units: UnitGraph,
+        units: Instance,
         kinds: Sequence[DeviceKind],
         blocks: Blocks,
         ideals: Sequence[int],

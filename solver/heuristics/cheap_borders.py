@@ -20,7 +20,7 @@ from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ColocationGroup
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _Bools = npt.NDArray[np.bool_]
 
@@ -32,13 +32,13 @@ _MOST_ON_PATH = 0.75
 
 
 def plan_at_cheap_borders(
-    units: UnitGraph, clock: Clock, solve: SolveIdeals
+    units: Instance, clock: Clock, solve: SolveIdeals
 ) -> PartitionPlan | None:
     """Return the best plan that ends stages at cheap places only, if some are few and fit.
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         Of any problem; those with several chunks, hand-made cuts or pins, with one long path, or
         with very many units are declined.
     clock : Clock
@@ -75,7 +75,7 @@ def plan_at_cheap_borders(
     return solve(coarse, clock).plan
 
 
-def cheap_groups(units: UnitGraph) -> list[list[int]]:
+def cheap_groups(units: Instance) -> list[list[int]]:
     """Return units in groups, so that the graph of groups has few ideals.
 
     A *border* is what a unit depends on, with itself. Its cost is what leaves that set; its span is
@@ -97,7 +97,7 @@ def cheap_groups(units: UnitGraph) -> list[list[int]]:
     return _groups(inside, order[:low])
 
 
-def _closures(units: UnitGraph) -> _Bools:
+def _closures(units: Instance) -> _Bools:
     """Return, for every unit (row), what it depends on, and itself."""
     inside = np.eye(len(units), dtype=np.bool_)
     for source, target in sorted(units.edges, key=lambda edge: edge[1]):
@@ -105,7 +105,7 @@ def _closures(units: UnitGraph) -> _Bools:
     return inside
 
 
-def _costs(units: UnitGraph, inside: _Bools) -> Ints:
+def _costs(units: Instance, inside: _Bools) -> Ints:
     """Return the time of all transfers that leave each border."""
     costs = np.zeros(len(units), dtype=np.int64)
     for net, time_ns in zip(units.nets, least_times_ns(units), strict=True):
@@ -136,7 +136,7 @@ def _groups(inside: _Bools, borders: Ints) -> list[list[int]]:
     return sorted(members.values(), key=lambda group: -int(inside[borders, group[0]].sum()))
 
 
-def _are_few(units: UnitGraph, groups: list[list[int]]) -> bool:
+def _are_few(units: Instance, groups: list[list[int]]) -> bool:
     number = {unit: place for place, group in enumerate(groups) for unit in group}
     arcs = {(number[source], number[target]) for source, target in units.edges}
     edges = sorted((source, target) for source, target in arcs if source != target)

@@ -16,8 +16,8 @@ import numpy as np
 from solver.bounds.positions import PositionBound, least_times_ns, moved_nets
 from solver.bounds.region_cuts import Region, chain_head, shared_nets
 from solver.model.arrays import Ints
+from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import unit_blocks, unit_stages
-from solver.presolve.units import UnitGraph
 
 _STEPS = 200
 """Parts of a region's work in which orders are compared."""
@@ -120,9 +120,7 @@ def _cheapest_place(region: Region, order: Sequence[int], step: int) -> int:
     return int(here[np.argmin(crossing[here])])
 
 
-def consecutive_clusters(
-    units: UnitGraph, order: Sequence[int], most: int
-) -> tuple[list[int], int]:
+def consecutive_clusters(units: Instance, order: Sequence[int], most: int) -> tuple[list[int], int]:
     """Divide an order into clusters that end where little crosses.
 
     Parameters

@@ -30,8 +30,8 @@ from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ObjectiveName, PartitionProblem
 from solver.model.threads import call_all
+from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import unit_blocks
-from solver.presolve.units import UnitGraph
 
 _FEW_UNITS = 16
 """Up to here an exact solver needs no better start than its baselines."""
@@ -82,7 +82,7 @@ def searched_objective(problem: PartitionProblem) -> ObjectiveName | None:
 
 
 def improve(
-    units: UnitGraph,
+    units: Instance,
     plan: PartitionPlan,
     *,
     seed: int = 0,
@@ -135,13 +135,13 @@ def improve(
     return better(units, plan, plan_at(units, devices, found))
 
 
-def _slow_work_s(units: UnitGraph) -> float:
+def _slow_work_s(units: Instance) -> float:
     """Return the most work of a slow search that only moves end, in seconds of one core."""
     return max(pace.iterations(len(units)) for pace in FAST) // _WITHOUT_CLOCK * _MOVE_S
 
 
 def improve_slowly(
-    units: UnitGraph,
+    units: Instance,
     plan: PartitionPlan,
     *,
     searches: int | None = None,
@@ -198,7 +198,7 @@ def improve_slowly(
 
 def _at_the_same_time(
     search: Callable[..., PartitionPlan],
-    units: UnitGraph,
+    units: Instance,
     seed: int,
     workers: int,
     clock: Clock,
@@ -215,14 +215,14 @@ def _at_the_same_time(
 
 
 def better_plan(
-    units: UnitGraph, starts: Sequence[PartitionPlan], seed: int = 0
+    units: Instance, starts: Sequence[PartitionPlan], seed: int = 0
 ) -> PartitionPlan | None:
     """Return what :func:`first_incumbents` makes of plans in a number of moves that is enough."""
     return first_incumbents(units, starts, seed=seed, max_iterations=_MOVES_PER_UNIT * len(units))
 
 
 def first_incumbents(
-    units: UnitGraph,
+    units: Instance,
     starts: Sequence[PartitionPlan] = (),
     *,
     seed: int = 0,
@@ -275,7 +275,7 @@ def first_incumbents(
     return best if evaluate(units.problem, best).feasible else None
 
 
-def better(units: UnitGraph, plan: PartitionPlan, other: PartitionPlan) -> PartitionPlan:
+def better(units: Instance, plan: PartitionPlan, other: PartitionPlan) -> PartitionPlan:
     """Return the better one of two plans in the evaluator's eyes; the first one of equals."""
     before, after = (evaluate(units.problem, each) for each in (plan, other))
     if after.feasible and (not before.feasible or after.objective < before.objective):
@@ -283,7 +283,7 @@ def better(units: UnitGraph, plan: PartitionPlan, other: PartitionPlan) -> Parti
     return plan
 
 
-def plan_at(units: UnitGraph, devices: Sequence[Device], positions: Sequence[int]) -> PartitionPlan:
+def plan_at(units: Instance, devices: Sequence[Device], positions: Sequence[int]) -> PartitionPlan:
     """Return the plan that puts every unit on the device at its position."""
     used = set(positions)
     return PartitionPlan(
@@ -292,7 +292,7 @@ def plan_at(units: UnitGraph, devices: Sequence[Device], positions: Sequence[int
     )
 
 
-def _devices(units: UnitGraph, plan: PartitionPlan) -> list[Device]:
+def _devices(units: Instance, plan: PartitionPlan) -> list[Device]:
     """Return the devices that the search may use, by position: those of the plan first."""
     problem = units.problem
     devices = [problem.device_of[name] for name in plan.device_order]
@@ -303,7 +303,7 @@ def _devices(units: UnitGraph, plan: PartitionPlan) -> list[Device]:
     return devices + unused[: max(0, most - len(devices))]
 
 
-def _within_blocks(units: UnitGraph, plan: PartitionPlan, devices: Sequence[Device]) -> UnitGraph:
+def _within_blocks(units: Instance, plan: PartitionPlan, devices: Sequence[Device]) -> Instance:
     """Return `units` with each allowed only the stages of its block, so that cuts stay kept."""
     names = [device.name for device in devices]
     ranges = positions_of_blocks(units.problem, plan)
@@ -318,7 +318,7 @@ def _within_blocks(units: UnitGraph, plan: PartitionPlan, devices: Sequence[Devi
     return replace(units, allowed_devices=tuple(allowed))
 
 
-def _devices_of_units(units: UnitGraph, plan: PartitionPlan) -> list[Device]:
+def _devices_of_units(units: Instance, plan: PartitionPlan) -> list[Device]:
     problem = units.problem
     return [
         problem.device_of[plan.assignment[problem.operators[members[0]].name]]

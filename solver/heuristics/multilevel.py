@@ -19,8 +19,8 @@ from solver.heuristics.local_search import improve
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.clusters import contract
+from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import by_block
-from solver.presolve.units import UnitGraph
 
 _MOST_CLUSTERS: Final = 6000
 _CLUSTERS_PER_DEVICE: Final = 160
@@ -36,11 +36,11 @@ class Multilevel:
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         The finest level.
     """
 
-    def __init__(self, units: UnitGraph) -> None:
+    def __init__(self, units: Instance) -> None:
         self._units = units
         self._positions = PositionBound(units, usable_devices(units))
 
@@ -52,7 +52,7 @@ class Multilevel:
         return least_value(self._units, name, self._positions if applies else None)
 
     @cached_property
-    def coarse(self) -> UnitGraph:
+    def coarse(self) -> Instance:
         """Clusters of units, as many as one cut may look at, in an order of cheap cuts."""
         units = self._units
         order = by_block(units, cheap_order(self._positions))

@@ -23,7 +23,7 @@ from solver.heuristics.local_search import better
 from solver.heuristics.side_groups import SideGroups, movable_groups
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _WORK = 3_000_000_000
 """Array entries that all cuts of a search may touch."""
@@ -40,7 +40,7 @@ _MOVES = (1, 1, 2, 3)
 
 
 def search_orders(
-    units: UnitGraph, *, seed: int = 0, target: int = 0, clock: Clock = UNLIMITED
+    units: Instance, *, seed: int = 0, target: int = 0, clock: Clock = UNLIMITED
 ) -> PartitionPlan | None:
     """Return the best plan among cuts of orders that make shared values at different places.
 
@@ -84,7 +84,7 @@ class _Cut:
 class _Search:
     def __init__(
         self,
-        units: UnitGraph,
+        units: Instance,
         sides: SideGroups,
         movable: Sequence[int],
         rng: random.Random,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _FAR = 4
 """A group is worth moving by the average work of a device divided by this."""
@@ -60,7 +60,7 @@ class SideGroups:
     groups: tuple[SideGroup, ...]
 
     @classmethod
-    def of(cls, units: UnitGraph, path: Sequence[int]) -> SideGroups:
+    def of(cls, units: Instance, path: Sequence[int]) -> SideGroups:
         """Look at what is beside a path of a graph.
 
         Takes linear time but for sorting, where groups read only those before them.
@@ -127,7 +127,7 @@ class SideGroups:
         return order
 
 
-def movable_groups(units: UnitGraph, sides: SideGroups) -> list[int]:
+def movable_groups(units: Instance, sides: SideGroups) -> list[int]:
     """Return the numbers of the shared groups that different stages may run."""
     classes = {device.device_class for device in units.problem.devices}
     work_ns = [min(times) for times in zip(*map(units.latency_ns, sorted(classes)), strict=True)]
@@ -143,7 +143,7 @@ def movable_groups(units: UnitGraph, sides: SideGroups) -> list[int]:
 
 
 class _Builder:
-    def __init__(self, units: UnitGraph, path: Sequence[int]) -> None:
+    def __init__(self, units: Instance, path: Sequence[int]) -> None:
         self._units = units
         count = len(units)
         self._path = path

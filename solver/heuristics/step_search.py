@@ -11,13 +11,13 @@ from typing import Final
 from solver.evaluation.evaluate import Evaluation, evaluate
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _MOST_EVALUATIONS: Final = 600
 
 
 def improve_step(
-    units: UnitGraph,
+    units: Instance,
     plan: PartitionPlan,
     *,
     most_evaluations: int = _MOST_EVALUATIONS,
@@ -28,7 +28,7 @@ def improve_step(
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         Numbered in a topological order, in which blocks are taken from stages.
     plan : PartitionPlan
         In order, with colocation and pins kept; it may be of several chunks.
@@ -61,7 +61,7 @@ def _rank(evaluation: Evaluation) -> tuple[tuple[int, ...], int]:
     return evaluation.objective, sum(usage.load_ns**2 for usage in evaluation.usage)
 
 
-def _neighbours(units: UnitGraph, plan: PartitionPlan) -> list[PartitionPlan]:
+def _neighbours(units: Instance, plan: PartitionPlan) -> list[PartitionPlan]:
     """Return the plans with a block of units shifted to the next or previous stage.
 
     The last units of a stage have no successors left in it, and the first no predecessors, so
@@ -86,7 +86,7 @@ def _neighbours(units: UnitGraph, plan: PartitionPlan) -> list[PartitionPlan]:
 
 
 def _moved(
-    units: UnitGraph, plan: PartitionPlan, block: list[int], stage_number: int
+    units: Instance, plan: PartitionPlan, block: list[int], stage_number: int
 ) -> PartitionPlan:
     target = plan.stages[stage_number]
     names = [units.problem.operators[i].name for unit in block for i in units.members[unit]]

@@ -10,11 +10,11 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 
-from solver.presolve.units import Net, Relay, SharedBytes, UnitGraph
+from solver.presolve.instance import Instance, Net, Relay, SharedBytes
 
 
 def cluster(
-    units: UnitGraph, position_of: Sequence[int], share: float, seed: int
+    units: Instance, position_of: Sequence[int], share: float, seed: int
 ) -> tuple[list[int], int]:
     """Merge units of equal position along arcs that nothing else can run between.
 
@@ -93,7 +93,7 @@ def cluster(
     return _numbered([find(unit) for unit in range(n)], units)
 
 
-def _sizes(units: UnitGraph) -> tuple[list[int], list[int], list[int]]:
+def _sizes(units: Instance) -> tuple[list[int], list[int], list[int]]:
     """Return the work of every unit, the weights that it alone reads, and what its values cost."""
     classes = {device.device_class for device in units.problem.devices}
     work = [max(times) for times in zip(*(units.latency_ns(c) for c in classes), strict=True)]
@@ -110,7 +110,7 @@ def _sizes(units: UnitGraph) -> tuple[list[int], list[int], list[int]]:
     return work, held, moved
 
 
-def _numbered(leader: list[int], units: UnitGraph) -> tuple[list[int], int]:
+def _numbered(leader: list[int], units: Instance) -> tuple[list[int], int]:
     """Return the number of each unit's cluster in a topological order, and their count."""
     arcs = {(leader[a], leader[b]) for a, b in units.edges if leader[a] != leader[b]}
     first: dict[int, int] = {}
@@ -134,7 +134,7 @@ def _numbered(leader: list[int], units: UnitGraph) -> tuple[list[int], int]:
     return [number[name] for name in leader], len(number)
 
 
-def contract(units: UnitGraph, cluster_of: Sequence[int], count: int) -> UnitGraph:
+def contract(units: Instance, cluster_of: Sequence[int], count: int) -> Instance:
     """Return the graph of clusters, numbered as they are in `cluster_of`."""
     members: list[list[int]] = [[] for _ in range(count)]
     allowed: list[frozenset[str] | None] = [None] * count

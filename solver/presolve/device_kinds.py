@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from solver.model.devices import Device
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 Order = tuple[int, ...]
 """Kinds of devices by slot."""
@@ -25,7 +25,7 @@ class DeviceKind:
 
 
 def interchangeable_kinds(
-    units: UnitGraph, linked: Mapping[str, int | str] | None = None
+    units: Instance, linked: Mapping[str, int | str] | None = None
 ) -> tuple[DeviceKind, ...]:
     """Group the devices of a problem into kinds that no constraint and no cost tells apart.
 
@@ -87,7 +87,7 @@ def device_orders(
     return orders
 
 
-def limited_devices(units: UnitGraph) -> set[str]:
+def limited_devices(units: Instance) -> set[str]:
     """Return the devices whose memory matters: not those that could hold everything.
 
     A stage holds no value, storage or buffer twice, and of a microbatch in flight what is saved.

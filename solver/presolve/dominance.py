@@ -1,7 +1,7 @@
 """Dominance reductions: units merged because some best plan keeps them together anyway.
 
-:mod:`solver.presolve.units` merges what every plan keeps together. Here a unit v is merged with its
-*anchor* u if moving v to u's stage makes no plan worse. The merged problem then has a best plan
+:mod:`solver.presolve.instance` merges what every plan keeps together. Here a unit v is merged with
+its *anchor* u if moving v to u's stage makes no plan worse. The merged problem then has a best plan
 of the original one, for every tuple of objectives, and :meth:`Simplified.repair` turns any
 feasible plan into one that respects the merges, is feasible, and is no worse in any objective of
 the problem.
@@ -98,7 +98,7 @@ from solver.model.plan import PartitionPlan
 from solver.model.sharing import shared_while_held
 from solver.presolve.clusters import contract
 from solver.presolve.dominance_blocks import Blocks
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 Rule = Literal[
     "free to producer",
@@ -127,7 +127,7 @@ class Simplified:
 
     Attributes
     ----------
-    original, units : UnitGraph
+    original, units : Instance
         Before and after; plans of `units` are plans of `original` at the same cost.
     merges : tuple of Merge
         In the order in which they were made; units are those of `original`.
@@ -135,13 +135,13 @@ class Simplified:
         For each unit of `original` the one whose stage it takes, perhaps itself.
     """
 
-    original: UnitGraph
-    units: UnitGraph
+    original: Instance
+    units: Instance
     merges: tuple[Merge, ...]
     anchor_of: tuple[int, ...]
 
     @classmethod
-    def unchanged(cls, units: UnitGraph) -> Simplified:
+    def unchanged(cls, units: Instance) -> Simplified:
         """Return a unit graph with all choices."""
         return cls(units, units, (), tuple(range(len(units))))
 
@@ -169,7 +169,7 @@ class Simplified:
 
 
 @shared_while_held
-def simplify(units: UnitGraph) -> Simplified:
+def simplify(units: Instance) -> Simplified:
     """Merge units as long as some best plan certainly survives; see the module for proofs.
 
     Returns

@@ -8,9 +8,9 @@ from typing import Final, NamedTuple
 
 from solver.model.cuts import NO_BLOCK
 from solver.presolve.device_kinds import limited_devices
+from solver.presolve.instance import Instance
 from solver.presolve.net_times import is_uniform, time_kinds
 from solver.presolve.unit_cuts import unit_blocks
-from solver.presolve.units import UnitGraph
 
 MOST_NEIGHBOURS: Final = 64
 """Units with more arcs or nets than this do not move."""
@@ -42,7 +42,7 @@ class Blocks:
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         The units before any is merged.
 
     Attributes
@@ -51,7 +51,7 @@ class Blocks:
         By forward arcs.
     """
 
-    def __init__(self, units: UnitGraph) -> None:
+    def __init__(self, units: Instance) -> None:
         problem = units.problem
         self.count = len(units)
         self._anchor = list(range(self.count))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from solver.presolve.units import Storage
+from solver.presolve.instance import Storage
 
 
 def held_from(storage: Storage) -> int:

@@ -12,7 +12,7 @@ from solver.model.arrays import Ints, sums
 from solver.model.devices import STAGING_HOST, Device, Interconnect, Link
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import DeviceKind
-from solver.presolve.units import Net, UnitGraph
+from solver.presolve.instance import Instance, Net
 
 Part = Literal["both", "forward", "backward"]
 """Which passes count; in the backward ones gradients travel."""
@@ -40,7 +40,7 @@ class TimeKind:
     receive_most: list[int]
 
 
-def time_kinds(units: UnitGraph) -> list[TimeKind]:
+def time_kinds(units: Instance) -> list[TimeKind]:
     """Group the devices of a problem by the times of units and nets there."""
     problem = units.problem
     interconnect = problem.interconnect
@@ -66,7 +66,7 @@ def time_kinds(units: UnitGraph) -> list[TimeKind]:
     return list(kinds.values())
 
 
-def _least_and_most(units: UnitGraph, links: set[tuple[Link, Link]]) -> tuple[list[int], list[int]]:
+def _least_and_most(units: Instance, links: set[tuple[Link, Link]]) -> tuple[list[int], list[int]]:
     """Return the least and the most time of each net over any of the links, 0 without one."""
     if not links:
         return [0] * len(units.nets), [0] * len(units.nets)
@@ -79,12 +79,12 @@ def both_ways(interconnect: Interconnect, source: str, target: str) -> tuple[Lin
     return interconnect.link(source, target), interconnect.link(target, source)
 
 
-def net_times(units: UnitGraph, link: Link, back: Link, part: Part = "both") -> Ints:
+def net_times(units: Instance, link: Link, back: Link, part: Part = "both") -> Ints:
     """Return the time of one transfer of each net over `link`, gradients over `back`."""
     return times_of_nets(units.problem, units.nets, link, back, part)
 
 
-def relay_times(units: UnitGraph, link: Link, back: Link, part: Part = "both") -> Ints:
+def relay_times(units: Instance, link: Link, back: Link, part: Part = "both") -> Ints:
     """Return the time of one hop of each relay over `link`, gradients over `back`."""
     return times_of_nets(units.problem, [relay.net for relay in units.relays], link, back, part)
 
@@ -104,7 +104,7 @@ def times_of_nets(
     return sums(net_of, times_ns, len(nets))
 
 
-def is_uniform(units: UnitGraph) -> list[bool]:
+def is_uniform(units: Instance) -> list[bool]:
     """Return whether each net takes equally long between any two devices."""
     problem = units.problem
     names = [device.name for device in problem.devices]
@@ -114,7 +114,7 @@ def is_uniform(units: UnitGraph) -> list[bool]:
     return [a == b for a, b in zip(least, most, strict=True)]
 
 
-def net_times_ns(units: UnitGraph, device: Device, *, sends: bool) -> list[int]:
+def net_times_ns(units: Instance, device: Device, *, sends: bool) -> list[int]:
     """Return what `device` pays for one send (or one receive) of every net."""
     interconnect = units.problem.interconnect
     if interconnect.charging != "host_staged":
@@ -128,7 +128,7 @@ def net_times_ns(units: UnitGraph, device: Device, *, sends: bool) -> list[int]:
     return times
 
 
-def all_net_times_ns(units: UnitGraph, kinds: Sequence[DeviceKind]) -> list[list[int]]:
+def all_net_times_ns(units: Instance, kinds: Sequence[DeviceKind]) -> list[list[int]]:
     """Return what each kind of device pays for a send, and for a receive, of every net."""
     return [
         net_times_ns(units, kind.device, sends=sends) for kind in kinds for sends in (True, False)

@@ -1,6 +1,7 @@
 """Operators that share a device in every plan, by name.
 
-:mod:`solver.presolve.units` has the same with all that plans cost; this is for what looks at sizes.
+:mod:`solver.presolve.instance` has the same with all that plans cost; this is for what looks at
+sizes.
 """
 
 from __future__ import annotations

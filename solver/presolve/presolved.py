@@ -8,8 +8,8 @@ from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import DeviceKind, device_orders, interchangeable_kinds
 from solver.presolve.dominance import Simplified
+from solver.presolve.instance import Instance
 from solver.presolve.symmetry import IdenticalBlocks
-from solver.presolve.units import UnitGraph
 
 _MOST_ORDERS = 120
 """Device orders to search one by one; beyond that, the order is part of one model."""
@@ -49,7 +49,7 @@ class Presolved:
         return cls(simplified, identical, interchangeable_kinds(units), chunks)
 
     @property
-    def units(self) -> UnitGraph:
+    def units(self) -> Instance:
         """The units that are searched."""
         return self.simplified.units
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from solver.model.problem import Operator, PartitionProblem
 from solver.model.quantities import exact_bytes, listed, quoted
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,9 +60,9 @@ from typing import NamedTuple
 
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import limited_devices
+from solver.presolve.instance import Instance, Net
 from solver.presolve.live_sets import held_from, maximal_live_sets
 from solver.presolve.unit_cuts import unit_blocks, unit_stages
-from solver.presolve.units import Net, UnitGraph
 
 _MOST_SWEEPS = 6
 _MOST_TRIES = 4
@@ -88,10 +88,10 @@ class IdenticalBlocks:
         blocks correspond, and the first ones of a group's blocks ascend.
     """
 
-    units: UnitGraph
+    units: Instance
     groups: tuple[tuple[tuple[int, ...], ...], ...]
 
-    def ordered(self) -> UnitGraph:
+    def ordered(self) -> Instance:
         """Return the graph with arcs between the first units of consecutive blocks.
 
         Its plans are those of `units` with first units in order, at the same costs but for
@@ -133,7 +133,7 @@ class IdenticalBlocks:
         return PartitionPlan(assignment, plan.device_order, chunks)
 
 
-def identical_blocks(units: UnitGraph) -> IdenticalBlocks:
+def identical_blocks(units: Instance) -> IdenticalBlocks:
     """Find blocks that any plan may exchange; see the module for what they are, and the proof."""
     return IdenticalBlocks(units, tuple(_Finder(units).groups()))
 
@@ -141,7 +141,7 @@ def identical_blocks(units: UnitGraph) -> IdenticalBlocks:
 class _Finder:
     """Units as a coloured hypergraph."""
 
-    def __init__(self, units: UnitGraph) -> None:
+    def __init__(self, units: Instance) -> None:
         self.units = units
         self.count = len(units)
         self._labels: dict[object, int] = {}

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 
-def unit_blocks(units: UnitGraph) -> list[int]:
+def unit_blocks(units: Instance) -> list[int]:
     """Return the block of every unit, 0 for all where there are no cuts.
 
     No unit has operators of two blocks (:mod:`solver.model.cut_checks`).
@@ -18,7 +18,7 @@ def unit_blocks(units: UnitGraph) -> list[int]:
     return [max(blocks[index] for index in members) for members in units.members]
 
 
-def unit_stages(units: UnitGraph) -> list[tuple[int, ...]]:
+def unit_stages(units: Instance) -> list[tuple[int, ...]]:
     """Return the stages to which operators of each unit are pinned, ascending."""
     operators, pins = units.problem.operators, units.problem.stage_pins
     if not pins:
@@ -27,7 +27,7 @@ def unit_stages(units: UnitGraph) -> list[tuple[int, ...]]:
     return [tuple(sorted({pins[name] for name in own if name in pins})) for own in names]
 
 
-def block_starts(units: UnitGraph) -> list[int]:
+def block_starts(units: Instance) -> list[int]:
     """Return where blocks but the first start when the units' operators are put in a row.
 
     The units must be sorted by block (:func:`by_block`), those in no block anywhere.
@@ -41,7 +41,7 @@ def block_starts(units: UnitGraph) -> list[int]:
     return starts
 
 
-def by_block(units: UnitGraph, order: Sequence[int]) -> list[int]:
+def by_block(units: Instance, order: Sequence[int]) -> list[int]:
     """Return a topological order of units sorted by block, otherwise as it was.
 
     It stays topological: no forward edge leads to an earlier block.

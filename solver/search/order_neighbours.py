@@ -19,7 +19,7 @@ from solver.model.arrays import Ints
 from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import Order
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 from solver.search.branches import Branch
 from solver.search.state import SearchState
 
@@ -145,13 +145,13 @@ class FastCuts:
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         What is cut.
     plan : PartitionPlan
         Units are cut in the order of its stages.
     """
 
-    def __init__(self, units: UnitGraph, plan: PartitionPlan) -> None:
+    def __init__(self, units: Instance, plan: PartitionPlan) -> None:
         self._interconnect = units.problem.interconnect
         rank_of = {name: rank for rank, name in enumerate(plan.device_order)}
         first = [units.problem.operators[members[0]].name for members in units.members]

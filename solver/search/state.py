@@ -15,9 +15,9 @@ from solver.model.limits import Progress, SolveLimits
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ObjectiveName, PartitionProblem
 from solver.presolve.dominance import Simplified
+from solver.presolve.instance import Instance, condense
 from solver.presolve.presolved import Presolved
 from solver.presolve.symmetry import IdenticalBlocks
-from solver.presolve.units import UnitGraph, condense
 from solver.search.branches import Branches, SearchTimes
 from solver.search.findings import (
     BlocksFound,
@@ -121,7 +121,7 @@ class SearchState:
     # -- the presolved problem -------------------------------------------------------------
 
     @cached_property
-    def units(self) -> UnitGraph:
+    def units(self) -> Instance:
         """The operators that share a device, as units."""
         return condense(self.problem)
 

@@ -2,7 +2,7 @@
 
 from solver.bounds.averages import usable_devices
 from solver.bounds.borders.bound import BorderBound
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 
 
 def border_bound(problem):

@@ -8,7 +8,7 @@ from solver.dp.ideals import list_ideals
 from solver.dp.stage_tables import StageTables
 from solver.model.devices import STAGING_HOST
 from solver.presolve.device_kinds import interchangeable_kinds
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.random_problems import random_problem
 
 

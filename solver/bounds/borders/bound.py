@@ -23,7 +23,7 @@ from solver.bounds.spine import spine_units
 from solver.bounds.stepping import DestructiveBound
 from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _MOST_TRIED = 2_000
 """Pairs of a border and a set of devices that are tried on the way back from the end."""
@@ -36,7 +36,7 @@ class BorderBound(DestructiveBound):
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         With one chunk per device, no backward operators and no overlap (`applies`).
     slots : int
         The most devices that a plan may use.
@@ -53,7 +53,7 @@ class BorderBound(DestructiveBound):
 
     most_sets = 700
 
-    def __init__(self, units: UnitGraph, slots: int) -> None:
+    def __init__(self, units: Instance, slots: int) -> None:
         super().__init__(units, slots, least_times_ns(units))
         self._units = units
         self._kept = spine_units(units)

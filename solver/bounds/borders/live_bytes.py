@@ -8,7 +8,7 @@ import numpy as np
 
 from solver.bounds.regions import Regions
 from solver.model.arrays import Ints
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _NEARLY = 0.9
 """A live set with this share of the largest one is as good, if it is nearer."""
@@ -25,7 +25,7 @@ class LiveBytes:
         Of the spine.
     """
 
-    def __init__(self, units: UnitGraph, kept: Sequence[int], places: Regions) -> None:
+    def __init__(self, units: Instance, kept: Sequence[int], places: Regions) -> None:
         self._places = places
         place = {unit: number for number, unit in enumerate(kept)}
         entries = sorted(

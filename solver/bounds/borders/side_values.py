@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class SideValue:
 
 
 def side_values(
-    units: UnitGraph, kept: Sequence[int], times_ns: Sequence[int]
+    units: Instance, kept: Sequence[int], times_ns: Sequence[int]
 ) -> tuple[SideValue, ...]:
     """Return values from outside `kept`; a stage receives all that it has readers of.
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         Whose values travel directly.
     kept : sequence of int
         The units of the spine, ascending.
@@ -84,7 +84,7 @@ class _Trees:
         Those that are paid for already.
     """
 
-    def __init__(self, units: UnitGraph, kept: Sequence[int], times_ns: Sequence[int]) -> None:
+    def __init__(self, units: Instance, kept: Sequence[int], times_ns: Sequence[int]) -> None:
         self._nets, self._times_ns = units.nets, times_ns
         self._place = place = {unit: number for number, unit in enumerate(kept)}
         self.outside = [n for n, net in enumerate(units.nets) if net.producer not in place]

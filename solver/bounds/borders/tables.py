@@ -23,7 +23,7 @@ from solver.bounds.regions import PlacedNets, Regions
 from solver.bounds.spine import restricted
 from solver.dp.ideals import list_ideals, membership
 from solver.model.arrays import Flags, Ints
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _MOST_IDEALS = 100_000
 """Ideals of one region."""
@@ -150,7 +150,7 @@ class BorderList:
     """
 
     def __init__(
-        self, units: UnitGraph, kept: Sequence[int], work: Ints, slots: int, slowness: float
+        self, units: Instance, kept: Sequence[int], work: Ints, slots: int, slowness: float
     ) -> None:
         self._spine = spine = restricted(units, kept)
         self._slowness = slowness

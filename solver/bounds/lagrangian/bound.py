@@ -21,7 +21,7 @@ from solver.bounds.lagrangian.program import PricedKind, PriceProgram, Relaxed
 from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _MOST_SETS = 1000
 """Sets of devices to tell apart; with more, kinds that are alike count as their best."""
@@ -47,7 +47,7 @@ class PriceBound:
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         With one chunk per device.
     slots : int
         The most devices that a plan may use.
@@ -65,7 +65,7 @@ class PriceBound:
     Examples
     --------
     >>> from solver import Device, Operator, PartitionProblem, Weight
-    >>> from solver.presolve.units import condense
+    >>> from solver.presolve.instance import condense
     >>> times = {"fast": 10, "slow": 30}
     >>> operators = [
     ...     Operator(f"op{i}", times, (f"op{i - 1}",) if i else (), weights=(f"{i}",))
@@ -79,7 +79,7 @@ class PriceBound:
     240
     """
 
-    def __init__(self, units: UnitGraph, sets: MarkerSets, slots: int) -> None:
+    def __init__(self, units: Instance, sets: MarkerSets, slots: int) -> None:
         self._sets, self._slots = sets, slots
         devices = units.problem.devices
         times = {
@@ -117,7 +117,7 @@ class PriceBound:
         ]
 
     @classmethod
-    def of(cls, units: UnitGraph, slots: int) -> PriceBound | None:
+    def of(cls, units: Instance, slots: int) -> PriceBound | None:
         """Return the bound of a problem; None where it does not apply."""
         if units.problem.chunks_per_device > 1:
             # Then what the first stages of a device run is not closed.

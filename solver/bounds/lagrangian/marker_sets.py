@@ -9,7 +9,7 @@ import numpy as np
 
 from solver.bounds.spine import main_path
 from solver.model.arrays import Flags, Ints
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _MOST_MARKERS = 64
 _LEAST_MARKERS = 4
@@ -37,7 +37,7 @@ class MarkerSets:
         Units in question, over all positions.
     """
 
-    def __init__(self, units: UnitGraph, markers: Sequence[int]) -> None:
+    def __init__(self, units: Instance, markers: Sequence[int]) -> None:
         self._size = len(units)
         self.count = len(markers) + 1
         in_from = np.full(self._size, self.count, dtype=np.int64)
@@ -56,7 +56,7 @@ class MarkerSets:
         self._edges = edges
 
     @classmethod
-    def of(cls, units: UnitGraph) -> MarkerSets | None:
+    def of(cls, units: Instance) -> MarkerSets | None:
         """Return sets by as many markers of a main path as is not too much work, if some are."""
         path = main_path(units)
         classes = sorted({device.device_class for device in units.problem.devices})

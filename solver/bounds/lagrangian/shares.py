@@ -8,7 +8,7 @@ import numpy as np
 
 from solver.bounds.held_weights import stage_weights
 from solver.model.arrays import Ints
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _MOST_CELLS = 50_000
 """Kinds of units times kinds of devices; the linear program takes less than a second."""
@@ -16,7 +16,7 @@ _UNIT = 1 << 40
 """Prices are integers: this many for a nanosecond of a device of average price."""
 
 
-def least_shared_ns(units: UnitGraph) -> int:
+def least_shared_ns(units: Instance) -> int:
     """Return a bottleneck that no plan is below, from a linear program without order.
 
     A fast device with little memory cannot take what its speed would allow, and what it leaves goes

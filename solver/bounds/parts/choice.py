@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.dp.pair_sums import Indices
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _SWEEPS = 4
 """How often parts are looked for in what is left."""
@@ -30,7 +30,7 @@ class PartSize:
     most_added: int
 
 
-def choose_parts(units: UnitGraph, among: Collection[int], size: PartSize) -> list[tuple[int, ...]]:
+def choose_parts(units: Instance, among: Collection[int], size: PartSize) -> list[tuple[int, ...]]:
     """Return disjoint sets of units with few ideals each; not all units are in one.
 
     Units are taken in a depth-first topological order, which finishes one branch before the next.

@@ -12,7 +12,7 @@ from solver.dp.ideal_program import MOST_SETS, why_declined
 from solver.dp.stage_list import TooManyStages
 from solver.model.clock import Clock
 from solver.presolve.device_kinds import interchangeable_kinds
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _WEIGHT = 1000
 """Of a nanosecond on the fastest class of devices; a slow one's is worth less."""
@@ -45,7 +45,7 @@ class Decomposition:
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         Of a problem to which it :func:`applies`.
     ceiling_ns : int
         Only plans with loads of at most this are of interest.
@@ -56,7 +56,7 @@ class Decomposition:
     """
 
     def __init__(
-        self, units: UnitGraph, ceiling_ns: int, sizes: Sequence[PartSize], clock: Clock
+        self, units: Instance, ceiling_ns: int, sizes: Sequence[PartSize], clock: Clock
     ) -> None:
         problem = units.problem
         self.ceiling_ns = ceiling_ns
@@ -87,7 +87,7 @@ class Decomposition:
             rest = frozenset(too_large)
         self._alone = self._least_work(units, alone)
 
-    def _least_work(self, units: UnitGraph, chosen: Collection[int]) -> int:
+    def _least_work(self, units: Instance, chosen: Collection[int]) -> int:
         """Return the least weighed time of units, each by itself."""
         devices = units.problem.devices
         latency_ns = {d.device_class: units.latency_ns(d.device_class) for d in devices}
@@ -163,7 +163,7 @@ class Decomposition:
         return low + 1
 
 
-def applies(units: UnitGraph) -> bool:
+def applies(units: Instance) -> bool:
     """Return whether loads are sums over parts, each of which can be listed."""
     problem = units.problem
     kinds = interchangeable_kinds(units)
@@ -176,7 +176,7 @@ def applies(units: UnitGraph) -> bool:
 
 
 def decompose(
-    units: UnitGraph, least_ns: int, ceiling_ns: int, clock: Clock
+    units: Instance, least_ns: int, ceiling_ns: int, clock: Clock
 ) -> tuple[Decomposition, int]:
     """Return parts of a graph and a bottleneck that no plan is below.
 
@@ -185,7 +185,7 @@ def decompose(
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         Of a problem to which it :func:`applies`.
     least_ns : int
         A bound that is known.

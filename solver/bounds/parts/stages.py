@@ -19,7 +19,7 @@ from solver.model.clock import Clock
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import interchangeable_kinds
 from solver.presolve.dominance import simplify
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 
 _MOST_IDEALS = 12_000
 _MOST_STAGES = 1_500_000

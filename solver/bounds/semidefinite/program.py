@@ -12,8 +12,8 @@ from solver.bounds.held_weights import stage_weights
 from solver.bounds.semidefinite.net_cuts import NetCuts, PricedNet
 from solver.bounds.semidefinite.partition_matrix import PartitionMatrix, Rows
 from solver.model.clock import UNLIMITED, Clock
+from solver.presolve.instance import Instance
 from solver.presolve.net_times import time_kinds
-from solver.presolve.units import UnitGraph
 
 _FEWEST_UNITS = 100
 """Models of smaller problems say more, and soon."""
@@ -41,7 +41,7 @@ _NEAR = 1.002
 """The limit that rows are made for, relative to the bound so far."""
 
 
-def applies(units: UnitGraph, slots: int) -> bool:
+def applies(units: Instance, slots: int) -> bool:
     """Return whether the bound is known for a problem, and worth its time.
 
     Parameters
@@ -58,7 +58,7 @@ def applies(units: UnitGraph, slots: int) -> bool:
 
 
 def semidefinite_bound_ns(
-    units: UnitGraph,
+    units: Instance,
     slots: int,
     *,
     at_least_ns: int = 0,
@@ -73,7 +73,7 @@ def semidefinite_bound_ns(
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         Any for which :func:`applies`; true of plans of several chunks, too.
     slots : int
         The most devices that plans use.
@@ -142,7 +142,7 @@ def _best_bound(
 
 
 def _relaxation(
-    units: UnitGraph, slots: int, at_least_ns: int, ceiling_ns: int | None
+    units: Instance, slots: int, at_least_ns: int, ceiling_ns: int | None
 ) -> PartitionMatrix | None:
     """Return the relaxation, in nanoseconds and bytes; None where loads know no transfers."""
     if units.problem.interconnect.overlap or slots < 2:
@@ -170,7 +170,7 @@ def _relaxation(
     return PartitionMatrix(times, cuts, slots, _held(units), limit)
 
 
-def _held(units: UnitGraph) -> Rows | None:
+def _held(units: Instance) -> Rows | None:
     """Return what units hold, and the largest room; None where memory is not limited."""
     amounts = stage_weights(units).astype(np.float64)
     rooms = [device.memory_bytes for device in units.problem.devices]

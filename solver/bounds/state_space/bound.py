@@ -23,7 +23,7 @@ from solver.dp.pair_sums import Indices
 from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _MOST_SETS = 100
 """Sets of devices to tell apart; beyond that, alike devices count as equal."""
@@ -56,7 +56,7 @@ class SkeletonBound:
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         With peer-to-peer transfers, one chunk per device and no backward operators (`applies`).
     slots : int
         The most devices that a plan may use.
@@ -114,7 +114,7 @@ class SkeletonBound:
 
     def __init__(
         self,
-        units: UnitGraph,
+        units: Instance,
         skeleton: Skeleton,
         slots: int,
         ceiling_ns: int,
@@ -134,7 +134,7 @@ class SkeletonBound:
     @classmethod
     def of(
         cls,
-        units: UnitGraph,
+        units: Instance,
         slots: int,
         ceiling_ns: int,
         windows: StageWindows,
@@ -185,7 +185,7 @@ class SkeletonBound:
         return found
 
     @staticmethod
-    def applies(units: UnitGraph) -> bool:
+    def applies(units: Instance) -> bool:
         """Whether the bound is one of the problem."""
         problem = units.problem
         return (
@@ -391,7 +391,7 @@ class SkeletonBound:
         return self._last
 
 
-def _work_share(units: UnitGraph, skeleton: Skeleton) -> float:
+def _work_share(units: Instance, skeleton: Skeleton) -> float:
     """Return the part of all work that the kept units do, on the fastest class of each."""
     work = fastest_ns(units)
     return float(work[list(skeleton.units)].sum() / max(work.sum(), 1))

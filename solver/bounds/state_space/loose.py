@@ -10,7 +10,7 @@ import numpy as np
 
 from solver.bounds.state_space.skeleton import Skeleton
 from solver.dp.pair_sums import Bools, Floats
-from solver.presolve.units import SharedBytes
+from solver.presolve.instance import SharedBytes
 
 _LITTLE = 8
 """Weights smaller than the largest divided by this are not counted: they fit anywhere."""

@@ -10,7 +10,7 @@ from solver.bounds.state_space.skeleton import Skeleton
 from solver.dp.blocks import DROPPED, Blocks
 from solver.dp.memory import StagePeaks
 from solver.dp.pair_sums import Bools, Crossing, Floats, Indices, PairSum
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _MOST_PEAKS = 1_500_000
 """Stages whose peaks are looked at, which takes some microseconds for each; of others, the end."""
@@ -40,7 +40,7 @@ class StageMemory:
 
     def __init__(
         self,
-        units: UnitGraph,
+        units: Instance,
         skeleton: Skeleton,
         member: Bools,
         rooms: Sequence[float],

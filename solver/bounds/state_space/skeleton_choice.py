@@ -11,7 +11,7 @@ from solver.bounds.state_space.skeleton import Feeders, LocalNet, Skeleton, Wide
 from solver.bounds.state_space.supply import supply_ns
 from solver.dp.ideals import list_ideals
 from solver.model.arrays import Ints
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 MOST_IDEALS = 60_000
 _LITTLE = 500
@@ -22,7 +22,7 @@ _FEW = 3
 
 
 def choose_skeleton(
-    units: UnitGraph,
+    units: Instance,
     net_times_ns: Sequence[int],
     slots: int,
     more: int,
@@ -32,7 +32,7 @@ def choose_skeleton(
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         The graph to choose from.
     net_times_ns : sequence of int
         Least time of a transfer of each net.
@@ -52,7 +52,7 @@ def choose_skeleton(
 
 
 class _Choice:
-    def __init__(self, units: UnitGraph, net_times_ns: Sequence[int], slots: int) -> None:
+    def __init__(self, units: Instance, net_times_ns: Sequence[int], slots: int) -> None:
         self.units, self.net_times_ns = units, net_times_ns
         count = len(units)
         classes = sorted({device.device_class for device in units.problem.devices})

@@ -13,7 +13,7 @@ from solver.bounds.state_space.skeleton import Feeders, Skeleton
 from solver.dp.ideals import membership, nested, packed_words
 from solver.dp.pair_sums import Bools, Crossing, Floats, Indices, PairSum
 from solver.model.arrays import Ints
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _COLUMNS = 64
 """Ends whose stages are costed together."""
@@ -103,7 +103,7 @@ class StageCosts:
 
     def __init__(
         self,
-        units: UnitGraph,
+        units: Instance,
         skeleton: Skeleton,
         classes: Sequence[str],
         rooms: Sequence[float],

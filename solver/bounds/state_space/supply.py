@@ -7,11 +7,11 @@ from collections.abc import Collection, Sequence
 
 import networkx as nx
 
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 
 def supply_ns(
-    units: UnitGraph,
+    units: Instance,
     net_times_ns: Sequence[int],
     work_ns: Sequence[int],
     supplied: Sequence[int],

@@ -24,8 +24,8 @@ from solver.dp.contiguous.segments import Ints, SegmentRow, SegmentRows
 from solver.dp.device_sets import Moves, ViableStates
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
+from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import block_starts, unit_stages
-from solver.presolve.units import UnitGraph
 
 _INFINITE = 1 << 61
 
@@ -40,7 +40,7 @@ class ChainPass:
     def __init__(
         self,
         problem: PartitionProblem,
-        units: UnitGraph,
+        units: Instance,
         moves: Moves,
         cuts: Ints,
         objective: str,

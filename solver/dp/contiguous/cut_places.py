@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 
 from solver.dp.contiguous.segments import Ints
+from solver.presolve.instance import Instance
 from solver.presolve.net_times import net_times
 from solver.presolve.unit_cuts import block_starts
-from solver.presolve.units import UnitGraph
 
 
 class CutPlaces:
     """Places at which the order may be cut: before the first operator of each unit."""
 
-    def __init__(self, units: UnitGraph) -> None:
+    def __init__(self, units: Instance) -> None:
         sizes = [len(members) for members in units.members]
         self._all = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
         classes = {device.device_class for device in units.problem.devices}

@@ -26,7 +26,7 @@ from solver.evaluation.evaluate import evaluate
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _FEW_PLACES = 200
 """Places of a first search over segments of all lengths; twice as many if that finds nothing."""
@@ -47,7 +47,7 @@ _JUDGED = 4
 
 
 def farthest_cuts(
-    units: UnitGraph,
+    units: Instance,
     *,
     most_places: int | None = None,
     stretch_permille: int = 1000,
@@ -57,7 +57,7 @@ def farthest_cuts(
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         In the order to cut.
     most_places : int, optional
         Cut at about this many places only.
@@ -120,7 +120,7 @@ class _Search:
 
     def __init__(
         self,
-        units: UnitGraph,
+        units: Instance,
         kinds: tuple[LinkedKind, ...],
         stretch_permille: int,
         clock: Clock,

@@ -14,8 +14,8 @@ from solver.dp.contiguous.segments import Ints
 from solver.model.devices import STAGING_HOST, Device, Link
 from solver.model.problem import PartitionProblem
 from solver.model.training import most_in_flight
+from solver.presolve.instance import Instance
 from solver.presolve.net_times import both_ways
-from solver.presolve.units import UnitGraph
 
 Links = frozenset[tuple[Link, Link]]
 """Links of values, each with the link on which their gradients return."""
@@ -80,7 +80,7 @@ def work_before(
     return result
 
 
-def banned_before(units: UnitGraph, devices: Sequence[Device]) -> list[Ints | None]:
+def banned_before(units: Instance, devices: Sequence[Device]) -> list[Ints | None]:
     """Count, before each place, the operators that a device may not run; None if it may all."""
     banned: list[Ints | None] = []
     if all(allowed is None for allowed in units.allowed_devices):

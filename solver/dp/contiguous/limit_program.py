@@ -30,7 +30,7 @@ from solver.dp.contiguous.linked_kinds import LinkedKind
 from solver.dp.contiguous.segment_tables import Flags, SegmentTables
 from solver.dp.contiguous.segments import Ints
 from solver.model.plan import PartitionPlan
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _SAME, _OTHER = 0, 1
 """Neighbours of the same node, and of another one."""
@@ -50,7 +50,7 @@ class KindCosts:
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         In the order.
     stretch_permille : int
         Capacities, per thousand of the true ones.
@@ -70,7 +70,7 @@ class KindCosts:
     """
 
     def __init__(
-        self, units: UnitGraph, kinds: tuple[LinkedKind, ...], stretch_permille: int = 1000
+        self, units: Instance, kinds: tuple[LinkedKind, ...], stretch_permille: int = 1000
     ) -> None:
         problem = units.problem
         self.problem = problem

@@ -10,8 +10,8 @@ from solver.dp.contiguous.kind_costs import Links, links_of
 from solver.model.devices import Device, Link
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import interchangeable_kinds
+from solver.presolve.instance import Instance
 from solver.presolve.net_times import both_ways
-from solver.presolve.units import UnitGraph
 
 _MOST_SETS = 1 << 17
 """Sets of devices, up to exchanges within a kind, that tables are kept for."""
@@ -40,7 +40,7 @@ class LinkedKind:
     receive: tuple[Links, Links]
 
 
-def linked_kinds(units: UnitGraph) -> tuple[LinkedKind, ...] | None:
+def linked_kinds(units: Instance) -> tuple[LinkedKind, ...] | None:
     """Return kinds whose sets are few enough for tables, or None.
 
     Where devices stand in nodes, kinds tell them apart if the sets are few enough then. Else each
@@ -84,7 +84,7 @@ def _nodes(problem: PartitionProblem) -> Mapping[str, int] | None:
     return None
 
 
-def _kinds_in_nodes(units: UnitGraph, nodes: Mapping[str, int]) -> tuple[LinkedKind, ...]:
+def _kinds_in_nodes(units: Instance, nodes: Mapping[str, int]) -> tuple[LinkedKind, ...]:
     problem = units.problem
     found: list[LinkedKind] = []
     for kind in interchangeable_kinds(units, nodes):
@@ -111,7 +111,7 @@ def _kinds_in_nodes(units: UnitGraph, nodes: Mapping[str, int]) -> tuple[LinkedK
     return tuple(found)
 
 
-def _kinds_anywhere(units: UnitGraph) -> tuple[LinkedKind, ...]:
+def _kinds_anywhere(units: Instance) -> tuple[LinkedKind, ...]:
     problem = units.problem
     staged = problem.interconnect.charging == "host_staged"
     names = [device.name for device in problem.devices]

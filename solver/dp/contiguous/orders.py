@@ -15,12 +15,12 @@ import random
 from collections.abc import Iterator, Sequence
 
 from solver.presolve.clusters import contract
+from solver.presolve.instance import Instance
 from solver.presolve.net_times import net_times
 from solver.presolve.unit_cuts import by_block
-from solver.presolve.units import UnitGraph
 
 
-def topological_orders(units: UnitGraph, count: int, seed: int = 0) -> Iterator[list[int]]:
+def topological_orders(units: Instance, count: int, seed: int = 0) -> Iterator[list[int]]:
     """Yield up to `count` different topological orders, the most promising first.
 
     Parameters
@@ -54,7 +54,7 @@ _MOST_IN_VAIN = 20
 their plans soon found."""
 
 
-def _candidates(units: UnitGraph, rng: random.Random) -> Iterator[list[int]]:
+def _candidates(units: Instance, rng: random.Random) -> Iterator[list[int]]:
     forward, backward = _neighbours(units)
     identity = list(range(len(units)))
     yield identity
@@ -70,7 +70,7 @@ def _candidates(units: UnitGraph, rng: random.Random) -> Iterator[list[int]]:
         yield _least_crossing(units, forward, backward, rng)
 
 
-def renumbered(units: UnitGraph, order: Sequence[int]) -> UnitGraph:
+def renumbered(units: Instance, order: Sequence[int]) -> Instance:
     """Return the same units numbered in `order`, so that they can be cut in it."""
     number = [0] * len(order)
     for position, unit in enumerate(order):
@@ -78,7 +78,7 @@ def renumbered(units: UnitGraph, order: Sequence[int]) -> UnitGraph:
     return contract(units, number, len(order))
 
 
-def _neighbours(units: UnitGraph) -> tuple[list[list[int]], list[list[int]]]:
+def _neighbours(units: Instance) -> tuple[list[list[int]], list[list[int]]]:
     forward: list[list[int]] = [[] for _ in range(len(units))]
     backward: list[list[int]] = [[] for _ in range(len(units))]
     for source, target in units.edges:
@@ -119,7 +119,7 @@ def _last_first(backward: list[list[int]], identity: list[int]) -> list[int]:
 
 
 def _breadth_first(
-    units: UnitGraph, forward: list[list[int]], backward: list[list[int]]
+    units: Instance, forward: list[list[int]], backward: list[list[int]]
 ) -> list[int]:
     level = [0] * len(units)
     for unit in range(len(units)):
@@ -128,7 +128,7 @@ def _breadth_first(
 
 
 def _least_crossing(
-    units: UnitGraph,
+    units: Instance,
     forward: list[list[int]],
     backward: list[list[int]],
     rng: random.Random | None = None,

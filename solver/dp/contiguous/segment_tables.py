@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solver.dp.contiguous.segments import Ints, SegmentRows
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 Flags = npt.NDArray[np.bool_]
 
@@ -47,7 +47,7 @@ class SegmentTables:
     @classmethod
     def of(
         cls,
-        units: UnitGraph,
+        units: Instance,
         places: Ints,
         longest: int,
         send_ns: Sequence[Sequence[int]],
@@ -58,7 +58,7 @@ class SegmentTables:
 
         Parameters
         ----------
-        units : UnitGraph
+        units : Instance
             In the order.
         places : array of int64
             Positions in the order at which segments may begin and end, ascending.

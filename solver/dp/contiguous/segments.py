@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solver.model.holdings import ALWAYS
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 Ints = npt.NDArray[np.int64]
 
@@ -89,7 +89,7 @@ class SegmentRows:
     """
 
     def __init__(
-        self, units: UnitGraph, transfer_ns: Sequence[Sequence[int]], *, relayed: bool = False
+        self, units: Instance, transfer_ns: Sequence[Sequence[int]], *, relayed: bool = False
     ) -> None:
         problem = units.problem
         self._relayed = relayed
@@ -156,7 +156,7 @@ class SegmentRows:
             change[last + 1] -= size
         return np.cumsum(change)[: self.length + 1]
 
-    def _placed_holdings(self, units: UnitGraph) -> list[list[tuple[Ints, int, int, int]]]:
+    def _placed_holdings(self, units: Instance) -> list[list[tuple[Ints, int, int, int]]]:
         """Return what the operator at each place adds, to which places of which array."""
         placed: list[list[tuple[Ints, int, int, int]]] = [[] for _ in self.order]
         for holding in units.problem.holdings:

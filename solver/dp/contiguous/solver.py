@@ -18,7 +18,7 @@ from solver.evaluation.evaluate import evaluate
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
-from solver.presolve.units import UnitGraph, condense
+from solver.presolve.instance import Instance, condense
 
 _WORK_LIMIT = 3_000_000_000
 """Array entries that one pass may touch; beyond that, it looks at some cuts only."""
@@ -78,7 +78,7 @@ def contiguous_plan(problem: PartitionProblem, clock: Clock = UNLIMITED) -> Part
 
 
 def best_cut(
-    units: UnitGraph,
+    units: Instance,
     *,
     most_cuts: int | None = None,
     stretch_permille: int = 1000,
@@ -88,7 +88,7 @@ def best_cut(
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         In the order to cut, which need not be the execution order. Then live storages are
         counted as if the operators ran in that order, so that the plan may need more memory,
         or less, than this function believes.
@@ -130,13 +130,13 @@ def best_cut(
     return None if best is None else best[1]
 
 
-def _rank(units: UnitGraph, plan: PartitionPlan) -> tuple[bool, tuple[int, ...]]:
+def _rank(units: Instance, plan: PartitionPlan) -> tuple[bool, tuple[int, ...]]:
     """Return what is smaller for a better plan."""
     evaluation = evaluate(units.problem, plan)
     return not evaluation.feasible, evaluation.objective
 
 
-def transition_count(units: UnitGraph) -> int:
+def transition_count(units: Instance) -> int:
     """Return how many transitions between sets of devices a pass looks at for every cut."""
     return sum(moves.transition_count for moves in device_moves(units))
 
@@ -147,7 +147,7 @@ def _affordable(moves: Moves, most: int | None) -> int:
     return affordable if most is None else min(most, affordable)
 
 
-def _stage_counts(units: UnitGraph, moves: Moves) -> Sequence[int | None]:
+def _stage_counts(units: Instance, moves: Moves) -> Sequence[int | None]:
     """Return how many stages plans may have, each for a pass of its own; None is any number.
 
     Stages are numbered from the first, but found from the last.
@@ -163,7 +163,7 @@ def _values(problem: PartitionProblem, plan: PartitionPlan) -> tuple[int, ...] |
 
 
 def _improve(
-    units: UnitGraph, moves: Moves, stage_count: int | None, best: _Best | None, clock: Clock
+    units: Instance, moves: Moves, stage_count: int | None, best: _Best | None, clock: Clock
 ) -> _Best | None:
     """Run a coarse pass, a full pass, and passes for the later objectives."""
     problem, cuts = units.problem, CutPlaces(units)

@@ -18,7 +18,7 @@ import numpy as np
 from solver.heuristics.annealing.anneal import EXCESS_PRICE, Cooling, way_gone
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _MOVES: Final = "solver.heuristics.annealing.compiled_moves"
 _COMPILED_IN_S: Final = 20.0
@@ -46,7 +46,7 @@ def _is_kept() -> bool:
 
 
 def anneal_fast(
-    units: UnitGraph,
+    units: Instance,
     devices: Sequence[Device],
     positions: Sequence[int],
     cooling: Cooling,
@@ -59,7 +59,7 @@ def anneal_fast(
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         Of any charging but ``relayed``.
     devices : sequence of Device
         By position; positions may stay empty.

@@ -16,14 +16,14 @@ from solver.model.arrays import Ints, Lists
 from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
 from solver.model.training import most_in_flight
+from solver.presolve.instance import Instance, SharedBytes, Storage
 from solver.presolve.live_sets import maximal_live_sets
-from solver.presolve.units import SharedBytes, Storage, UnitGraph
 
 UNLIMITED = 1 << 62
 """Capacity of a device without one."""
 
 
-def move_tables(units: UnitGraph, devices: Sequence[Device], seed: int) -> tuple[Ints, Layout]:
+def move_tables(units: Instance, devices: Sequence[Device], seed: int) -> tuple[Ints, Layout]:
     """Return the array and its layout, with all units at position 0.
 
     Parameters
@@ -37,7 +37,7 @@ def move_tables(units: UnitGraph, devices: Sequence[Device], seed: int) -> tuple
 
 
 class _Tables:
-    def __init__(self, units: UnitGraph, devices: Sequence[Device]) -> None:
+    def __init__(self, units: Instance, devices: Sequence[Device]) -> None:
         self.units = units
         self.devices = devices
         self.count = len(devices)

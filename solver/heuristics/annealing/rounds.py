@@ -12,7 +12,7 @@ from solver.model.clock import Clock
 from solver.model.devices import Device
 from solver.model.problem import ObjectiveName
 from solver.presolve.clusters import cluster, contract
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _WORTHWHILE = 0.7
 """Clusters beyond this share of the units are left out."""
@@ -69,7 +69,7 @@ class Rounds:
         Its time is divided among the rounds.
     """
 
-    units: UnitGraph
+    units: Instance
     devices: list[Device]
     objective: ObjectiveName
     seed: int
@@ -134,7 +134,7 @@ class Rounds:
         return positions if found is None else found[1]
 
     def _anneal(
-        self, graph: UnitGraph, positions: Sequence[int], cooling: Cooling, seed: int, left: int
+        self, graph: Instance, positions: Sequence[int], cooling: Cooling, seed: int, left: int
     ) -> tuple[int, list[int]] | None:
         """Anneal for a fair part of the time, if `left` searches are to come with this one."""
         # Moves are not charged: where work counts, the number of moves alone ends them.

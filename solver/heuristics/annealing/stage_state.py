@@ -14,8 +14,8 @@ import numpy as np
 from solver.heuristics.annealing.stage_times import StageTimes
 from solver.model.devices import Device
 from solver.model.training import most_in_flight
+from solver.presolve.instance import Instance, SharedBytes
 from solver.presolve.live_sets import maximal_live_sets
-from solver.presolve.units import SharedBytes, UnitGraph
 
 _UNLIMITED = 1 << 62
 
@@ -50,7 +50,7 @@ class StageState:
     """
 
     def __init__(
-        self, units: UnitGraph, devices: Sequence[Device], *, every_value: bool = False
+        self, units: Instance, devices: Sequence[Device], *, every_value: bool = False
     ) -> None:
         self.units = units
         self.problem = units.problem

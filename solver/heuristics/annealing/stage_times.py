@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from solver.model.devices import STAGING_HOST, Device, Link
+from solver.presolve.instance import Instance
 from solver.presolve.net_times import both_ways, net_times
-from solver.presolve.units import UnitGraph
 
 Change = Callable[[list[int], int, int, int], None]
 
@@ -34,7 +34,7 @@ class StageTimes:
     """
 
     def __init__(
-        self, units: UnitGraph, devices: Sequence[Device], at: list[int], *, every_value: bool
+        self, units: Instance, devices: Sequence[Device], at: list[int], *, every_value: bool
     ) -> None:
         self.count = len(devices)
         self.at = at
@@ -228,7 +228,7 @@ class TransferTables:
         By producing position, reading position and net, otherwise.
     """
 
-    def __init__(self, units: UnitGraph, devices: Sequence[Device]) -> None:
+    def __init__(self, units: Instance, devices: Sequence[Device]) -> None:
         interconnect = units.problem.interconnect
         self._units = units
         self._by_link: dict[tuple[Link, Link] | None, list[int]] = {}

@@ -18,8 +18,8 @@ from solver.bounds.windows import StageWindows
 from solver.heuristics.neighbourhoods.sub_solve import Neighbourhood
 from solver.heuristics.side_groups import SideGroup, SideGroups
 from solver.model.arrays import Ints
+from solver.presolve.instance import Instance
 from solver.presolve.net_times import net_times
-from solver.presolve.units import UnitGraph
 
 
 class BorderClusters:
@@ -33,7 +33,7 @@ class BorderClusters:
         Chooses among places that cross as little, of which a layer has several.
     """
 
-    def __init__(self, units: UnitGraph, sides: SideGroups, rng: random.Random) -> None:
+    def __init__(self, units: Instance, sides: SideGroups, rng: random.Random) -> None:
         self._units, self._sides, self._rng = units, sides, rng
         self._path = list(sides.path)
         self._crossing_ns = self._crossings()
@@ -138,7 +138,7 @@ class BorderClusters:
 
 
 def _merged(
-    units: UnitGraph, name: Sequence[object], first: Sequence[int], last: Sequence[int]
+    units: Instance, name: Sequence[object], first: Sequence[int], last: Sequence[int]
 ) -> Neighbourhood:
     """Return the units of each name, and what lies on cycles between names, as clusters."""
     arcs = nx.DiGraph((name[a], name[b]) for a, b in units.edges if name[a] != name[b])

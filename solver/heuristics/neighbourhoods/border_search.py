@@ -19,7 +19,7 @@ from solver.heuristics.side_groups import SideGroups, movable_groups
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 _PIECES = (8, 12)
 """Pieces of the path of a stage, cut from either border, in turn and on either path."""
@@ -32,7 +32,7 @@ _MOST_PLACES = 750
 
 
 def improve_borders(
-    units: UnitGraph,
+    units: Instance,
     plan: PartitionPlan,
     *,
     clock: Clock = UNLIMITED,
@@ -87,7 +87,7 @@ def improve_borders(
 
 
 def plan_near(
-    units: UnitGraph,
+    units: Instance,
     start: PartitionPlan,
     *,
     below_ns: int | None = None,
@@ -99,7 +99,7 @@ def plan_near(
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         Of a problem whose goal is the bottleneck, without hand-made cuts.
     start : PartitionPlan
         Of one chunk.
@@ -129,6 +129,6 @@ def plan_near(
     return None
 
 
-def _stages(units: UnitGraph, plan: PartitionPlan) -> list[int]:
+def _stages(units: Instance, plan: PartitionPlan) -> list[int]:
     operators = units.problem.operators
     return [plan.stage_index[operators[own[0]].name] for own in units.members]

@@ -15,8 +15,8 @@ from solver.heuristics.neighbourhoods.sub_solve import Neighbourhood, SubSolver
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import NO_BLOCK, positions_of_blocks
 from solver.model.plan import PartitionPlan
+from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import unit_blocks, unit_stages
-from solver.presolve.units import UnitGraph
 
 _FREE_UNITS = 240
 """Free units of a neighbourhood on each side of a boundary, at first."""
@@ -25,7 +25,7 @@ _WIDTHS = (2, 3)
 
 
 def improve_by_neighbourhoods(
-    units: UnitGraph,
+    units: Instance,
     plan: PartitionPlan,
     *,
     clock: Clock = UNLIMITED,
@@ -38,7 +38,7 @@ def improve_by_neighbourhoods(
 
     Parameters
     ----------
-    units : UnitGraph
+    units : Instance
         Numbered in a topological order in which neighbours are worth moving together.
     plan : PartitionPlan
         Feasible, of one chunk; others are returned as they are.
@@ -63,7 +63,7 @@ def improve_by_neighbourhoods(
 class _Search:
     def __init__(
         self,
-        units: UnitGraph,
+        units: Instance,
         plan: PartitionPlan,
         clock: Clock,
         workers: int,

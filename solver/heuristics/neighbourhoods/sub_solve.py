@@ -17,7 +17,7 @@ from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.clusters import contract
 from solver.presolve.device_kinds import interchangeable_kinds
-from solver.presolve.units import UnitGraph
+from solver.presolve.instance import Instance
 
 MOST_WORK_S = 3.0
 """Deterministic time of one search, in CP-SAT's units: about seconds on one core."""
@@ -58,7 +58,7 @@ class SubSolver:
         Deterministic time of one search on each worker, in CP-SAT's units.
     """
 
-    units: UnitGraph
+    units: Instance
     workers: int
     seed: int
     clock: Clock

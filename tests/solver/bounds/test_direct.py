@@ -6,7 +6,7 @@ from solver.bounds.direct import direct, direct_problem
 from solver.evaluation.evaluate import evaluate
 from solver.model.devices import Device, Interconnect, Link
 from solver.model.problem import OBJECTIVES, Operator, PartitionProblem
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.random_problems import random_plan, random_problem
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from solver import Device, Operator, PartitionPlan, PartitionProblem, Weight, evaluate
 from solver.bounds.held_weights import first_weights, stage_weights
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.bounds import border_bound
 from tests.support.graphs import layers
 from tests.support.oracle import brute_force

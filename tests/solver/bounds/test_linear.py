@@ -19,7 +19,7 @@ from solver import (
 from solver.bounds.linear import _Program, closure_bound_ns
 from solver.bounds.positions import least_times_ns
 from solver.bounds.windows import StageBounds
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.graphs import streams
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance

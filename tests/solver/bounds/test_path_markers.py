@@ -18,7 +18,7 @@ from solver import (
 from solver.bounds.averages import least_average_ns, usable_devices
 from solver.bounds.path_markers import PathBound
 from solver.bounds.positions import PositionBound
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.graphs import streams
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance

@@ -16,7 +16,7 @@ from solver import (
 )
 from solver.bounds.averages import least_average_ns, least_value, usable_devices
 from solver.bounds.positions import PositionBound
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.oracle import brute_force
 from tests.support.random_problems import to_instance
 

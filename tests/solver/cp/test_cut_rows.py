@@ -10,7 +10,7 @@ from solver.cp.stage_model import StageModel
 from solver.evaluation.evaluate import evaluate
 from solver.model.devices import Device, Interconnect
 from solver.model.plan import PartitionPlan
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.random_problems import hand_made_problem
 
 

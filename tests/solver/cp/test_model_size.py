@@ -10,7 +10,7 @@ from solver.cp.formulation import CpSatFormulation
 from solver.cp.load_rows import LoadRows
 from solver.cp.model_size import link_terms
 from solver.presolve import presolved
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from solver.search import branch_models, rounds
 from solver.search.schedule import TIMES
 from tests.support.oracle import brute_force

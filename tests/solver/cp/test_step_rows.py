@@ -9,7 +9,7 @@ from solver.cp.formulation import CpSatFormulation
 from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveStatus
 from solver.model.limits import SolveLimits
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from solver.search.solve import solve
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_plan, random_problem, to_instance

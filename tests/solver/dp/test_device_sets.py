@@ -7,7 +7,7 @@ import pytest
 from solver import PartitionPlan
 from solver.dp.device_sets import ViableStates, device_moves
 from solver.evaluation.evaluate import evaluate
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.random_problems import random_problem
 
 

@@ -18,7 +18,7 @@ from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveStatus
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import interchangeable_kinds
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.oracle import brute_force
 from tests.support.random_problems import to_instance
 

@@ -16,7 +16,7 @@ from solver.evaluation.result import SolveStatus
 from solver.model.devices import STAGING_HOST
 from solver.model.problem import ColocationGroup, Weight
 from solver.presolve.dominance import simplify
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.oracle import brute_force
 from tests.support.random_problems import to_instance
 from tests.support.repeated_blocks import layers_of_blocks, problem_with_blocks

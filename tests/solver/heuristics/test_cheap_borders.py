@@ -22,7 +22,7 @@ from solver.heuristics import cheap_borders
 from solver.heuristics.cheap_borders import cheap_groups, plan_at_cheap_borders
 from solver.heuristics.local_search import better_plan
 from solver.model.clock import UNLIMITED
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 

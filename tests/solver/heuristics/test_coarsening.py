@@ -12,7 +12,7 @@ from solver.evaluation.evaluate import evaluate
 from solver.heuristics.coarsening import cheap_order, consecutive_clusters
 from solver.model.limits import SolveLimits
 from solver.presolve.clusters import contract
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from solver.search.solve import solve
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance

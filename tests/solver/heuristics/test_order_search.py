@@ -9,7 +9,7 @@ from solver.dp.contiguous.orders import renumbered
 from solver.dp.contiguous.solver import best_cut
 from solver.heuristics.order_search import search_orders
 from solver.heuristics.side_groups import SideGroups, movable_groups
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.oracle import brute_force
 from tests.support.random_problems import to_instance
 

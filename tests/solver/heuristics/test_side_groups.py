@@ -5,7 +5,7 @@ import random
 from solver import Device, Operator, PartitionProblem, Weight
 from solver.bounds.spine import longest_path
 from solver.heuristics.side_groups import SideGroups
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.random_problems import random_problem
 
 

@@ -6,7 +6,7 @@ from solver import Device, Interconnect, Operator, PartitionPlan, PartitionProbl
 from solver.evaluation.evaluate import evaluate
 from solver.heuristics.step_search import improve_step
 from solver.model.clock import Clock
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.random_problems import random_plan, random_problem
 
 

@@ -8,8 +8,8 @@ from solver.model.cuts import NO_BLOCK, is_hand_made, positions_of_blocks, witho
 from solver.model.devices import Device, Interconnect
 from solver.model.limits import SolveLimits
 from solver.model.problem import ColocationGroup, Operator, PartitionProblem, Weight
+from solver.presolve.instance import condense
 from solver.presolve.unit_cuts import block_starts, by_block, unit_blocks, unit_stages
-from solver.presolve.units import condense
 from tests.support import graphs
 
 DEVICES = (Device("gpu0"), Device("gpu1"), Device("gpu2"))

@@ -4,7 +4,7 @@ import gc
 import weakref
 
 from solver.presolve.dominance import simplify
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.random_problems import random_problem
 
 

@@ -15,7 +15,7 @@ from solver.model.plan import PartitionPlan
 from solver.model.problem import ColocationGroup, GraphInput, Operator, PartitionProblem, Weight
 from solver.model.training import Backward
 from solver.presolve.dominance import simplify
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 

@@ -12,8 +12,8 @@ from solver.evaluation.result import SolveStatus
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ColocationGroup, GraphInput
 from solver.presolve.dominance import simplify
+from solver.presolve.instance import condense
 from solver.presolve.symmetry import identical_blocks
-from solver.presolve.units import condense
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_plan, random_problem, to_instance
 from tests.support.repeated_blocks import layers_of_blocks, problem_with_blocks

@@ -11,7 +11,7 @@ from solver import SolveLimits, solve
 from solver.dp.ideal_program import IdealAnswer
 from solver.evaluation.result import SolveStatus
 from solver.presolve.dominance import simplify
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from solver.search import branch_models, schedule
 from solver.search.steps import heuristics
 from tests.support.oracle import brute_force

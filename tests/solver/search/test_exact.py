@@ -8,7 +8,7 @@ from solver.bounds.windows import StageBounds
 from solver.cp import run as model_run
 from solver.cp.formulation import CpSatFormulation
 from solver.presolve import presolved
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from solver.search import rounds
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance

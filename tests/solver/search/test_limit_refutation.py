@@ -20,7 +20,7 @@ from solver.bounds.windows import StageBounds
 from solver.cp.formulation import CpSatFormulation
 from solver.cp.pull_rows import PullRows
 from solver.model.clock import UNLIMITED
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from solver.search.limit_refutation import LimitRefutation, LimitStatus
 from tests.support.graphs import LINK, decoder, with_values
 from tests.support.random_problems import random_problem

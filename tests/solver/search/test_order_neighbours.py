@@ -15,7 +15,7 @@ from solver import (
 )
 from solver.model.clock import UNLIMITED, Clock
 from solver.presolve import presolved
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from solver.search import branch_models
 from solver.search.branch_and_bound import BranchAndBound
 from solver.search.branch_models import BranchSearch

@@ -17,7 +17,7 @@ from solver.bounds.averages import least_average_ns, usable_devices
 from solver.bounds.path_markers import PathBound
 from solver.bounds.positions import PositionBound
 from solver.bounds.spine import spine
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.bounds import border_bound
 from tests.support.graphs import layers
 from tests.support.oracle import brute_force

@@ -12,7 +12,7 @@ from solver.bounds.borders.steps import BorderSteps
 from solver.bounds.borders.tables import BorderList
 from solver.bounds.position_steps import StageKind
 from solver.bounds.spine import spine_units
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.graphs import layers
 
 

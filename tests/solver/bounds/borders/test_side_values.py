@@ -7,7 +7,7 @@ from solver.bounds.borders.bound import BorderBound
 from solver.bounds.borders.side_values import SideValue, side_values
 from solver.bounds.positions import least_times_ns
 from solver.bounds.spine import spine_units
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.graphs import layers
 
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from solver import Device, Operator, PartitionProblem
 from solver.bounds.lagrangian.marker_sets import MarkerSets
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 
 
 def random_units(rng, count=7):

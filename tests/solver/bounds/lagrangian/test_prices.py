@@ -13,7 +13,7 @@ from solver.bounds.lagrangian.bound import PriceBound
 from solver.bounds.lagrangian.marker_sets import MarkerSets
 from solver.bounds.lagrangian.program import PricedKind, PriceProgram
 from solver.model.clock import Clock
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.graphs import unequal_chain
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance

@@ -3,7 +3,7 @@
 from solver import Device, Operator, PartitionProblem, Weight
 from solver.bounds.averages import least_average_ns
 from solver.bounds.lagrangian.shares import least_shared_ns
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.graphs import unequal_chain
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance

@@ -12,7 +12,7 @@ from solver.bounds.parts.decomposition import Decomposition, applies
 from solver.dp.ideals import list_ideals
 from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.dominance import simplify
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 

@@ -10,7 +10,7 @@ from solver.bounds.semidefinite.program import applies, semidefinite_bound_ns
 from solver.model.clock import Clock
 from solver.model.devices import Interconnect, Link
 from solver.presolve import presolved
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from solver.search.branch_models import BranchSearch
 from solver.search.conditions import gap_above
 from solver.search.steps.bounds import has_partitions, semidefinite_program

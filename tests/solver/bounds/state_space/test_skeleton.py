@@ -6,7 +6,7 @@ from solver import Device, Operator, PartitionProblem
 from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.dp.ideals import list_ideals
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.graphs import LINK
 
 

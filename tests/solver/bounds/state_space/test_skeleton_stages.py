@@ -9,7 +9,7 @@ from solver import Device, Operator, PartitionPlan, PartitionProblem, Weight, ev
 from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.bounds.state_space.stages import StageCosts
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.graphs import with_values
 
 

@@ -19,7 +19,7 @@ from solver.bounds.state_space.bound import SkeletonBound
 from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.bounds.windows import StageWindows
 from solver.model.clock import Clock
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.graphs import LINK, with_values
 from tests.support.random_problems import random_problem
 

@@ -27,7 +27,7 @@ from solver.dp.contiguous.segment_tables import SegmentTables
 from solver.dp.device_sets import DeviceSets, are_few, order_moves
 from solver.evaluation.evaluate import evaluate
 from solver.model.clock import Clock
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.random_problems import random_problem
 
 

@@ -3,7 +3,7 @@
 from solver import Device, Operator, PartitionProblem, evaluate
 from solver.dp.contiguous.orders import renumbered, topological_orders
 from solver.dp.contiguous.solver import best_cut
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.random_problems import random_problem
 
 

@@ -21,7 +21,7 @@ from solver.heuristics.annealing.stage_state import StageState
 from solver.heuristics.local_search import improve_slowly, plan_at
 from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.clusters import cluster, contract
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.graphs import grid
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance

@@ -4,7 +4,7 @@ import random
 
 from solver import PartitionPlan, evaluate
 from solver.heuristics.annealing.stage_state import StageState
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from tests.support.random_problems import random_problem
 
 

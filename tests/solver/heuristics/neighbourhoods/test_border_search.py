@@ -12,7 +12,7 @@ from solver.heuristics.neighbourhoods.border_search import improve_borders, plan
 from solver.heuristics.side_groups import SideGroups, movable_groups
 from solver.model.clock import Clock
 from solver.model.limits import SolveLimits
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from solver.search.solve import solve
 
 

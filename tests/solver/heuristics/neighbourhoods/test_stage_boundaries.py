@@ -4,7 +4,7 @@ from solver import Device, Interconnect, Link, Operator, PartitionPlan, Partitio
 from solver.evaluation.evaluate import evaluate
 from solver.heuristics.neighbourhoods.stage_boundaries import improve_by_neighbourhoods
 from solver.model.limits import SolveLimits
-from solver.presolve.units import condense
+from solver.presolve.instance import condense
 from solver.search.solve import solve
 from tests.support.random_problems import random_problem
 

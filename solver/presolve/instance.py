@@ -1,15 +1,21 @@
 """Lossless reductions: a problem restated on units that must share a device.
 
 Nothing here changes the set of feasible plans or any cost; each function's docstring
-proves it. :meth:`UnitGraph.lift` turns an assignment of units back into a plan's assignment.
+proves it. :meth:`Instance.lift` turns an assignment of units back into a plan's assignment.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from types import MappingProxyType
 
+import numpy as np
+import numpy.typing as npt
+
+from solver.model.arrays import Ints
 from solver.model.problem import PartitionProblem
 from solver.model.sharing import shared_while_held
 
@@ -93,9 +99,11 @@ class Storage:
     size_bytes: int
 
 
-@dataclass(frozen=True, slots=True, weakref_slot=True)
-class UnitGraph:
-    """The problem on units; units are numbered in a topological order.
+@dataclass(frozen=True)
+class Instance:
+    """The problem on units, with what follows from it; units are in a topological order.
+
+    What is derived is made once, on first use; arrays are read-only.
 
     Attributes
     ----------
@@ -127,6 +135,51 @@ class UnitGraph:
 
     def __len__(self) -> int:
         return len(self.members)
+
+    @cached_property
+    def successors(self) -> tuple[tuple[int, ...], ...]:
+        """The units that read from each unit, ascending."""
+        return _neighbours(len(self), self.edges)
+
+    @cached_property
+    def predecessors(self) -> tuple[tuple[int, ...], ...]:
+        """The units that each unit reads from, ascending."""
+        return _neighbours(len(self), [(target, source) for source, target in self.edges])
+
+    @cached_property
+    def classes(self) -> tuple[str, ...]:
+        """The classes of all devices, sorted."""
+        return tuple(sorted({device.device_class for device in self.problem.devices}))
+
+    @cached_property
+    def work_ns(self) -> Mapping[str, Ints]:
+        """The execution time of every unit on each class, in training with its backward pass."""
+        return MappingProxyType({name: _frozen(self.latency_ns(name)) for name in self.classes})
+
+    @cached_property
+    def fastest_ns(self) -> Ints:
+        """The execution time of every unit on its fastest class."""
+        least: Ints = np.min(list(self.work_ns.values()), axis=0)
+        return _frozen(least)
+
+    @cached_property
+    def slowness(self) -> Mapping[str, float]:
+        """By class, the least ratio of a unit's time there to its time on its fastest class."""
+        return MappingProxyType({name: min(ratios) for name, ratios in self._ratios.items()})
+
+    @cached_property
+    def most_slowness(self) -> float:
+        """The largest ratio of a unit's time on any class to its time on its fastest one."""
+        return max(max(ratios) for ratios in self._ratios.values())
+
+    @cached_property
+    def _ratios(self) -> dict[str, tuple[float, float]]:
+        """The least and the largest ratio, by class."""
+        busy = self.fastest_ns > 0
+        if not busy.any():
+            return dict.fromkeys(self.classes, (1.0, 1.0))
+        ratios = {name: own[busy] / self.fastest_ns[busy] for name, own in self.work_ns.items()}
+        return {name: (float(each.min()), float(each.max())) for name, each in ratios.items()}
 
     @property
     def pins_contradict(self) -> bool:
@@ -165,8 +218,22 @@ class UnitGraph:
         return unit_of
 
 
+def _neighbours(count: int, arcs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """Return where the arcs of each unit lead, ascending."""
+    found: list[list[int]] = [[] for _ in range(count)]
+    for source, target in arcs:
+        found[source].append(target)
+    return tuple(tuple(sorted(targets)) for targets in found)
+
+
+def _frozen(values: npt.ArrayLike) -> Ints:
+    array = np.array(values, dtype=np.int64)
+    array.setflags(write=False)
+    return array
+
+
 @shared_while_held
-def condense(problem: PartitionProblem) -> UnitGraph:
+def condense(problem: PartitionProblem) -> Instance:
     """Merge what must share a device, and what always costs together.
 
     Proof that no plan is lost and no cost changes:
@@ -190,7 +257,7 @@ def condense(problem: PartitionProblem) -> UnitGraph:
             own = allowed[unit]
             allowed[unit] = op.allowed_devices if own is None else own & op.allowed_devices
     held = {key: weight.held_bytes(problem.memory_model) for key, weight in problem.weights.items()}
-    return UnitGraph(
+    return Instance(
         problem=problem,
         members=tuple(map(tuple, members)),
         edges=edges,
