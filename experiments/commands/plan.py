@@ -10,9 +10,10 @@ from experiments.commands.options import (
     ModelArgument,
     PlanOutOption,
     ProblemOptions,
+    SearchOptions,
     StepsOption,
+    WithoutOption,
 )
-from experiments.commands.search_options import SearchOptions, WithoutOption
 from experiments.console.output import check_writable, say_note
 from experiments.problems.request import read_problem
 from solver import check_solver
@@ -43,7 +44,7 @@ def plan(
     limits = read_limits(search)
     check_solver(search.solver)
     left_out = read_without(without)
-    check_writable(out, model, problem.costs.profile, *problem.devices or ())
+    check_writable(out, model, problem.profile, *problem.devices or ())
     request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
         captured, asked = read_problem(model, request, progress.step)

@@ -8,12 +8,10 @@ import typer
 
 from experiments.commands.options import (
     MOST_DEVICES,
-    OUTPUT_PANEL,
     BuiltModelArgument,
     JsonOption,
-    ProcessLimitOption,
-    RepeatsOption,
     ThreadsOption,
+    out_option,
 )
 from experiments.console.output import check_writable, make_console, print_json, say_written
 from solver.model.quantities import counted, format_bytes, format_ns, printable
@@ -34,25 +32,14 @@ _ProcessesOption = Annotated[
         help="How many measure at once, as the stages of a pipeline share memory and caches.",
     ),
 ]
-_OutOption = Annotated[
-    str | None,
-    typer.Option(
-        "--out",
-        "-o",
-        metavar="FILE",
-        help="Save the profile, for --profile.",
-        rich_help_panel=OUTPUT_PANEL,
-    ),
-]
+_OutOption = Annotated[str | None, out_option("FILE", "Save the profile, for --profile.")]
 
 
 def profile(
     model: BuiltModelArgument,
     training: _TrainingOption = False,
-    repeats: RepeatsOption = 7,
     threads: ThreadsOption = 1,
     processes: _ProcessesOption = 1,
-    process_limit: ProcessLimitOption = 600.0,
     out: _OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -71,11 +58,11 @@ def profile(
     from experiments.zoo.models import resolve_model
 
     resolve_model(model)
-    settings = ProfileSettings(training, repeats, processes)
+    settings = ProfileSettings(training, processes=processes)
     check_writable(out)
     with ProgressLine(quiet=True) as progress:
         progress.step(f"{model}: starting processes")
-        with PipelineGroup(processes, threads=threads, time_limit_s=process_limit) as group:
+        with PipelineGroup(processes, threads=threads) as group:
             progress.step(f"{model}: measuring")
             found = measure_profile(model, settings, group)
     if out is not None:

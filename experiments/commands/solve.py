@@ -11,8 +11,14 @@ from experiments.commands.answers import finish, solve_all
 from experiments.commands.completions import complete_problems
 from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import check_given, read_limits, read_request, read_without
-from experiments.commands.options import JsonOption, PlanOutOption, ProblemOptions, StepsOption
-from experiments.commands.search_options import SearchOptions, WithoutOption
+from experiments.commands.options import (
+    JsonOption,
+    PlanOutOption,
+    ProblemOptions,
+    SearchOptions,
+    StepsOption,
+    WithoutOption,
+)
 from experiments.console.output import check_writable
 from experiments.problems.request import read_saved_problem
 from solver import check_solver
@@ -51,7 +57,7 @@ def solve(
     limits = read_limits(search)
     check_solver(search.solver)
     left_out = read_without(without)
-    check_writable(out, graph, problem.costs.profile)
+    check_writable(out, graph, problem.profile)
     asked = read_saved_problem(Path(graph), read_request(problem))
     with ProgressLine(quiet=True) as progress:
         results = solve_all(asked, (search.solver,), limits, graph, progress, left_out)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.commands.completions import complete_files
 from experiments.commands.option_reading import check_given
 from experiments.commands.options import (
-    OUTPUT_PANEL,
+    PLAN_FILE,
     BuiltModelArgument,
     ConstantOption,
     JsonOption,
+    out_option,
 )
 from experiments.console.exit_codes import EXIT_NOT_EQUAL
 from experiments.console.output import make_console, print_json, say, say_note
@@ -29,22 +29,14 @@ if TYPE_CHECKING:
 
 _PlanOption = Annotated[
     str,
-    typer.Option(
-        "--plan",
-        metavar="PLAN.json",
-        help="A plan that plan or solve wrote.",
-        autocompletion=complete_files(".json"),
-    ),
+    typer.Option("--plan", **PLAN_FILE),
 ]
 _OutOption = Annotated[
     str | None,
-    typer.Option(
-        "--out",
-        "-o",
-        metavar="DIR",
-        help="Folder for one safetensors file a stage, the example inputs and a manifest, "
-        "from which python -m experiments.run_pipeline loads.",
-        rich_help_panel=OUTPUT_PANEL,
+    out_option(
+        "DIR",
+        "Folder for one safetensors file a stage, the example inputs and a manifest, from which "
+        "python -m experiments.run_pipeline loads.",
     ),
 ]
 

@@ -7,18 +7,18 @@ import pytest
 
 from experiments.cli import main
 from experiments.commands.option_reading import read_request
+from experiments.commands.options import ProblemOptions
 from experiments.commands.run import settings_of_run
 from experiments.pipelines.plan_runs import RunSettings, check_hand_made
 from experiments.zoo.models import captured_model
 from fx_bridge import Placement
 from solver import Device, Interconnect, Link, PartitionError, Pipeline
-from tests.support.option_values import problem_options
 
 PIPELINE = {"schedule": "1f1b", "microbatches": 4}
 
 
 def settings(**options):
-    return settings_of_run(read_request(problem_options(**{**PIPELINE, **options})))
+    return settings_of_run(read_request(ProblemOptions(**{**PIPELINE, **options})))
 
 
 def test_options_left_out_are_those_of_the_runs():
