@@ -68,7 +68,7 @@ def test_other_planners_are_asked_only_where_a_table_needs_them(made, tmp_path):
     made("--only", "other")
     text = (tmp_path / "paper" / "other.md").read_text()
     assert "| auto |" in text and "| pipedream |" in text
-    assert "torch-kl-based" not in text and "| cp-sat |" not in text
+    assert "| cp-sat |" not in text
     assert "| roomy |" in text
 
 
