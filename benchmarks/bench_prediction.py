@@ -25,7 +25,7 @@ import prediction_models
 from experiments.pipelines.group import PipelineGroup
 from experiments.pipelines.plan_runs import RunSettings, run_plans
 from experiments.pipelines.prediction import accuracy
-from experiments.pipelines.profiling import ProfileSettings, measure_profile
+from experiments.pipelines.profiling import measure_profile
 from experiments.pipelines.tables import accuracy_lines, plan_table, row_json
 from experiments.zoo.models import captured_model
 from solver import Pipeline
@@ -54,7 +54,7 @@ def rows_of(names, modes, steps, say):
             for training in modes:
                 began_s = time.perf_counter()
                 what = f"{name} {'training' if training else 'inference'}"
-                profile = measure_profile(model, ProfileSettings(training, 5, 2), group)
+                profile = measure_profile(model, group, training=training, processes=2, repeats=5)
                 rows = run_plans(
                     model,
                     captured,

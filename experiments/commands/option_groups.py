@@ -9,15 +9,15 @@ from collections.abc import Callable
 from typing import Any, get_type_hints
 
 
-def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
+def with_option_groups(command: Callable[..., Any]) -> Callable[..., Any]:
     """Return a command that takes the fields of each group in its signature as options.
 
     Parameters
     ----------
     command : callable
         Some of its parameters are annotated with a group: a frozen dataclass whose fields are
-        annotated as options of typer, each with a default. The default of such a parameter, a
-        group itself, holds the defaults of its options; without one they are those of the fields.
+        annotated as options or arguments of typer. The default of such a parameter, a group
+        itself, holds the defaults of its options; without one they are those of the fields.
 
     Returns
     -------
@@ -47,18 +47,20 @@ def with_option_groups(command: Callable[..., None]) -> Callable[..., None]:
             continue
         assert isinstance(kind, type)
         groups[given.name] = kind
-        defaults = kind() if given.default is given.empty else given.default
+        defaults = {each.name: each.default for each in dataclasses.fields(kind)}
+        if given.default is not given.empty:
+            defaults = {name: getattr(given.default, name) for name in defaults}
         for name, hint in get_type_hints(kind, include_extras=True).items():
-            default = getattr(defaults, name)
+            default = given.empty if defaults[name] is dataclasses.MISSING else defaults[name]
             parameters.append(
                 inspect.Parameter(name, given.KEYWORD_ONLY, default=default, annotation=hint)
             )
 
     @functools.wraps(command)
-    def call(**values: Any) -> None:
+    def call(**values: Any) -> Any:
         for name, kind in groups.items():
             values[name] = kind(**{e.name: values.pop(e.name) for e in dataclasses.fields(kind)})
-        command(**values)
+        return command(**values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     call.__annotations__ = {each.name: each.annotation for each in parameters}

@@ -57,7 +57,7 @@ def run(
     from experiments.console.progress import ProgressLine
     from experiments.pipelines.group import PipelineGroup
     from experiments.pipelines.plan_runs import NoPlanError, check_hand_made, run_plans
-    from experiments.pipelines.profiling import ProfileSettings, measure_profile
+    from experiments.pipelines.profiling import measure_profile
     from experiments.zoo.models import captured_model
 
     request = read_request(problem)
@@ -91,8 +91,9 @@ def run(
         with PipelineGroup(count, threads=threads) as group:
             if profile is None:
                 progress.step(f"{model}: measuring")
-                measured = ProfileSettings(settings.training, 5, group.count)
-                profile = measure_profile(model, measured, group)
+                profile = measure_profile(
+                    model, group, training=settings.training, processes=group.count, repeats=5
+                )
             try:
                 rows = run_plans(
                     model, captured, profile, settings, group, progress.step, progress.done

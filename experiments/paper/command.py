@@ -23,8 +23,7 @@ from experiments.console.output import say
 from experiments.console.progress import ProgressLine
 from experiments.paper.bench import ROOMY, TIGHT, Bench
 from experiments.paper.catalogue import ENTRIES, Entry
-from experiments.paper.pages import marked_tables, with_tables
-from experiments.paper.tables import PaperTable
+from experiments.paper.tables import PaperTable, marked_tables, with_tables
 from solver import PartitionError
 from solver.io.files import read_text, write_text_atomically
 from solver.model.quantities import format_seconds, printable

@@ -108,6 +108,6 @@ def test_without_a_plan_the_exit_code_says_whether_there_is_one(monkeypatch, cap
     monkeypatch.setattr(plan_runs, "run_plans", no_plan)
     group = nullcontext(SimpleNamespace(count=2))
     monkeypatch.setattr(pipeline_group, "PipelineGroup", lambda *_, **__: group)
-    monkeypatch.setattr(profiling, "measure_profile", lambda *_: None)
+    monkeypatch.setattr(profiling, "measure_profile", lambda *_, **__: None)
     assert main(["run", "mlp", "--devices", "2x100KiB"]) == code
     assert capsys.readouterr().err.splitlines()[-1] == "no plan of mlp fits"

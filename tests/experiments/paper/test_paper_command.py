@@ -4,8 +4,7 @@ import pytest
 
 from experiments.paper import command as paper
 from experiments.paper.catalogue import ENTRIES, Entry
-from experiments.paper.pages import marked_tables, with_tables
-from experiments.paper.tables import PaperTable
+from experiments.paper.tables import PaperTable, marked_tables, with_tables
 from solver import PartitionError
 
 PAGE = """# Title
