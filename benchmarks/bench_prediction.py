@@ -26,7 +26,7 @@ from experiments.pipelines.group import PipelineGroup
 from experiments.pipelines.plan_runs import RunSettings, run_plans
 from experiments.pipelines.prediction import accuracy
 from experiments.pipelines.profiling import measure_profile
-from experiments.pipelines.tables import accuracy_lines, plan_table, row_json
+from experiments.pipelines.tables import plan_table, row_json
 from experiments.zoo.models import captured_model
 from solver import Pipeline
 from solver.io.files import write_text_atomically
@@ -91,7 +91,7 @@ def main():
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     console.print(plan_table(rows))
-    for line in accuracy_lines(accuracy(rows)):
+    for line in accuracy(rows):
         print(line)
     if given.json:
         write_text_atomically(given.json, json.dumps([row_json(row) for row in rows], indent=1))

@@ -14,13 +14,12 @@ import typer
 from experiments.commands.compare import compare
 from experiments.commands.hand_over import hand_over
 from experiments.commands.lists import list_devices, list_models, list_planners
-from experiments.commands.plan import plan
+from experiments.commands.plan import plan, solve
 from experiments.commands.problem_files import export, generate
 from experiments.commands.profile import profile
 from experiments.commands.report import report
 from experiments.commands.run import run
 from experiments.commands.score import score
-from experiments.commands.solve import solve
 from experiments.commands.split import split
 from experiments.commands.sweep import sweep
 from experiments.console.exit_codes import EXIT_CODES

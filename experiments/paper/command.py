@@ -1,10 +1,9 @@
 """Makes every table and figure that README and docs/tables.md show, from nothing.
 
-Units of work, not seconds, limit every solve, so that all but the columns of
-the clock is the same in every run. A table is written when it is done; ``--resume`` takes those
-that are there already. ``--update README.md docs/tables.md`` puts the tables between their markers
-in the pages, and the figures into ``docs/figures`` beside the first page; ``--check`` with the same
-pages ends with code 1 and one line for each difference.
+Units of work, not seconds, limit every solve, so that all but the columns of the clock is the same
+in every run. A table is written when it is done. ``--update README.md docs/tables.md`` puts the
+tables between their markers in the pages, and the figures into ``docs/figures`` beside the first
+page; ``--check`` with the same pages ends with code 1 and one line for each difference.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ import typer
 
 from experiments.comparison.records import MODEL_PEERS, OWN_PLANNERS, PEERS
 from experiments.console.command_line import run_script
-from experiments.console.output import say
 from experiments.console.progress import ProgressLine
 from experiments.paper.bench import ROOMY, TIGHT, Bench
 from experiments.paper.catalogue import ENTRIES, Entry
@@ -34,7 +32,7 @@ _FIGURES: Final = Path("docs") / "figures"
 
 @dataclass(slots=True)
 class _Made:
-    """Tables and figures, made now or taken from an earlier run."""
+    """Tables and figures, by name."""
 
     tables: dict[str, PaperTable] = field(default_factory=dict)
     figures: dict[str, str] = field(default_factory=dict)
@@ -52,9 +50,6 @@ def command(
         typer.Option("--only", metavar="NAME", help="Make this alone. May be repeated."),
     ] = None,
     list_only: Annotated[bool, typer.Option("--list", help="List what can be made.")] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Take what an earlier run wrote to the folder.")
-    ] = False,
     update: Annotated[
         bool, typer.Option("--update", help="Put the tables into the pages.")
     ] = False,
@@ -74,13 +69,9 @@ def command(
     _shown_tables(shown)
     _make_folder(out)
     started_s = time.perf_counter()
-    try:
-        with ProgressLine() as progress:
-            made = _make(chosen, out, resume, progress)
-            progress.done(f"all done in {format_seconds(time.perf_counter() - started_s)}")
-    except KeyboardInterrupt:
-        say("--resume goes on with what is written")
-        raise
+    with ProgressLine() as progress:
+        made = _make(chosen, out, progress)
+        progress.done(f"all done in {format_seconds(time.perf_counter() - started_s)}")
     found = _differences(shown, made) if check else []
     if update:
         _update(shown, made)
@@ -106,37 +97,22 @@ def _make_folder(out: Path) -> None:
         ) from None
 
 
-def _make(chosen: Mapping[str, Entry], out: Path, resume: bool, progress: ProgressLine) -> _Made:
+def _make(chosen: Mapping[str, Entry], out: Path, progress: ProgressLine) -> _Made:
     made = _Made()
-    missing = {
-        name: entry for name, entry in chosen.items() if not (resume and _taken(name, out, made))
-    }
     bench = Bench(progress)
-    if any(entry.all_planners for entry in missing.values()):
+    if any(entry.all_planners for entry in chosen.values()):
         bench.planners = (*OWN_PLANNERS, *PEERS, *MODEL_PEERS)
         bench.device_sets = (*TIGHT, ROOMY)
-    for name, entry in missing.items():
+    for name, entry in chosen.items():
         result = entry.build(bench)
         if isinstance(result, PaperTable):
             made.tables[name] = result
-            write_text_atomically(out / f"{name}.json", result.to_json())
             write_text_atomically(out / f"{name}.md", result.to_markdown())
         else:
             made.figures.update(result)
             _write_figures(out / name, result)
         progress.done(f"{name}: done")
     return made
-
-
-def _taken(name: str, out: Path, made: _Made) -> bool:
-    """Take what an earlier run left in the folder; return whether there is something."""
-    file, folder = out / f"{name}.json", out / name
-    if file.is_file():
-        made.tables[name] = PaperTable.from_json(read_text(file, "a table of an earlier run"))
-        return True
-    drawn = sorted(folder.glob("*.svg")) if folder.is_dir() else []
-    made.figures.update({path.name: read_text(path, "a figure") for path in drawn})
-    return bool(drawn)
 
 
 def _write_figures(folder: Path, figures: Mapping[str, str]) -> None:

@@ -6,14 +6,12 @@ A table called ``zoo`` stands between the lines ``<!-- table: zoo -->`` and
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from solver import PartitionError
-from solver.io.json_fields import parse_json
 from solver.model.quantities import printable
 
 END: Final = "<!-- end of table -->"
@@ -48,23 +46,6 @@ class PaperTable:
         """Return the table as Markdown, a line each row, with an end of line after the last."""
         lines = [self.header, ("---",) * len(self.header), *self.rows]
         return "".join(f"{_line(cells)}\n" for cells in lines)
-
-    def to_json(self) -> str:
-        """Return the table as JSON; :meth:`from_json` inverts it."""
-        data = {"header": self.header, "rows": self.rows, "clock": sorted(self.clock_columns)}
-        return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> PaperTable:
-        """Read what :meth:`to_json` wrote; PartitionError if it is something else."""
-        try:
-            data = parse_json(text, "the table")
-            rows = tuple(tuple(map(str, row)) for row in data["rows"])
-            return cls(tuple(map(str, data["header"])), rows, frozenset(data["clock"]))
-        except (ValueError, KeyError, TypeError, AssertionError):
-            raise PartitionError(
-                "a table of an earlier run is not as it was written; leave out --resume"
-            ) from None
 
     def differences(self, text: str) -> list[str]:
         """Return how the table that `text` shows differs from this one: one line each.
