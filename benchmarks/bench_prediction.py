@@ -25,8 +25,8 @@ import prediction_models
 from experiments.pipelines.group import PipelineGroup
 from experiments.pipelines.plan_runs import RunSettings, run_plans
 from experiments.pipelines.prediction import accuracy
-from experiments.pipelines.profiling import ProfileSettings, measure_profile
-from experiments.pipelines.tables import accuracy_lines, plan_table, row_json
+from experiments.pipelines.profiling import measure_profile
+from experiments.pipelines.tables import plan_table, row_json
 from experiments.zoo.models import captured_model
 from solver import Pipeline
 from solver.io.files import write_text_atomically
@@ -54,7 +54,7 @@ def rows_of(names, modes, steps, say):
             for training in modes:
                 began_s = time.perf_counter()
                 what = f"{name} {'training' if training else 'inference'}"
-                profile = measure_profile(model, ProfileSettings(training, 5, 2), group)
+                profile = measure_profile(model, group, training=training, processes=2, repeats=5)
                 rows = run_plans(
                     model,
                     captured,
@@ -91,7 +91,7 @@ def main():
 
     console = Console(width=None if sys.stdout.isatty() else 160, highlight=False)
     console.print(plan_table(rows))
-    for line in accuracy_lines(accuracy(rows)):
+    for line in accuracy(rows):
         print(line)
     if given.json:
         write_text_atomically(given.json, json.dumps([row_json(row) for row in rows], indent=1))

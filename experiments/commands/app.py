@@ -5,36 +5,33 @@ torch and OR-Tools load only in the commands that need them.
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
-import typer.main
 
 from experiments.commands.compare import compare
 from experiments.commands.hand_over import hand_over
 from experiments.commands.lists import list_devices, list_models, list_planners
-from experiments.commands.plan import plan
+from experiments.commands.plan import plan, solve
 from experiments.commands.problem_files import export, generate
 from experiments.commands.profile import profile
 from experiments.commands.report import report
 from experiments.commands.run import run
 from experiments.commands.score import score
-from experiments.commands.solve import solve
 from experiments.commands.split import split
 from experiments.commands.sweep import sweep
 from experiments.console.exit_codes import EXIT_CODES
 
-NAME: Final = "fxpartition"
+_NAME: Final = "fxpartition"
 
 _EPILOG: Final = "\n".join(
     ["Exit codes:", *(f"  {code:<3}  {meaning}" for code, meaning in EXIT_CODES.items())]
 )
 
 app = typer.Typer(
-    name=NAME,
+    name=_NAME,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
@@ -44,7 +41,7 @@ app = typer.Typer(
 
 def _print_version(asked: bool) -> None:
     if asked:
-        print(f"{NAME} {importlib.metadata.version(NAME)}")
+        print(f"{_NAME} {importlib.metadata.version(_NAME)}")
         raise typer.Exit
 
 
@@ -86,9 +83,3 @@ _PANELS: Final[Mapping[str, Mapping[str, Callable[..., None]]]] = {
 for _panel, _commands in _PANELS.items():
     for _name, _command in _commands.items():
         app.command(name=_name, rich_help_panel=_panel)(_command)
-
-
-@functools.cache
-def make_command() -> Callable[..., Any]:
-    """Return what reads and runs a command line, made once in a process."""
-    return typer.main.get_command(app)

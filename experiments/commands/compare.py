@@ -16,8 +16,14 @@ from experiments.commands.option_reading import (
     read_request,
     read_without,
 )
-from experiments.commands.options import ComparedOptions, JsonOption, ReportOutOption
-from experiments.commands.search_options import LimitOptions, PlannersOption, WithoutOption
+from experiments.commands.options import (
+    ComparedOptions,
+    JsonOption,
+    LimitOptions,
+    PlannersOption,
+    ReportOutOption,
+    WithoutOption,
+)
 from experiments.console.exit_codes import EXIT_NOT_EQUAL
 from solver import PartitionError
 

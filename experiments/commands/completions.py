@@ -31,33 +31,37 @@ takes seconds."""
 _MOST_FILES: Final = 200
 
 
-def complete_from(names: Iterable[str], *, several: bool = False) -> Callable[[str], list[str]]:
+def complete_from(
+    names: Iterable[str], *, several: bool = False
+) -> Callable[[str], list[Completion]]:
     """Return a completer of names.
 
     Parameters
     ----------
     names : iterable of str
-        Offered where they begin with what was typed.
+        Offered where they begin with what was typed; of a mapping, with what they are.
     several : bool
         Several may be given with commas between them; each is offered once.
     """
-    known = tuple(names)
+    known = names if isinstance(names, Mapping) else dict.fromkeys(names, "")
 
-    def complete(incomplete: str) -> list[str]:
+    def complete(incomplete: str) -> list[Completion]:
         head, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
         given = head.split(",") if comma else []
         return [
-            f"{head}{comma}{name}" for name in known if name.startswith(last) and name not in given
+            (f"{head}{comma}{name}", what)
+            for name, what in known.items()
+            if name.startswith(last) and name not in given
         ]
 
     return complete
 
 
-def complete_files(*suffixes: str) -> Callable[[str], list[str]]:
+def complete_files(*suffixes: str) -> Callable[[str], list[Completion]]:
     """Return a completer of the files whose names end so, and of the folders on the way."""
 
-    def complete(incomplete: str) -> list[str]:
-        return files(incomplete, suffixes)
+    def complete(incomplete: str) -> list[Completion]:
+        return [(path, "") for path in files(incomplete, suffixes)]
 
     return complete
 
@@ -76,22 +80,18 @@ def complete_models(incomplete: str) -> list[Completion]:
 
 def complete_problems(incomplete: str) -> list[Completion]:
     """Return saved problems and published workloads."""
-    return [*((path, "") for path in files(incomplete, (".json",))), *_published(incomplete)]
+    return [*complete_files(".json")(incomplete), *_published(incomplete)]
 
 
 def complete_planners(incomplete: str) -> list[Completion]:
     """Return the planners, after those that are written already."""
     from experiments.planners.registry import PLANNERS
 
-    head, comma, begun = incomplete.rpartition(",")
-    return [
-        (f"{head}{comma}{name}", spec.description)
-        for name, spec in PLANNERS.items()
-        if name.startswith(begun) and name not in head.split(",")
-    ]
+    described = {name: spec.description for name, spec in PLANNERS.items()}
+    return complete_from(described, several=True)(incomplete)
 
 
-def complete_steps(incomplete: str) -> list[str]:
+def complete_steps(incomplete: str) -> list[Completion]:
     """Return the steps of searches, after those that are written already."""
     from solver import step_names
 
@@ -101,45 +101,30 @@ def complete_steps(incomplete: str) -> list[str]:
 def complete_devices(incomplete: str) -> list[Completion]:
     """Return device files, and after a memory the classes whose speeds are known."""
     head, comma, last = incomplete.rpartition(",")
-    memory, _, begun = last.partition("@")
-    classes: list[Completion] = []
-    if memory and memory[-1:] in ("B", "b"):
-        classes = [
-            (f"{head}{comma}{memory}@{name}", "a class of fxpartition devices")
-            for name in DEVICE_CLASSES
-            if name.startswith(begun)
-        ]
-    return [*classes, *((path, "") for path in files(incomplete, (".toml", ".json")))]
-
-
-def complete_described(words: Mapping[str, str]) -> Callable[[str], list[Completion]]:
-    """Return a completer of names that are described."""
-
-    def complete(incomplete: str) -> list[Completion]:
-        return [(name, what) for name, what in words.items() if name.startswith(incomplete)]
-
-    return complete
+    memory, _, _ = last.partition("@")
+    classes: dict[str, str] = {}
+    if memory.endswith(("B", "b")):
+        names = (f"{head}{comma}{memory}@{name}" for name in DEVICE_CLASSES)
+        classes = dict.fromkeys(names, "a class of fxpartition devices")
+    return [*complete_from(classes)(incomplete), *complete_files(".toml", ".json")(incomplete)]
 
 
 def _models(incomplete: str, *suffixes: str) -> list[Completion]:
     from experiments.zoo.configurations import CONFIGURATIONS
     from experiments.zoo.models import CONFIGURATION_PREFIX, ZOO
 
-    named = [(name, spec.description) for name, spec in ZOO.items()]
+    named = {name: spec.description for name, spec in ZOO.items()}
     if incomplete:
         # As with published workloads.
-        named += [
-            (f"{CONFIGURATION_PREFIX}{name}", each.family) for name, each in CONFIGURATIONS.items()
-        ]
-    begun = [(name, what) for name, what in named if name.startswith(incomplete)]
-    return [*begun, *((path, "") for path in files(incomplete, suffixes))]
+        named |= {f"{CONFIGURATION_PREFIX}{name}": e.family for name, e in CONFIGURATIONS.items()}
+    return [*complete_from(named)(incomplete), *complete_files(*suffixes)(incomplete)]
 
 
 def _published(incomplete: str) -> list[Completion]:
     from experiments.workloads.catalogue import PREFIX, published_names
 
-    names = [f"{PREFIX}{name}" for name in published_names()]
-    return [(name, "a published workload") for name in names if name.startswith(incomplete)]
+    names = dict.fromkeys((f"{PREFIX}{name}" for name in published_names()), "a published workload")
+    return complete_from(names)(incomplete)
 
 
 def files(incomplete: str, suffixes: Sequence[str]) -> list[str]:

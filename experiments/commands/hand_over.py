@@ -11,11 +11,11 @@ import typer
 from experiments.commands.completions import complete_from
 from experiments.commands.option_reading import check_given
 from experiments.commands.options import (
-    OUTPUT_PANEL,
+    PLAN_FILE,
     BuiltModelArgument,
     ConstantOption,
     JsonOption,
-    PlanArgument,
+    out_option,
 )
 from experiments.console.output import check_writable, print_json, say_note
 from solver import PartitionError, load_plan
@@ -35,16 +35,6 @@ _FormOption = Annotated[
         autocompletion=complete_from(_FORMS),
     ),
 ]
-_OutOption = Annotated[
-    str,
-    typer.Option(
-        "--out",
-        "-o",
-        metavar="FILE",
-        help="What to write; a folder for programs.",
-        rich_help_panel=OUTPUT_PANEL,
-    ),
-]
 _TiedFirstOption = Annotated[
     bool,
     typer.Option(
@@ -56,10 +46,10 @@ _TiedFirstOption = Annotated[
 
 
 def hand_over(
-    plan_file: PlanArgument,
+    plan_file: Annotated[str, typer.Argument(**PLAN_FILE)],
     model: BuiltModelArgument,
     to: _FormOption,
-    out: _OutOption,
+    out: Annotated[str, out_option("FILE", "What to write; a folder for programs.")],
     tied_first: _TiedFirstOption = False,
     constant: ConstantOption = None,
     as_json: JsonOption = False,

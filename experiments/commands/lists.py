@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from experiments.commands.options import JsonOption
-from experiments.console.output import make_console, print_json
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from experiments.console.output import make_console, print_json, text_table
 
 _DTYPES: Final = ("float32", "bfloat16")
 
@@ -43,7 +39,7 @@ def list_models(as_json: JsonOption = False) -> None:
         for spec in ZOO.values()
     ]
     console = make_console()
-    console.print(_table(("model", "what it is", "compared by default", "needs"), rows))
+    console.print(text_table(("model", "what it is", "compared by default", "needs"), rows))
     workloads = ", ".join(published_names())
     console.print(f"{PREFIX}NAME is a published workload: {workloads}.", markup=False)
 
@@ -76,7 +72,7 @@ def list_devices(as_json: JsonOption = False) -> None:
         for name, spec in DEVICE_SPECS.items()
     ]
     console = make_console()
-    console.print(_table(header, rows, justify="right"))
+    console.print(text_table(header, rows, right=header[1:]))
     console.print("Use one as 2x80GiB@CLASS; a device file may define others.", markup=False)
 
 
@@ -117,17 +113,4 @@ def list_planners(as_json: JsonOption = False) -> None:
         )
         for spec in PLANNERS.values()
     ]
-    make_console().print(_table(("planner", "what it does", "proves", "needs"), rows))
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]], justify: str = "left") -> Table:
-    """Return a table whose first column holds names."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for index, name in enumerate(header):
-        table.add_column(Text(name), justify="right" if index and justify == "right" else "left")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
+    make_console().print(text_table(("planner", "what it does", "proves", "needs"), rows))

@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from experiments.commands.options import (
-    OPTIMIZERS,
-    PipelineOptions,
-    PlacementOptions,
-    ProblemOptions,
-    TrainingOptions,
-)
-from experiments.commands.search_options import LimitOptions
+from experiments.commands.options import OPTIMIZERS, LimitOptions, ProblemOptions
 from experiments.problems.request import ProblemRequest, parse_objective
 from solver import (
     MEMORY_MODELS,
@@ -43,51 +36,41 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
     """
     from experiments.problems.devices import parse_link
 
-    check_choices(options)
-    check_given(options.costs.profile, "--profile", "gpt2.profile.json")
+    for value, allowed, name in (
+        (options.memory_model, MEMORY_MODELS, "--memory-model"),
+        (options.schedule, SCHEDULES, "--schedule"),
+        (options.optimizer, OPTIMIZERS, "--optimizer"),
+    ):
+        if value is not None:
+            check_choice(value, allowed, name)
+    check_given(options.profile, "--profile", "gpt2.profile.json")
+    named: Any = options
     request = ProblemRequest(
         devices=_read_devices(options.devices),
         interconnect=None
-        if options.costs.link is None
-        else Interconnect(default=parse_link(options.costs.link)),
+        if options.link is None
+        else Interconnect(default=parse_link(options.link)),
         objective=None
         if options.objective is None
         else parse_objective(options.objective, "--objective"),
-        memory_model=options.costs.memory_model,
-        training=_read_training(options.training),
-        pipeline=read_pipeline(options.pipeline),
-        placement=_read_placement(options.placement),
-        attention=options.costs.attention,
-        communication_scale=options.costs.communication_scale,
-        with_host=not options.costs.no_host,
+        memory_model=options.memory_model,
+        training=_read_training(options),
+        pipeline=Pipeline(named.schedule, named.microbatches, named.chunks, named.max_devices),
+        placement=_read_placement(options),
+        attention=options.attention,
+        communication_scale=options.communication_scale,
+        with_host=not options.no_host,
         constants=tuple(options.constant or ()),
     )
-    if options.costs.profile is None:
+    if options.profile is None:
         return request
 
     from experiments.problems.profile import Profile
 
-    return replace(request, profile=Profile.load(options.costs.profile))
+    return replace(request, profile=Profile.load(options.profile))
 
 
-def check_choices(options: ProblemOptions) -> None:
-    """Refuse names that are none of those that an option takes."""
-    for value, allowed, name in (
-        (options.costs.memory_model, MEMORY_MODELS, "--memory-model"),
-        (options.pipeline.schedule, SCHEDULES, "--schedule"),
-        (options.training.optimizer, OPTIMIZERS, "--optimizer"),
-    ):
-        if value is not None:
-            check_choice(value, allowed, name)
-
-
-def read_pipeline(options: PipelineOptions) -> Pipeline:
-    """Return what the options of the group Pipeline ask for."""
-    schedule: Any = options.schedule
-    return Pipeline(schedule, options.microbatches, options.chunks, options.max_devices)
-
-
-def _read_training(options: TrainingOptions) -> Training | None:
+def _read_training(options: ProblemOptions) -> Training | None:
     optimizer: Any = options.optimizer
     if optimizer is None:
         return None
@@ -96,7 +79,7 @@ def _read_training(options: TrainingOptions) -> Training | None:
     return Training(optimizer)
 
 
-def _read_placement(options: PlacementOptions) -> Placement | None:
+def _read_placement(options: ProblemOptions) -> Placement | None:
     pins = read_pins(options.pin)
     if not (pins or options.cut_after or options.keep_whole):
         return None
@@ -127,20 +110,21 @@ def check_given(value: str | None, name: str, example: str) -> None:
 
 def read_solvers(entries: Sequence[str] | None, default: Sequence[str]) -> tuple[str, ...]:
     """Return the solvers that the options --solver name, each once."""
-    given = [name.strip() for entry in entries or default for name in entry.split(",")]
-    for name in given:
-        check_solver(name)
-    return tuple(dict.fromkeys(given))
+    return _names(entries or default, check_solver)
 
 
 def read_planners(entries: Sequence[str] | None) -> tuple[str, ...]:
     """Return the planners that the options --planner name, each once."""
     from experiments.planners.registry import check_planner
 
-    given = [name.strip() for entry in entries or () for name in entry.split(",")]
-    for name in given:
-        check_planner(name)
-    return tuple(dict.fromkeys(given))
+    return _names(entries or (), check_planner)
+
+
+def _names(entries: Sequence[str], check: Callable[[str], object]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(name.strip() for entry in entries for name in entry.split(",")))
+    for name in names:
+        check(name)
+    return names
 
 
 def read_without(entries: Sequence[str] | None) -> tuple[str, ...]:

@@ -1,20 +1,27 @@
-"""The command ``plan``: greedy beside optimal for one model."""
+"""The commands ``plan``, greedy beside optimal for one model, and ``solve``, without torch."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
 from experiments.commands.answers import finish, solve_all
+from experiments.commands.completions import complete_problems
 from experiments.commands.option_groups import with_option_groups
-from experiments.commands.option_reading import read_limits, read_request, read_without
+from experiments.commands.option_reading import check_given, read_limits, read_request, read_without
 from experiments.commands.options import (
     JsonOption,
     ModelArgument,
     PlanOutOption,
     ProblemOptions,
+    SearchOptions,
     StepsOption,
+    WithoutOption,
 )
-from experiments.commands.search_options import SearchOptions, WithoutOption
 from experiments.console.output import check_writable, say_note
-from experiments.problems.request import read_problem
+from experiments.problems.request import read_problem, read_saved_problem
 from solver import check_solver
 
 
@@ -43,11 +50,51 @@ def plan(
     limits = read_limits(search)
     check_solver(search.solver)
     left_out = read_without(without)
-    check_writable(out, model, problem.costs.profile, *problem.devices or ())
+    check_writable(out, model, problem.profile, *problem.devices or ())
     request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
         captured, asked = read_problem(model, request, progress.step)
         say_note(captured)
         solvers = list(dict.fromkeys(("greedy", search.solver)))
         results = solve_all(asked, solvers, limits, model, progress, left_out)
+    finish(asked, results, limits, out, as_json, steps)
+
+
+@with_option_groups
+def solve(
+    graph: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE.json",
+            help="A saved problem, a workload in the format of msr-fiddle/dnn-partitioning, or "
+            "published:NAME, one that comes with the package.",
+            autocompletion=complete_problems,
+        ),
+    ],
+    problem: ProblemOptions,
+    search: SearchOptions,
+    without: WithoutOption = None,
+    steps: StepsOption = False,
+    out: PlanOutOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Solve a saved problem or a published workload; torch is not needed.
+
+    For example:
+
+        fxpartition export gpt2 --devices 3x300MB --out problem.json
+        fxpartition solve problem.json --objective latency --json
+
+    Where no plan exists it says which limits clash, and what would help.
+    """
+    from experiments.console.progress import ProgressLine
+
+    check_given(graph, "FILE.json", "problem.json")
+    limits = read_limits(search)
+    check_solver(search.solver)
+    left_out = read_without(without)
+    check_writable(out, graph, problem.profile)
+    asked = read_saved_problem(Path(graph), read_request(problem))
+    with ProgressLine(quiet=True) as progress:
+        results = solve_all(asked, (search.solver,), limits, graph, progress, left_out)
     finish(asked, results, limits, out, as_json, steps)

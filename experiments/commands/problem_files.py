@@ -9,8 +9,13 @@ import typer
 from experiments.commands.completions import complete_from
 from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import read_request
-from experiments.commands.options import JsonOption, ModelArgument, ProblemOptions, ProblemOutOption
-from experiments.commands.search_options import SeedOption
+from experiments.commands.options import (
+    JsonOption,
+    ModelArgument,
+    ProblemOptions,
+    SeedOption,
+    out_option,
+)
 from experiments.console.output import check_writable, print_json, say_note
 from experiments.problems.request import read_problem
 from solver import PartitionError, PartitionProblem, save_problem
@@ -24,13 +29,14 @@ KINDS = (
     "mixture-of-experts",
     "balanced-experts",
 )
+_OutOption = Annotated[str, out_option("FILE", "Save the problem, for solve.")]
 _SHAPED = {"width": ("layered",), "experts": ("mixture-of-experts", "balanced-experts")}
 
 
 @with_option_groups
 def export(
     model: ModelArgument,
-    out: ProblemOutOption,
+    out: _OutOption,
     problem: ProblemOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -44,7 +50,7 @@ def export(
     """
     from experiments.console.progress import ProgressLine
 
-    check_writable(out, model, problem.costs.profile, *problem.devices or ())
+    check_writable(out, model, problem.profile, *problem.devices or ())
     request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
         captured, made = read_problem(model, request, progress.step)
@@ -61,7 +67,7 @@ def generate(
             autocompletion=complete_from(KINDS),
         ),
     ],
-    out: ProblemOutOption,
+    out: _OutOption,
     operators: Annotated[
         int,
         typer.Option(

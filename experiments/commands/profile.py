@@ -8,15 +8,19 @@ import typer
 
 from experiments.commands.options import (
     MOST_DEVICES,
-    OUTPUT_PANEL,
     BuiltModelArgument,
     JsonOption,
-    ProcessLimitOption,
-    RepeatsOption,
     ThreadsOption,
+    out_option,
 )
-from experiments.console.output import check_writable, make_console, print_json, say_written
-from solver.model.quantities import counted, format_bytes, format_ns, printable
+from experiments.console.output import (
+    check_writable,
+    make_console,
+    print_json,
+    say_written,
+    text_table,
+)
+from solver.model.quantities import counted, format_bytes, format_ns
 
 if TYPE_CHECKING:
     from experiments.problems.profile import Profile
@@ -34,25 +38,14 @@ _ProcessesOption = Annotated[
         help="How many measure at once, as the stages of a pipeline share memory and caches.",
     ),
 ]
-_OutOption = Annotated[
-    str | None,
-    typer.Option(
-        "--out",
-        "-o",
-        metavar="FILE",
-        help="Save the profile, for --profile.",
-        rich_help_panel=OUTPUT_PANEL,
-    ),
-]
+_OutOption = Annotated[str | None, out_option("FILE", "Save the profile, for --profile.")]
 
 
 def profile(
     model: BuiltModelArgument,
     training: _TrainingOption = False,
-    repeats: RepeatsOption = 7,
     threads: ThreadsOption = 1,
     processes: _ProcessesOption = 1,
-    process_limit: ProcessLimitOption = 600.0,
     out: _OutOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -67,17 +60,16 @@ def profile(
     """
     from experiments.console.progress import ProgressLine
     from experiments.pipelines.group import PipelineGroup
-    from experiments.pipelines.profiling import ProfileSettings, measure_profile
+    from experiments.pipelines.profiling import measure_profile
     from experiments.zoo.models import resolve_model
 
     resolve_model(model)
-    settings = ProfileSettings(training, repeats, processes)
     check_writable(out)
     with ProgressLine(quiet=True) as progress:
         progress.step(f"{model}: starting processes")
-        with PipelineGroup(processes, threads=threads, time_limit_s=process_limit) as group:
+        with PipelineGroup(processes, threads=threads) as group:
             progress.step(f"{model}: measuring")
-            found = measure_profile(model, settings, group)
+            found = measure_profile(model, group, training=training, processes=processes)
     if out is not None:
         found.save(out)
         say_written(out)
@@ -89,23 +81,19 @@ def profile(
 
 def _show(found: Profile) -> None:
     """Print the operators that take longest, the sums of all, and the link."""
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for name in ("operator", "forward", "backward", "workspace"):
-        table.add_column(Text(name), justify="left" if name == "operator" else "right")
     total_ns = {name: t + found.backward_ns[name] for name, t in found.forward_ns.items()}
-    for name in sorted(total_ns, key=total_ns.__getitem__, reverse=True)[:_SHOWN]:
-        cells = (
+    header = ("operator", "forward", "backward", "workspace")
+    rows = [
+        (
             name,
             format_ns(found.forward_ns[name]),
             format_ns(found.backward_ns[name]),
             format_bytes(max(found.workspace_bytes[name], found.backward_workspace_bytes[name])),
         )
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+        for name in sorted(total_ns, key=total_ns.__getitem__, reverse=True)[:_SHOWN]
+    ]
     console = make_console()
-    console.print(table)
+    console.print(text_table(header, rows, right=header[1:]))
     sums = [sum(found.forward_ns.values()), sum(found.backward_ns.values())]
     console.print(
         f"{counted(len(total_ns), 'operator')}: forward {format_ns(sums[0])}, "

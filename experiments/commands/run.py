@@ -13,13 +13,11 @@ from experiments.commands.option_reading import read_limits, read_request, read_
 from experiments.commands.options import (
     BuiltModelArgument,
     JsonOption,
-    PipelineOptions,
+    LimitOptions,
     ProblemOptions,
-    ProcessLimitOption,
-    RepeatsOption,
+    SolversOption,
     ThreadsOption,
 )
-from experiments.commands.search_options import LimitOptions, SolversOption
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import make_console, print_json, say, say_note
 from experiments.problems.request import ProblemRequest, check_model_request
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
     from experiments.pipelines.prediction import PlanRow
     from experiments.problems.devices import DeviceSet
 
-_PIPELINE: Final = ProblemOptions(pipeline=PipelineOptions(schedule="1f1b", microbatches=4))
+_PIPELINE: Final = ProblemOptions(schedule="1f1b", microbatches=4)
 _QUICK: Final = LimitOptions(time_limit=30.0)
 _SOLVERS: Final = ("greedy", "chain", "auto")
 
@@ -42,9 +40,7 @@ def run(
     problem: ProblemOptions = _PIPELINE,
     search: LimitOptions = _QUICK,
     solver: SolversOption = None,
-    repeats: RepeatsOption = 9,
     threads: ThreadsOption = 1,
-    process_limit: ProcessLimitOption = 600.0,
     as_json: JsonOption = False,
 ) -> None:
     """Run plans as pipelines, one process a device; compare times and memory with predictions.
@@ -61,7 +57,7 @@ def run(
     from experiments.console.progress import ProgressLine
     from experiments.pipelines.group import PipelineGroup
     from experiments.pipelines.plan_runs import NoPlanError, check_hand_made, run_plans
-    from experiments.pipelines.profiling import ProfileSettings, measure_profile
+    from experiments.pipelines.profiling import measure_profile
     from experiments.zoo.models import captured_model
 
     request = read_request(problem)
@@ -73,14 +69,13 @@ def run(
         )
     settings = replace(
         settings_of_run(request),
-        steps=repeats,
         solvers=read_solvers(solver, _SOLVERS),
         limits=read_limits(search),
     )
     profile = request.profile
     if profile is not None and profile.threads != threads:
         raise PartitionError(
-            f"{problem.costs.profile} was measured with {profile.threads} threads; run with "
+            f"{problem.profile} was measured with {profile.threads} threads; run with "
             f"--threads {profile.threads}, or measure again"
         )
     count = len(settings.devices or settings.shares)
@@ -93,11 +88,12 @@ def run(
             profile.check(captured)
         check_hand_made(captured, settings)
         progress.step(f"{model}: starting {counted(count, 'process', 'processes')}")
-        with PipelineGroup(count, threads=threads, time_limit_s=process_limit) as group:
+        with PipelineGroup(count, threads=threads) as group:
             if profile is None:
                 progress.step(f"{model}: measuring")
-                measured = ProfileSettings(settings.training, 5, group.count)
-                profile = measure_profile(model, measured, group)
+                profile = measure_profile(
+                    model, group, training=settings.training, processes=group.count, repeats=5
+                )
             try:
                 rows = run_plans(
                     model, captured, profile, settings, group, progress.step, progress.done

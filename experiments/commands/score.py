@@ -12,8 +12,7 @@ from experiments.commands.answers import result_json, solve_all
 from experiments.commands.completions import complete_files, complete_from
 from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import check_given, read_limits, read_request
-from experiments.commands.options import JsonOption, ModelArgument, ProblemOptions
-from experiments.commands.search_options import SearchOptions
+from experiments.commands.options import JsonOption, ModelArgument, ProblemOptions, SearchOptions
 from experiments.console.exit_codes import EXIT_NO_PLAN
 from experiments.console.output import print_json, say_note
 from experiments.problems.plan_files import FORMATS, ForeignPlan, check_format, read_foreign_plan

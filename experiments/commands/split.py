@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.commands.completions import complete_files
 from experiments.commands.option_reading import check_given
 from experiments.commands.options import (
-    OUTPUT_PANEL,
+    PLAN_FILE,
     BuiltModelArgument,
     ConstantOption,
     JsonOption,
+    out_option,
 )
 from experiments.console.exit_codes import EXIT_NOT_EQUAL
-from experiments.console.output import make_console, print_json, say, say_note
+from experiments.console.output import make_console, print_json, say, say_note, text_table
 from solver import PartitionError, PartitionPlan, load_plan
 from solver.model.quantities import counted, format_bytes, printable
 
@@ -29,22 +29,14 @@ if TYPE_CHECKING:
 
 _PlanOption = Annotated[
     str,
-    typer.Option(
-        "--plan",
-        metavar="PLAN.json",
-        help="A plan that plan or solve wrote.",
-        autocompletion=complete_files(".json"),
-    ),
+    typer.Option("--plan", **PLAN_FILE),
 ]
 _OutOption = Annotated[
     str | None,
-    typer.Option(
-        "--out",
-        "-o",
-        metavar="DIR",
-        help="Folder for one safetensors file a stage, the example inputs and a manifest, "
-        "from which python -m experiments.run_pipeline loads.",
-        rich_help_panel=OUTPUT_PANEL,
+    out_option(
+        "DIR",
+        "Folder for one safetensors file a stage, the example inputs and a manifest, from which "
+        "python -m experiments.run_pipeline loads.",
     ),
 ]
 
@@ -139,18 +131,18 @@ def _show(
     report: EquivalenceReport | None,
     written: Mapping[str, Any] | None,
 ) -> None:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table()
-    for name in ("stage", "device", "operators", "parameters and buffers"):
-        table.add_column(Text(name), justify="left" if name == "device" else "right")
-    for stage in stages:
-        size = format_bytes(stage["weights_bytes"])
-        cells = (str(stage["stage"]), stage["device"], str(stage["operators"]), size)
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+    header = ("stage", "device", "operators", "parameters and buffers")
+    rows = [
+        (
+            str(stage["stage"]),
+            stage["device"],
+            str(stage["operators"]),
+            format_bytes(stage["weights_bytes"]),
+        )
+        for stage in stages
+    ]
     console = make_console()
-    console.print(table)
+    console.print(text_table(header, rows, right={*header} - {"device"}))
     if report is None:
         console.print("The model has no weights in memory, so nothing was run.")
     elif report.equal:

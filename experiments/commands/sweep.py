@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from experiments.commands.completions import complete_files, complete_models
-from experiments.commands.options import MOST_DEVICES, OUTPUT_PANEL, JsonOption
+from experiments.commands.options import MOST_DEVICES, JsonOption, out_option
 from experiments.console.output import check_writable, print_json, say, say_written
 from solver import PartitionError
 from solver.model.quantities import counted, format_seconds
@@ -24,13 +24,10 @@ _FileArgument = Annotated[
 ]
 _OutOption = Annotated[
     str,
-    typer.Option(
-        "--out",
-        "-o",
-        metavar="FILE.sqlite",
-        help="Save the results; what the file has is not done again.",
+    out_option(
+        "FILE.sqlite",
+        "Save the results; what the file has is not done again.",
         autocompletion=complete_files(".sqlite"),
-        rich_help_panel=OUTPUT_PANEL,
     ),
 ]
 _JobsOption = Annotated[

@@ -39,8 +39,7 @@ MODEL_PEERS: Final = (
     "transformers-auto",
     "transformers-sequential",
 )
-"""Peers that read the model. Asked by name only are ``torch-cost-aware`` and ``torch-kl-based``,
-which take minutes, and ``torch-aot-based``, which carries out the plan of ``torch-size-based``."""
+"""Peers that read the model."""
 EXACT_PLANNERS: Final = ("auto", "cp-sat", "ideal-dp")
 """Those that can prove optima; the first one of a study is what baselines are measured by."""
 DEFAULT_TIME_LIMIT_S: Final = 30.0

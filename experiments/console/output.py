@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,6 +16,7 @@ from solver.model.quantities import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from fx_bridge.capture.graph import CapturedGraph
 
@@ -29,6 +30,21 @@ def make_console() -> Console:
     # Not a terminal means a pipe or a file: there a table must not be squeezed into 80 columns.
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else _PIPE_WIDTH
     return Console(width=width, highlight=False)
+
+
+def text_table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()
+) -> Table:
+    """Return a table of plain text, whoever made it; columns of `right` are right-justified."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table()
+    for name in header:
+        table.add_column(Text(name), justify="right" if name in right else "left")
+    for row in rows:
+        table.add_row(*(Text(printable(cell)) for cell in row))
+    return table
 
 
 def print_json(answer: Any) -> None:

@@ -1,10 +1,8 @@
 """Print the table of captured models: ``python -m experiments.coverage``."""
 
-import signal
 import sys
 
-from experiments.coverage.command import main, terminate
+from experiments.coverage.command import main
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, terminate)
     sys.exit(main())

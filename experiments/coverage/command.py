@@ -10,14 +10,11 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import json
-import math
 import os
 import re
-import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields
-from pathlib import Path
+from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
@@ -25,7 +22,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_INTERRUPTED
+from experiments.console.command_line import run_script
 from experiments.console.output import check_writable, make_console
 from experiments.console.progress import ProgressLine
 from experiments.coverage.worker import CoverageRow, WorkerLimits, run_isolated
@@ -34,8 +31,7 @@ from experiments.zoo.builders import Configuration
 from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.small.configurations import SMALL_CONFIGURATIONS
 from solver import PartitionError
-from solver.io.files import read_json, write_text_atomically
-from solver.io.json_fields import PLAIN, optional, record, several
+from solver.io.files import write_text_atomically
 from solver.model.quantities import MISSING, counted, format_bytes, format_seconds, printable
 
 SCHEMA: Final = "fxpartition.coverage"
@@ -180,42 +176,6 @@ def to_json(rows: Iterable[CoverageRow]) -> str:
     return json.dumps(document, indent=1) + "\n"
 
 
-def saved_rows(path: str) -> list[CoverageRow]:
-    """Return the rows of a file that an earlier run wrote; none if there is no such file.
-
-    Raises
-    ------
-    PartitionError
-        If the file is another one.
-    """
-    if not Path(path).exists():
-        return []
-    document = read_json(path)
-    names = {each.name for each in fields(CoverageRow)}
-    rows = document.get("rows") if isinstance(document, dict) else None
-    if not isinstance(rows, list) or any(
-        not isinstance(row, dict) or row.keys() != names for row in rows
-    ):
-        raise PartitionError(f"{path} holds no rows of this release; give --json another file")
-    try:
-        return list(several(record(CoverageRow, _PARSERS))(rows, "rows"))
-    except PartitionError as error:
-        raise PartitionError(f"{path}: {error}, or give --json another file") from None
-
-
-def _seconds(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise PartitionError(f"{where} is {value!r}; write seconds that are not negative")
-    return float(value)
-
-
-_PARSERS: Final = {
-    **PLAIN,
-    "float | None": optional(_seconds),
-    "bool | None": optional(PLAIN["bool"]),
-}
-
-
 def run(
     configurations: Sequence[Configuration],
     limits: WorkerLimits,
@@ -223,16 +183,12 @@ def run(
     json_file: str | None = None,
     progress: ProgressLine | None = None,
 ) -> None:
-    """Measure the models that have no row yet; each row is added, and saved, when it is known."""
+    """Measure models; each row is added, and saved, when it is known."""
     progress = progress or ProgressLine(quiet=True)
-    known = {row.model for row in rows}
-    configurations = [each for each in configurations if each.name not in known]
-    place = {name: index for index, name in enumerate(_ALL)}
     for index, configuration in enumerate(configurations, 1):
         progress.step(f"{configuration.name} ({index} of {len(configurations)})")
         row = run_isolated(configuration, limits)
         rows.append(row)
-        rows.sort(key=lambda row: place.get(row.model, len(place)))
         if json_file is not None:
             write_text_atomically(json_file, to_json(rows))
         outcome = row.reason or row.split_reason or f"captured by {row.how}, exported, split"
@@ -249,9 +205,6 @@ def command(
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Rows as JSON, as they come.")
     ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Keep the rows that the file of --json has.")
-    ] = False,
     time_limit: Annotated[
         float, typer.Option("--time-limit", min=1, help="Seconds for each model.")
     ] = 600,
@@ -268,9 +221,7 @@ def command(
         return
     check_writable(json_file)
     limits = WorkerLimits(time_limit, int(memory_limit * 2**30))
-    if resume and json_file is None:
-        raise PartitionError("--resume needs a file; give --json the one that was written")
-    rows = saved_rows(json_file) if resume and json_file is not None else []
+    rows: list[CoverageRow] = []
     try:
         with ProgressLine() as progress:
             run(configurations, limits, rows, json_file, progress)
@@ -283,32 +234,8 @@ def command(
         console.print(f"Seconds of processor time; {versions}.", markup=False)
 
 
-def main() -> int:
-    """Run the script; 0 done, 2 bad input, 130 interrupted after printing what is done."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line `argv`, or that of the process."""
     # Threads of their own would make processor time depend on the machine's cores.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(command)
-    try:
-        code = int(app(standalone_mode=False) or 0)
-    except PartitionError as error:
-        print(f"error: {printable(str(error))}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    except (KeyboardInterrupt, typer.Abort):
-        code = EXIT_INTERRUPTED
-    except Exception as error:
-        # As in experiments.cli: wrong options have a message of their own.
-        message = getattr(error, "format_message", None)
-        if message is None:
-            raise
-        print(f"error: {printable(message())}", file=sys.stderr)
-        return EXIT_BAD_INPUT
-    if code == EXIT_INTERRUPTED:
-        print("interrupted", file=sys.stderr)
-    return code
-
-
-def terminate(*_: object) -> None:
-    """End the processes that capture models, on SIGTERM."""
-    # As with Ctrl-C: what is done is printed.
-    raise KeyboardInterrupt
+    return run_script("python -m experiments.coverage", command, argv)

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.processes.environment import peak_rss_bytes
+from experiments.processes.workers import exit_words
 from experiments.zoo.builders import Configuration
 from experiments.zoo.building import describe_error
 from solver import Device, PartitionError, PartitionProblem, SolveLimits, solve
@@ -145,7 +146,7 @@ def run_isolated(configuration: Configuration, limits: WorkerLimits) -> Coverage
             row, finished = ours.recv()
     except EOFError:
         worker.join()
-        return _stopped(row, f"its process ended: {_exit_words(worker.exitcode)}")
+        return _stopped(row, f"its process ended: {exit_words(worker.exitcode or 0)}")
     finally:
         worker.kill()
         worker.join()
@@ -168,12 +169,6 @@ def _stopped(row: CoverageRow, why: str) -> CoverageRow:
         return replace(row, split_reason=f"split: {why}")
     step = "export" if row.capture_s is not None else "capture"
     return replace(row, reason=f"{'build' if row.build_s is None else step}: {why}")
-
-
-def _exit_words(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"signal {signal.Signals(-code).name}"
-    return f"exit code {code}"
 
 
 def _work(configuration: Configuration, limits: WorkerLimits, results: Connection) -> None:

@@ -8,11 +8,10 @@ from types import MappingProxyType
 from typing import Final
 
 from experiments.paper.bench import Bench
-from experiments.paper.figures import figures
 from experiments.paper.llama import llama
 from experiments.paper.published import huge, interleaved, nasnet, published
 from experiments.paper.tables import PaperTable
-from experiments.paper.zoo import planners, zoo
+from experiments.paper.zoo import figures, planners, zoo
 
 
 @dataclass(frozen=True, slots=True)

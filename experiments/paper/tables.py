@@ -1,16 +1,22 @@
-"""Tables as Markdown and back, and how two differ but for columns that the clock decides."""
+"""Tables as Markdown and back, in pages, and how two differ but for columns of the clock.
+
+A table called ``zoo`` stands between the lines ``<!-- table: zoo -->`` and
+``<!-- end of table -->`` of a page. All else in the page is kept to the byte.
+"""
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from solver import PartitionError
-from solver.io.json_fields import parse_json
 from solver.model.quantities import printable
 
+END: Final = "<!-- end of table -->"
+_MARKED: Final = re.compile(r"(?ms)^<!-- table: ([^\n]*?) -->\n(.*?)^<!-- end of table -->$")
+_MARKER: Final = re.compile(r"(?m)^<!-- (?:table: .*|end of table) -->$")
 _ROW: Final = re.compile(r"^\|(.*)\|$")
 
 
@@ -40,23 +46,6 @@ class PaperTable:
         """Return the table as Markdown, a line each row, with an end of line after the last."""
         lines = [self.header, ("---",) * len(self.header), *self.rows]
         return "".join(f"{_line(cells)}\n" for cells in lines)
-
-    def to_json(self) -> str:
-        """Return the table as JSON; :meth:`from_json` inverts it."""
-        data = {"header": self.header, "rows": self.rows, "clock": sorted(self.clock_columns)}
-        return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> PaperTable:
-        """Read what :meth:`to_json` wrote; PartitionError if it is something else."""
-        try:
-            data = parse_json(text, "the table")
-            rows = tuple(tuple(map(str, row)) for row in data["rows"])
-            return cls(tuple(map(str, data["header"])), rows, frozenset(data["clock"]))
-        except (ValueError, KeyError, TypeError, AssertionError):
-            raise PartitionError(
-                "a table of an earlier run is not as it was written; leave out --resume"
-            ) from None
 
     def differences(self, text: str) -> list[str]:
         """Return how the table that `text` shows differs from this one: one line each.
@@ -100,3 +89,40 @@ def _cells(line: str) -> tuple[str, ...] | None:
     if inside is None:
         return None
     return tuple(cell.strip() for cell in re.split(r"(?<!\\)\|", inside[1]))
+
+
+def marked_tables(text: str, known: Collection[str]) -> dict[str, str]:
+    """Return what stands between the markers of a page, by name.
+
+    Raises
+    ------
+    PartitionError
+        If a marker has no partner, a name is unknown, or stands twice.
+    """
+    found: dict[str, str] = {}
+    for match in _MARKED.finditer(text):
+        name, inside = match[1], match[2]
+        if stray := _MARKER.search(inside):
+            raise PartitionError(
+                f"the markers of table {name!r} hold {stray[0]!r}; end each table by {END!r}"
+            )
+        if name not in known:
+            raise PartitionError(f"table {name!r} is unknown; there are {', '.join(known)}")
+        if name in found:
+            raise PartitionError(f"table {name!r} is marked twice; leave one out")
+        found[name] = inside
+    if stray := _MARKER.search(_MARKED.sub("", text)):
+        raise PartitionError(f"the marker {stray[0]!r} has no partner; add it, or leave it out")
+    return found
+
+
+def with_tables(text: str, tables: Mapping[str, str]) -> str:
+    """Return a page in which the tables that are given stand between their markers."""
+
+    def replaced(match: re.Match[str]) -> str:
+        name = match[1]
+        if name not in tables:
+            return match[0]
+        return f"<!-- table: {name} -->\n{tables[name]}{END}"
+
+    return _MARKED.sub(replaced, text)

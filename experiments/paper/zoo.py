@@ -1,17 +1,21 @@
-"""The zoo: greedy, contiguous and exact plans, and all planners side by side."""
+"""The zoo: greedy, contiguous and exact plans, all planners side by side, and plans as SVG."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from experiments.comparison.records import PlannerRow
-from experiments.paper.bench import TIGHT, Bench
+from experiments.paper.bench import TIGHT, WORK, Bench
 from experiments.paper.published import BY, CLOCK, SECONDS, gap_text
 from experiments.paper.tables import PaperTable
+from experiments.reports.content.details import plan_details
 from experiments.reports.content.statistics import Versus, compare_planners
+from experiments.reports.figures.whole_plan import plan_figures
 from solver.model.quantities import MISSING, format_seconds, format_value
 
 EXACT: Final = "auto"
+DRAWN: Final = (("branches", "equal"), ("gpt2", "unequal"))
+"""The model and the devices of each plan that is drawn."""
 
 
 def zoo(bench: Bench) -> PaperTable:
@@ -54,6 +58,22 @@ def planners(bench: Bench) -> PaperTable:
     rows = [row for answered in bench.zoo() for row in answered.rows]
     compared = compare_planners(rows, EXACT)
     return PaperTable(header, tuple(_cells(versus) for versus in compared), frozenset({time}))
+
+
+def figures(bench: Bench) -> dict[str, str]:
+    """Draw the best plans of some models: file names and their SVG."""
+    drawn: dict[str, str] = {}
+    for answered in bench.zoo():
+        key = answered.case.key
+        if (key.model, key.device_set) not in DRAWN:
+            continue
+        # A model may have several best plans; which one is found must not depend on the clock.
+        name = f"{key.model} on {key.device_set} devices, to draw"
+        plan = bench.solve(answered.problem, name, first=WORK, otherwise=None).plan
+        assert plan is not None, name
+        for figure in plan_figures(plan_details(answered.problem, plan)):
+            drawn[f"{key.model}-{key.device_set}-{figure.name}.svg"] = figure.svg
+    return drawn
 
 
 def _cells(versus: Versus) -> tuple[str, ...]:

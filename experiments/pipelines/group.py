@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ class PipelineGroup:
         When it is entered, if the memory of this machine cannot hold all processes.
     """
 
-    def __init__(self, count: int = 2, *, threads: int = 1, time_limit_s: float = 600.0) -> None:
+    def __init__(self, count: int = 2, *, threads: int = 1, time_limit_s: float = math.inf) -> None:
         check_positive(threads, "threads")
         self.count = max(2, count)
         self.threads = threads

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import torch
 from torch import distributed
-from torch.utils import _pytree as pytree
 
+from experiments.pipelines.inputs import Inputs, microbatch_inputs
 from fx_bridge.batch.microbatches import pipeline_specs
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.costs.allocations import record_allocations
@@ -66,7 +66,7 @@ def run_in_turn(
         PlanSteps(captured, plan, rank, groups, training, schedule, microbatches) for plan in plans
     ]
     # Whatever the analysis of the graph keeps for later calls is no part of any plan.
-    batch_of(captured, microbatches)
+    _batch(captured, microbatches)
     found: list[dict[str, Any]] = []
     for each in own:
         # The others wait, so that no two plans run at once.
@@ -115,7 +115,7 @@ class PlanSteps:
         self._schedule = schedule
         self._microbatches = microbatches
         self._pipeline: PipelineRank | None = None
-        self._inputs: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
+        self._inputs: Inputs = ((), {})
 
     def build(self) -> PipelineRank | None:
         """Build the stages of this rank, and the batch if it reads one."""
@@ -131,7 +131,7 @@ class PlanSteps:
             **settings,
         )
         if self._pipeline.inputs:
-            self._inputs = batch_of(self._captured, self._microbatches)
+            self._inputs = _batch(self._captured, self._microbatches)
         return self._pipeline
 
     def step(self) -> None:
@@ -194,24 +194,9 @@ class PlanSteps:
         }
 
 
-def batch_of(captured: CapturedGraph, microbatches: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return inputs for all microbatches: the example's, again and again."""
-    from torch.distributed.pipelining.microbatch import TensorChunkSpec
-
-    specs = pipeline_specs(captured, microbatches)
-
-    def repeated(leaf: Any, spec: Any) -> Any:
-        if microbatches > 1 and isinstance(spec, TensorChunkSpec):
-            return torch.cat([leaf] * microbatches, spec.split_dim)
-        return leaf
-
-    leaves, structure = pytree.tree_flatten((tuple(captured.args), dict(captured.kwargs)))
-    found = [
-        repeated(leaf, spec)
-        for leaf, spec in zip(leaves, pytree.tree_leaves((specs.args, specs.kwargs)), strict=True)
-    ]
-    args, kwargs = pytree.tree_unflatten(found, structure)
-    return args, kwargs
+def _batch(captured: CapturedGraph, microbatches: int) -> Inputs:
+    specs = pipeline_specs(captured, microbatches) if microbatches > 1 else None
+    return microbatch_inputs(captured, specs, microbatches, alike=True)[1]
 
 
 def _any_loss(outputs: Any, _: Any) -> torch.Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from solver import PartitionPlan, PartitionProblem, evaluate
 from solver.evaluation.relays import positions_of, relay_hops
 from solver.evaluation.step import PipelineStep
 from solver.evaluation.timeline import PipelineTimes
+from solver.model.quantities import counted
 
 _EQUAL: Final = 0.01
 
@@ -151,47 +151,29 @@ class PlanRow:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Accuracy:
-    """How good predictions were.
+def accuracy(rows: Sequence[PlanRow]) -> list[str]:
+    """Return how good the predictions of `rows` were, in lines.
 
-    Attributes
-    ----------
-    time_error, memory_error : float
-        Medians of the absolute errors, over plans and over ranks of plans; NaN without any.
-    ordered : tuple of str
-        Models whose plans are measured in the predicted order.
-    unordered : tuple of str
-        The others.
-    slower : tuple of str
-        Models of which the last plan is measured slower than the first, beyond noise.
-    """
-
-    time_error: float
-    memory_error: float
-    ordered: tuple[str, ...]
-    unordered: tuple[str, ...]
-    slower: tuple[str, ...]
-
-
-def accuracy(rows: Sequence[PlanRow]) -> Accuracy:
-    """Return how good the predictions of `rows` were.
-
-    Two plans are in order if the one that is predicted to be faster is measured to be faster, or
-    they are measured to be equal within noise: the medians differ by less than the larger spread.
+    Errors are medians of absolute ones, over plans and over ranks of plans. Two plans are in order
+    if the one that is predicted to be faster is measured to be faster, or they are measured to be
+    equal within noise: the medians differ by less than the larger spread.
     """
     models = {row.model: [r for r in rows if r.model == row.model] for row in rows}
     distinct = [row for row in rows if row.same_as is None]
     errors = [abs(row.time_error) for row in distinct]
     memory = [abs(error) for row in distinct for error in row.memory_errors]
-    ordered = tuple(name for name, found in models.items() if in_order(found))
-    return Accuracy(
-        time_error=statistics.median(errors) if errors else math.nan,
-        memory_error=statistics.median(memory) if memory else math.nan,
-        ordered=ordered,
-        unordered=tuple(name for name in models if name not in ordered),
-        slower=tuple(name for name, found in models.items() if _is_slower(found[-1], found[0])),
-    )
+    unordered = [name for name, found in models.items() if not in_order(found)]
+    slower = [name for name, found in models.items() if _is_slower(found[-1], found[0])]
+    ordered, count = len(models) - len(unordered), counted(len(models), "model")
+    lines = [f"plans measured in the predicted order: {ordered} of {count}"]
+    for what, found in (("time of a step", errors), ("peak memory of a rank", memory)):
+        if found:
+            lines.append(f"median absolute error of the {what}: {statistics.median(found):.1%}")
+    if unordered:
+        lines.append(f"not in order: {', '.join(unordered)}")
+    if slower:
+        lines.append(f"the last plan is slower than the first: {', '.join(slower)}")
+    return lines
 
 
 def in_order(rows: Iterable[PlanRow]) -> bool:

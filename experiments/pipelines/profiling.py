@@ -2,46 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from experiments.pipelines.group import PipelineGroup
 from experiments.pipelines.link_timing import fit_link
+from experiments.problems.profile import Profile
 from solver import PartitionError
 
-if TYPE_CHECKING:
-    pass
-from experiments.problems.profile import Profile
 
-
-@dataclass(frozen=True, slots=True)
-class ProfileSettings:
-    """How to measure.
-
-    Parameters
-    ----------
-    training : bool
-        Backward passes too.
-    repeats : int
-        Runs of which medians are taken.
-    processes : int
-        How many measure at the same time, as the stages of a pipeline run at the same time and
-        share caches and the way to memory.
-    """
-
-    training: bool = False
-    repeats: int = 7
-    processes: int = 1
-
-    def __post_init__(self) -> None:
-        for name in ("repeats", "processes"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise PartitionError(f"{name} is {value!r}; write a whole number from 1 on")
-
-
-def measure_profile(model: str, settings: ProfileSettings, group: PipelineGroup) -> Profile:
+def measure_profile(
+    model: str,
+    group: PipelineGroup,
+    *,
+    training: bool = False,
+    processes: int = 1,
+    repeats: int = 7,
+) -> Profile:
     """Measure a model in the processes of `group`.
 
     Parameters
@@ -49,10 +25,15 @@ def measure_profile(model: str, settings: ProfileSettings, group: PipelineGroup)
     model : str
         A zoo name, an import string or a ``.pt2`` file, as
         :func:`experiments.zoo.models.resolve_model` takes it.
-    settings : ProfileSettings
-        What to measure, and how often.
     group : PipelineGroup
-        Of at least two processes, for the link between them, and of `settings.processes`.
+        Of at least two processes, for the link between them, and of `processes`.
+    training : bool
+        Measure backward passes too.
+    processes : int
+        How many measure at the same time, as the stages of a pipeline run at the same time and
+        share caches and the way to memory.
+    repeats : int
+        Runs of which medians are taken.
 
     Returns
     -------
@@ -64,18 +45,12 @@ def measure_profile(model: str, settings: ProfileSettings, group: PipelineGroup)
     PartitionError
         If the model cannot be built, captured or run, a process fails, or time runs out.
     """
-    if settings.processes > group.count:
+    if processes > group.count:
         raise PartitionError(
-            f"{settings.processes} processes are to measure, but there are {group.count}; "
-            "start as many"
+            f"{processes} processes are to measure, but there are {group.count}; start as many"
         )
     samples = group.measure_link()
-    found = group.measure_operators(
-        model,
-        training=settings.training,
-        repeats=settings.repeats,
-        processes=settings.processes,
-    )
+    found = group.measure_operators(model, training=training, repeats=repeats, processes=processes)
     forward_permille = round(fmean(answer["forward_permille"] for answer in found))
     backward_permille = round(fmean(answer["backward_permille"] for answer in found))
 
@@ -88,10 +63,10 @@ def measure_profile(model: str, settings: ProfileSettings, group: PipelineGroup)
     return Profile(
         model=model,
         graph_digest=found[0]["graph_digest"],
-        training=settings.training,
+        training=training,
         threads=group.threads,
-        processes=settings.processes,
-        repeats=settings.repeats,
+        processes=processes,
+        repeats=repeats,
         machine=group.machine,
         forward_ns=calibrated("forward_ns", forward_permille),
         backward_ns=calibrated("backward_ns", backward_permille),

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from solver.model.quantities import MISSING, counted, format_bytes, format_ns, printable
+from solver.model.quantities import MISSING, format_bytes, format_ns, printable
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from experiments.pipelines.prediction import Accuracy, PlanRow
+    from experiments.pipelines.prediction import PlanRow
 
 _COLUMNS = (
     "model",
@@ -67,21 +67,6 @@ def _cells(row: PlanRow, with_model: bool) -> tuple[str, ...]:
         "\n".join(map(format_bytes, measured.peak_bytes)) or MISSING,
         "\n".join(f"{error:+.1%}" for error in row.memory_errors) or MISSING,
     )
-
-
-def accuracy_lines(found: Accuracy) -> Sequence[str]:
-    """Return what is to be said of all predictions together."""
-    count = len(found.ordered) + len(found.unordered)
-    lines = [
-        f"median absolute error of the time of a step: {found.time_error:.1%}",
-        f"median absolute error of the peak memory of a rank: {found.memory_error:.1%}",
-        f"plans measured in the predicted order: {len(found.ordered)} of {counted(count, 'model')}",
-    ]
-    if found.unordered:
-        lines.append(f"not in order: {', '.join(found.unordered)}")
-    if found.slower:
-        lines.append(f"the last plan is slower than the first: {', '.join(found.slower)}")
-    return lines
 
 
 def row_json(row: PlanRow) -> dict[str, Any]:

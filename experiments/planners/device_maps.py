@@ -16,8 +16,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from experiments.planners.answers import judged
-from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
+from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask, judged
 from solver import Device, SolveLimits
 from solver.model.quantities import counted, format_bytes
 

@@ -14,9 +14,8 @@ from typing import Final
 
 import numpy as np
 
-from experiments.planners.answers import judged
 from experiments.planners.sequence import LayerSequence
-from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
+from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask, judged
 from solver import Device, SolveLimits, SolveStatus, in_flight
 from solver.dp.contiguous.segments import Ints, SegmentRow, SegmentRows
 

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from experiments.planners.deepspeed import DEEPSPEED_PLANNERS
+from experiments.planners.balancers import BALANCERS
 from experiments.planners.device_maps import DEVICE_MAP_PLANNERS
-from experiments.planners.pipedream import PIPEDREAM_PLANNERS
 from experiments.planners.random_plans import RANDOM_PLANNERS
 from experiments.planners.solvers import SOLVER_PLANNERS
+from experiments.planners.steps import check_known
 from experiments.planners.task import PlannerSpec
 from experiments.planners.torch_partitioner import TORCH_PLANNERS
-from experiments.planners.torchgpipe import TORCHGPIPE_PLANNERS
 from experiments.planners.uniform import UNIFORM_PLANNERS
-from solver import PartitionError
 
 PLANNERS: Final[Mapping[str, PlannerSpec]] = MappingProxyType(
     {
         spec.name: spec
         for spec in (
             *SOLVER_PLANNERS,
-            *PIPEDREAM_PLANNERS,
-            *DEEPSPEED_PLANNERS,
-            *TORCHGPIPE_PLANNERS,
+            *BALANCERS,
             *UNIFORM_PLANNERS,
             *RANDOM_PLANNERS,
             *TORCH_PLANNERS,
@@ -44,8 +39,4 @@ def check_planner(name: object) -> PlannerSpec:
     PartitionError
         If there is none, with the names that come close.
     """
-    if isinstance(name, str) and name in PLANNERS:
-        return PLANNERS[name]
-    close = difflib.get_close_matches(str(name).lower(), PLANNERS, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"write one of {', '.join(PLANNERS)}"
-    raise PartitionError(f"planner {name!r} is unknown; {hint}")
+    return PLANNERS[check_known(name, PLANNERS, "planner")]

@@ -1,4 +1,4 @@
-"""The steps that a search can leave out, by name."""
+"""Names that a person writes, checked; the steps that a search can leave out."""
 
 from __future__ import annotations
 
@@ -8,20 +8,25 @@ from collections.abc import Iterable
 from solver import PartitionError, step_names
 
 
-def check_step(name: object) -> str:
-    """Return the name of a step.
+def check_known(name: object, known: Iterable[str], what: str) -> str:
+    """Return a name that is one of `known`.
 
     Raises
     ------
     PartitionError
-        If there is none of that name, with those that come close.
+        If it is none, with those that come close.
     """
-    known = step_names()
-    if isinstance(name, str) and name in known:
+    names = list(known)
+    if isinstance(name, str) and name in names:
         return name
-    close = difflib.get_close_matches(str(name).lower(), known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"write one of {', '.join(known)}"
-    raise PartitionError(f"step {name!r} is unknown; {hint}")
+    close = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}?" if close else f"write one of {', '.join(names)}"
+    raise PartitionError(f"{what} {name!r} is unknown; {hint}")
+
+
+def check_step(name: object) -> str:
+    """Return the name of a step; PartitionError as of :func:`check_known`."""
+    return check_known(name, step_names(), "step")
 
 
 def read_steps(texts: Iterable[str]) -> tuple[str, ...]:

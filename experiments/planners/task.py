@@ -1,13 +1,15 @@
-"""What a planner is given and what it answers."""
+"""What a planner is given and what it answers: a plan, judged by the evaluator and timed."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments.zoo.building import LoadedModel
-from solver import PartitionError, PartitionProblem, SolveLimits, SolveResult
+from solver import PartitionError, PartitionPlan, PartitionProblem, SolveLimits, SolveResult
+from solver.evaluation.result import judge
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
@@ -71,6 +73,22 @@ class PlannerAnswer:
     words: str = ""
     spilled_bytes: int = 0
     reason: str = ""
+
+
+def judged(
+    planner: str, problem: PartitionProblem, plan: PartitionPlan, started_s: float, words: str = ""
+) -> PlannerAnswer:
+    """Return the answer of a planner that began at `started_s` on ``time.perf_counter()``.
+
+    Where data comes back to devices, `words` say how often: the evaluator, which knows chunks, says
+    whether the problem allows it.
+    """
+    wall_time_s = time.perf_counter() - started_s
+    rounds = max(plan.chunks.values(), default=0)
+    if rounds:
+        often = "once" if rounds == 1 else f"{rounds} times"
+        words = f"{words}{'; ' if words else ''}data comes back to devices {often}"
+    return PlannerAnswer(judge(planner, problem, plan, wall_time_s), words)
 
 
 Planner = Callable[[PlanningTask, SolveLimits], PlannerAnswer]

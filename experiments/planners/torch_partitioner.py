@@ -1,4 +1,4 @@
-"""torch's own ``accelerator_partitioner``, as shipped: every mode is a planner."""
+"""torch's own ``accelerator_partitioner``, as shipped: its modes that end are planners."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from experiments.planners.answers import judged
-from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
+from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask, judged
 from solver import PartitionError, PartitionProblem, SolveLimits
 from solver.model.quantities import counted
 
@@ -46,16 +45,9 @@ def _plan(name: str, mode: TorchMode, task: PlanningTask, limits: SolveLimits) -
 def _ask(captured: CapturedGraph, problem: PartitionProblem, mode: TorchMode) -> TorchPartition:
     from fx_bridge.interop.accelerator_partitioner import torch_partition
 
-    # All devices are of the first one's speed to torch, and all links as the default one.
-    device_class = problem.devices[0].device_class
-    ask = partial(
-        torch_partition,
-        captured,
-        device_bytes=[device.memory_bytes or sys.maxsize for device in problem.devices],
-        latency_ns={op.name: op.latency_on(device_class) for op in problem.operators},
-        bandwidth_bytes_per_s=problem.interconnect.default.bandwidth_bytes_per_s,
+    return torch_partition(
+        captured, mode, [device.memory_bytes or sys.maxsize for device in problem.devices]
     )
-    return ask(mode, ahead_of_time=ask("size_based") if mode == "aot_based" else None)
 
 
 def _words(problem: PartitionProblem, found: TorchPartition) -> str:
@@ -78,7 +70,4 @@ def _spec(mode: TorchMode, description: str) -> PlannerSpec:
 TORCH_PLANNERS: Final = (
     _spec("size_based", "fewest devices by size in execution order; every output held to the end"),
     _spec("sparse_nn", "as size_based, embedding modules apart; devices of equal memory"),
-    _spec("cost_aware", "merges partitions while that shortens the critical path"),
-    _spec("kl_based", "swaps operators of size_based while that shortens the critical path"),
-    _spec("aot_based", "carries out a given partition; here that of size_based"),
 )

@@ -5,10 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from experiments.planners.answers import judged
-from experiments.planners.deepspeed import partition_uniform
+from experiments.planners.balancers import partition_uniform
 from experiments.planners.sequence import LayerSequence
-from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
+from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask, judged
 from solver import PartitionError, SolveLimits
 from solver.model.quantities import counted, printable
 

@@ -37,7 +37,7 @@ class Profile:
     threads : int
         Of each process.
     processes, repeats : int
-        See :class:`ProfileSettings`.
+        See :func:`experiments.pipelines.profiling.measure_profile`.
     machine : mapping of str to str
         Where it was measured, for people.
     forward_ns, backward_ns : mapping of str to int

@@ -18,11 +18,11 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 import typer
 
-from experiments.commands.options import BuiltModelArgument, JsonOption
+from experiments.commands.option_groups import with_option_groups
 from experiments.console.exit_codes import EXIT_BAD_INPUT, EXIT_NOT_EQUAL
 from experiments.run_pipeline.launch import JobOptions, Launch
 from experiments.run_pipeline.rank_watch import RankWatch
@@ -41,97 +41,11 @@ app = typer.Typer(
 )
 
 
-_PlanArgument = Annotated[
-    str, typer.Argument(metavar="PLAN.json", help="A plan that plan or solve wrote.")
-]
-_WeightsOption = Annotated[
-    str | None,
-    typer.Option(
-        "--weights",
-        metavar="DIR",
-        help="Folder that fxpartition split --out wrote: the manifest, the inputs, and the "
-        "files of this host's stages. Without it every process makes the whole model.",
-    ),
-]
-_ScheduleOption = Annotated[
-    Literal["1f1b", "gpipe"],
-    typer.Option("--schedule", help="Order of forward and backward passes."),
-]
-_MicrobatchesOption = Annotated[
-    int | None,
-    typer.Option(
-        "--microbatches", min=1, help="In a step, each like the example inputs; one a device."
-    ),
-]
-_StepsOption = Annotated[int, typer.Option("--steps", min=1, help="How many.")]
-_TrainOption = Annotated[
-    bool,
-    typer.Option(
-        "--train",
-        help="Also run backward and an optimizer. The loss is the model's own if it returns "
-        "one, else the mean square of its outputs.",
-    ),
-]
-_OptimizerOption = Annotated[str, typer.Option("--optimizer", help="adamw or sgd.")]
-_LearningRateOption = Annotated[float, typer.Option("--lr", min=0.0, help="Learning rate.")]
-_TiedWeightsOption = Annotated[
-    Literal["colocate", "sum"],
-    typer.Option(
-        "--tied-weights",
-        help="Refuse trained weights that several processes hold, or sum their gradients.",
-    ),
-]
-_DeviceOption = Annotated[
-    str | None,
-    typer.Option(
-        "--device",
-        help="cpu or cuda, instead of the devices of the plan: cuda takes the one of the "
-        "number of the process on its host.",
-    ),
-]
-_TimeoutOption = Annotated[
-    float, typer.Option("--timeout", min=1.0, help="Seconds to wait for another process.")
-]
-_CheckOption = Annotated[
-    bool,
-    typer.Option("--check", help="Compare with a single process, on the last one of these."),
-]
-
-
 @app.command(name="run_pipeline")
-def read_options(
-    plan_file: _PlanArgument,
-    model: BuiltModelArgument,
-    weights: _WeightsOption = None,
-    schedule: _ScheduleOption = "1f1b",
-    microbatches: _MicrobatchesOption = None,
-    steps: _StepsOption = 5,
-    train: _TrainOption = False,
-    optimizer: _OptimizerOption = "adamw",
-    learning_rate: _LearningRateOption = 1e-3,
-    tied_weights: _TiedWeightsOption = "colocate",
-    device: _DeviceOption = None,
-    timeout: _TimeoutOption = 600.0,
-    check: _CheckOption = False,
-    as_json: JsonOption = False,
-) -> JobOptions:
+@with_option_groups
+def read_options(options: JobOptions) -> JobOptions:
     """Run a plan as a pipeline in the processes that torchrun starts, one for each device."""
-    return JobOptions(
-        plan_file=plan_file,
-        model=model,
-        weights=weights,
-        schedule=schedule,
-        microbatches=microbatches,
-        steps=steps,
-        train=train,
-        optimizer=optimizer,
-        learning_rate=learning_rate,
-        tied_weights=tied_weights,
-        device=device,
-        timeout_s=timeout,
-        check=check,
-        as_json=as_json,
-    )
+    return options
 
 
 def main(argv: Sequence[str] | None = None) -> int:

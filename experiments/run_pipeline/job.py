@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import fx
-from torch.utils import _pytree as pytree
 
+from experiments.pipelines.inputs import Inputs, microbatch_inputs
 from experiments.run_pipeline.launch import JobOptions, Launch
 from experiments.run_pipeline.weightless import build_weightless
 from experiments.zoo.building import ModelSpec, build_model, capture_model
@@ -63,8 +62,8 @@ class Job:
     plan: PartitionPlan
     device: torch.device
     microbatches: int
-    inputs: tuple[tuple[tuple[Any, ...], Mapping[str, Any]], ...]
-    batch: tuple[tuple[Any, ...], Mapping[str, Any]]
+    inputs: tuple[Inputs, ...]
+    batch: Inputs
     specs: ChunkSpecs | None
     weights_bytes: int
     stages: tuple[str, ...]
@@ -112,7 +111,7 @@ def prepare(options: JobOptions, launch: Launch) -> Job:
         if where == plan.device_order[launch.rank]
     ]
     specs = pipeline_specs(captured, microbatches) if microbatches > 1 else None
-    inputs, batch = _batch(captured, specs, microbatches)
+    inputs, batch = microbatch_inputs(captured, specs, microbatches)
     return Job(
         captured=captured,
         split=split,
@@ -200,39 +199,3 @@ def _captured(
             "folder that fxpartition split --out wrote"
         )
     return captured, note
-
-
-# -- inputs --------------------------------------------------------------------------------
-
-
-def _batch(
-    captured: CapturedGraph, specs: ChunkSpecs | None, microbatches: int
-) -> tuple[
-    tuple[tuple[tuple[Any, ...], Mapping[str, Any]], ...], tuple[tuple[Any, ...], Mapping[str, Any]]
-]:
-    """Return the inputs of each microbatch, and of the batch that they make.
-
-    Each microbatch has the numbers of the example, moved on by one element each, so that no
-    two are the same and every number is one that the model takes.
-    """
-    example = (captured.args, dict(captured.kwargs))
-    if specs is None:
-        return (example,), example
-    chunks = (specs.args, dict(specs.kwargs))
-
-    def moved(index: int) -> Any:
-        def part(value: Any, chunk: Any) -> Any:
-            return value.roll(index) if _is_split(value, chunk) else value
-
-        return pytree.tree_map(part, example, chunks)
-
-    inputs = tuple(moved(index) for index in range(microbatches))
-
-    def joined(chunk: Any, *parts: Any) -> Any:
-        return torch.cat(parts, chunk.split_dim) if _is_split(parts[0], chunk) else parts[0]
-
-    return inputs, pytree.tree_map(joined, chunks, *inputs)
-
-
-def _is_split(value: Any, chunk: Any) -> bool:
-    return isinstance(value, torch.Tensor) and hasattr(chunk, "split_dim")

@@ -7,8 +7,11 @@ import socket
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
+import typer
+
+from experiments.commands.options import PLAN_FILE, BuiltModelArgument, JsonOption
 from solver import PartitionError
 from solver.model.training import Schedule
 
@@ -26,54 +29,57 @@ _AGAIN_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class JobOptions:
-    """What the command line says.
+    """What the command line says."""
 
-    Attributes
-    ----------
-    plan_file, model : str
-        Path of a saved plan, and the model as a person names it.
-    weights : str or None
-        Folder of stage files; None makes the model with its random weights in every process.
-    schedule : str
-        ``"gpipe"`` or ``"1f1b"``.
-    microbatches : int or None
-        None for as many as there are devices.
-    steps : int
-        How many to run.
-    train : bool
-        Run backward passes and the optimiser too.
-    optimizer : str
-        Of training; a name that torch has too, such as ``"adamw"``.
-    learning_rate : float
-        Of `optimizer`.
-    tied_weights : str
-        What becomes of weights with copies on several ranks; see
-        :func:`~fx_bridge.pipeline.build.build_pipeline_stage`.
-    device : str or None
-        Instead of those of the plan: ``"cpu"``, or ``"cuda"`` for the device of the number of
-        the process on its host.
-    timeout_s : float
-        Longest wait for another process.
-    check : bool
-        Compare with a single process.
-    as_json : bool
-        Print the reports as JSON instead of a table.
-    """
-
-    plan_file: str
-    model: str
-    weights: str | None = None
-    schedule: Schedule = "1f1b"
-    microbatches: int | None = None
-    steps: int = 5
-    train: bool = False
-    optimizer: str = "adamw"
-    learning_rate: float = 1e-3
-    tied_weights: Literal["colocate", "sum"] = "colocate"
-    device: str | None = None
-    timeout_s: float = 600.0
-    check: bool = False
-    as_json: bool = False
+    plan_file: Annotated[str, typer.Argument(**PLAN_FILE)]
+    model: BuiltModelArgument
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder that fxpartition split --out wrote: the manifest, the inputs, and the "
+            "files of this host's stages. Without it every process makes the whole model.",
+        ),
+    ] = None
+    schedule: Annotated[Schedule, typer.Option(help="Order of forward and backward passes.")] = (
+        "1f1b"
+    )
+    microbatches: Annotated[
+        int | None,
+        typer.Option(min=1, help="In a step, each like the example inputs; one a device."),
+    ] = None
+    steps: Annotated[int, typer.Option(min=1, help="How many.")] = 5
+    train: Annotated[
+        bool,
+        typer.Option(
+            "--train",
+            help="Also run backward and an optimizer. The loss is the model's own if it returns "
+            "one, else the mean square of its outputs.",
+        ),
+    ] = False
+    optimizer: Annotated[str, typer.Option(help="adamw or sgd.")] = "adamw"
+    learning_rate: Annotated[float, typer.Option("--lr", min=0.0, help="Learning rate.")] = 1e-3
+    tied_weights: Annotated[
+        Literal["colocate", "sum"],
+        typer.Option(
+            help="Refuse trained weights that several processes hold, or sum their gradients."
+        ),
+    ] = "colocate"
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="cpu or cuda, instead of the devices of the plan: cuda takes the one of the "
+            "number of the process on its host.",
+        ),
+    ] = None
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1.0, help="Seconds to wait for another process.")
+    ] = 600.0
+    check: Annotated[
+        bool,
+        typer.Option("--check", help="Compare with a single process, on the last one of these."),
+    ] = False
+    as_json: JsonOption = False
 
 
 @dataclass(frozen=True, slots=True)

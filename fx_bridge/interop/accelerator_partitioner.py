@@ -5,6 +5,9 @@ It runs as it is shipped, on a copy of the graph. It reads the size of every val
 are those that the capture knows, so that models on the meta device can be partitioned too. What
 ``ShapeProp`` leaves without a size, at which torch stops, has one here: tuples that of all their
 tensors, and assertions and numbers none.
+
+Its modes by times are left out, since they take time that is exponential in the number of
+operators, and so is the one that carries out a partition that it is given.
 """
 
 from __future__ import annotations
@@ -25,10 +28,8 @@ from fx_bridge.capture.graph import CapturedGraph, check_captured
 from fx_bridge.storages.replay import hint
 from solver import PartitionError
 
-TorchMode = Literal["size_based", "sparse_nn", "cost_aware", "kl_based", "aot_based"]
+TorchMode = Literal["size_based", "sparse_nn"]
 TORCH_MODES: Final[tuple[str, ...]] = get_args(TorchMode)
-
-_S_PER_NS: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,7 @@ class TorchPartition:
 
 
 def torch_partition(
-    captured: CapturedGraph,
-    mode: TorchMode,
-    device_bytes: Sequence[int],
-    *,
-    latency_ns: Mapping[str, int] | None = None,
-    bandwidth_bytes_per_s: int | None = None,
-    ahead_of_time: TorchPartition | None = None,
+    captured: CapturedGraph, mode: TorchMode, device_bytes: Sequence[int]
 ) -> TorchPartition:
     """Run torch's partitioner, which also splits the module, and return what it reports.
 
@@ -63,28 +58,17 @@ def torch_partition(
     ----------
     captured : CapturedGraph
         It is not changed.
-    mode : {"size_based", "sparse_nn", "cost_aware", "kl_based", "aot_based"}
+    mode : {"size_based", "sparse_nn"}
         The algorithm, named as by torch's ``PartitionMode``.
     device_bytes : sequence of int
         Memory of each device.
-    latency_ns : mapping of str to int, optional
-        Time of every operator; for ``cost_aware`` and ``kl_based``.
-    bandwidth_bytes_per_s : int, optional
-        Between devices, for the same modes; None is unlimited.
-    ahead_of_time : TorchPartition, optional
-        What ``aot_based`` carries out.
 
     Raises
     ------
     PartitionError
-        If the mode is unknown, or ``aot_based`` has nothing to carry out.
+        If the mode is unknown.
     Exception
         Whatever torch raises, as it is.
-
-    Notes
-    -----
-    Some modes take time that is exponential in the number of operators. Some walk through sets of
-    nodes, whose order is another in every run.
 
     Examples
     --------
@@ -95,34 +79,15 @@ def torch_partition(
     ({'linear': 0, 'relu': 0, 'linear_1': 1}, {0: (0,), 1: (1,)})
     """
     from torch.fx.experimental.accelerator_partitioner import Partitioner
-    from torch.fx.experimental.partitioner_utils import (
-        Device,
-        NodeLatency,
-        PartitionerConfig,
-        PartitionMode,
-    )
+    from torch.fx.experimental.partitioner_utils import Device, PartitionerConfig, PartitionMode
 
     check_captured(captured, "partition", "torch_partition(capture(model, args), mode, bytes)")
     if mode not in TORCH_MODES:
         raise PartitionError(f"mode {mode!r} is unknown; write one of {', '.join(TORCH_MODES)}")
-    if mode == "aot_based" and ahead_of_time is None:
-        raise PartitionError("aot_based carries out a partition; give one as ahead_of_time")
     module, operators = _sized_copy(captured)
-    times_ns = latency_ns or {}
-    given = ahead_of_time or TorchPartition({}, {})
     config = PartitionerConfig(
         devices=[Device(f"device {i}", size, i) for i, size in enumerate(device_bytes)],
         mode=PartitionMode[mode],
-        transfer_rate_bytes_per_sec=float(bandwidth_bytes_per_s or "inf"),
-        node_to_latency_mapping={
-            # One number is known: it is all computation, and torch takes the larger of the two.
-            node: NodeLatency(0.0, times_ns.get(name, 0) * _S_PER_NS)
-            for name, node in operators.items()
-        },
-        node_to_partition_mapping={operators[n]: at for n, at in given.partition_of.items()},
-        partition_to_logical_device_mapping={
-            at: list(devices) for at, devices in given.devices_of.items()
-        },
     )
     partitioner = Partitioner()
     reported = partitioner.partition_graph(module, module, config)

@@ -2,18 +2,17 @@
 
 import json
 import re
+from dataclasses import fields
 
 import pytest
 import typer.main
 
 from experiments.cli import main
 from experiments.commands.app import app
-from experiments.commands.options import ProblemOptions
-from experiments.commands.search_options import LimitOptions
+from experiments.commands.options import LimitOptions, ProblemOptions
 from experiments.console.exit_codes import EXIT_CODES
 from tests.support.documents import TERMINAL_PAGE as PAGE
 from tests.support.documents import told_keys
-from tests.support.option_values import option_names
 
 GROUP = typer.main.get_command(app)
 
@@ -33,8 +32,11 @@ def test_the_page_names_every_command_and_option():
         "(#problem-options)": {words[0] for words, _ in rows_below("## Problem options") if words},
         "(#search-options)": {words[0] for words, _ in rows_below("## Search options") if words},
     }
-    fields = [*option_names(ProblemOptions), *option_names(LimitOptions)]
-    named = {f"--{name.replace('_', '-')}" for name in fields}
+    named = {
+        f"--{field.name.replace('_', '-')}"
+        for group in (ProblemOptions, LimitOptions)
+        for field in fields(group)
+    }
     assert set().union(*groups.values()) == named
     told = {}
     for words, cells in rows_below("## Commands"):

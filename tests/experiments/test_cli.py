@@ -627,7 +627,7 @@ def test_what_the_system_refuses_is_not_blamed_on_the_answer(
         def fail(*_: object, error: OSError = error) -> None:
             raise error
 
-        monkeypatch.setattr("experiments.commands.solve.solve_all", fail)
+        monkeypatch.setattr("experiments.commands.plan.solve_all", fail)
         assert main(["solve", str(saved)]) == 2
         [line] = capsys.readouterr().err.splitlines()
         assert says in line

@@ -2,7 +2,6 @@
 
 import pytest
 
-from experiments.coverage.command import saved_rows
 from experiments.problems.devices import parse_devices
 from experiments.problems.plan_files import read_foreign_plan
 from experiments.problems.profile import Profile
@@ -75,7 +74,6 @@ READERS = {
     "profile.json": Profile.load,
     "results.json": read_study,
     "stages.json": StageGraph.load,
-    "rows.json": saved_rows,
     "devices.json": lambda path: parse_devices(str(path)),
     "chosen.json": _sweep,
     "manifest.json": lambda path: load_manifest(path.parent),

@@ -16,9 +16,8 @@ from experiments.commands.completions import (
     complete_steps,
     files,
 )
-from experiments.commands.options import OPTIMIZERS
+from experiments.commands.options import OPTIMIZERS, SOLVER_DESCRIPTIONS
 from experiments.commands.problem_files import KINDS
-from experiments.commands.search_options import SOLVER_DESCRIPTIONS
 from experiments.workloads.catalogue import published_names
 from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.models import ZOO
@@ -39,20 +38,25 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+def names(complete, typed):
+    return [name for name, _ in complete(typed)]
+
+
 def test_names_are_completed_also_behind_commas():
     complete = complete_from(OBJECTIVES, several=True)
-    assert complete("") == list(OBJECTIVES)
-    assert complete("b") == ["bottleneck"]
-    assert complete("devices,") == [f"devices,{name}" for name in OBJECTIVES if name != "devices"]
-    assert complete("devices,bottleneck,la") == ["devices,bottleneck,latency"]
-    assert complete("nothing") == []
-    assert complete_from(("25GB/s,10us", "unlimited"))("25") == ["25GB/s,10us"]
+    assert names(complete, "") == list(OBJECTIVES)
+    assert names(complete, "b") == ["bottleneck"]
+    others = [f"devices,{name}" for name in OBJECTIVES if name != "devices"]
+    assert names(complete, "devices,") == others
+    assert names(complete, "devices,bottleneck,la") == ["devices,bottleneck,latency"]
+    assert names(complete, "nothing") == []
+    assert complete_from({"25GB/s,10us": "PCIe"})("25") == [("25GB/s,10us", "PCIe")]
 
 
 def test_steps_are_completed_by_the_schedule():
-    assert complete_steps("") == list(step_names())
+    assert names(complete_steps, "") == list(step_names())
     first, *others = step_names()
-    assert complete_steps(f"{first},") == [f"{first},{name}" for name in others]
+    assert names(complete_steps, f"{first},") == [f"{first},{name}" for name in others]
 
 
 def test_files_have_the_right_endings_and_folders_lead_on(folder):
@@ -76,11 +80,11 @@ def test_models_are_zoo_names_and_files(folder):
     built = dict(complete_built_models(""))
     assert set(ZOO) | {"model.pt2"} <= set(built) and not any(".json" in name for name in built)
     assert len(complete_models("")) == len(dict(complete_models("")))
-    names = {f"published:{name}" for name in published_names()}
-    assert set(dict(complete_models("publ"))) == names
+    workloads = {f"published:{name}" for name in published_names()}
+    assert set(dict(complete_models("publ"))) == workloads
     named = {f"configuration:{name}" for name in CONFIGURATIONS}
     assert set(dict(complete_built_models("conf"))) == named
-    assert set(dict(complete_problems(""))) == names | set(files("", (".json",)))
+    assert set(dict(complete_problems(""))) == workloads | set(files("", (".json",)))
 
 
 def test_devices_are_files_and_classes_behind_a_memory(folder):

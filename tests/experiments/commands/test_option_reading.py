@@ -11,12 +11,10 @@ from experiments.commands.option_reading import (
     read_solvers,
     read_without,
 )
-from experiments.commands.options import ProblemOptions
-from experiments.commands.search_options import LimitOptions
+from experiments.commands.options import LimitOptions, ProblemOptions
 from experiments.problems.request import ProblemRequest
 from fx_bridge import Placement, Training
 from solver import Device, Interconnect, Link, PartitionError, Pipeline, SolveLimits, step_names
-from tests.support.option_values import problem_options
 
 
 def test_options_left_out_leave_everything_open():
@@ -25,7 +23,7 @@ def test_options_left_out_leave_everything_open():
 
 
 def test_every_option_is_read():
-    options = problem_options(
+    options = ProblemOptions(
         devices=["2x1KB"],
         link="3GB/s,7us",
         objective="devices, transfer",
@@ -74,7 +72,7 @@ def test_every_option_is_read():
 )
 def test_options_that_say_nothing_are_refused(options, says):
     with pytest.raises(PartitionError) as refused:
-        read_request(problem_options(**options))
+        read_request(ProblemOptions(**options))
     assert says in str(refused.value)
 
 

@@ -7,18 +7,18 @@ import pytest
 
 from experiments.cli import main
 from experiments.commands.option_reading import read_request
+from experiments.commands.options import ProblemOptions
 from experiments.commands.run import settings_of_run
 from experiments.pipelines.plan_runs import RunSettings, check_hand_made
 from experiments.zoo.models import captured_model
 from fx_bridge import Placement
 from solver import Device, Interconnect, Link, PartitionError, Pipeline
-from tests.support.option_values import problem_options
 
 PIPELINE = {"schedule": "1f1b", "microbatches": 4}
 
 
 def settings(**options):
-    return settings_of_run(read_request(problem_options(**{**PIPELINE, **options})))
+    return settings_of_run(read_request(ProblemOptions(**{**PIPELINE, **options})))
 
 
 def test_options_left_out_are_those_of_the_runs():
@@ -108,6 +108,6 @@ def test_without_a_plan_the_exit_code_says_whether_there_is_one(monkeypatch, cap
     monkeypatch.setattr(plan_runs, "run_plans", no_plan)
     group = nullcontext(SimpleNamespace(count=2))
     monkeypatch.setattr(pipeline_group, "PipelineGroup", lambda *_, **__: group)
-    monkeypatch.setattr(profiling, "measure_profile", lambda *_: None)
+    monkeypatch.setattr(profiling, "measure_profile", lambda *_, **__: None)
     assert main(["run", "mlp", "--devices", "2x100KiB"]) == code
     assert capsys.readouterr().err.splitlines()[-1] == "no plan of mlp fits"

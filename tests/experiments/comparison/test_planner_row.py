@@ -8,9 +8,8 @@ import pytest
 from experiments.comparison.planner_row import plan_row
 from experiments.comparison.records import CaseKey
 from experiments.planners import registry, solvers
-from experiments.planners.answers import judged
 from experiments.planners.registry import PLANNERS
-from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
+from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask, judged
 from solver import (
     Device,
     Operator,

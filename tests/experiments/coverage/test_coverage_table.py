@@ -239,11 +239,6 @@ def test_models_are_chosen_by_name_and_family():
         coverage.select(["nothing-like-it"])
 
 
-def _run_main(monkeypatch, arguments):
-    monkeypatch.setattr(sys, "argv", ["coverage", *arguments])
-    return coverage.main()
-
-
 def test_an_interrupted_run_leaves_what_is_done(monkeypatch, tmp_path, capsys):
     def stop_at_the_second(configuration, limits):
         if configuration.name != "gpt2-small":
@@ -252,7 +247,7 @@ def test_an_interrupted_run_leaves_what_is_done(monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr(coverage, "run_isolated", stop_at_the_second)
     path = tmp_path / "rows.json"
-    assert _run_main(monkeypatch, ["--only", "gpt2*", "--json", str(path)]) == 130
+    assert coverage.main(["--only", "gpt2*", "--json", str(path)]) == 130
     assert [row["model"] for row in json.loads(path.read_text())["rows"]] == ["gpt2-small"]
     printed = capsys.readouterr().out
     assert "gpt2-small: capture: no\\x1b[1m" in printed
@@ -267,77 +262,23 @@ def test_reasons_are_shortened():
     assert len(line) < 420
 
 
-def test_a_resumed_run_keeps_what_is_done(monkeypatch, tmp_path, capsys):
-    measured = []
-
-    def measure(configuration, limits):
-        measured.append(configuration.name)
-        return CoverageRow(configuration.name, configuration.family, made_up=("item",))
-
-    monkeypatch.setattr(coverage, "run_isolated", measure)
-    path = tmp_path / "rows.json"
-    assert _run_main(monkeypatch, ["--only", "gpt2-xl", "--json", str(path)]) == 0
-    assert _run_main(monkeypatch, ["--only", "gpt2*", "--json", str(path), "--resume"]) == 0
-    assert measured == ["gpt2-xl", "gpt2-small", "gpt2-medium"]
-    names = ["gpt2-small", "gpt2-medium", "gpt2-xl"]
-    assert [row.model for row in coverage.saved_rows(path)] == names
-    assert coverage.saved_rows(path)[0].made_up == ("item",)
-    assert "3 of 3 models" in capsys.readouterr().out
-    path.write_text('{"rows": [{"model": "other"}]}')
-    assert _run_main(monkeypatch, ["--json", str(path), "--resume"]) == 2
-
-
-@pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [
-        ("model", ["gpt2"], "rows[1]: model is ['gpt2']; write a text"),
-        ("nodes", "12", "rows[1]: nodes is '12'; write a whole number"),
-        ("made_up", 3, "rows[1]: made_up is not a list"),
-        ("made_up", [3], "rows[1]: made_up[0] is 3; write a text"),
-        ("ran", 1, "rows[1]: ran is 1; write true or false"),
-        ("split_s", "1", "rows[1]: split_s is '1'; write seconds"),
-        ("build_s", float("nan"), "rows[1]: build_s is nan"),
-        ("capture_s", -1, "rows[1]: capture_s is -1; write seconds"),
-        ("peak_memory_bytes", 1.5, "rows[1]: peak_memory_bytes is 1.5; write a whole number"),
-    ],
-)
-def test_rows_of_wrong_kinds_are_refused(monkeypatch, tmp_path, capsys, field, value, message):
-    monkeypatch.setattr(coverage, "run_isolated", None)
-    document = json.loads(coverage.to_json([CoverageRow("a", "b"), CoverageRow("c", "d")]))
-    document["rows"][1][field] = value
-    path = tmp_path / "rows.json"
-    path.write_text(json.dumps(document))
-    assert _run_main(monkeypatch, ["--json", str(path), "--resume"]) == 2
-    error = capsys.readouterr().err
-    assert message in error and str(path) in error and error.count("\n") == 1
-
-
-@pytest.mark.parametrize("text", ["[]", "3", '{"rows": 3}', '{"rows": [3]}', "[[", "\0\1"])
-def test_other_files_are_refused(monkeypatch, tmp_path, capsys, text):
-    path = tmp_path / "rows.json"
-    path.write_text(text)
-    assert _run_main(monkeypatch, ["--json", str(path), "--resume"]) == 2
-    assert capsys.readouterr().err.startswith("error: ")
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["--resume"],
         ["--only", "nothing-like-it"],
         ["--time-limit", "soon"],
         ["--json", "no/such/folder/x.json"],
     ],
 )
-def test_bad_options_are_one_line(monkeypatch, capsys, arguments):
-    assert _run_main(monkeypatch, arguments) == 2
+def test_bad_options_are_one_line(capsys, arguments):
+    assert coverage.main(arguments) == 2
     message = capsys.readouterr().err
     assert message.startswith("error: ")
     assert message.count("\n") == 1
 
 
-def test_the_models_can_be_listed(monkeypatch, capsys):
-    assert _run_main(monkeypatch, ["--only", "flux-12b", "--list"]) == 0
+def test_the_models_can_be_listed(capsys):
+    assert coverage.main(["--only", "flux-12b", "--list"]) == 0
     assert capsys.readouterr().out.split() == ["flux-12b", "diffusion", "diffusers"]
 
 

@@ -11,7 +11,7 @@ from experiments.pipelines.plan_runs import (
     measured_problem,
     run_plans,
 )
-from experiments.pipelines.profiling import ProfileSettings, measure_profile
+from experiments.pipelines.profiling import measure_profile
 from experiments.problems.profile import Profile
 from experiments.zoo.models import captured_model
 from fx_bridge.capture.digest import graph_digest
@@ -49,7 +49,7 @@ def test_a_model_is_measured_planned_and_run(tmp_path):
     rows = []
     with PipelineGroup(2, time_limit_s=120) as group:
         for training in (False, True):
-            profile = measure_profile(MODEL, ProfileSettings(training, 1, 2), group)
+            profile = measure_profile(MODEL, group, training=training, processes=2, repeats=1)
             profile.check(captured)
             assert all(time_ns > 0 for time_ns in profile.forward_ns.values())
             assert any(profile.backward_ns.values()) == training

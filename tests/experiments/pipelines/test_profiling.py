@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.pipelines.profiling import ProfileSettings
 from experiments.problems.profile import Profile
 from fx_bridge import Training
 from fx_bridge.capture.digest import graph_digest
@@ -107,9 +106,3 @@ def test_files_that_say_something_else_are_refused(tmp_path, path, value, messag
         Profile.load(file)
     assert str(caught.value).startswith(str(file))
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("change", [{"repeats": 0}, {"processes": True}])
-def test_settings_that_measure_nothing_are_refused(change):
-    with pytest.raises(PartitionError, match="write a whole number from 1 on"):
-        ProfileSettings(**change)

@@ -1,5 +1,7 @@
 """torch's partitioner as planners: its partitions as plans, its failures as they are."""
 
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -48,8 +50,6 @@ def test_the_plan_is_torchs_partition_judged_by_the_evaluator(task):
     assert len(set(found.partition_of.values())) == 3
     assert answer.result.status.value == "feasible"
     assert answer.words == "3 partitions: 1 on gpu0, 1 on gpu1, 1 on gpu2"
-    carried_out = PLANNERS["torch-aot-based"](task, SolveLimits())
-    assert carried_out.result.plan == answer.result.plan
 
 
 def test_data_that_comes_back_to_a_device_takes_a_chunk(task, monkeypatch):
@@ -58,7 +58,7 @@ def test_data_that_comes_back_to_a_device_takes_a_chunk(task, monkeypatch):
         {name: min(i // 2, 2) for i, name in enumerate(names)}, {0: (0,), 1: (1,), 2: (0,)}
     )
     monkeypatch.setattr(torch_partitioner, "_ask", lambda *_: there_and_back)
-    answer = PLANNERS["torch-kl-based"](task, SolveLimits())
+    answer = PLANNERS["torch-size-based"](task, SolveLimits())
     assert [str(stage) for stage in answer.result.plan.stages] == [
         "gpu0",
         "gpu1",
@@ -70,7 +70,7 @@ def test_data_that_comes_back_to_a_device_takes_a_chunk(task, monkeypatch):
     roomier = PlanningTask(
         task_of(9000, 9000, chunks_per_device=2).problem, task.loaded, task.captured
     )
-    assert PLANNERS["torch-kl-based"](roomier, SolveLimits()).result.status.value == "feasible"
+    assert PLANNERS["torch-size-based"](roomier, SolveLimits()).result.status.value == "feasible"
 
 
 def test_copies_are_left_out_and_lost_partitions_told(task, monkeypatch):
@@ -97,15 +97,14 @@ def test_failures_are_torchs_own(task):
         PLANNERS["torch-size-based"](task_of(1000, 1000, 7000), SolveLimits())
 
 
-def test_a_mode_that_takes_too_long_is_ended():
-    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(40))).eval()
-    loaded = LoadedModel("long", model, (torch.ones(2, 16),))
-    captured = capture(model, loaded.args)
-    devices = [Device(f"gpu{i}", 20_000) for i in range(3)]
-    problem = problem_from_digraph(to_digraph(captured), devices)
+def test_a_mode_that_takes_too_long_is_ended(task, monkeypatch):
+    def never(*_):
+        while True:
+            time.sleep(0.01)
+
+    monkeypatch.setattr(torch_partitioner, "_ask", never)
     key = CaseKey("long", "equal", ("bottleneck",), "inference")
-    task = PlanningTask(problem, loaded, captured)
-    row = plan_row(key, task, "torch-cost-aware", SolveLimits(0.2))
+    row = plan_row(key, task, "torch-size-based", SolveLimits(0.2))
     assert (row.status, row.reason) == ("timed out", "no answer within 0.2 s")
 
 
@@ -116,5 +115,5 @@ def test_unlimited_memory_is_enough():
 
 
 def test_a_saved_problem_has_no_graph(task):
-    with pytest.raises(PartitionError, match="planner 'torch-kl-based' reads the model"):
-        PLANNERS["torch-kl-based"](PlanningTask(task.problem), SolveLimits())
+    with pytest.raises(PartitionError, match="planner 'torch-size-based' reads the model"):
+        PLANNERS["torch-size-based"](PlanningTask(task.problem), SolveLimits())

@@ -183,10 +183,10 @@ def test_numbers_that_are_no_batch_are_the_same_for_all(tmp_path):
         def forward(self, x, scale):
             return x * scale
 
-    from experiments.run_pipeline.job import _batch
+    from experiments.pipelines.inputs import microbatch_inputs
     from fx_bridge.batch.microbatches import pipeline_specs
 
     captured = capture(Scaled(), (torch.arange(6.0).reshape(2, 3), torch.tensor(2.0)))
-    inputs, (args, _) = _batch(captured, pipeline_specs(captured, 2), 2)
+    inputs, (args, _) = microbatch_inputs(captured, pipeline_specs(captured, 2), 2)
     assert args[0].shape == (4, 3) and args[1].shape == ()
     assert inputs[1][0][0].flatten().tolist() == [5, 0, 1, 2, 3, 4]

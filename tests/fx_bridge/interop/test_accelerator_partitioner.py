@@ -6,16 +6,11 @@ import pytest
 import torch
 from torch import nn
 from torch.fx.experimental.accelerator_partitioner import Partitioner
-from torch.fx.experimental.partitioner_utils import (
-    Device,
-    NodeLatency,
-    PartitionerConfig,
-    PartitionMode,
-)
+from torch.fx.experimental.partitioner_utils import Device, PartitionerConfig, PartitionMode
 from torch.fx.passes.shape_prop import ShapeProp
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.interop.accelerator_partitioner import TORCH_MODES, TorchPartition, torch_partition
+from fx_bridge.interop.accelerator_partitioner import torch_partition
 from solver import PartitionError
 
 MODEL = nn.Sequential(
@@ -30,20 +25,14 @@ def captured():
     return capture(MODEL, (IMAGE,))
 
 
-def as_torch_does_it(captured, mode, latency_ns):
+def as_torch_does_it(captured):
     """Operators of every submodule, by name, with its devices: of a split that torch makes."""
     module = copy.deepcopy(captured.module)
     for node in module.graph.nodes:
         node.meta["mark"] = node.name  # split_module renames nodes, but keeps their metadata
     ShapeProp(module).propagate(IMAGE)
     config = PartitionerConfig(
-        [Device(f"d{i}", size, i) for i, size in enumerate(BYTES)],
-        PartitionMode[mode],
-        1e6,
-        {
-            node: NodeLatency(0.0, latency_ns.get(node.name, 0) * 1e-9)
-            for node in module.graph.nodes
-        },
+        [Device(f"d{i}", size, i) for i, size in enumerate(BYTES)], PartitionMode.size_based
     )
     reported = Partitioner().partition_graph(module, module, config)
     split = reported.module_with_submodules
@@ -60,26 +49,15 @@ def as_torch_does_it(captured, mode, latency_ns):
     )
 
 
-@pytest.mark.parametrize("mode", ["size_based", "cost_aware", "kl_based"])
-def test_partitions_are_those_of_torch(captured, mode):
-    latency_ns = {node.name: 1000 * (i + 1) for i, node in enumerate(captured.operators)}
-    found = torch_partition(
-        captured, mode, BYTES, latency_ns=latency_ns, bandwidth_bytes_per_s=1_000_000
-    )
+def test_partitions_are_those_of_torch(captured):
+    found = torch_partition(captured, "size_based", BYTES)
     assert list(found.partition_of) == [node.name for node in captured.operators]
     members = {}
     for name, partition in found.partition_of.items():
         members.setdefault(partition, []).append(name)
     ours = sorted((sorted(names), found.devices_of[at]) for at, names in members.items())
     assert len(ours) > 1
-    assert ours == as_torch_does_it(captured, mode, latency_ns)
-
-
-def test_a_given_partition_is_carried_out(captured):
-    names = [node.name for node in captured.operators]
-    given = TorchPartition({name: int(i > 2) for i, name in enumerate(names)}, {0: (2,), 1: (0,)})
-    found = torch_partition(captured, "aot_based", BYTES, ahead_of_time=given)
-    assert found == given
+    assert ours == as_torch_does_it(captured)
 
 
 def test_the_capture_is_not_changed(captured):
@@ -144,8 +122,5 @@ def test_models_on_the_meta_device_have_sizes():
 def test_wrong_calls_are_one_line(captured):
     with pytest.raises(PartitionError, match="mode 'size' is unknown; write one of size_based"):
         torch_partition(captured, "size", BYTES)
-    with pytest.raises(PartitionError, match="give one as ahead_of_time"):
-        torch_partition(captured, "aot_based", BYTES)
     with pytest.raises(PartitionError, match="capture the model first"):
         torch_partition(MODEL, "size_based", BYTES)
-    assert len(TORCH_MODES) == len(PartitionMode)

@@ -4,7 +4,7 @@ import pytest
 import typer
 import typer.main
 
-from experiments.commands.usage import explain_usage
+from experiments.console.usage import explain_usage
 
 app = typer.Typer()
 
@@ -22,7 +22,7 @@ def take(place: str, loud: bool = typer.Option(False, "--loud")) -> None:
 def told(*words):
     with pytest.raises(Exception) as refused:
         typer.main.get_command(app)(args=list(words), prog_name="it", standalone_mode=False)
-    return explain_usage(refused.value, refused.value.format_message(), words)
+    return explain_usage(refused.value, refused.value.format_message(), "it", words)
 
 
 def test_values_are_shown_as_they_were_written():
@@ -43,8 +43,8 @@ def test_whatever_else_is_wrong_says_where_to_look():
     assert "tkae" in told("tkae") and told("tkae").endswith("; see: it --help")
     assert told("make", "odd").endswith("; see: it make --help")
     text = told("make", "--count")
-    assert "--count" in text and text.endswith("; see: fxpartition make --help")
+    assert "--count" in text and text.endswith("; see: it make --help")
 
 
 def test_an_error_without_context_is_told_too():
-    assert explain_usage(ValueError(), " odd. ", ()) == "odd; see: fxpartition --help"
+    assert explain_usage(ValueError(), " odd. ", "it", ()) == "odd; see: it --help"

@@ -10,7 +10,7 @@ _VALUE: Final = re.compile(r"Invalid value for '(-[\w-]+)'(?: / '-[\w-]+')*: (.*
 _UNKNOWN: Final = re.compile(r"No such option: (--[\w-]+)")
 
 
-def explain_usage(error: Exception, message: str, words: Sequence[str]) -> str:
+def explain_usage(error: Exception, message: str, program: str, words: Sequence[str]) -> str:
     """Return in one sentence what typer found wrong.
 
     Parameters
@@ -19,6 +19,8 @@ def explain_usage(error: Exception, message: str, words: Sequence[str]) -> str:
         Of typer or click.
     message : str
         What it says.
+    program : str
+        Its name, for errors that know no command.
     words : sequence of str
         The command line, without the program.
 
@@ -30,7 +32,7 @@ def explain_usage(error: Exception, message: str, words: Sequence[str]) -> str:
     context: Any = getattr(error, "ctx", None)
     # Without a context the error is of an option whose value is missing.
     command = [word for word in words[:1] if not word.startswith("-")]
-    path = " ".join(["fxpartition", *command]) if context is None else context.command_path
+    path = " ".join([program, *command]) if context is None else context.command_path
     told = message.strip().rstrip(".")
     if value := _VALUE.fullmatch(told):
         name, reason = value.groups()
