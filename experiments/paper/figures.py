@@ -24,5 +24,5 @@ def figures(bench: Bench) -> dict[str, str]:
         plan = bench.solve(answered.problem, name, first=WORK, otherwise=None).plan
         assert plan is not None, name
         for figure in plan_figures(plan_details(answered.problem, plan)):
-            drawn[f"{key.model}-{key.device_set}-{figure.name}.svg"] = figure.svg
+            drawn[f"{key.model}-{key.device_set}-{figure.name}.svg"] = figure.draw()
     return drawn

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from experiments.comparison.records import PlannerRow, Study
+from experiments.reports.content.blocks import Table
 from experiments.reports.content.statistics import (
     BEST_OTHER,
     Outcomes,
@@ -17,7 +18,6 @@ from experiments.reports.content.statistics import (
     outcomes_of,
     reference_planner,
 )
-from experiments.reports.content.table import Table
 from solver.model.quantities import MISSING, format_seconds
 
 _HEADER: Final = (

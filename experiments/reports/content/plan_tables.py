@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from experiments.comparison.records import PlannerRow, SearchPoint
+from experiments.reports.content.blocks import Table
 from experiments.reports.content.details import PlanDetails
-from experiments.reports.content.table import Table
 from solver.model.quantities import MISSING, format_bytes, format_gap, format_ns, format_value
 
 MOST_ALIVE: Final = 8
@@ -94,7 +94,7 @@ def device_table(details: PlanDetails) -> Table:
                 format_bytes(device.memory_bytes),
                 share(device.memory_bytes, device.capacity_bytes),
                 format_bytes(device.weights_bytes),
-                f"{device.operators:,}",
+                f"{len(device.operators):,}",
                 format_ns(device.compute_ns),
                 format_ns(device.send_ns),
                 format_ns(device.receive_ns),
@@ -108,32 +108,20 @@ def device_table(details: PlanDetails) -> Table:
     )
 
 
-def alive_table(details: PlanDetails, most: int = MOST_ALIVE) -> Table:
-    """Return what every device holds at its peak, the largest `most` of each."""
+def alive_table(details: PlanDetails) -> Table:
+    """Return what every device holds at its peak, the largest `MOST_ALIVE` of each."""
     rows: list[tuple[str, ...]] = []
-    for device in details.devices:
-        for item in device.alive[:most]:
-            rows.append(
-                (
-                    device.device,
-                    item.name,
-                    item.kind,
-                    format_bytes(item.size_bytes),
-                    share(item.size_bytes, device.memory_bytes),
-                )
-            )
-        rest = device.alive[most:]
-        if rest:
-            size_bytes = sum(item.size_bytes for item in rest)
-            rows.append(
-                (
-                    device.device,
-                    f"{len(rest):,} more",
-                    MISSING,
-                    format_bytes(size_bytes),
-                    share(size_bytes, device.memory_bytes),
-                )
-            )
+    for device, alive in zip(details.devices, details.alive, strict=True):
+        shown: list[tuple[str, str, int]] = [
+            (item.name, item.kind, item.size_bytes) for item in alive[:MOST_ALIVE]
+        ]
+        if rest := alive[MOST_ALIVE:]:
+            total_bytes = sum(item.size_bytes for item in rest)
+            shown.append((f"{len(rest):,} more", MISSING, total_bytes))
+        rows += [
+            (device.device, name, kind, format_bytes(size), share(size, device.memory_bytes))
+            for name, kind, size in shown
+        ]
     return Table(
         header=("device", "held", "as", "bytes", "of the peak"),
         rows=tuple(rows),
@@ -150,24 +138,23 @@ def share(part: int, whole: int | None) -> str:
     return f"{tenths / 10:.1f} %"
 
 
-def search_table(rows: Sequence[PlannerRow]) -> Table:
-    """Return how incumbent and bound of searches came closer, at moments spread over each."""
+def search_table(row: PlannerRow) -> Table:
+    """Return how incumbent and bound of a search came closer, at moments spread over it."""
     lines: list[tuple[str, ...]] = []
-    for row in rows:
-        for point in _moments(row.trace):
-            gap = None
-            if point.incumbent and point.bound is not None:
-                gap = max(0, point.incumbent - point.bound) / point.incumbent
-            lines.append(
-                (
-                    row.label,
-                    f"{point.elapsed_s:.2f} s",
-                    point.objective_name,
-                    format_value(point.objective_name, point.incumbent),
-                    format_value(point.objective_name, point.bound),
-                    format_gap(gap),
-                )
+    for point in _moments(row.trace):
+        gap = None
+        if point.incumbent and point.bound is not None:
+            gap = max(0, point.incumbent - point.bound) / point.incumbent
+        lines.append(
+            (
+                row.label,
+                f"{point.elapsed_s:.2f} s",
+                point.objective_name,
+                format_value(point.objective_name, point.incumbent),
+                format_value(point.objective_name, point.bound),
+                format_gap(gap),
             )
+        )
     return Table(
         header=("planner", "after", "objective", "incumbent", "bound", "gap"),
         rows=tuple(lines),

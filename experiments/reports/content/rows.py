@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from experiments.comparison.records import CaseKey, PlannerRow, Study, best_row
+from experiments.reports.content.blocks import Table
 from experiments.reports.content.statistics import has_plan
-from experiments.reports.content.table import Table
 from solver.model.quantities import MISSING, format_bytes, format_gap, format_seconds, format_value
 
 _TEXT: Final = frozenset(

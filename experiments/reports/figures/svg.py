@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 from xml.etree import ElementTree
 
-from experiments.reports.figures.hatching import Box, Hatch, hatch_path
+from experiments.reports.figures.hatching import SPACING, Box, Hatch, hatch_path
 from solver.model.quantities import printable
 
 WIDTH: Final = 960
@@ -177,6 +177,7 @@ class Drawing:
                 "font-family": _FONT,
                 "font-size": "12",
                 "fill": INK,
+                "stroke-linejoin": "round",
             },
         )
         for tag, text in (("title", title), ("desc", description)):
@@ -214,7 +215,7 @@ class Drawing:
             element.set("rx", number(round_by))
         if stroke != "none":
             element.set("stroke", stroke)
-            element.set("stroke-width", number(stroke_width))
+            self._set_width(element, stroke_width)
         self._tip(element, tip)
         self._draw_hatch(fill, [(x, y, width, height)])
 
@@ -234,6 +235,7 @@ class Drawing:
             if fill.kind == "dots":
                 element.set("stroke-linecap", "round")
                 element.set("stroke-width", "1.6")
+                element.set("stroke-dasharray", f"0 {SPACING}")
             # The pointer shows what is said of the rectangle below.
             element.set("pointer-events", "none")
 
@@ -249,9 +251,8 @@ class Drawing:
         dash: str = "",
     ) -> None:
         """Draw a straight line."""
-        element = self._add(
-            self._root, "line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=stroke, stroke_width=width
-        )
+        element = self._add(self._root, "line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=stroke)
+        self._set_width(element, width)
         if dash:
             element.set("stroke-dasharray", dash)
 
@@ -269,8 +270,7 @@ class Drawing:
         element = self._add(self._root, "path", d=commands, fill=fill)
         if stroke != "none":
             element.set("stroke", stroke)
-            element.set("stroke-width", number(width))
-            element.set("stroke-linejoin", "round")
+            self._set_width(element, width)
         if dash:
             element.set("stroke-dasharray", dash)
         self._tip(element, tip)
@@ -312,7 +312,6 @@ class Drawing:
         if halo:
             element.set("stroke", halo)
             element.set("stroke-width", "3")
-            element.set("stroke-linejoin", "round")
             element.set("paint-order", "stroke")
         element.text = line
         if line != printable(text):
@@ -360,6 +359,12 @@ class Drawing:
                 for name, value in attributes.items()
             },
         )
+
+    @staticmethod
+    def _set_width(element: ElementTree.Element, width: float) -> None:
+        # Of thousands of lines most have the width that SVG gives them anyway.
+        if width != 1:
+            element.set("stroke-width", number(width))
 
     @staticmethod
     def _tip(element: ElementTree.Element, tip: str) -> None:

@@ -13,9 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.comparison.records import Study
+from experiments.reports.content.blocks import Table as Answers
 from experiments.reports.content.comparisons import comparisons
 from experiments.reports.content.rows import answers_table, overview_table
-from experiments.reports.content.table import Table as Answers
 from solver.model.quantities import printable
 
 # What a narrow terminal does without, in this order; the report has it all.

@@ -8,17 +8,17 @@ from xml.etree import ElementTree
 import pytest
 
 from experiments.comparison.records import PlannerRow
+from experiments.reports.content.comparisons import comparisons
 from experiments.reports.content.statistics import compare_planners
 from experiments.reports.figures.ratio import _ticks, ratio_figure
-from tests.support.studies import HOSTILE, key, row
+from experiments.reports.figures.whole_plan import comparison_figure
+from tests.support.studies import HOSTILE, key, row, study
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(rows: list[PlannerRow]) -> ElementTree.Element:
-    svg = ratio_figure(compare_planners(rows, "auto"))
-    assert svg is not None
-    return ElementTree.fromstring(svg)
+    return ElementTree.fromstring(ratio_figure(compare_planners(rows, "auto")))
 
 
 def pairs(ratios: list[float], planner: str = "chain") -> list[PlannerRow]:
@@ -63,8 +63,8 @@ def test_everything_is_within_the_figure() -> None:
 
 
 def test_without_ratios_there_is_no_figure() -> None:
-    assert ratio_figure(compare_planners([row("chain"), row("auto", 1)], "auto")) is None
-    assert ratio_figure(()) is None
+    (comparison,) = comparisons(study(row("chain"), row("auto", 1)))
+    assert comparison_figure(comparison) is None
 
 
 @pytest.mark.parametrize("name", HOSTILE)
