@@ -5,9 +5,11 @@ Names from models stand there as they are: whoever shows them escapes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
+
+_Entry = TypeVar("_Entry")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +54,36 @@ class Table:
             header=tuple(self.header[index] for index in kept),
             rows=tuple(tuple(row[index] for index in kept) for row in self.rows),
         )
+
+    def column(self, name: str) -> tuple[str, ...]:
+        """Return the cells of a column."""
+        return tuple(row[self.header.index(name)] for row in self.rows)
+
+    def without_alike(self, columns: Collection[str]) -> Table:
+        """Return the table without those of `columns` that say the same in every row."""
+        known = [name for name in columns if name in self.header]
+        return self.without([name for name in known if len({*self.column(name)}) <= 1])
+
+
+def tabulated(
+    entries: Iterable[_Entry],
+    columns: Mapping[str, Callable[[_Entry], str]],
+    *,
+    text: Collection[str],
+    caption: str = "",
+    marked: Collection[int] = (),
+) -> Table:
+    """Return a table with a row for each entry, whose cells `columns` makes.
+
+    Parameters
+    ----------
+    text : collection of str
+        Columns of words.
+    marked : collection of int
+        Indices of rows to emphasise.
+    """
+    rows = tuple(tuple(cell(entry) for cell in columns.values()) for entry in entries)
+    return Table(tuple(columns), rows, frozenset(text), frozenset(marked), caption)
 
 
 @dataclass(frozen=True, slots=True)

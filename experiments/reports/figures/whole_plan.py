@@ -6,7 +6,6 @@ from functools import partial
 
 from experiments.comparison.records import PlannerRow
 from experiments.reports.content.blocks import Figure
-from experiments.reports.content.comparisons import Comparison
 from experiments.reports.content.details import PlanDetails
 from experiments.reports.content.plan_tables import (
     alive_table,
@@ -15,6 +14,7 @@ from experiments.reports.content.plan_tables import (
     search_table,
     stage_table,
 )
+from experiments.reports.content.statistics import Comparison
 from experiments.reports.figures.bars import alive_figure, load_figure
 from experiments.reports.figures.memory import memory_figure
 from experiments.reports.figures.pipeline import pipeline_figure
@@ -86,14 +86,11 @@ def trace_figure(row: PlannerRow) -> Figure:
     )
 
 
-def comparison_figure(comparison: Comparison) -> Figure | None:
-    """Return the figure of planners beside the exact solver; None if no two can be compared."""
-    if not any(versus.ratios for versus in comparison.compared):
-        return None
+def comparison_figure(comparison: Comparison) -> Figure:
+    """Return the figure of planners beside the exact solver, where any ratio is known."""
     return Figure(
         "ratios",
-        "Objectives in multiples of the exact solver's"
-        + (f", {comparison.objective}" if comparison.objective else ""),
+        f"Objectives in multiples of the exact solver's, {', '.join(comparison.objective)}",
         "For each planner its objective divided by the exact solver's: a dot for every case where "
         "both have plans, with the number of those that do not fit into a stack, a bar for the "
         "geometric mean. To the right of 1 the exact solver is better.",

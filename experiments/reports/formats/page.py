@@ -8,11 +8,12 @@ from typing import Final
 from experiments.comparison.records import CaseKey, ModelRecord, Study
 from experiments.planners.registry import PLANNERS
 from experiments.reports.content.blocks import Block, Items, Section, Table, Text
-from experiments.reports.content.comparisons import comparisons
+from experiments.reports.content.comparisons import comparison_table
 from experiments.reports.content.explanations import HOW_TO_READ, LIMITS
 from experiments.reports.content.headline import headline
 from experiments.reports.content.names import ReportFiles
 from experiments.reports.content.rows import overview_table
+from experiments.reports.content.statistics import comparisons
 from experiments.reports.figures.whole_plan import comparison_figure
 from experiments.reports.formats.case_section import Answer, make_case_section
 from solver.model.quantities import MISSING, counted, format_bytes, format_seconds
@@ -32,9 +33,11 @@ def make_page(study: Study, files: ReportFiles) -> Section:
     """
     anchors, models = _models(study, files)
     compared: list[Block] = []
-    for comparison in comparisons(study):
-        figure = comparison_figure(comparison)
-        compared += [comparison.table] if figure is None else [figure, comparison.table]
+    for comparison in comparisons(study.rows):
+        if any(versus.ratios for versus in comparison.compared):
+            compared.append(comparison_figure(comparison))
+        if comparison.compared:
+            compared.append(comparison_table(comparison))
     overview = replace(overview_table(study), anchors=anchors)
     environment = Table(("what", "version"), study.environment, frozenset(("what", "version")))
     run = Text(_run(study))

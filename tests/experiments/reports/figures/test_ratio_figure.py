@@ -8,11 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from experiments.comparison.records import PlannerRow
-from experiments.reports.content.comparisons import comparisons
 from experiments.reports.content.statistics import compare_planners
 from experiments.reports.figures.ratio import _ticks, ratio_figure
-from experiments.reports.figures.whole_plan import comparison_figure
-from tests.support.studies import HOSTILE, key, row, study
+from tests.support.studies import HOSTILE, key, row
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -60,11 +58,6 @@ def test_everything_is_within_the_figure() -> None:
         width = float(root.attrib["width"])
         for dot in root.iter(f"{SVG}circle"):
             assert 100 < float(dot.attrib["cx"]) < width - 100
-
-
-def test_without_ratios_there_is_no_figure() -> None:
-    (comparison,) = comparisons(study(row("chain"), row("auto", 1)))
-    assert comparison_figure(comparison) is None
 
 
 @pytest.mark.parametrize("name", HOSTILE)

@@ -174,6 +174,12 @@ def test_what_is_missing_is_said_and_not_drawn() -> None:
     assert Parsed(html(study())).all("table")
 
 
+def test_without_ratios_there_is_a_table_and_no_figure() -> None:
+    page = Parsed(html(study(row("chain"), row("auto", 1))))
+    assert page.all("figure") == []
+    assert "Planners beside the exact solver, auto, objective bottleneck" in page.words
+
+
 def test_every_plan_is_drawn_once() -> None:
     found = solved_study()
     again = dataclasses.replace(found.rows[1], planner="uniform")
