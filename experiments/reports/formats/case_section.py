@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from experiments.comparison.records import Case, PlannerRow, best_row
 from experiments.reports.content.blocks import Block, Code, Folded, Items, Section, Text
@@ -18,6 +18,8 @@ from experiments.reports.content.steps import steps_table
 from experiments.reports.figures.whole_plan import plan_figures, trace_figure
 from solver import SOLVERS, Device, PartitionPlan, PartitionProblem, SolveLimits
 from solver.model.quantities import counted, format_bytes, format_ns
+
+_TRACE: Final = "The pipeline in time, for Perfetto (https://ui.perfetto.dev) and chrome://tracing"
 
 Answer: TypeAlias = tuple[PlannerRow, str | None]
 """A row, and the file of its plan."""
@@ -80,7 +82,7 @@ def _searched(case: Case, rows: Sequence[PlannerRow], trace_file: str | None) ->
             f"The best plan, by {best.label}",
             (
                 *plan_figures(plan_details(case.problem, best.plan)),
-                *([Text("The pipeline in time, for Perfetto", trace_file)] if trace_file else []),
+                *([Text(_TRACE, trace_file)] if trace_file else []),
             ),
         )
     # Searches that prove something come first.
