@@ -72,7 +72,7 @@ def figures(bench: Bench) -> dict[str, str]:
         plan = bench.solve(answered.problem, name, first=WORK, otherwise=None).plan
         assert plan is not None, name
         for figure in plan_figures(plan_details(answered.problem, plan)):
-            drawn[f"{key.model}-{key.device_set}-{figure.name}.svg"] = figure.svg
+            drawn[f"{key.model}-{key.device_set}-{figure.name}.svg"] = figure.draw()
     return drawn
 
 
@@ -80,14 +80,14 @@ def _cells(versus: Versus) -> tuple[str, ...]:
     outcomes, mean, worst = versus.outcomes, versus.geometric_mean, versus.largest
     return (
         versus.planner,
-        f"{outcomes.feasible} of {outcomes.answers}",
+        f"{outcomes['feasible']} of {sum(outcomes.values())}",
         MISSING if mean is None else f"{mean:.3f}",
         MISSING if worst is None else f"{worst[0]:.3f} ({worst[1].model}, {worst[1].device_set})",
         str(len(versus.ties)),
         str(len(versus.wins)),
         str(len(versus.losses)),
-        str(outcomes.spills),
-        str(outcomes.failures),
+        str(outcomes["spills"]),
+        str(outcomes["failures"]),
         MISSING if versus.median_s is None else format_seconds(versus.median_s),
     )
 

@@ -1,23 +1,13 @@
-"""All planners beside the exact solver: one table for each objective."""
+"""All planners beside the exact solver, as a table."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
-from experiments.comparison.records import PlannerRow, Study
-from experiments.reports.content.statistics import (
-    BEST_OTHER,
-    Outcomes,
-    Versus,
-    by_objective,
-    compare_planners,
-    outcomes_of,
-    reference_planner,
-)
-from experiments.reports.content.table import Table
+from experiments.reports.content.blocks import Table
+from experiments.reports.content.statistics import BEST_OTHER, Comparison, Versus, outcomes_of
 from solver.model.quantities import MISSING, format_seconds
 
 _HEADER: Final = (
@@ -38,62 +28,23 @@ _HEADER: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """All planners beside the exact solver, for the cases of one objective.
-
-    Attributes
-    ----------
-    objective : str
-        Empty where all cases have the same.
-    compared : tuple of Versus
-        One for each other planner.
-    table : Table
-        The same in cells, a row a planner.
-    """
-
-    objective: str
-    compared: tuple[Versus, ...]
-    table: Table
-
-
-def comparisons(study: Study) -> tuple[Comparison, ...]:
-    """Return the comparison with the exact solver, one for each objective."""
-    found: list[Comparison] = []
-    groups = by_objective(study.rows)
-    for objective, rows in groups.items():
-        reference = reference_planner(rows)
-        if reference is None:
-            continue
-        compared = compare_planners(rows, reference)
-        if not compared:
-            continue
-        words = f"objective {', '.join(objective)}" if len(groups) > 1 else ""
-        table = Table(
-            header=_HEADER,
-            rows=(
-                _exact_cells([row for row in rows if row.asked == reference]),
-                *(_versus_cells(versus) for versus in compared),
-            ),
-            text_columns=frozenset(("planner",)),
-            marked=frozenset(
-                index for index, each in enumerate(compared, 1) if each.planner == BEST_OTHER
-            ),
-            caption=", ".join(
-                part for part in ("Planners beside the exact solver", reference, words) if part
-            ),
-        )
-        found.append(Comparison(words, compared, table))
-    return tuple(found)
-
-
-def _exact_cells(rows: Sequence[PlannerRow]) -> tuple[str, ...]:
-    median_s = statistics.median(row.wall_time_s for row in rows)
-    return (
-        rows[0].asked,
+def comparison_table(comparison: Comparison) -> Table:
+    """Return the exact solver and all others, a row each; the best of the others is marked."""
+    rows = comparison.proofs.rows
+    exact = (
+        comparison.reference or "",
         *_outcome_cells(outcomes_of(rows)),
         *[MISSING] * 7,
-        format_seconds(median_s),
+        format_seconds(statistics.median(row.wall_time_s for row in rows)),
+    )
+    planners = [versus.planner for versus in comparison.compared]
+    return Table(
+        header=_HEADER,
+        rows=(exact, *map(_versus_cells, comparison.compared)),
+        text_columns=frozenset(("planner",)),
+        marked=frozenset(index for index, name in enumerate(planners, 1) if name == BEST_OTHER),
+        caption=f"Planners beside the exact solver, {comparison.reference}, objective "
+        f"{', '.join(comparison.objective)}",
     )
 
 
@@ -113,14 +64,10 @@ def _versus_cells(versus: Versus) -> tuple[str, ...]:
     )
 
 
-def _outcome_cells(outcomes: Outcomes) -> tuple[str, ...]:
-    return (
-        str(outcomes.answers),
-        str(outcomes.feasible),
-        str(outcomes.no_plan + outcomes.proven_none),
-        str(outcomes.spills),
-        str(outcomes.failures),
-    )
+def _outcome_cells(outcomes: Mapping[str, int]) -> tuple[str, ...]:
+    without = outcomes["no_plan"] + outcomes["proven_none"]
+    parts = (outcomes["feasible"], without, outcomes["spills"], outcomes["failures"])
+    return tuple(map(str, (sum(parts), *parts)))
 
 
 def format_ratio(ratio: float | None) -> str:

@@ -12,9 +12,6 @@ from solver.evaluation.quotient import QuotientArc, Travel, stage_arcs, travels
 from solver.evaluation.spans import Span, spans
 from solver.evaluation.usage import StageUsage
 
-MAX_POINTS: Final = 480
-"""The most numbers in a memory timeline, more than a figure has pixels for it."""
-
 MIN_SHOWN_MICROBATCHES: Final = 16
 """At least this number of microbatches of a step is shown, or all of them."""
 
@@ -52,51 +49,6 @@ class StageDetails:
     send_ns: int
     receive_ns: int
     time_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceDetails:
-    """What one device does and holds.
-
-    Attributes
-    ----------
-    device : str
-        Its name.
-    capacity_bytes : int or None
-        None is unlimited.
-    operators : int
-        0 for an unused device.
-    memory_bytes : int
-        At the peak; the sum of `alive`.
-    weights_bytes : int
-        Of the distinct weights that it holds.
-    timeline_bytes : tuple of int
-        Memory while the operators run, one after another, chunk after chunk. With more than
-        `MAX_POINTS` operators each number is the largest of a run of operators; run k begins at
-        operator ``k * operators // len(timeline_bytes)``.
-    peak_position : int or None
-        Index in `timeline_bytes` of the first largest number; None for an unused device.
-    peak_operator : str or None
-        The operator that runs then.
-    alive : tuple of Alive
-        What is held at the peak, largest first.
-    compute_ns, send_ns, receive_ns, load_ns : int
-        `load_ns` is the sum of the others, or the largest of them where they overlap.
-    """
-
-    device: str
-    capacity_bytes: int | None
-    operators: int
-    memory_bytes: int
-    weights_bytes: int
-    timeline_bytes: tuple[int, ...]
-    peak_position: int | None
-    peak_operator: str | None
-    alive: tuple[Alive, ...]
-    compute_ns: int
-    send_ns: int
-    receive_ns: int
-    load_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,42 +109,33 @@ class PlanDetails:
 
     Attributes
     ----------
+    evaluation : Evaluation
+        What the plan costs and breaks, with what every device does and holds.
+    alive : tuple of tuple of Alive
+        What each device of the problem holds at its peak, largest first.
     stages : tuple of StageDetails
         In the plan's order.
     arcs : tuple of QuotientArc
         By source and target. Only values of backward operators, and those of plans that are not
         feasible, go to an earlier stage; under relayed charging values pass through all
         positions in between.
-    devices : tuple of DeviceDetails
-        All devices of the problem, in its order.
-    device_order : tuple of str
-        The used ones, in the order in which data passes through them.
     pipeline : PipelineDetails
         The plan in time.
-    memory_model : str
-        What devices hold; see :class:`~solver.model.problem.PartitionProblem`.
-    charging : str
-        Who pays for transfers; see :class:`~solver.model.devices.Interconnect`.
     overlap : bool
         Compute, send and receive of a device overlap.
-    bottleneck_ns, latency_ns, transfer_bytes : int
-        As :func:`~solver.evaluation.evaluate.evaluate` has them.
-    violations : tuple of str
-        Empty for a feasible plan.
     """
 
+    evaluation: Evaluation
+    alive: tuple[tuple[Alive, ...], ...]
     stages: tuple[StageDetails, ...]
     arcs: tuple[QuotientArc, ...]
-    devices: tuple[DeviceDetails, ...]
-    device_order: tuple[str, ...]
     pipeline: PipelineDetails
-    memory_model: str
-    charging: str
     overlap: bool
-    bottleneck_ns: int
-    latency_ns: int
-    transfer_bytes: int
-    violations: tuple[str, ...]
+
+    @property
+    def devices(self) -> tuple[DeviceUsage, ...]:
+        """What all devices of the problem do and hold, in its order."""
+        return self.evaluation.usage
 
 
 def plan_details(problem: PartitionProblem, plan: PartitionPlan) -> PlanDetails:
@@ -209,20 +152,13 @@ def plan_details(problem: PartitionProblem, plan: PartitionPlan) -> PlanDetails:
         If the plan is not a total map from the operators to the devices.
     """
     evaluation = evaluate(problem, plan)
-    alive = alive_at_peak(problem, plan)
     return PlanDetails(
+        evaluation=evaluation,
+        alive=alive_at_peak(problem, plan),
         stages=_stages(problem, plan, evaluation.stages),
         arcs=stage_arcs(problem, plan),
-        devices=tuple(map(_device, evaluation.usage, alive)),
-        device_order=plan.device_order,
         pipeline=_pipeline(problem, plan, evaluation),
-        memory_model=problem.memory_model,
-        charging=problem.interconnect.charging,
         overlap=problem.interconnect.overlap,
-        bottleneck_ns=evaluation.bottleneck_ns,
-        latency_ns=evaluation.latency_ns,
-        transfer_bytes=evaluation.transfer_bytes,
-        violations=evaluation.violations,
     )
 
 
@@ -253,28 +189,6 @@ def _stages(
             )
         )
     return tuple(found)
-
-
-def _device(usage: DeviceUsage, alive: tuple[Alive, ...]) -> DeviceDetails:
-    timeline_bytes = thinned(usage.timeline_bytes, MAX_POINTS)
-    peak_position = None
-    if timeline_bytes:
-        peak_position = timeline_bytes.index(usage.memory_bytes)
-    return DeviceDetails(
-        device=usage.device,
-        capacity_bytes=usage.capacity_bytes,
-        operators=len(usage.operators),
-        memory_bytes=usage.memory_bytes,
-        weights_bytes=usage.weights_bytes,
-        timeline_bytes=timeline_bytes,
-        peak_position=peak_position,
-        peak_operator=usage.peak_operator,
-        alive=alive,
-        compute_ns=usage.compute_ns,
-        send_ns=usage.send_ns,
-        receive_ns=usage.receive_ns,
-        load_ns=usage.load_ns,
-    )
 
 
 def thinned(numbers: Sequence[int], most: int) -> tuple[int, ...]:

@@ -29,32 +29,6 @@ HOW_TO_READ: Final = (
         "runs them all and keeps the best.",
     ),
     (
-        "Quotient graph",
-        "Stages as nodes, with their devices; arcs say how many bytes cross for one sample or "
-        "microbatch.",
-    ),
-    (
-        "Memory timelines",
-        "What a device holds while its operators run one after another, against its capacity. "
-        "Peak memory is the largest value: weights, received values, live activations, and in "
-        "training what backward passes need.",
-    ),
-    (
-        "Loads",
-        "Compute, send and receive time of a device for one sample or microbatch. The largest "
-        "load is the bottleneck: the time between two samples when all devices work at once.",
-    ),
-    (
-        "Pipeline",
-        "The plan at work on several microbatches. The trace file beside the report opens in "
-        "Perfetto (https://ui.perfetto.dev) and in chrome://tracing.",
-    ),
-    (
-        "Incumbent and bound",
-        "The best plan so far and the proven limit while the search ran; where they meet, the "
-        "plan is proven.",
-    ),
-    (
         "Same results",
         "A split model is called with the inputs of the model, and all outputs are compared with "
         "the model's.",

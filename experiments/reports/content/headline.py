@@ -11,12 +11,10 @@ from experiments.reports.content.comparisons import format_ratio
 from experiments.reports.content.statistics import (
     BEST_OTHER,
     BOUNDING_PLANNERS,
+    Comparison,
     Proofs,
     Versus,
-    by_objective,
-    compare_planners,
-    proofs_of,
-    reference_planner,
+    comparisons,
 )
 from solver.model.quantities import counted, format_gap, format_seconds
 
@@ -47,11 +45,11 @@ class Finding(NamedTuple):
 def headline(study: Study) -> tuple[Finding, ...]:
     """Return what a study shows, the most important first."""
     found: list[Finding] = []
-    groups = by_objective(study.rows)
-    for objective, rows in groups.items():
+    groups = comparisons(study.rows)
+    for comparison in groups:
         if len(groups) > 1:
-            found.append(Finding(f"Objective {', '.join(objective)}", ""))
-        found += _objective_findings(rows)
+            found.append(Finding(f"Objective {', '.join(comparison.objective)}", ""))
+        found += _objective_findings(comparison)
     sentences = _check_sentences(study)
     sentences += [
         f"{case_name(case.key)} could not be compared: {_ended(case.reason)}"
@@ -66,16 +64,16 @@ def headline(study: Study) -> tuple[Finding, ...]:
     return (*found, *(Finding("", sentence) for sentence in sentences))
 
 
-def _objective_findings(rows: Sequence[PlannerRow]) -> list[Finding]:
-    reference = reference_planner(rows)
-    if reference is None:
+def _objective_findings(comparison: Comparison) -> list[Finding]:
+    if comparison.reference is None:
         text = (
             f"No exact solver was asked (one of {', '.join(EXACT_PLANNERS)}), so nothing is "
             "compared with an optimum."
         )
         return [Finding("", text)]
-    found = [Finding("", text) for text in _proof_sentences(proofs_of(rows, reference))]
-    compared = compare_planners(rows, reference)
+    sentences = _proof_sentences(comparison.reference, comparison.proofs)
+    found = [Finding("", text) for text in sentences]
+    compared = comparison.compared
     # What it is worth at all comes first.
     in_full = [each for each in compared if each.method in (*_IN_FULL, *BOUNDING_PLANNERS)]
     for versus in sorted(in_full, key=lambda each: each.planner != BEST_OTHER):
@@ -114,14 +112,13 @@ def _peer_findings(peers: Sequence[Versus]) -> list[Finding]:
 
 
 def _is_no_match(versus: Versus) -> bool:
-    return versus.outcomes.feasible == 0 and bool(versus.only_reference)
+    return not versus.outcomes["feasible"] and bool(versus.only_reference)
 
 
-def _proof_sentences(proofs: Proofs) -> list[str]:
-    rows = (*proofs.optimal, *proofs.infeasible, *proofs.open, *proofs.undecided)
+def _proof_sentences(reference: str, proofs: Proofs) -> list[str]:
     text = (
-        f"The exact solver ({proofs.reference}) proves its plan optimal in {len(proofs.optimal)} "
-        f"of {counted(proofs.answers, _noun(row.case for row in rows))}"
+        f"The exact solver ({reference}) proves its plan optimal in {len(proofs.optimal)} "
+        f"of {counted(len(proofs.rows), _noun(row.case for row in proofs.rows))}"
     )
     if (longest := proofs.longest_proof) is not None:
         slowest = f"{format_seconds(longest.wall_time_s)} ({case_name(longest.case)})"
@@ -209,7 +206,7 @@ def _compared(versus: Versus) -> str:
     if versus.without_ratio:
         parts.append(f"{counted(versus.without_ratio, noun)} with a value of zero not in the mean")
     if (troubles := _troubles(versus)) and versus.planner != BEST_OTHER:
-        parts.append(f"it {troubles} of {counted(versus.outcomes.answers, 'answer')}")
+        parts.append(f"it {troubles} of {counted(sum(versus.outcomes.values()), 'answer')}")
     return "; ".join(parts)
 
 
@@ -218,9 +215,9 @@ def _troubles(versus: Versus) -> str:
     return ", ".join(
         f"{word} in {count}"
         for word, count in (
-            ("spills", outcomes.spills),
-            ("fails", outcomes.failures),
-            ("finds no feasible plan", outcomes.no_plan),
+            ("spills", outcomes["spills"]),
+            ("fails", outcomes["failures"]),
+            ("finds no feasible plan", outcomes["no_plan"]),
         )
         if count
     )

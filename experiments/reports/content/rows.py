@@ -3,54 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
 
-from experiments.comparison.records import CaseKey, PlannerRow, Study, best_row
+from experiments.comparison.records import Case, CaseKey, PlannerRow, Study, best_row
+from experiments.reports.content.blocks import Table, tabulated
 from experiments.reports.content.statistics import has_plan
-from experiments.reports.content.table import Table
 from solver.model.quantities import MISSING, format_bytes, format_gap, format_seconds, format_value
 
-_TEXT: Final = frozenset(
-    ("model", "devices", "minimised", "memory model", "planner", "best plan by", "status")
-)
-_HEADER: Final = (
-    "model",
-    "devices",
-    "minimised",
-    "memory model",
-    "planner",
-    "seed",
-    "status",
-    "objective",
-    "vs greedy",
-    "vs chain",
-    "bound",
-    "gap",
-    "to disk",
-    "transfer",
-    "peak memory",
-    "devices used",
-    "time",
-    "own memory",
-)
-_OVERVIEW: Final = (
-    "model",
-    "devices",
-    "minimised",
-    "memory model",
-    "best plan by",
-    "objective",
-    "status",
-    "gap",
-    "vs greedy",
-    "vs chain",
-    "planners",
-    "without a plan",
-)
-# What only stands there when it says something, by the value of which it says nothing.
+_Answers: TypeAlias = Sequence[PlannerRow]
+_Line: TypeAlias = tuple[Case, _Answers, PlannerRow | None]
+"""A case, the answers to it, and the best one."""
+
 _IF_VARIED: Final = ("minimised", "memory model", "seed")
+"""Columns that only stand there where they say different things."""
 _IF_KNOWN: Final = ("to disk", "own memory")
+"""Columns that only stand there where they say anything."""
+_CASE: Final[Mapping[str, Callable[[CaseKey], str]]] = {
+    "model": lambda key: key.model,
+    "devices": lambda key: key.device_set,
+    "minimised": lambda key: ", ".join(key.objective),
+    "memory model": lambda key: key.memory_model,
+}
 
 
 def answers_table(rows: Sequence[PlannerRow], *, names_case: bool = True) -> Table:
@@ -67,51 +41,70 @@ def answers_table(rows: Sequence[PlannerRow], *, names_case: bool = True) -> Tab
     """
     cases = rows_by_case(rows)
     best = {id(best_row(answers)) for answers in cases.values()}
-    cells = [_cells(row, cases[row.case]) for row in rows]
-    hidden = {"model", "devices"} if not names_case else set()
-    for name in (*_IF_VARIED, *_IF_KNOWN):
-        values = {row[_HEADER.index(name)] for row in cells}
-        if len(values) <= 1 and (name in _IF_VARIED or values <= {MISSING}):
-            hidden.add(name)
-    table = Table(
-        header=_HEADER,
-        rows=tuple(cells),
-        text_columns=_TEXT,
-        marked=frozenset(index for index, row in enumerate(rows) if id(row) in best),
+    table = tabulated(
+        rows,
+        {
+            **{name: _of_case(cell) for name, cell in _CASE.items()},
+            "planner": lambda row: row.label,
+            "seed": lambda row: str(row.seed),
+            "status": status_words,
+            "objective": lambda row: _values(row.case.objective, row.objective),
+            "vs greedy": lambda row: _change(row, "greedy", cases[row.case]),
+            "vs chain": lambda row: _change(row, "chain", cases[row.case]),
+            "bound": lambda row: _values(row.case.objective, row.bound),
+            "gap": lambda row: format_gap(row.gap),
+            "to disk": lambda row: _known(row.spilled_bytes or None, format_bytes),
+            "transfer": lambda row: _known(row.transfer_bytes, format_bytes),
+            "peak memory": lambda row: format_value("peak_memory", row.peak_memory_permille),
+            "devices used": lambda row: _known(row.devices_used, str),
+            "time": lambda row: format_seconds(row.wall_time_s),
+            "own memory": lambda row: _known(row.peak_rss_bytes, format_bytes),
+        },
+        text=(*_CASE, "planner", "status"),
+        marked=[index for index, row in enumerate(rows) if id(row) in best],
     )
-    return table.without(hidden)
+    unknown = [name for name in _IF_KNOWN if {*table.column(name)} <= {MISSING}]
+    named = () if names_case else ("model", "devices")
+    return table.without((*unknown, *named)).without_alike(_IF_VARIED)
+
+
+def _of_case(cell: Callable[[CaseKey], str]) -> Callable[[PlannerRow], str]:
+    return lambda row: cell(row.case)
+
+
+def _known(value: int | None, words: Callable[[int], str]) -> str:
+    return MISSING if value is None else words(value)
 
 
 def overview_table(study: Study) -> Table:
     """Return one line for each case: the best plan, who found it, and whether it is proven."""
-    cases = rows_by_case(study.rows)
-    lines: list[tuple[str, ...]] = []
-    for case in study.cases:
-        key, answers = case.key, cases.get(case.key, ())
-        row = best_row(answers)
-        start = (key.model, key.device_set, ", ".join(key.objective), key.memory_model)
-        asked = len({each.asked for each in answers})
-        without = len({each.asked for each in answers if not each.feasible})
-        if row is None:
-            status = case.reason or _status_without(answers)
-            end = (MISSING, MISSING, status, *[MISSING] * 3, str(asked), str(without))
-        else:
-            end = (
-                row.label,
-                _values(key.objective, row.objective),
-                _proof(row, answers),
-                format_gap(_least_gap(row, answers)),
-                _change(row, "greedy", answers),
-                _change(row, "chain", answers),
-                str(asked),
-                str(without),
-            )
-        lines.append((*start, *end))
-    table = Table(_OVERVIEW, tuple(lines), _TEXT)
-    alike = [name for name in _IF_VARIED if name in _OVERVIEW]
-    return table.without(
-        [name for name in alike if len({line[_OVERVIEW.index(name)] for line in lines}) <= 1]
-    )
+    rows = rows_by_case(study.rows)
+    found = [(case, rows.get(case.key, ())) for case in study.cases]
+    lines = [(case, answers, best_row(answers)) for case, answers in found]
+
+    def of_best(cell: Callable[[PlannerRow, _Answers], str]) -> Callable[[_Line], str]:
+        return lambda line: MISSING if line[2] is None else cell(line[2], line[1])
+
+    def of_key(cell: Callable[[CaseKey], str]) -> Callable[[_Line], str]:
+        return lambda line: cell(line[0].key)
+
+    return tabulated(
+        lines,
+        {
+            **{name: of_key(cell) for name, cell in _CASE.items()},
+            "best plan by": of_best(lambda row, _: row.label),
+            "objective": of_best(lambda row, _: _values(row.case.objective, row.objective)),
+            "status": lambda line: _status(*line),
+            "gap": of_best(lambda row, answers: format_gap(_least_gap(row, answers))),
+            "vs greedy": of_best(lambda row, answers: _change(row, "greedy", answers)),
+            "vs chain": of_best(lambda row, answers: _change(row, "chain", answers)),
+            "planners": lambda line: str(len({row.asked for row in line[1]})),
+            "without a plan": lambda line: str(
+                len({row.asked for row in line[1] if not row.feasible})
+            ),
+        },
+        text=(*_CASE, "best plan by", "status"),
+    ).without_alike(_IF_VARIED)
 
 
 def rows_by_case(rows: Iterable[PlannerRow]) -> Mapping[CaseKey, tuple[PlannerRow, ...]]:
@@ -143,30 +136,6 @@ def troubles(rows: Iterable[PlannerRow]) -> tuple[tuple[str, str], ...]:
     return tuple((", ".join(names), reason) for reason, names in planners.items())
 
 
-def _cells(row: PlannerRow, answers: Sequence[PlannerRow]) -> tuple[str, ...]:
-    key = row.case
-    return (
-        key.model,
-        key.device_set,
-        ", ".join(key.objective),
-        key.memory_model,
-        row.label,
-        str(row.seed),
-        status_words(row),
-        _values(key.objective, row.objective),
-        _change(row, "greedy", answers),
-        _change(row, "chain", answers),
-        _values(key.objective, row.bound),
-        format_gap(row.gap),
-        format_bytes(row.spilled_bytes) if row.spilled_bytes else MISSING,
-        MISSING if row.transfer_bytes is None else format_bytes(row.transfer_bytes),
-        format_value("peak_memory", row.peak_memory_permille),
-        MISSING if row.devices_used is None else str(row.devices_used),
-        format_seconds(row.wall_time_s),
-        MISSING if row.peak_rss_bytes is None else format_bytes(row.peak_rss_bytes),
-    )
-
-
 def _values(objective: Sequence[str], values: Sequence[int] | None) -> str:
     if values is None:
         return MISSING
@@ -196,9 +165,14 @@ def format_change(old: int, new: int) -> str:
     return f"{'-' if new < old else '+'}{percent:.{digits}f} %"
 
 
-def _proof(row: PlannerRow, answers: Iterable[PlannerRow]) -> str:
-    """Return whether anyone proves that the best plan is the best."""
-    if any(each.status == "optimal" and each.objective == row.objective for each in answers):
+def _status(case: Case, answers: _Answers, best: PlannerRow | None) -> str:
+    """Return whether anyone proves that the best plan is the best, or why there is none."""
+    if best is None:
+        if case.reason or not answers:
+            return case.reason or "not answered"
+        proven = any(row.status == "infeasible" for row in answers)
+        return "no plan exists" if proven else "no plan found"
+    if any(row.status == "optimal" and row.objective == best.objective for row in answers):
         return "proven optimal"
     return "feasible"
 
@@ -210,10 +184,3 @@ def _least_gap(row: PlannerRow, answers: Iterable[PlannerRow]) -> float | None:
         return None
     value, bound = row.objective[0], max(bounds)
     return 0.0 if value == bound else (value - bound) / value
-
-
-def _status_without(answers: Sequence[PlannerRow]) -> str:
-    if not answers:
-        return "not answered"
-    proven = any(row.status == "infeasible" for row in answers)
-    return "no plan exists" if proven else "no plan found"

@@ -26,34 +26,10 @@ SPILLS: Final = "spills"
 FAILURES: Final = ("failed", "timed out", "out of memory", "killed")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcomes:
-    """How often a planner ended how; every answer is counted once.
-
-    Attributes
-    ----------
-    feasible : int
-        Feasible plans, proven optimal or not.
-    spills : int
-        No plan of all operators on the devices: weights go to disk.
-    failures : int
-        It raised, ran out of time or memory, or was killed.
-    proven_none : int
-        It proves that no plan exists.
-    no_plan : int
-        All others: nothing found, or a plan that breaks limits.
-    """
-
-    feasible: int
-    spills: int
-    failures: int
-    proven_none: int
-    no_plan: int
-
-    @property
-    def answers(self) -> int:
-        """All of them."""
-        return self.feasible + self.spills + self.failures + self.proven_none + self.no_plan
+OUTCOMES: Final = ("feasible", "spills", "failures", "proven_none", "no_plan")
+"""How an answer ends: with a feasible plan, proven or not; with weights on disk, and no plan of all
+operators on the devices; with an error, or ended for its time or memory; with a proof that no plan
+exists; and any other, which found nothing or breaks limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +42,8 @@ class Versus:
         With the steps that they left out.
     method : str
         The planner alone.
-    outcomes : Outcomes
-        Of the planner.
+    outcomes : mapping of str to int
+        How often the planner's answers ended in each of `OUTCOMES`.
     wins, ties, losses : tuple of CaseKey
         Where both have feasible plans and the exact solver's is better, equally good, worse.
     only_reference, only_planner, neither : tuple of CaseKey
@@ -83,7 +59,7 @@ class Versus:
     planner: str
     method: str
     reference: str
-    outcomes: Outcomes
+    outcomes: Mapping[str, int]
     wins: tuple[CaseKey, ...]
     ties: tuple[CaseKey, ...]
     losses: tuple[CaseKey, ...]
@@ -123,22 +99,17 @@ class Proofs:
 
     Attributes
     ----------
-    reference : str
-        Name of the exact solver.
+    rows : tuple of PlannerRow
+        All of its answers.
     optimal, infeasible, open, undecided : tuple of PlannerRow
         Proven best; proven that no plan exists; a plan with a gap; no plan and no proof.
     """
 
-    reference: str
+    rows: tuple[PlannerRow, ...]
     optimal: tuple[PlannerRow, ...]
     infeasible: tuple[PlannerRow, ...]
     open: tuple[PlannerRow, ...]
     undecided: tuple[PlannerRow, ...]
-
-    @property
-    def answers(self) -> int:
-        """All of them."""
-        return len(self.optimal) + len(self.infeasible) + len(self.open) + len(self.undecided)
 
     @property
     def median_proof_s(self) -> float | None:
@@ -164,6 +135,42 @@ class Proofs:
         return max(known, key=lambda row: row.gap or 0.0, default=None)
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All planners beside the exact solver, for the cases of one objective.
+
+    Attributes
+    ----------
+    objective : tuple of str
+        Of these cases; values of others cannot be averaged with theirs.
+    reference : str or None
+        The exact solver; None where none was asked, so that nothing is compared.
+    proofs : Proofs
+        Of the exact solver.
+    compared : tuple of Versus
+        One for each other planner.
+    """
+
+    objective: tuple[str, ...]
+    reference: str | None
+    proofs: Proofs
+    compared: tuple[Versus, ...]
+
+
+def comparisons(rows: Iterable[PlannerRow]) -> tuple[Comparison, ...]:
+    """Return how planners compare, once for each objective."""
+    groups: dict[tuple[str, ...], list[PlannerRow]] = {}
+    for row in rows:
+        groups.setdefault(row.case.objective, []).append(row)
+    found: list[Comparison] = []
+    for objective, group in groups.items():
+        reference = reference_planner(group)
+        proofs = proofs_of(row for row in group if row.asked == reference)
+        compared = () if reference is None else compare_planners(group, reference)
+        found.append(Comparison(objective, reference, proofs, compared))
+    return tuple(found)
+
+
 def reference_planner(rows: Iterable[PlannerRow]) -> str | None:
     """Return the exact planner that the others are measured by; None without one.
 
@@ -178,12 +185,12 @@ def reference_planner(rows: Iterable[PlannerRow]) -> str | None:
     return None if first is None else first.asked
 
 
-def outcomes_of(rows: Iterable[PlannerRow]) -> Outcomes:
-    """Count how answers ended."""
-    counts = dict.fromkeys(("feasible", "spills", "failures", "proven_none", "no_plan"), 0)
+def outcomes_of(rows: Iterable[PlannerRow]) -> Mapping[str, int]:
+    """Count how answers ended, each once."""
+    counts = dict.fromkeys(OUTCOMES, 0)
     for row in rows:
         counts[_outcome(row)] += 1
-    return Outcomes(**counts)
+    return counts
 
 
 def _outcome(row: PlannerRow) -> str:
@@ -196,24 +203,16 @@ def _outcome(row: PlannerRow) -> str:
     return "proven_none" if row.status == "infeasible" else "no_plan"
 
 
-def proofs_of(rows: Sequence[PlannerRow], reference: str) -> Proofs:
-    """Return what the answers of `reference` prove."""
-    kinds: dict[str, list[PlannerRow]] = {"optimal": [], "none": [], "open": [], "undecided": []}
-    for row in rows:
-        if row.asked != reference:
-            continue
-        if row.status == "optimal":
-            kinds["optimal"].append(row)
-        elif row.status == "infeasible":
-            kinds["none"].append(row)
-        else:
-            kinds["open" if row.feasible else "undecided"].append(row)
+def proofs_of(rows: Iterable[PlannerRow]) -> Proofs:
+    """Return what answers of an exact solver prove."""
+    own = tuple(rows)
+    left = [row for row in own if row.status not in ("optimal", "infeasible")]
     return Proofs(
-        reference,
-        tuple(kinds["optimal"]),
-        tuple(kinds["none"]),
-        tuple(kinds["open"]),
-        tuple(kinds["undecided"]),
+        own,
+        tuple(row for row in own if row.status == "optimal"),
+        tuple(row for row in own if row.status == "infeasible"),
+        tuple(row for row in left if row.feasible),
+        tuple(row for row in left if not row.feasible),
     )
 
 
@@ -335,13 +334,3 @@ def _by_case(rows: Iterable[PlannerRow]) -> dict[CaseKey, dict[int, PlannerRow]]
 
 def _of_seed(rows: Mapping[int, PlannerRow], seed: int) -> PlannerRow | None:
     return next(iter(rows.values())) if len(rows) == 1 else rows.get(seed)
-
-
-def by_objective(
-    rows: Iterable[PlannerRow],
-) -> Mapping[tuple[str, ...], tuple[PlannerRow, ...]]:
-    """Return rows by their cases' objectives, whose values cannot be averaged together."""
-    groups: dict[tuple[str, ...], list[PlannerRow]] = {}
-    for row in rows:
-        groups.setdefault(row.case.objective, []).append(row)
-    return {objective: tuple(group) for objective, group in groups.items()}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from experiments.comparison.records import PlannerRow
-from experiments.reports.content.table import Table
+from experiments.reports.content.blocks import Table
 from solver.evaluation.summary import STEP_HEADER, step_cells
 from solver.model.quantities import MISSING, counted
 

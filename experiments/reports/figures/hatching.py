@@ -28,7 +28,7 @@ class Hatch(NamedTuple):
 
 
 def hatch_path(kind: HatchKind, boxes: Iterable[Box]) -> str:
-    """Return the SVG path of the lines, or dots as lines without length, inside of `boxes`.
+    """Return the SVG path of the lines inside of `boxes`, which dashes of no length make dots.
 
     All boxes have the lines of one endless hatch, so that those of neighbours meet.
 
@@ -77,8 +77,8 @@ def _dots(x: float, y: float, width: float, height: float) -> Iterator[str]:
     """Rows half as far apart as lines, every other one shifted."""
     for row in _multiples(y + 1, y + height - 1, SPACING / 2):
         shift = SPACING / 2 if row % SPACING else 0
-        for at in _multiples(x + 1 - shift, x + width - 1 - shift):
-            yield f"M{_short(at + shift)} {_short(row)}h0"
+        if dots := [*_multiples(x + 1 - shift, x + width - 1 - shift)]:
+            yield f"M{_short(dots[0] + shift)} {_short(row)}H{_short(dots[-1] + shift)}"
 
 
 _COMMANDS: Final = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from experiments.reports.content.details import DeviceDetails, PlanDetails, thinned
+from experiments.reports.content.details import PlanDetails, thinned
 from experiments.reports.figures.hatching import Hatch
 from experiments.reports.figures.svg import (
     BLUE,
@@ -25,6 +25,7 @@ from experiments.reports.figures.svg import (
     scale,
     ticks,
 )
+from solver import DeviceUsage
 from solver.model.quantities import counted, format_bytes
 
 _MOST_COLUMNS: Final = 4
@@ -36,6 +37,8 @@ _FOOT: Final = 34
 _TOP: Final = 26
 _WEIGHTS: Final = Hatch("rising", mixed(BLUE, 0.6), mixed(BLUE, 0.25))
 _ALL_ELSE: Final = mixed(SKY, 0.55)
+_STEP: Final = 2
+"""Pixels of one number of the timeline."""
 _CHUNK_LABEL: Final = 45
 """From this width on a chunk is named."""
 
@@ -68,7 +71,7 @@ def memory_figure(details: PlanDetails) -> str:
     return str(drawing)
 
 
-def _use(entry: DeviceDetails) -> str:
+def _use(entry: DeviceUsage) -> str:
     if not entry.operators:
         return "not used"
     if entry.capacity_bytes is None:
@@ -82,7 +85,7 @@ class _Panel:
         self,
         drawing: Drawing,
         details: PlanDetails,
-        entry: DeviceDetails,
+        entry: DeviceUsage,
         place: tuple[float, float, float],
         most_bytes: int,
     ) -> None:
@@ -134,11 +137,10 @@ class _Panel:
             y = self._at(entry.capacity_bytes)
             drawing.line(self._x, y, self._x + self._width, y, VERMILLION, width=2, dash="6 3")
         if entry.operators:
-            self._draw_peak()
             drawing.text(
                 self._x,
                 self._bottom + 14,
-                counted(entry.operators, "operator") + " in execution order",
+                counted(len(entry.operators), "operator") + " in execution order",
                 size=10,
                 fill=MUTED,
                 width=self._width,
@@ -146,7 +148,7 @@ class _Panel:
 
     def _draw_areas(self) -> None:
         entry = self._entry
-        points = thinned(entry.timeline_bytes, int(self._width))
+        points = thinned(entry.timeline_bytes, int(self._width / _STEP))
         step = self._width / len(points)
         commands = [f"M{number(self._x)} {number(self._bottom)}"]
         end = 0
@@ -157,6 +159,8 @@ class _Panel:
         self._drawing.path("".join(commands), fill=_ALL_ELSE, stroke=BLUE, width=1.2)
         top = self._at(entry.weights_bytes)
         self._drawing.rect(self._x, top, self._width, self._bottom - top, _WEIGHTS)
+        peak = self._x + (points.index(entry.memory_bytes) + 0.5) * step
+        self._drawing.circle(peak, self._at(entry.memory_bytes), 3.5, INK, PAPER)
 
     def _draw_chunks(self) -> None:
         """Mark where the operators of the next chunk begin."""
@@ -165,7 +169,7 @@ class _Panel:
             return
         start = 0.0
         for stage in stages:
-            width = stage.operators / self._entry.operators * self._width
+            width = stage.operators / len(self._entry.operators) * self._width
             x = self._x + start
             if start:
                 self._drawing.line(x, self._top, x, self._bottom, MUTED, dash="2 2")
@@ -173,10 +177,3 @@ class _Panel:
             if width >= _CHUNK_LABEL:
                 self._drawing.text(x + 3, self._bottom - 4, label, size=10, halo=PAPER, width=width)
             start += width
-
-    def _draw_peak(self) -> None:
-        entry = self._entry
-        assert entry.peak_position is not None
-        step = self._width / len(entry.timeline_bytes)
-        x = self._x + (entry.peak_position + 0.5) * step
-        self._drawing.circle(x, self._at(entry.memory_bytes), 3.5, INK, PAPER)

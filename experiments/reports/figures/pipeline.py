@@ -166,7 +166,7 @@ def _draw_spans(
             fill = fills[span.step, span.position // ranks]
             rectangles[fill, width >= _EDGED].append((x, y, width, _BOX))
             # On a hatch a number needs ground of its own.
-            halo = fill.ground if isinstance(fill, Hatch) else ""
+            halo = fill.ground if isinstance(fill, Hatch) else "none"
             labels.append(_Label(str(span.microbatch), x + width / 2, y + _BOX / 2, width, halo))
         elif width >= _VISIBLE:
             low = y + _BOX + (1 if span.kind == "send" else 1 + _STRIP / 2)

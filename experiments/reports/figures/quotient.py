@@ -71,15 +71,15 @@ class _QuotientFigure:
         self._channels = chunks
         self._band = _BOX_HEIGHT + _CHANNEL * chunks + 12
         self._rank: Mapping[str, int] = {
-            device: rank for rank, device in enumerate(details.device_order)
+            device: rank for rank, device in enumerate(details.pipeline.devices)
         }
-        height = _TOP + self._band * len(details.device_order) + 34
-        stages, devices = counted(count, "stage"), counted(len(details.device_order), "device")
+        height = _TOP + self._band * len(self._rank) + 34
+        stages, devices = counted(count, "stage"), counted(len(self._rank), "device")
         self._drawing = Drawing(
             "Quotient graph",
             f"{stages} on {devices}, from left to right in pipeline order, one band for each "
             f"device; {counted(len(details.arcs), 'arc')}, and "
-            f"{format_bytes(details.transfer_bytes)} sent in all for each microbatch.",
+            f"{format_bytes(details.evaluation.transfer_bytes)} sent in all for each microbatch.",
             height,
             self._width,
         )

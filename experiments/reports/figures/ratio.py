@@ -33,14 +33,12 @@ _STEPS: Final = (0.01, 0.02, 0.05, 0.1, 0.25, 0.5)
 """Between marks of the axis where ratios are close; else they are 1, 2, 5 times powers of ten."""
 
 
-def ratio_figure(compared: Sequence[Versus]) -> str | None:
-    """Return ratios of objectives as SVG, on a logarithmic scale; None if there are none.
+def ratio_figure(compared: Sequence[Versus]) -> str:
+    """Return ratios of objectives, of which there must be some, as SVG on a logarithmic scale.
 
     Cases of about the same ratio are stacked; of more than fit there is the number.
     """
     shown = [versus for versus in compared if versus.ratios]
-    if not shown:
-        return None
     ratios = [ratio for versus in shown for ratio, _ in versus.ratios]
     ticks = _ticks(min(1.0, *ratios), max(1.0, *ratios))
     low, high = ticks[0], ticks[-1]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Literal
 from xml.etree import ElementTree
 
-from experiments.reports.figures.hatching import Box, Hatch, hatch_path
+from experiments.reports.figures.hatching import SPACING, Box, Hatch, hatch_path
 from solver.model.quantities import printable
 
 WIDTH: Final = 960
@@ -47,6 +47,17 @@ BYTE_UNITS: Final = (
     (10**3, "kB"),
     (1, "B"),
 )
+
+_Attributes = dict[str, str | float]
+
+_UNSAID: Final[_Attributes] = {
+    "stroke": "none",
+    "stroke_width": 1,
+    "text_anchor": "start",
+    "font_size": 12,
+    "rx": 0,
+}
+"""What attributes are where they are left out."""
 
 _FONT: Final = "Helvetica, Arial, 'Liberation Sans', sans-serif"
 _ELLIPSIS: Final = "\u2026"
@@ -177,11 +188,12 @@ class Drawing:
                 "font-family": _FONT,
                 "font-size": "12",
                 "fill": INK,
+                "stroke-linejoin": "round",
             },
         )
         for tag, text in (("title", title), ("desc", description)):
             ElementTree.SubElement(self._root, tag).text = printable(text)
-        self._add(self._root, "rect", width="100%", height="100%", fill=PAPER)
+        self._add("rect", width="100%", height="100%", fill=PAPER)
 
     def __str__(self) -> str:
         """Return the image as text that can stand in a page or in a file of its own."""
@@ -201,21 +213,11 @@ class Drawing:
         stroke_width: float = 1,
     ) -> None:
         """Draw a rectangle; `tip` is shown by the pointer."""
-        element = self._add(
-            self._root,
-            "rect",
-            x=x,
-            y=y,
-            width=max(width, 0),
-            height=max(height, 0),
-            fill=fill.ground if isinstance(fill, Hatch) else fill,
+        place = {"x": x, "y": y, "width": max(width, 0), "height": max(height, 0)}
+        ground = fill.ground if isinstance(fill, Hatch) else fill
+        self._add(
+            "rect", tip, **place, fill=ground, rx=round_by, stroke=stroke, stroke_width=stroke_width
         )
-        if round_by:
-            element.set("rx", number(round_by))
-        if stroke != "none":
-            element.set("stroke", stroke)
-            element.set("stroke-width", number(stroke_width))
-        self._tip(element, tip)
         self._draw_hatch(fill, [(x, y, width, height)])
 
     def boxes(self, boxes: Sequence[Box], fill: Fill, *, stroke: str = "none") -> None:
@@ -227,15 +229,20 @@ class Drawing:
             self.path(box_path(boxes), stroke=stroke, width=0.6)
 
     def _draw_hatch(self, fill: Fill, boxes: Sequence[Box]) -> None:
-        commands = hatch_path(fill.kind, boxes) if isinstance(fill, Hatch) else ""
-        if commands:
-            assert isinstance(fill, Hatch)
-            element = self._add(self._root, "path", d=commands, fill="none", stroke=fill.ink)
-            if fill.kind == "dots":
-                element.set("stroke-linecap", "round")
-                element.set("stroke-width", "1.6")
-            # The pointer shows what is said of the rectangle below.
-            element.set("pointer-events", "none")
+        if not isinstance(fill, Hatch) or not (commands := hatch_path(fill.kind, boxes)):
+            return
+        dots: dict[str, str] = {}
+        if fill.kind == "dots":
+            dots = {"linecap": "round", "width": "1.6", "dasharray": f"0 {SPACING}"}
+        # The pointer shows what is said of the rectangle below.
+        self._add(
+            "path",
+            d=commands,
+            fill="none",
+            stroke=fill.ink,
+            pointer_events="none",
+            **{f"stroke_{name}": value for name, value in dots.items()},
+        )
 
     def line(
         self,
@@ -249,11 +256,8 @@ class Drawing:
         dash: str = "",
     ) -> None:
         """Draw a straight line."""
-        element = self._add(
-            self._root, "line", x1=x1, y1=y1, x2=x2, y2=y2, stroke=stroke, stroke_width=width
-        )
-        if dash:
-            element.set("stroke-dasharray", dash)
+        ends = {"x1": x1, "y1": y1, "x2": x2, "y2": y2}
+        self._add("line", "", **ends, stroke=stroke, stroke_width=width, stroke_dasharray=dash)
 
     def path(
         self,
@@ -266,20 +270,12 @@ class Drawing:
         tip: str = "",
     ) -> None:
         """Draw a path of SVG commands."""
-        element = self._add(self._root, "path", d=commands, fill=fill)
-        if stroke != "none":
-            element.set("stroke", stroke)
-            element.set("stroke-width", number(width))
-            element.set("stroke-linejoin", "round")
-        if dash:
-            element.set("stroke-dasharray", dash)
-        self._tip(element, tip)
+        line: _Attributes = {"stroke": stroke, "stroke_width": width, "stroke_dasharray": dash}
+        self._add("path", tip, d=commands, fill=fill, **line)
 
     def circle(self, x: float, y: float, radius: float, fill: str, stroke: str = "none") -> None:
         """Draw a disc."""
-        element = self._add(self._root, "circle", cx=x, cy=y, r=radius, fill=fill)
-        if stroke != "none":
-            element.set("stroke", stroke)
+        self._add("circle", cx=x, cy=y, r=radius, fill=fill, stroke=stroke)
 
     def text(
         self,
@@ -292,7 +288,7 @@ class Drawing:
         fill: str = INK,
         bold: bool = False,
         width: float | None = None,
-        halo: str = "",
+        halo: str = "none",
     ) -> None:
         """Write one line with its baseline at y, shortened to `width` pixels.
 
@@ -300,23 +296,19 @@ class Drawing:
         that keeps them apart from lines below.
         """
         line = printable(text) if width is None else shortened(text, width, size, bold=bold)
-        element = self._add(self._root, "text", x=x, y=y)
-        if size != 12:
-            element.set("font-size", number(size))
-        if anchor != "start":
-            element.set("text-anchor", anchor)
-        if fill != INK:
-            element.set("fill", fill)
-        if bold:
-            element.set("font-weight", "bold")
-        if halo:
-            element.set("stroke", halo)
-            element.set("stroke-width", "3")
-            element.set("stroke-linejoin", "round")
-            element.set("paint-order", "stroke")
+        behind: _Attributes = {"stroke": halo, "stroke_width": 3, "paint_order": "stroke"}
+        element = self._add(
+            "text",
+            text if line != printable(text) else "",
+            x=x,
+            y=y,
+            font_size=size,
+            text_anchor=anchor,
+            fill="" if fill == INK else fill,
+            font_weight="bold" if bold else "",
+            **(behind if halo != "none" else {}),
+        )
         element.text = line
-        if line != printable(text):
-            self._tip(element, text)
 
     def arrow(
         self,
@@ -348,23 +340,17 @@ class Drawing:
             x += 19 + text_width(label, size) + 18
         return x
 
-    @staticmethod
-    def _add(
-        parent: ElementTree.Element, tag: str, **attributes: str | float
-    ) -> ElementTree.Element:
-        return ElementTree.SubElement(
-            parent,
-            tag,
-            {
-                name.replace("_", "-"): value if isinstance(value, str) else number(value)
-                for name, value in attributes.items()
-            },
-        )
-
-    @staticmethod
-    def _tip(element: ElementTree.Element, tip: str) -> None:
+    def _add(self, tag: str, tip: str = "", **attributes: str | float) -> ElementTree.Element:
+        """Add a shape, without what goes without saying: pages have tens of thousands of them."""
+        said = {
+            name.replace("_", "-"): value if isinstance(value, str) else number(value)
+            for name, value in attributes.items()
+            if value not in ("", _UNSAID.get(name))
+        }
+        element = ElementTree.SubElement(self._root, tag, said)
         if tip:
             ElementTree.SubElement(element, "title").text = printable(tip)
+        return element
 
 
 def box_path(boxes: Iterable[Box]) -> str:

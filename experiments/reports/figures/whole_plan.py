@@ -1,39 +1,26 @@
-"""The figures of a report, as SVG that stands in a page by itself."""
+"""The figures of a report."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from functools import partial
 
-from experiments.comparison.records import SearchPoint
+from experiments.comparison.records import PlannerRow
+from experiments.reports.content.blocks import Figure
 from experiments.reports.content.details import PlanDetails
-from experiments.reports.figures.alive import alive_figure
-from experiments.reports.figures.load import load_figure
+from experiments.reports.content.plan_tables import (
+    alive_table,
+    arc_table,
+    device_table,
+    search_table,
+    stage_table,
+)
+from experiments.reports.content.statistics import Comparison
+from experiments.reports.figures.bars import alive_figure, load_figure
 from experiments.reports.figures.memory import memory_figure
 from experiments.reports.figures.pipeline import pipeline_figure
 from experiments.reports.figures.quotient import quotient_figure
+from experiments.reports.figures.ratio import ratio_figure
 from experiments.reports.figures.search import search_figure
-
-
-class Figure(NamedTuple):
-    """A figure with what a page says of it.
-
-    Attributes
-    ----------
-    name : str
-        Of letters alone; for identifiers and file names.
-    title : str
-        A few words, for its heading.
-    caption : str
-        What is to be seen and how to read it; no name of a model is in it.
-    svg : str
-        The whole image as text.
-    """
-
-    name: str
-    title: str
-    caption: str
-    svg: str
 
 
 def plan_figures(details: PlanDetails) -> tuple[Figure, ...]:
@@ -45,21 +32,23 @@ def plan_figures(details: PlanDetails) -> tuple[Figure, ...]:
             "The quotient graph of the plan. Each box is a stage: operators on one device that "
             "run one after another. An arc says how many bytes of values, each counted once, the "
             "reader takes from the maker for each microbatch; blue arcs pass other stages by.",
-            quotient_figure(details),
+            partial(quotient_figure, details),
+            (stage_table(details), arc_table(details)),
         ),
         Figure(
             "memory",
             "Memory of every device",
             "Memory while each operator of a device runs, all devices in one scale. The band "
             "below is weights, the dashed line the capacity, the dot the peak.",
-            memory_figure(details),
+            partial(memory_figure, details),
         ),
         Figure(
             "alive",
             "What is alive at the peak",
-            "What each device holds at its peak, by kind; below, the largest by name. The sizes "
-            "add up to the peak.",
-            alive_figure(details),
+            "What each device holds at its peak, by kind; the table has the largest by name. The "
+            "sizes add up to the peak.",
+            partial(alive_figure, details),
+            (alive_table(details),),
         ),
         Figure(
             "load",
@@ -71,7 +60,8 @@ def plan_figures(details: PlanDetails) -> tuple[Figure, ...]:
                 else "The load is the sum of compute, send and receive. "
             )
             + "The largest load is the bottleneck.",
-            load_figure(details),
+            partial(load_figure, details),
+            (device_table(details),),
         ),
         Figure(
             "pipeline",
@@ -79,17 +69,30 @@ def plan_figures(details: PlanDetails) -> tuple[Figure, ...]:
             "Boxes are passes of a microbatch, whose number they carry; the strip below them "
             "shows sends and receives. To the right, the share of the step in which a device "
             "does nothing.",
-            pipeline_figure(details),
+            partial(pipeline_figure, details),
         ),
     )
 
 
-def trace_figure(points: Sequence[SearchPoint]) -> Figure:
-    """Return the figure of one search."""
+def trace_figure(row: PlannerRow) -> Figure:
+    """Return the figure of a planner's search."""
     return Figure(
         "search",
-        "Incumbent and bound over time",
+        f"Incumbent and bound over time, {row.label}",
         "The best plan found so far and the bound below which no plan is, for each objective in "
         "turn. Where the lines meet, the plan is proven optimal.",
-        search_figure(points),
+        partial(search_figure, row.trace),
+        (search_table(row),),
+    )
+
+
+def comparison_figure(comparison: Comparison) -> Figure:
+    """Return the figure of planners beside the exact solver, where any ratio is known."""
+    return Figure(
+        "ratios",
+        f"Objectives in multiples of the exact solver's, {', '.join(comparison.objective)}",
+        "For each planner its objective divided by the exact solver's: a dot for every case where "
+        "both have plans, with the number of those that do not fit into a stack, a bar for the "
+        "geometric mean. To the right of 1 the exact solver is better.",
+        partial(ratio_figure, comparison.compared),
     )

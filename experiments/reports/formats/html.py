@@ -1,91 +1,142 @@
 """A report as one self-contained HTML page: no scripts, nothing from elsewhere.
 
-Names reach the page as text alone: the template escapes all that it shows, and a content security
-policy in the page forbids scripts and whatever else a page can load. Only figures that
+Names reach the page as escaped text alone, and a content security policy in the page forbids
+scripts and whatever else a page can load. Only figures that
 :mod:`experiments.reports.figures.svg` drew are put in as they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from html import escape
+from importlib.resources import files
+from typing import Final
 
-from experiments.comparison.records import PlannerRow
-from experiments.reports.content.comparisons import Comparison
-from experiments.reports.content.details import PlanDetails
-from experiments.reports.content.explanations import HOW_TO_READ, LIMITS
-from experiments.reports.content.page import Page
-from experiments.reports.content.plan_tables import (
-    alive_table,
-    arc_table,
-    device_table,
-    stage_table,
+from experiments.reports.content.blocks import (
+    Block,
+    Code,
+    Figure,
+    Folded,
+    Items,
+    Section,
+    Table,
+    Text,
 )
-from experiments.reports.content.table import Table
-from experiments.reports.figures.ratio import ratio_figure
-from experiments.reports.figures.whole_plan import Figure, plan_figures, trace_figure
 from solver.model.quantities import printable
 
-if TYPE_CHECKING:
-    from markupsafe import Markup
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; \
+style-src 'unsafe-inline'; form-action 'none'; base-uri 'none'">
+<title>{title}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+{content}
+</main>
+</body>
+</html>
+"""
+_LONG: Final = 30
+"""From this number of characters on a cell is broken into lines."""
 
 
-def to_html(page: Page) -> str:
+def to_html(page: Section) -> str:
     """Return a report as HTML."""
-    import jinja2
-    from markupsafe import Markup
+    parts = [f"<h1>{_shown(page.title)}</h1>"]
+    sections = [block for block in page.content if isinstance(block, Section)]
+    parts += [_html(block, 1) for block in page.content if not isinstance(block, Section)]
+    parts += [f'<nav aria-label="Contents">{_contents(sections)}</nav>']
+    parts += [_html(section, 1) for section in sections]
+    style = files("experiments.reports.formats").joinpath("report.css").read_text("utf-8")
+    return _PAGE.format(title=_shown(page.title), style=style, content="\n".join(parts))
 
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("experiments.reports"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_shown,
-        trim_blocks=True,
-        lstrip_blocks=True,
+
+def _shown(text: str) -> str:
+    """Return text escaped, without what turns its direction or is no text."""
+    return escape("\n".join(printable(line) for line in text.split("\n")))
+
+
+def _contents(sections: Iterable[Block]) -> str:
+    entries = "\n".join(
+        f'<li><a href="#{section.anchor}">{_shown(section.short)}</a>'
+        f"{_contents(section.content)}</li>"
+        for section in sections
+        if isinstance(section, Section) and section.short
     )
-    return environment.get_template("report.html.j2").render(
-        page=page,
-        drawn=_drawn(Markup),
-        comparison_figures=_comparison_figures,
-        plan_figures=plan_figures,
-        search_figure=_search_figure,
-        plan_numbers=_plan_numbers,
-        how_to_read=HOW_TO_READ,
-        limits=LIMITS,
+    return f"<ul>\n{entries}\n</ul>" if entries else ""
+
+
+def _html(block: Block, depth: int) -> str:
+    """Return a block within `depth` sections."""
+    match block:
+        case Table():
+            return "".join(_table(block)) if block.rows else ""
+        case Items():
+            return _items(block)
+        case Figure():
+            numbers = (
+                _html(Folded(f"{each.caption}, in numbers", (each,)), depth)
+                for each in block.tables
+            )
+            return (
+                f'<figure class="{block.name}"><figcaption><b>{_shown(block.title)}.</b> '
+                f"{_shown(block.caption)}</figcaption>{block.draw()}</figure>\n{''.join(numbers)}"
+            )
+        case Text(text=text, file=file):
+            link = f': <a href="{_shown(file)}">{_shown(file)}</a>' if file else ""
+            return f"<p>{_shown(text)}{link}</p>"
+        case Code():
+            return f"<pre>\n{_shown(chr(10).join(block.lines))}\n</pre>"
+        case Folded():
+            content = "\n".join(_html(each, depth) for each in block.content)
+            return f"<details><summary>{_shown(block.summary)}</summary>\n{content}\n</details>"
+        case Section():
+            content = "\n".join(_html(each, depth + 1) for each in block.content)
+            anchor = f' id="{block.anchor}"' if block.anchor else ""
+            heading = f"<h{depth + 1}>{_shown(block.title)}</h{depth + 1}>"
+            return f"<section{_kind(block.kind)}{anchor}>\n{heading}\n{content}\n</section>"
+
+
+def _items(items: Items) -> str:
+    if not items.entries:
+        return ""
+    lines = "\n".join(
+        f"<li{_kind('group' * (not text))}>"
+        + ": ".join(filter(None, (f"<b>{_shown(about)}</b>" if about else "", _shown(text))))
+        + "</li>"
+        for about, text in items.entries
     )
+    title = f"<p>{_shown(items.title)}:</p>\n" if items.title else ""
+    return f"{title}<ul{_kind(items.kind)}>\n{lines}\n</ul>"
 
 
-def _shown(value: Any) -> Any:
-    """Return text without what turns its direction or is no text; markup of our own as it is."""
-    if isinstance(value, str) and not hasattr(value, "__html__"):
-        return "\n".join(printable(line) for line in value.split("\n"))
-    return value
+def _table(table: Table) -> Iterator[str]:
+    yield '<div class="wide"><table>\n'
+    if table.caption:
+        yield f"<caption>{_shown(table.caption)}</caption>\n"
+    texts = [table.is_text(name) for name in table.header]
+    yield "<thead><tr>"
+    for name, is_text in zip(table.header, texts, strict=True):
+        yield f'<th scope="col"{_kind("text" * is_text)}>{_shown(name)}</th>'
+    yield "</tr></thead>\n<tbody>\n"
+    for number, row in enumerate(table.rows):
+        yield f"<tr{_kind('marked' * (number in table.marked))}>"
+        for column, (cell, is_text) in enumerate(zip(row, texts, strict=True)):
+            shown = _shown(cell)
+            if table.anchors and not column:
+                shown = f'<a href="#{table.anchors[number]}">{shown}</a>'
+            kind = ("text long" if len(cell) > _LONG else "text") if is_text else ""
+            yield f"<td{_kind(kind)}>{shown}</td>"
+        yield "</tr>\n"
+    yield "</tbody>\n</table></div>"
 
 
-def _drawn(markup: type[Markup]) -> Callable[[Figure], Markup]:
-    """Return what puts the drawing of a figure into a page: nothing else goes in unescaped."""
-    return lambda figure: markup(figure.svg)
-
-
-def _comparison_figures(comparison: Comparison) -> tuple[Figure, ...]:
-    svg = ratio_figure(comparison.compared)
-    if svg is None:
-        return ()
-    caption = (
-        "For each planner its objective divided by the exact solver's: a dot for every case where "
-        "both have plans, with the number of those that do not fit into a stack, a bar for the "
-        "geometric mean. To the right of 1 the exact solver is better."
-    )
-    title = "Objectives in multiples of the exact solver's"
-    if comparison.objective:
-        title += f", {comparison.objective}"
-    return (Figure("ratios", title, caption, svg),)
-
-
-def _search_figure(row: PlannerRow) -> Figure:
-    figure = trace_figure(row.trace)
-    return figure._replace(title=f"{figure.title}, {row.label}")
-
-
-def _plan_numbers(details: PlanDetails) -> tuple[Table, ...]:
-    return (device_table(details), stage_table(details), arc_table(details), alive_table(details))
+def _kind(kind: str) -> str:
+    """Return the attribute that a style sheet goes by; empty without one."""
+    return f' class="{kind}"' if kind else ""

@@ -1,47 +1,25 @@
-"""A report as one Markdown page: what the HTML page shows, with tables in place of figures."""
+"""A report as Markdown, with tables in place of figures."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from experiments.reports.content.case_section import CaseSection, PlanView
-from experiments.reports.content.explanations import HOW_TO_READ, LIMITS
-from experiments.reports.content.headline import Finding
-from experiments.reports.content.page import ModelSection, Page
-from experiments.reports.content.plan_tables import (
-    alive_table,
-    arc_table,
-    device_table,
-    search_table,
-    stage_table,
+from experiments.reports.content.blocks import (
+    Block,
+    Code,
+    Figure,
+    Folded,
+    Items,
+    Section,
+    Table,
+    Text,
 )
-from experiments.reports.content.table import Table
 from solver.model.quantities import printable
 
 
-def to_markdown(page: Page) -> str:
+def to_markdown(page: Section) -> str:
     """Return a report as Markdown with the tables of GitHub."""
-    lines = [f"# {escape_markdown(page.title)}", ""]
-    lines += [*(f"* {_finding(finding)}" for finding in page.headline), ""]
-    for comparison in page.comparisons:
-        lines += _table(comparison.table)
-    lines += ["## Cases", "", *_table(page.overview)]
-    for section in page.models:
-        lines += _model(section)
-    lines += ["## How to read this", ""]
-    lines += [
-        f"* **{escape_markdown(term)}**: {escape_markdown(text)}" for term, text in HOW_TO_READ
-    ]
-    lines += ["", *_table(page.planners)]
-    lines += ["## What this does not say", "", *_items(LIMITS)]
-    lines += ["## Where it ran", "", *_table(page.environment), escape_markdown(page.run)]
-    return "\n".join(lines) + "\n"
-
-
-def _finding(finding: Finding) -> str:
-    about = f"**{escape_markdown(finding.about)}**" if finding.about else ""
-    return ": ".join(part for part in (about, escape_markdown(finding.text)) if part)
+    return "\n".join(_lines(page, 1)).rstrip("\n") + "\n"
 
 
 def escape_markdown(text: str) -> str:
@@ -55,10 +33,39 @@ def escape_markdown(text: str) -> str:
     return escaped.replace("://", r":\//").replace("www.", r"www\.")
 
 
-def _items(texts: Iterable[str]) -> list[str]:
-    # What would begin a list within the list does not.
-    starts = (re.sub(r"^(\d*)([-+.)])(?=\s|$)", r"\1\\\2", escape_markdown(text)) for text in texts)
-    return [*(f"* {text}" for text in starts), ""]
+def _lines(block: Block, depth: int) -> list[str]:
+    """Return the lines of a block whose heading would have `depth` hashes."""
+    match block:
+        case Table():
+            return _table(block)
+        case Items():
+            return _items(block)
+        case Figure():
+            return [line for table in block.tables for line in _table(table)]
+        case Text(text=text, file=file):
+            return [escape_markdown(text) + (f": [{file}]({file})" if file else ""), ""]
+        case Code():
+            return [*(f"    {line}" for line in block.lines), ""]
+        case Folded():
+            content = [line for each in block.content for line in _lines(each, depth)]
+            # What stands between tags of HTML is escaped as Markdown too.
+            summary = f"<summary>{escape_markdown(block.summary)}</summary>"
+            return [f"<details>{summary}", "", *content, "</details>", ""]
+        case Section():
+            content = [line for each in block.content for line in _lines(each, depth + 1)]
+            return [f"{'#' * depth} {escape_markdown(block.title)}", "", *content]
+
+
+def _items(items: Items) -> list[str]:
+    if not items.entries:
+        return []
+    lines = [f"{escape_markdown(items.title)}:", ""] if items.title else []
+    for about, text in items.entries:
+        parts = (f"**{escape_markdown(about)}**" if about else "", escape_markdown(text))
+        # What would begin a list within the list does not.
+        line = re.sub(r"^(\d*)([-+.)])(?=\s|$)", r"\1\\\2", ": ".join(filter(None, parts)))
+        lines.append(f"* {line}")
+    return [*lines, ""]
 
 
 def _table(table: Table) -> list[str]:
@@ -76,44 +83,3 @@ def _table(table: Table) -> list[str]:
             cells = [f"**{cell}**" if cell else cell for cell in cells]
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
-
-
-def _model(section: ModelSection) -> list[str]:
-    lines = [f"## {escape_markdown(section.name)}", "", *_items(section.facts)]
-    for case in section.cases:
-        lines += _case(case)
-    if section.checks is not None:
-        lines += _table(section.checks)
-    return lines
-
-
-def _case(case: CaseSection) -> list[str]:
-    lines = [f"### {escape_markdown(case.heading)}", "", *_items(case.facts)]
-    if case.answers is not None:
-        lines += _table(case.answers)
-    if case.troubles:
-        lines += ["Without a feasible plan:", ""]
-        lines += _items(f"{planner}: {why}" for planner, why in case.troubles)
-    if case.words:
-        lines += ["In the planners' own words:", ""]
-        lines += _items(f"{planner}: {words}" for planner, words in case.words)
-    if case.best is not None:
-        lines += _plan(case.best, case.trace_file)
-    lines += _table(search_table(case.searches))
-    if case.steps.rows:
-        folded = "<details><summary>What each step of the searches took and gained</summary>"
-        lines += [folded, "", *_table(case.steps), "</details>", ""]
-    if case.commands:
-        lines += ["To compute it again, in the folder of this report:", ""]
-        lines += [*(f"    {command}" for command in case.commands), ""]
-    return lines
-
-
-def _plan(view: PlanView, trace_file: str | None) -> list[str]:
-    assert view.details is not None
-    lines = [f"#### The best plan, by {escape_markdown(view.row.label)}", ""]
-    for make in (device_table, stage_table, arc_table, alive_table):
-        lines += _table(make(view.details))
-    if trace_file is not None:
-        lines += [f"The pipeline in time: [{trace_file}]({trace_file}), for Perfetto.", ""]
-    return lines

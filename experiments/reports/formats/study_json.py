@@ -28,10 +28,7 @@ from experiments.comparison.records import (
 )
 from experiments.reports.content.names import ReportFiles
 from experiments.reports.content.statistics import (
-    by_objective,
-    compare_planners,
-    proofs_of,
-    reference_planner,
+    comparisons,
 )
 from solver import (
     PartitionError,
@@ -118,17 +115,16 @@ def _dumps(value: object) -> str:
 def statistics_json(study: Study) -> list[dict[str, Any]]:
     """Return, for each objective, how planners compare with the exact solver."""
     found: list[dict[str, Any]] = []
-    for objective, rows in by_objective(study.rows).items():
-        reference = reference_planner(rows)
-        if reference is None:
+    for comparison in comparisons(study.rows):
+        if comparison.reference is None:
             continue
-        proofs = proofs_of(rows, reference)
+        proofs = comparison.proofs
         worst = proofs.largest_gap
         found.append(
             {
-                "objective": list(objective),
-                "reference": reference,
-                "answers": proofs.answers,
+                "objective": list(comparison.objective),
+                "reference": comparison.reference,
+                "answers": len(proofs.rows),
                 "proven_optimal": len(proofs.optimal),
                 "proven_infeasible": len(proofs.infeasible),
                 "not_proven": len(proofs.open),
@@ -139,7 +135,7 @@ def statistics_json(study: Study) -> list[dict[str, Any]]:
                 "planners": [
                     {
                         "planner": versus.planner,
-                        **dataclasses.asdict(versus.outcomes),
+                        **versus.outcomes,
                         "wins": len(versus.wins),
                         "ties": len(versus.ties),
                         "losses": len(versus.losses),
@@ -151,7 +147,7 @@ def statistics_json(study: Study) -> list[dict[str, Any]]:
                         "largest": None if versus.largest is None else versus.largest[0],
                         "without_ratio": versus.without_ratio,
                     }
-                    for versus in compare_planners(rows, reference)
+                    for versus in comparison.compared
                 ],
             }
         )

@@ -13,9 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from experiments.comparison.records import Study
-from experiments.reports.content.comparisons import comparisons
+from experiments.reports.content.blocks import Table as Answers
+from experiments.reports.content.comparisons import comparison_table
 from experiments.reports.content.rows import answers_table, overview_table
-from experiments.reports.content.table import Table as Answers
+from experiments.reports.content.statistics import comparisons
 from solver.model.quantities import printable
 
 # What a narrow terminal does without, in this order; the report has it all.
@@ -49,7 +50,8 @@ def study_tables(study: Study, width: int | None = None) -> tuple[Table, ...]:
     """
     if len({row.asked for row in study.rows}) <= _FEW_PLANNERS:
         return (study_table(study, width),)
-    shown = (overview_table(study), *(found.table for found in comparisons(study)))
+    compared = [found for found in comparisons(study.rows) if found.compared]
+    shown = (overview_table(study), *map(comparison_table, compared))
     return tuple(_plain_table(answers, width) for answers in shown)
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from experiments.reports.content.details import DeviceDetails, PlanDetails, thinned
+from experiments.reports.content.details import PlanDetails, thinned
+from solver import DeviceUsage
 from solver.evaluation.spans import Span, SpanKind
 
 _SAMPLES: Final = 500
@@ -140,7 +141,7 @@ def _counters(details: PlanDetails) -> Iterable[Event]:
     computed = [span for span in pipeline.spans if span.kind == "compute"]
     most = max(1, _SAMPLES * len(pipeline.devices) // max(1, len(computed)))
     samples: dict[int, tuple[int, ...]] = {}
-    for device in details.device_order:
+    for device in pipeline.devices:
         entry, first = devices[device], 0
         for stage in details.stages:
             if stage.device == device:
@@ -167,9 +168,6 @@ def _counters(details: PlanDetails) -> Iterable[Event]:
             }
 
 
-def _samples(entry: DeviceDetails, first: int, end: int, most: int) -> tuple[int, ...]:
+def _samples(entry: DeviceUsage, first: int, end: int, most: int) -> tuple[int, ...]:
     """Return the memory while operators `first` to `end` of a device run, at most so often."""
-    points = len(entry.timeline_bytes)
-    start = first * points // entry.operators
-    stop = max(start + 1, end * points // entry.operators)
-    return thinned(entry.timeline_bytes[start:stop], most)
+    return thinned(entry.timeline_bytes[first:end], most)

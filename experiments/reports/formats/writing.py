@@ -6,11 +6,12 @@ import json
 import os
 from pathlib import Path
 
-from experiments.comparison.records import Study
-from experiments.reports.content.names import name_files
-from experiments.reports.content.page import Page, make_page
+from experiments.comparison.records import Study, best_row
+from experiments.reports.content.details import plan_details
+from experiments.reports.content.names import ReportFiles, name_files
 from experiments.reports.formats.html import to_html
 from experiments.reports.formats.markdown import to_markdown
+from experiments.reports.formats.page import make_page
 from experiments.reports.formats.study_json import study_to_json, to_text
 from experiments.reports.formats.trace import pipeline_trace
 from solver import PartitionError
@@ -79,20 +80,19 @@ def compose(study: Study) -> dict[str, str]:
         if row.plan is not None and name is not None:
             texts[name] = json.dumps(plan_to_json(row.plan), indent=1) + "\n"
     page = make_page(study, files)
-    texts.update(_traces(page))
+    texts.update(_traces(study, files))
     texts["results.json"] = to_text(study_to_json(study, files))
     texts["report.md"] = to_markdown(page)
     texts["report.html"] = to_html(page)
     return texts
 
 
-def _traces(page: Page) -> dict[str, str]:
+def _traces(study: Study, files: ReportFiles) -> dict[str, str]:
     """Return the best plan of every case as a pipeline in time."""
     texts: dict[str, str] = {}
-    for section in page.models:
-        for case in section.cases:
-            if case.trace_file is not None and case.best is not None:
-                assert case.best.details is not None
-                trace = pipeline_trace(case.best.details)
-                texts[case.trace_file] = json.dumps(trace, separators=(",", ":")) + "\n"
+    for case, name in zip(study.cases, files.traces, strict=True):
+        best = best_row(study.rows_of(case.key))
+        if name is not None and case.problem is not None and best is not None and best.plan:
+            trace = pipeline_trace(plan_details(case.problem, best.plan))
+            texts[name] = json.dumps(trace, separators=(",", ":")) + "\n"
     return texts

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from experiments.reports.content.comparisons import comparisons, format_ratio
-from tests.support.studies import key, row, study
+from experiments.reports.content.comparisons import comparison_table, format_ratio
+from experiments.reports.content.statistics import comparisons
+from tests.support.studies import key, row
 
 
 def test_the_table_counts_what_peers_answer() -> None:
@@ -16,8 +17,8 @@ def test_the_table_counts_what_peers_answer() -> None:
         row("accelerate", 20, case=key("c")),
         row("accelerate", case=key("d")),
     ]
-    (first,) = comparisons(study(*rows))
-    exact, cells = (dict(zip(first.table.header, row, strict=True)) for row in first.table.rows)
+    (first,) = map(comparison_table, comparisons(rows))
+    exact, cells = (dict(zip(first.header, row, strict=True)) for row in first.rows)
     assert (exact["planner"], exact["feasible"], exact["mean ratio"]) == ("auto", "4", "-")
     assert cells["planner"] == "accelerate"
     counts = ("answers", "feasible", "no plan", "spills", "fails", "only exact")
@@ -28,18 +29,18 @@ def test_the_table_counts_what_peers_answer() -> None:
 def test_every_objective_has_a_table_of_its_own() -> None:
     other = key(objective=("transfer", "latency"))
     rows = [row("chain", 4), row("auto", 2), row("chain", 9, 1, case=other)]
-    found = study(*rows, row("auto", 3, 1, case=other))
-    assert [each.table.caption for each in comparisons(found)] == [
+    found = comparisons([*rows, row("auto", 3, 1, case=other)])
+    assert [comparison_table(each).caption for each in found] == [
         "Planners beside the exact solver, auto, objective bottleneck",
         "Planners beside the exact solver, auto, objective transfer, latency",
     ]
-    assert [each.table.rows[1][10] for each in comparisons(found)] == ["2.000", "3.000"]
+    assert [comparison_table(each).rows[1][10] for each in found] == ["2.000", "3.000"]
 
 
 def test_without_an_exact_solver_or_others_there_is_no_table() -> None:
-    assert comparisons(study(row("greedy", 3), row("chain", 2))) == ()
-    assert comparisons(study(row("auto", 3))) == ()
-    assert comparisons(study()) == ()
+    for rows in ([row("greedy", 3), row("chain", 2)], [row("auto", 3)]):
+        assert [each.compared for each in comparisons(rows)] == [()]
+    assert comparisons([]) == ()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from experiments.comparison.records import Case
+from experiments.reports.content.blocks import Table
 from experiments.reports.content.rows import answers_table, format_change, overview_table, troubles
-from experiments.reports.content.table import Table
 from tests.support.studies import key, row, study
 
 

@@ -9,9 +9,8 @@ import pytest
 
 from experiments.reports.content.statistics import (
     BEST_OTHER,
-    Outcomes,
-    by_objective,
     compare_planners,
+    comparisons,
     outcomes_of,
     proofs_of,
     reference_planner,
@@ -137,8 +136,7 @@ def test_every_answer_has_one_outcome() -> None:
         row("x", status="infeasible"),
         row("x", status="unknown"),
     ]
-    assert outcomes_of(rows) == Outcomes(2, 2, 4, 1, 1)
-    assert outcomes_of(rows).answers == len(rows)
+    assert [*outcomes_of(rows).values()] == [2, 2, 4, 1, 1]
 
 
 def test_proofs_are_counted_by_what_is_proven() -> None:
@@ -151,8 +149,8 @@ def test_proofs_are_counted_by_what_is_proven() -> None:
         row("auto", status="timed out", case=key("f")),
         row("chain", 4, case=A),
     ]
-    proofs = proofs_of(rows, "auto")
-    assert proofs.answers == 6
+    proofs = proofs_of(row for row in rows if row.asked == "auto")
+    assert len(proofs.rows) == 6
     assert [len(kind) for kind in (proofs.optimal, proofs.infeasible)] == [2, 1]
     assert [row.case for row in proofs.undecided] == [key("f")]
     assert proofs.median_proof_s == 5.0
@@ -169,7 +167,9 @@ def test_the_reference_is_an_exact_solver_that_was_asked() -> None:
 
 def test_objectives_are_not_averaged_together() -> None:
     rows = [row("auto", 1), row("auto", 2, case=key(objective=("transfer",)))]
-    assert by_objective(rows) == {("bottleneck",): (rows[0],), ("transfer",): (rows[1],)}
+    first, second = comparisons(rows)
+    assert (first.objective, first.proofs.rows) == (("bottleneck",), (rows[0],))
+    assert (second.objective, second.proofs.rows) == (("transfer",), (rows[1],))
 
 
 def test_planners_that_leave_out_steps_are_others() -> None:
@@ -181,7 +181,7 @@ def test_planners_that_leave_out_steps_are_others() -> None:
         row("greedy", 20),
     ]
     assert reference_planner(rows) == "auto"
-    assert [each.objective for each in proofs_of(rows, "auto").optimal] == [(10,)]
+    assert [each.objective for each in comparisons(rows)[0].proofs.optimal] == [(10,)]
     compared = compare_planners(rows, "auto")
     assert [(each.planner, each.method) for each in compared] == [
         ("auto without borders", "auto"),

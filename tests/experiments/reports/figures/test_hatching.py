@@ -70,8 +70,8 @@ def test_lines_are_those_of_one_endless_hatch(kind, on_line, x, y, width, height
 def test_a_grid_is_both_kinds_of_lines_and_dots_are_staggered():
     box = (1, 1, 12, 12)
     assert hatch_path("grid", [box]) == hatch_path("flat", [box]) + hatch_path("upright", [box])
-    dots = segments(hatch_path("dots", [(0, 0, 13, 10)]))
-    assert dots == [((3, 3), (3, 3)), ((9, 3), (9, 3)), ((6, 6), (6, 6))]
+    rows = segments(hatch_path("dots", [(0, 0, 13, 10)]))
+    assert rows == [((3, 3), (9, 3)), ((6, 6), (6, 6))]
 
 
 def test_boxes_are_hatched_one_after_another():

@@ -81,6 +81,7 @@ def test_a_spike_of_one_operator_is_seen_among_thousands():
     shown = details("two")
     spike = (10,) * 300 + (49_000_000,) + (10,) * 179
     entry = replace(shown.devices[0], timeline_bytes=spike, memory_bytes=49_000_000)
-    svg = memory_figure(replace(shown, devices=(entry, shown.devices[1])))
+    evaluation = replace(shown.evaluation, usage=(entry, shown.devices[1]))
+    svg = memory_figure(replace(shown, evaluation=evaluation))
     bottom, top = areas(svg)[0]
     assert (bottom - top) / (bottom - capacities(svg)[0]) == pytest.approx(0.98, abs=1e-3)

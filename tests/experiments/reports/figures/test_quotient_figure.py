@@ -49,7 +49,7 @@ def test_boxes_are_in_pipeline_order_in_the_bands_of_their_devices(name):
     tops = {}
     for stage, place in zip(shown.stages, places, strict=True):
         assert tops.setdefault(stage.device, place[1]) == place[1]
-    assert [tops[device] for device in shown.device_order] == sorted(set(tops.values()))
+    assert [tops[device] for device in shown.pipeline.devices] == sorted(set(tops.values()))
 
 
 @pytest.mark.parametrize("name", PLANS)

@@ -16,9 +16,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(rows: list[PlannerRow]) -> ElementTree.Element:
-    svg = ratio_figure(compare_planners(rows, "auto"))
-    assert svg is not None
-    return ElementTree.fromstring(svg)
+    return ElementTree.fromstring(ratio_figure(compare_planners(rows, "auto")))
 
 
 def pairs(ratios: list[float], planner: str = "chain") -> list[PlannerRow]:
@@ -60,11 +58,6 @@ def test_everything_is_within_the_figure() -> None:
         width = float(root.attrib["width"])
         for dot in root.iter(f"{SVG}circle"):
             assert 100 < float(dot.attrib["cx"]) < width - 100
-
-
-def test_without_ratios_there_is_no_figure() -> None:
-    assert ratio_figure(compare_planners([row("chain"), row("auto", 1)], "auto")) is None
-    assert ratio_figure(()) is None
 
 
 @pytest.mark.parametrize("name", HOSTILE)

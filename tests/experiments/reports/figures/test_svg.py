@@ -54,7 +54,8 @@ def test_a_hatch_is_drawn_on_its_ground_and_lets_the_pointer_through():
     assert ground.get("fill") == "#ffffff" and tips(svg) == ["what it is"]
     assert lines.get("stroke") == "#0072b2" and lines.get("pointer-events") == "none"
     assert boxes.get("d") == edges.get("d") == "M0 0h5v9h-5zM7 0h5v9h-5z"
-    assert dots.get("stroke-linecap") == "round" and edges.get("stroke") == "#111111"
+    assert dots.get("stroke-linecap") == "round" and dots.get("stroke-dasharray") == "0 6"
+    assert edges.get("stroke") == "#111111"
 
 
 @pytest.mark.parametrize(

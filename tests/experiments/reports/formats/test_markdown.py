@@ -9,8 +9,8 @@ import pytest
 
 from experiments.comparison.records import Case, Study
 from experiments.reports.content.names import name_files
-from experiments.reports.content.page import make_page
 from experiments.reports.formats.markdown import escape_markdown, to_markdown
+from experiments.reports.formats.page import make_page
 from tests.support.studies import HOSTILE, key, row, solved_study, study
 
 
@@ -22,7 +22,7 @@ def test_a_page_has_all_that_a_reader_asks_for() -> None:
     page = markdown(solved_study())
     for heading in (
         "# How plans compare",
-        "## Cases",
+        "## All cases",
         "## m",
         "### m on a devices",
         "#### The best plan, by cp-sat",
@@ -32,8 +32,8 @@ def test_a_page_has_all_that_a_reader_asks_for() -> None:
     ):
         assert f"\n{heading}\n" in f"\n{page}"
     assert "| peer a | spills | - |" in page
-    assert "* peer a: no room for c" in page
-    assert "* peer a: device\\_map a b c" in page
+    assert "* **peer a**: no room for c" in page
+    assert "* **peer a**: device\\_map a b c" in page
     assert "Devices: 3 x 500 B (default)" in page
     assert "| cp-sat | 0.10 s | bottleneck | 9 us | 1 us | 88.89 % |" in page
     assert "[traces/1-m-a.json](traces/1-m-a.json)" in page
@@ -79,9 +79,9 @@ def test_hostile_names_change_nothing() -> None:
     page = markdown(solved_study(HOSTILE, HOSTILE[0]))
     page.encode()
     assert all(char == "\n" or char.isprintable() for char in page)
-    # The only tags are those that fold the steps.
+    # The only tags are those that fold, each pair around its own.
     tags = re.findall(r"(?<!\\)<[^>]*>?", page)
-    assert tags == ["<details>", "<summary>", "</summary>", "</details>"]
+    assert tags == ["<details>", "<summary>", "</summary>", "</details>"] * (len(tags) // 4)
     assert not re.search(r"(?<!:\\/)https?:\/\/", page)
     # All links are to files of the report.
     links = re.findall(r"(?<!\\)\]\(([^)]*)\)", page)
@@ -93,8 +93,8 @@ def test_what_begins_a_list_does_not_within_one() -> None:
     found = study(row("-", case=case, reason="x"), row("1.", case=case), cases=(Case(case),))
     found = dataclasses.replace(found, models=())
     page = markdown(found)
-    assert "* -: x" in page
-    assert "* 1.: nothing found" in page
+    assert "* **-**: x" in page
+    assert "* **1.**: nothing found" in page
     assert "| - | nothing found |" in page
 
 
@@ -106,7 +106,7 @@ def test_steps_of_searches_are_folded() -> None:
     without = dataclasses.replace(
         solved_study(), rows=tuple(dataclasses.replace(row, log=()) for row in solved_study().rows)
     )
-    assert "<details>" not in markdown(without)
+    assert "What each step" not in markdown(without)
 
 
 def test_commands_leave_out_the_same_steps() -> None:

@@ -1,92 +1,28 @@
-"""What a report shows of one case, as plain data."""
+"""What a report shows of one case."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from experiments.comparison.records import Case, CaseKey, PlannerRow, best_row
+from experiments.comparison.records import Case, PlannerRow, best_row
+from experiments.reports.content.blocks import Block, Code, Folded, Items, Section, Text
 from experiments.reports.content.details import PlanDetails, plan_details
 from experiments.reports.content.headline import case_name
+from experiments.reports.content.plan_tables import device_table
 from experiments.reports.content.rows import answers_table, troubles
 from experiments.reports.content.steps import steps_table
-from experiments.reports.content.table import Table
-from solver import SOLVERS, Device, PartitionProblem, SolveLimits
+from experiments.reports.figures.whole_plan import plan_figures, trace_figure
+from solver import SOLVERS, Device, PartitionPlan, PartitionProblem, SolveLimits
 from solver.model.quantities import counted, format_bytes, format_ns
+
+_TRACE: Final = "The pipeline in time, for Perfetto (https://ui.perfetto.dev) and chrome://tracing"
 
 Answer: TypeAlias = tuple[PlannerRow, str | None]
 """A row, and the file of its plan."""
-
-
-@dataclass(frozen=True, slots=True)
-class PlanView:
-    """One planner's plan.
-
-    Attributes
-    ----------
-    row : PlannerRow
-        The planner's answer.
-    details : PlanDetails or None
-        None where another planner has the same plan, which `same_as` names.
-    same_as : str
-        The planner that is shown with the same plan, or empty.
-    file : str or None
-        Where the plan is.
-    """
-
-    row: PlannerRow
-    details: PlanDetails | None
-    same_as: str = ""
-    file: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class CaseSection:
-    """What is shown of one case.
-
-    Attributes
-    ----------
-    anchor : str
-        Where links lead; safe, and the only one of its name.
-    heading, short : str
-        With and without the model.
-    facts : tuple of str
-        Sentences about devices and limits.
-    answers : Table or None
-        None where no planner answered.
-    words, troubles : tuple of (str, str)
-        Planner, and what it says; planner, and why it has no feasible plan.
-    best : PlanView or None
-        The plan with the best value; None where no planner has a feasible one.
-    others : tuple of PlanView
-        The other plans, in the order of the answers.
-    searches : tuple of PlannerRow
-        Those that tell how incumbent and bound came closer.
-    steps : Table
-        What the steps of the searches took and gained; without rows where none tells.
-    trace_file : str or None
-        The best plan as a pipeline in time.
-    commands : tuple of str
-        What computes the answers again.
-    """
-
-    anchor: str
-    key: CaseKey
-    heading: str
-    short: str
-    facts: tuple[str, ...]
-    answers: Table | None
-    words: tuple[tuple[str, str], ...]
-    troubles: tuple[tuple[str, str], ...]
-    best: PlanView | None
-    others: tuple[PlanView, ...]
-    searches: tuple[PlannerRow, ...]
-    steps: Table
-    trace_file: str | None
-    commands: tuple[str, ...]
 
 
 def make_case_section(
@@ -98,7 +34,7 @@ def make_case_section(
     problem_file: str | None,
     trace_file: str | None,
     names_objective: bool,
-) -> CaseSection:
+) -> Section:
     """Return what is shown of one case.
 
     Parameters
@@ -115,52 +51,65 @@ def make_case_section(
         Whether the heading names the objective: other cases have another one.
     """
     rows = [row for row, _ in answers]
-    best, others = _plan_views(case, answers)
     objective = f", {', '.join(case.key.objective)}" if names_objective else ""
-    return CaseSection(
-        anchor=anchor,
-        key=case.key,
-        heading=case_name(case.key) + objective,
+    content: list[Block] = [
+        Items(tuple(("", fact) for fact in _case_facts(case)), kind="facts"),
+        *([answers_table(rows, names_case=False)] if rows else []),
+        Items(troubles(rows), "Without a feasible plan"),
+    ]
+    if words := tuple((row.label, row.words) for row in rows if row.words):
+        content.append(Folded("In the planners' own words", (Items(words, kind="words"),)))
+    content += _searched(case, rows, trace_file)
+    if problem_file is not None:
+        summary = "Commands that compute it again, in the folder of this report"
+        content.append(Folded(summary, (Code(_commands(answers, limits, problem_file)),)))
+    return Section(
+        title=case_name(case.key) + objective,
         short=case_name(case.key, with_model=False) + objective,
-        facts=_case_facts(case),
-        answers=answers_table(rows, names_case=False) if rows else None,
-        words=tuple((row.label, row.words) for row in rows if row.words),
-        troubles=troubles(rows),
-        best=best,
-        others=others,
-        # Searches that prove something come first.
-        searches=tuple(
-            sorted((row for row in rows if len(row.trace) > 1), key=lambda row: row.bound is None)
-        ),
-        steps=steps_table(rows),
-        trace_file=trace_file,
-        commands=() if problem_file is None else _commands(answers, limits, problem_file),
+        content=tuple(content),
+        anchor=anchor,
+        kind="case",
     )
 
 
-def _plan_views(
-    case: Case, answers: Sequence[Answer]
-) -> tuple[PlanView | None, tuple[PlanView, ...]]:
-    """Return the best plan's view and the others', each plan with its details once."""
-    if case.problem is None:
-        return None, ()
-    best = best_row([row for row, _ in answers])
-    views: list[PlanView] = []
-    shown: list[PlanView] = []
-    ordered = sorted(answers, key=lambda answer: answer[0] is not best)
-    for row, file in ordered:
-        if row.plan is None:
+def _searched(case: Case, rows: Sequence[PlannerRow], trace_file: str | None) -> Iterator[Block]:
+    """Yield the best plan, the searches, and the other plans, each of them once."""
+    best = best_row(rows)
+    shown: list[tuple[PartitionPlan, str]] = []
+    if case.problem is not None and best is not None and best.plan is not None:
+        shown.append((best.plan, best.label))
+        yield Section(
+            f"The best plan, by {best.label}",
+            (
+                *plan_figures(plan_details(case.problem, best.plan)),
+                *([Text(_TRACE, trace_file)] if trace_file else []),
+            ),
+        )
+    # Searches that prove something come first.
+    told = sorted((row for row in rows if len(row.trace) > 1), key=lambda row: row.bound is None)
+    yield from map(trace_figure, told[:1])
+    if told[1:]:
+        yield Folded("Other searches", tuple(map(trace_figure, told[1:])))
+    if (steps := steps_table(rows)).rows:
+        yield Folded("What each step of the searches took and gained", (steps,))
+    for row in rows:
+        if case.problem is None or row.plan is None or row is best:
             continue
-        same = next((view for view in shown if view.row.plan == row.plan), None)
+        summary = f"The plan of {row.label}"
+        same = next((label for plan, label in shown if plan == row.plan), None)
         if same is not None:
-            views.append(PlanView(row, None, same.row.label, file))
+            yield Folded(f"{summary}: the same as of {same}", ())
             continue
-        view = PlanView(row, plan_details(case.problem, row.plan), file=file)
-        shown.append(view)
-        views.append(view)
-    if views and views[0].row is best:
-        return views[0], tuple(views[1:])
-    return None, tuple(views)
+        shown.append((row.plan, row.label))
+        details = plan_details(case.problem, row.plan)
+        breaks = "" if row.feasible else ", which breaks limits"
+        yield Folded(f"{summary}{breaks}", _summary(details))
+
+
+def _summary(details: PlanDetails) -> tuple[Block, ...]:
+    """Return what tells a plan from the best one: all of it would fill most of a report."""
+    quotient, *_ = plan_figures(details)
+    return replace(quotient, caption="", tables=()), device_table(details)
 
 
 def _case_facts(case: Case) -> tuple[str, ...]:

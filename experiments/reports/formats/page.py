@@ -1,51 +1,28 @@
-"""The content of a report as plain data: Markdown and HTML show the same."""
+"""A report as a section of blocks, which Markdown and HTML show alike."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
 from experiments.comparison.records import CaseKey, ModelRecord, Study
 from experiments.planners.registry import PLANNERS
-from experiments.reports.content.case_section import Answer, CaseSection, make_case_section
-from experiments.reports.content.comparisons import Comparison, comparisons
-from experiments.reports.content.headline import Finding, headline
+from experiments.reports.content.blocks import Block, Items, Section, Table, Text
+from experiments.reports.content.comparisons import comparison_table
+from experiments.reports.content.explanations import HOW_TO_READ, LIMITS
+from experiments.reports.content.headline import headline
 from experiments.reports.content.names import ReportFiles
 from experiments.reports.content.rows import overview_table
-from experiments.reports.content.table import Table
+from experiments.reports.content.statistics import comparisons
+from experiments.reports.figures.whole_plan import comparison_figure
+from experiments.reports.formats.case_section import Answer, make_case_section
 from solver.model.quantities import MISSING, counted, format_bytes, format_seconds
 
 TITLE: Final = "How plans compare"
 
 
-@dataclass(frozen=True, slots=True)
-class ModelSection:
-    """What is shown of one model: a page of the printed report."""
-
-    anchor: str
-    name: str
-    facts: tuple[str, ...]
-    cases: tuple[CaseSection, ...]
-    checks: Table | None
-
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """A whole report."""
-
-    title: str
-    headline: tuple[Finding, ...]
-    comparisons: tuple[Comparison, ...]
-    overview: Table
-    overview_anchors: tuple[str, ...]
-    models: tuple[ModelSection, ...]
-    planners: Table
-    environment: Table
-    run: str
-
-
-def make_page(study: Study, files: ReportFiles) -> Page:
-    """Return the content of a study's report.
+def make_page(study: Study, files: ReportFiles) -> Section:
+    """Return a study's report.
 
     Parameters
     ----------
@@ -54,14 +31,51 @@ def make_page(study: Study, files: ReportFiles) -> Page:
     files : ReportFiles
         Of the same study.
     """
+    anchors, models = _models(study, files)
+    compared: list[Block] = []
+    for comparison in comparisons(study.rows):
+        if any(versus.ratios for versus in comparison.compared):
+            compared.append(comparison_figure(comparison))
+        if comparison.compared:
+            compared.append(comparison_table(comparison))
+    overview = replace(overview_table(study), anchors=anchors)
+    environment = Table(("what", "version"), study.environment, frozenset(("what", "version")))
+    run = Text(_run(study))
+    return Section(
+        TITLE,
+        (
+            Items(headline(study), kind="headline"),
+            *compared,
+            Section("All cases", (overview,), "All cases", "cases"),
+            *models,
+            Section(
+                "How to read this",
+                (Items(HOW_TO_READ), _planner_table(study)),
+                "How to read this",
+                "reading",
+                "reading",
+            ),
+            Section(
+                "What this does not say",
+                (Items(tuple(("", text) for text in LIMITS)),),
+                "What this does not say",
+                "limits",
+            ),
+            Section("Where it ran", (environment, run), "Where it ran", "environment"),
+        ),
+    )
+
+
+def _models(study: Study, files: ReportFiles) -> tuple[tuple[str, ...], list[Section]]:
+    """Return the anchors of all cases, and a section for each model."""
     answers: dict[CaseKey, list[Answer]] = {}
     for row, plan_file in zip(study.rows, files.plans, strict=True):
         answers.setdefault(row.case, []).append((row, plan_file))
     records = {record.model: record for record in study.models}
     names = dict.fromkeys((*records, *(case.key.model for case in study.cases)))
-    numbers = {name: number for number, name in enumerate(names, start=1)}
     several = len({case.key.objective for case in study.cases}) > 1
-    sections: dict[str, list[CaseSection]] = {name: [] for name in names}
+    sections: dict[str, list[Section]] = {name: [] for name in names}
+    numbers = {name: number for number, name in enumerate(names, start=1)}
     anchors: list[str] = []
     for case, problem_file, trace_file in zip(
         study.cases, files.problems, files.traces, strict=True
@@ -79,26 +93,20 @@ def make_page(study: Study, files: ReportFiles) -> Page:
                 names_objective=several,
             )
         )
-    return Page(
-        title=TITLE,
-        headline=headline(study),
-        comparisons=comparisons(study),
-        overview=overview_table(study),
-        overview_anchors=tuple(anchors),
-        models=tuple(
-            ModelSection(
-                anchor=f"model-{numbers[name]}",
-                name=name,
-                facts=_model_facts(records.get(name)),
-                cases=tuple(sections[name]),
-                checks=_check_table(study, name),
-            )
-            for name in names
-        ),
-        planners=_planner_table(study),
-        environment=Table(("what", "version"), study.environment, frozenset(("what", "version"))),
-        run=_run(study),
-    )
+    return tuple(anchors), [
+        Section(
+            title=name,
+            content=(
+                Items(tuple(("", fact) for fact in _model_facts(records.get(name))), kind="facts"),
+                _check_table(study, name),
+                *sections[name],
+            ),
+            short=name,
+            anchor=f"model-{numbers[name]}",
+            kind="model",
+        )
+        for name in names
+    ]
 
 
 def _model_facts(record: ModelRecord | None) -> tuple[str, ...]:
@@ -122,10 +130,8 @@ def _model_facts(record: ModelRecord | None) -> tuple[str, ...]:
     return tuple(facts)
 
 
-def _check_table(study: Study, model: str) -> Table | None:
+def _check_table(study: Study, model: str) -> Table:
     checks = [check for check in study.checks if check.case.model == model]
-    if not checks:
-        return None
     return Table(
         header=("devices", "split by", "computes the same", "largest error", "split", "check"),
         rows=tuple(
