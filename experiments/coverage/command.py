@@ -10,13 +10,12 @@ from __future__ import annotations
 import difflib
 import fnmatch
 import json
-import math
 import os
 import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -35,7 +34,7 @@ from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.small.configurations import SMALL_CONFIGURATIONS
 from solver import PartitionError
 from solver.io.files import read_json, write_text_atomically
-from solver.io.json_fields import PLAIN, optional, record, several
+from solver.io.json_fields import check_schema, read_as
 from solver.model.quantities import MISSING, counted, format_bytes, format_seconds, printable
 
 SCHEMA: Final = "fxpartition.coverage"
@@ -191,29 +190,11 @@ def saved_rows(path: str) -> list[CoverageRow]:
     if not Path(path).exists():
         return []
     document = read_json(path)
-    names = {each.name for each in fields(CoverageRow)}
-    rows = document.get("rows") if isinstance(document, dict) else None
-    if not isinstance(rows, list) or any(
-        not isinstance(row, dict) or row.keys() != names for row in rows
-    ):
-        raise PartitionError(f"{path} holds no rows of this release; give --json another file")
     try:
-        return list(several(record(CoverageRow, _PARSERS))(rows, "rows"))
+        found = check_schema(document, "", SCHEMA, SCHEMA_VERSION)
+        return list(read_as(tuple[CoverageRow, ...], found.get("rows"), "rows"))
     except PartitionError as error:
         raise PartitionError(f"{path}: {error}, or give --json another file") from None
-
-
-def _seconds(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < math.inf:
-        raise PartitionError(f"{where} is {value!r}; write seconds that are not negative")
-    return float(value)
-
-
-_PARSERS: Final = {
-    **PLAIN,
-    "float | None": optional(_seconds),
-    "bool | None": optional(PLAIN["bool"]),
-}
 
 
 def run(

@@ -31,7 +31,7 @@ from fx_bridge.checkpoint.manifest import check_file, file_sha256
 from fx_bridge.storages.replay import hint
 from solver import PartitionError
 from solver.io.files import read_json, write_text_atomically
-from solver.io.json_fields import PLAIN, Parser, build, check_schema, record, several
+from solver.io.json_fields import check_schema, read_as
 
 _SIZED: Final = (torch.Tensor, torch.SymInt)
 INDEX: Final = "programs.json"
@@ -185,8 +185,9 @@ def load_stage_programs(folder: str | os.PathLike[str]) -> StagePrograms:
     if not path.is_file():
         raise PartitionError(f"{folder} has no {INDEX}; write it with save_stage_programs")
     try:
-        fields = check_schema(read_json(path), "the index", _SCHEMA, _VERSION)
-        return build(StagePrograms, fields, "", _PARSERS)
+        fields = check_schema(read_json(path), "", _SCHEMA, _VERSION)
+        programs: StagePrograms = read_as(StagePrograms, fields, "")
+        return programs
     except PartitionError as error:
         text = str(error)
         raise PartitionError(text if str(path) in text else f"{path}: {text}") from None
@@ -350,8 +351,3 @@ def _example(node: fx.Node) -> Any:
         return hint(value) if isinstance(value, torch.SymInt) else value
 
     return pytree.tree_map(plain, node.meta["val"])
-
-
-_PARSERS: Final[dict[str, Parser]] = dict(PLAIN)
-_PARSERS["tuple[StageProgram, ...]"] = several(record(StageProgram, _PARSERS))
-"""How to read a field, by its annotation."""

@@ -10,7 +10,7 @@ import tempfile
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 from solver.io.json_fields import parse_json
 from solver.model.clock import Clock
@@ -150,7 +150,7 @@ def _why(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def read_json(path: str | os.PathLike[str]) -> object:
+def read_json(path: str | os.PathLike[str]) -> Any:
     """Read a JSON file; PartitionError says in one line why it cannot be read."""
     return parse_json(read_text(path, "a JSON file"), str(path))
 

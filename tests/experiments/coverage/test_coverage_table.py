@@ -295,9 +295,9 @@ def test_a_resumed_run_keeps_what_is_done(monkeypatch, tmp_path, capsys):
         ("made_up", 3, "rows[1]: made_up is not a list"),
         ("made_up", [3], "rows[1]: made_up[0] is 3; write a text"),
         ("ran", 1, "rows[1]: ran is 1; write true or false"),
-        ("split_s", "1", "rows[1]: split_s is '1'; write seconds"),
+        ("split_s", "1", "rows[1]: split_s is '1'; write a number"),
         ("build_s", float("nan"), "rows[1]: build_s is nan"),
-        ("capture_s", -1, "rows[1]: capture_s is -1; write seconds"),
+        ("capture_s", -1, "rows[1]: capture_s is -1; write a number that is not negative"),
         ("peak_memory_bytes", 1.5, "rows[1]: peak_memory_bytes is 1.5; write a whole number"),
     ],
 )
