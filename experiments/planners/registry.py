@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
@@ -17,6 +16,7 @@ from experiments.planners.torch_partitioner import TORCH_PLANNERS
 from experiments.planners.torchgpipe import TORCHGPIPE_PLANNERS
 from experiments.planners.uniform import UNIFORM_PLANNERS
 from solver import PartitionError
+from solver.model.checks import did_you_mean
 
 PLANNERS: Final[Mapping[str, PlannerSpec]] = MappingProxyType(
     {
@@ -46,6 +46,5 @@ def check_planner(name: object) -> PlannerSpec:
     """
     if isinstance(name, str) and name in PLANNERS:
         return PLANNERS[name]
-    close = difflib.get_close_matches(str(name).lower(), PLANNERS, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"write one of {', '.join(PLANNERS)}"
+    hint = did_you_mean(name, PLANNERS, f"write one of {', '.join(PLANNERS)}")
     raise PartitionError(f"planner {name!r} is unknown; {hint}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from solver import PartitionError, step_names
+from solver.model.checks import did_you_mean
 
 
 def check_step(name: object) -> str:
@@ -19,8 +19,7 @@ def check_step(name: object) -> str:
     known = step_names()
     if isinstance(name, str) and name in known:
         return name
-    close = difflib.get_close_matches(str(name).lower(), known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"write one of {', '.join(known)}"
+    hint = did_you_mean(name, known, f"write one of {', '.join(known)}")
     raise PartitionError(f"step {name!r} is unknown; {hint}")
 
 

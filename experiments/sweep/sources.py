@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from experiments.zoo.models import ZOO
 from solver import PartitionError, PartitionProblem
 from solver.io.files import read_json
 from solver.io.json_fields import Name, read_as
+from solver.model.checks import did_you_mean
 
 _EXAMPLE: Final = 'write a zoo name such as "gpt2", a saved "problem.json", or a generator'
 _GENERATOR: Final = ("operators", "width", "experts", "seed")
@@ -112,8 +112,7 @@ def read_model(value: object, where: str, folder: Path) -> ModelSource:
             f"{where}: {value!r} runs code, which no file may name; give it on the command line: "
             f"--model {value}"
         )
-    close = difflib.get_close_matches(value.lower(), ZOO, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"the zoo has {', '.join(ZOO)}"
+    hint = did_you_mean(value, ZOO, f"the zoo has {', '.join(ZOO)}")
     raise PartitionError(f"{where}: model {value!r} is unknown; {hint}")
 
 

@@ -22,6 +22,7 @@ from experiments.zoo.builders import TEXT, TEXT_PAIR, Inputs, from_transformers,
 from experiments.zoo.building import ModelSpec, build_model, capture_model, first_line, others_code
 from experiments.zoo.configurations import CONFIGURATIONS
 from solver import PartitionError
+from solver.model.checks import did_you_mean
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
@@ -63,8 +64,7 @@ def resolve_model(text: str) -> ModelSpec | Path:
         return _configuration_spec(text)
     if ":" in text:
         return _import_spec(text)
-    close = difflib.get_close_matches(text.lower(), ZOO, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"the zoo has {', '.join(ZOO)}"
+    hint = did_you_mean(text, ZOO, f"the zoo has {', '.join(ZOO)}")
     raise PartitionError(
         f"model {text!r} is unknown; {hint} "
         "(or write an import string such as package.module:factory, an exported model.pt2, or a "
@@ -90,8 +90,7 @@ def _configuration_spec(text: str) -> ModelSpec:
     name = text.removeprefix(CONFIGURATION_PREFIX)
     found = CONFIGURATIONS.get(name)
     if found is None:
-        close = difflib.get_close_matches(name.lower(), CONFIGURATIONS, n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else "docs/coverage.md lists them"
+        hint = did_you_mean(name, CONFIGURATIONS, "docs/coverage.md lists them")
         raise PartitionError(f"configuration {name!r} is unknown; {hint}")
     return ModelSpec(
         text,

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from difflib import get_close_matches
 from functools import cache
 from itertools import repeat
 from types import UnionType
@@ -22,7 +21,7 @@ from typing import (
     get_type_hints,
 )
 
-from solver.model.checks import check_choice, check_name, check_positive
+from solver.model.checks import check_choice, check_name, check_positive, did_you_mean
 from solver.model.errors import PartitionError
 
 Reader: TypeAlias = Callable[[object, str], Any]
@@ -199,8 +198,7 @@ def _record(kind: Any, value: object, where: str, readers: Mapping[Any, Reader] 
     fields = _fields(kind)
     for name in given:
         if name not in fields:
-            close = get_close_matches(name, fields, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"the fields are {', '.join(fields)}"
+            hint = did_you_mean(name, fields, f"the fields are {', '.join(fields)}", most=1)
             raise PartitionError(f"{prefix}{name!r} is unknown; {hint}")
     for name, (_, _, may_be_left_out) in fields.items():
         if name not in given and not may_be_left_out:
