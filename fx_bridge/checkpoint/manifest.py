@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, TypeAlias
 from fx_bridge.capture.digest import first_difference, graph_lines, lines_digest
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from solver import PartitionError, PartitionPlan
-from solver.io.files import read_json
+from solver.io.files import load_json
 from solver.io.json_fields import check_schema, read_as
 from solver.io.json_files import plan_from_json, plan_to_json
 from solver.model.quantities import counted
@@ -219,11 +219,7 @@ def load_manifest(folder: str | os.PathLike[str]) -> Manifest:
             f"{folder} has no {MANIFEST}: it is no folder of stage files, or writing it was "
             "interrupted; write it with fxpartition split --out"
         )
-    try:
-        return Manifest.from_dict(read_json(path))
-    except PartitionError as error:
-        text = str(error)
-        raise PartitionError(text if str(path) in text else f"{path}: {text}") from None
+    return load_json(path, Manifest.from_dict)
 
 
 def check_manifest(manifest: Manifest, captured: CapturedGraph) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 import networkx as nx
 
 from solver import PartitionError
-from solver.io.files import read_json, write_text_atomically
+from solver.io.files import load_json, write_text_atomically
 from solver.io.json_fields import check_schema, read_as
 from solver.model.quantities import MISSING, aligned, counted, format_bytes, printable
 
@@ -274,11 +274,7 @@ class StageGraph:
         PartitionError
             Naming the file and the field that is wrong.
         """
-        data = read_json(path)
-        try:
-            return cls.from_dict(data)
-        except PartitionError as error:
-            raise PartitionError(f"{path}: {error}") from None
+        return load_json(path, cls.from_dict)
 
     def __str__(self) -> str:
         header = ["stage", "device", "operators", "weights", "received", "sent", "peak", "reads"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from solver.io.digraph import problem_from_digraph, problem_to_digraph
-from solver.io.files import read_json, write_text_atomically
+from solver.io.files import load_json, write_text_atomically
 from solver.io.json_fields import check_schema, read_as
 from solver.model.devices import Charging, Device, Interconnect, Link
 from solver.model.errors import PartitionError
@@ -202,11 +202,7 @@ def save_problem(problem: PartitionProblem, path: str | os.PathLike[str]) -> Non
 
 def load_problem(path: str | os.PathLike[str]) -> PartitionProblem:
     """Read a problem from a JSON file; PartitionError names the file and the field."""
-    data = read_json(path)
-    try:
-        return problem_from_json(data)
-    except PartitionError as error:
-        raise PartitionError(f"{path}: {error}") from None
+    return load_json(path, problem_from_json)
 
 
 def save_plan(plan: PartitionPlan, path: str | os.PathLike[str]) -> None:
@@ -216,11 +212,7 @@ def save_plan(plan: PartitionPlan, path: str | os.PathLike[str]) -> None:
 
 def load_plan(path: str | os.PathLike[str]) -> PartitionPlan:
     """Read a plan from a JSON file; PartitionError names the file and the field."""
-    data = read_json(path)
-    try:
-        return plan_from_json(data)
-    except PartitionError as error:
-        raise PartitionError(f"{path}: {error}") from None
+    return load_json(path, plan_from_json)
 
 
 def _digraph(graph: _Graph) -> nx.DiGraph:

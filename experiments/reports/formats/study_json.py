@@ -39,7 +39,7 @@ from solver import (
     load_plan,
     load_problem,
 )
-from solver.io.files import read_json
+from solver.io.files import load_json
 from solver.io.json_fields import Reader, check_schema, read_as
 from solver.io.json_files import plan_from_json, plan_to_json, problem_digest
 
@@ -194,11 +194,7 @@ def read_study(path: str | os.PathLike[str]) -> Study:
         Naming the file and the field that is missing, unknown or of the wrong kind, or the
         problem that is not the one of the results.
     """
-    data = read_json(path)
-    try:
-        return _study(data, Path(path).parent)
-    except PartitionError as error:
-        raise PartitionError(f"{path}: {error}") from None
+    return load_json(path, lambda data: _study(data, Path(path).parent))
 
 
 @dataclasses.dataclass(frozen=True)
