@@ -11,7 +11,7 @@ import typer
 
 from experiments.console.exit_codes import EXIT_NO_PLAN, EXIT_TIME_OUT
 from experiments.console.output import make_console, print_json, say, say_written
-from experiments.processes.interrupt import run_interruptibly
+from experiments.processes.time_limit import call_within
 from solver import (
     Diagnosis,
     PartitionProblem,
@@ -46,7 +46,7 @@ def solve_all(
         progress.step(f"{model}: {name}")
         left_out = without if name == solvers[-1] else ()
         search = functools.partial(run_solver, problem, shown, solver=name, without=left_out)
-        results.append(run_interruptibly(search))
+        results.append(call_within(None, search))
     return results
 
 
@@ -70,7 +70,7 @@ def finish(
         save_plan(asked.plan, out)
         say_written(out)
     explain = functools.partial(
-        run_interruptibly, functools.partial(diagnose, problem, limits, result=asked)
+        call_within, None, functools.partial(diagnose, problem, limits, result=asked)
     )
     if as_json:
         answer = result_json(problem, asked)

@@ -11,7 +11,6 @@ from experiments.comparison.records import CaseKey, PlannerRow
 from experiments.comparison.search_trace import SearchTrace
 from experiments.planners.registry import check_planner
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
-from experiments.processes.interrupt import run_interruptibly
 from experiments.processes.time_limit import call_within
 from experiments.zoo.building import describe_error
 from solver import SOLVERS, SolveLimits, SolveResult, SolveStatus
@@ -53,11 +52,8 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
         row = replace(row, without=task.without if spec.proves else ())
         task = replace(task, without=row.without)
         plan = partial(spec.plan, task, replace(limits, on_progress=trace))
-        if planner in SOLVERS:
-            answer = run_interruptibly(plan)
-        else:
-            # What others wrote has no limit of its own.
-            answer = call_within(limits.time_limit_s, plan)
+        # What others wrote has no limit of its own.
+        answer = call_within(None if planner in SOLVERS else limits.time_limit_s, plan)
     except (Exception, SystemExit) as error:
         return replace(
             row,

@@ -7,7 +7,6 @@ model has a process of its own with limits on time and memory.
 
 from __future__ import annotations
 
-import difflib
 import fnmatch
 import json
 import os
@@ -32,6 +31,7 @@ from experiments.zoo.configurations import CONFIGURATIONS
 from experiments.zoo.small.configurations import SMALL_CONFIGURATIONS
 from solver import PartitionError
 from solver.io.files import write_text_atomically
+from solver.model.checks import did_you_mean
 from solver.model.quantities import MISSING, counted, format_bytes, format_seconds, printable
 
 SCHEMA: Final = "fxpartition.coverage"
@@ -87,8 +87,7 @@ def select(patterns: Sequence[str]) -> list[Configuration]:
         }
         if not fitting:
             names = [*_ALL, *{each.family for each in _ALL.values()}]
-            close = difflib.get_close_matches(pattern, names, n=2, cutoff=0.5)
-            hint = f"did you mean {' or '.join(close)}?" if close else "--list names all"
+            hint = did_you_mean(pattern, names, "--list names all")
             raise PartitionError(f"no model has the name or family {pattern!r}; {hint}")
         found |= fitting
     return [each for name, each in _ALL.items() if name in found]

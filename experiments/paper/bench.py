@@ -10,7 +10,7 @@ from experiments.comparison.records import OWN_PLANNERS, Case, CaseKey, PlannerR
 from experiments.console.progress import ProgressLine
 from experiments.problems.instances import derived_device_sets
 from experiments.problems.request import ProblemRequest, requested_graph
-from experiments.processes.interrupt import run_interruptibly
+from experiments.processes.time_limit import call_within
 from experiments.zoo.building import build_model, capture_model
 from experiments.zoo.models import DEFAULT_MODELS, ZOO
 from solver import PCIE, SOLVERS, PartitionProblem, SolveLimits, SolveResult, SolveStatus, solve
@@ -102,7 +102,7 @@ class Bench:
 
     def _solve(self, problem: PartitionProblem, limits: SolveLimits) -> SolveResult:
         told = self.progress.watched(limits)
-        return run_interruptibly(lambda: solve(problem, told))
+        return call_within(None, lambda: solve(problem, told))
 
     def zoo(self) -> tuple[ZooCase, ...]:
         """Return what the planners make of the default models, on all derived device sets."""

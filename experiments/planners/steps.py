@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from solver import PartitionError, step_names
+from solver.model.checks import did_you_mean
 
 
 def check_known(name: object, known: Iterable[str], what: str) -> str:
@@ -19,8 +19,7 @@ def check_known(name: object, known: Iterable[str], what: str) -> str:
     names = list(known)
     if isinstance(name, str) and name in names:
         return name
-    close = difflib.get_close_matches(str(name).lower(), names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"write one of {', '.join(names)}"
+    hint = did_you_mean(name, names, f"write one of {', '.join(names)}")
     raise PartitionError(f"{what} {name!r} is unknown; {hint}")
 
 

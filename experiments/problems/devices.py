@@ -13,11 +13,13 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
-from experiments.problems.toml_files import read_toml, table_fields
+from experiments.problems.toml_files import read_toml
 from solver import DEFAULT_DEVICE_CLASS, Device, Interconnect, Link, PartitionError
 from solver.io.files import read_json
+from solver.io.json_fields import Name, read_as
+from solver.model.devices import Charging
 from solver.model.quantities import check_digits, parse_memory, quantity
 
 if TYPE_CHECKING:
@@ -29,11 +31,6 @@ _ENTRY: Final = re.compile(
     r"\s*(?:(?P<count>[0-9]+)\s*[x*]\s*)?(?P<memory>[^@]*?)\s*(?:@(?P<cls>.*))?"
 )
 _SPEED_FIELDS: Final = ("flops_per_s", "memory_bandwidth_bytes_per_s", "launch_overhead_ns")
-_DEVICE_FIELDS: Final = (
-    "name", "count", "memory", "class", "is_host", "attention", *_SPEED_FIELDS
-)  # fmt: skip
-_LINK_FIELDS: Final = ("bandwidth", "latency_ns")
-DEVICE_SECTIONS: Final = ("devices", "interconnect", "links")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +88,7 @@ def parse_devices(text: str) -> DeviceSet:
     if not text.strip():
         raise PartitionError(f"the device list is empty; {EXAMPLE}")
     if text.strip().lower().endswith((".toml", ".json")):
-        return _from_file(Path(text.strip()))
+        return device_table(device_file(Path(text.strip())), text.strip())
     entries: list[tuple[str | None, int | None, str]] = []
     for part in text.split(","):
         match = _ENTRY.fullmatch(part)
@@ -102,7 +99,10 @@ def parse_devices(text: str) -> DeviceSet:
         memory_bytes = parse_memory(match["memory"], where, EXAMPLE)
         device_class = DEFAULT_DEVICE_CLASS
         if match["cls"] is not None:
-            device_class = _known_class(match["cls"].strip(), (), where)
+            try:
+                device_class = _known_class(match["cls"].strip(), ())
+            except PartitionError as error:
+                raise PartitionError(f"{where}: {error}") from None
         entries += [(None, memory_bytes, device_class)] * count
         _count(len(entries), where)
     return DeviceSet(_named(Device("unnamed", memory, cls) for _, memory, cls in entries))
@@ -159,7 +159,7 @@ def _presets() -> Mapping[str, DeviceSpec]:
     return DEVICE_SPECS
 
 
-def _known_class(name: str, own: Iterable[str], where: str) -> str:
+def _known_class(name: str, own: Iterable[str]) -> str:
     if name == DEFAULT_DEVICE_CLASS or name in own:
         return name
     presets = _presets()
@@ -169,7 +169,7 @@ def _known_class(name: str, own: Iterable[str], where: str) -> str:
     close = close or difflib.get_close_matches(name.lower(), presets, n=1, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     raise PartitionError(
-        f"{where}: device class {name!r} is unknown; {hint}the presets are {', '.join(presets)}"
+        f"device class {name!r} is unknown; {hint}the presets are {', '.join(presets)}"
     )
 
 
@@ -188,171 +188,163 @@ def _named(devices: Iterable[Device]) -> tuple[Device, ...]:
 # -- files --------------------------------------------------------------------------------
 
 
-def _from_file(path: Path) -> DeviceSet:
+def _speed(value: object, where: str) -> int:
+    """Return a speed as a whole number; TOML writes 312e12."""
+    speed = read_as(float, value, where)
+    if not 1 <= speed < 1e30:
+        raise PartitionError(f"{where} is {value!r}; write a positive number")
+    return int(speed)
+
+
+def _speeds(value: object, where: str) -> int | dict[str, int]:
+    """Return FLOP/s, of all dtypes or by dtype."""
+    if isinstance(value, dict) and value:
+        return {dtype: _speed(rate, f"{where}.{dtype}") for dtype, rate in value.items()}
+    return _speed(value, where)
+
+
+def _memory(value: Any, where: str) -> Any:
+    return parse_memory(value, where, EXAMPLE) if isinstance(value, str) else value
+
+
+def _rate(value: Any, where: str) -> Any:
+    example = 'write for example bandwidth = "25GB/s"'
+    return _bandwidth(value, where, example) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True)
+class _DeviceTable:
+    memory: Annotated[int | None, _memory]
+    name: Name | None = None
+    count: int = 1
+    class_: Name | None = None
+    is_host: bool = False
+    flops_per_s: Annotated[Any, _speeds] = None
+    memory_bandwidth_bytes_per_s: Annotated[int | None, _speed] = None
+    launch_overhead_ns: float | None = None
+    attention: Any = None
+
+
+@dataclass(frozen=True)
+class _LinkTable:
+    bandwidth: Annotated[int | None, _rate] = None
+    latency_ns: Any = 0
+
+    @property
+    def link(self) -> Link:
+        return Link(self.bandwidth, self.latency_ns)
+
+    def __post_init__(self) -> None:
+        _ = self.link  # raises if there is none
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LinkBetween(_LinkTable):
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class _InterconnectTable(_LinkTable):
+    charging: Charging = "peer_to_peer"
+    overlap: bool = False
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """What a device file holds; docs/devices.md describes it."""
+
+    devices: tuple[_DeviceTable, ...] = ()
+    interconnect: _InterconnectTable | None = None
+    links: tuple[_LinkBetween, ...] = ()
+
+
+def device_file(path: Path) -> dict[str, Any]:
+    """Return what a .toml or .json file of devices holds, unchecked."""
     is_toml = path.suffix.lower() == ".toml"
-    data = read_toml(path, "a list of devices") if is_toml else read_json(path)
-    return device_table(data, str(path))
+    return read_toml(path, "a list of devices") if is_toml else read_json(path)
 
 
 def device_table(data: object, where: str) -> DeviceSet:
     """Read devices from the table that a device file holds; PartitionError starts with `where`."""
-    fields = table_fields(data, DEVICE_SECTIONS, where)
-    entries = fields.get("devices")
-    if not isinstance(entries, list) or not entries:
+    table: _Tables = read_as(_Tables, data, where)
+    if not table.devices:
         raise PartitionError(
             f"{where}: the device list is empty; "
             'give entries under [[devices]], such as memory = "24GiB"'
         )
     specs: dict[str, DeviceSpec] = {}
     devices: list[Device] = []
-    for index, entry in enumerate(entries):
-        devices += _file_devices(entry, f"{where}: devices[{index}]", specs, len(devices))
+    for index, entry in enumerate(table.devices):
+        at = f"{where}: devices[{index}]"
+        _count(entry.count, at)
+        try:
+            device_class = _file_class(entry, specs)
+            devices += [
+                Device(name, entry.memory, device_class, entry.is_host)
+                for name in _names(entry, len(devices))
+            ]
+        except PartitionError as error:
+            raise PartitionError(f"{at}: {error}") from None
         _count(len(devices), where)
     names = [device.name for device in devices]
     for name in names:
         if names.count(name) > 1:
             raise PartitionError(f"{where}: two devices are called {name!r}; name each once")
-    return DeviceSet(tuple(devices), _file_interconnect(fields, where, names), tuple(specs.items()))
+    return DeviceSet(tuple(devices), _file_interconnect(table, where, names), tuple(specs.items()))
 
 
-def _file_devices(
-    entry: object, where: str, specs: dict[str, DeviceSpec], offset: int
-) -> list[Device]:
-    fields = table_fields(entry, _DEVICE_FIELDS, where)
-    count = fields.get("count", 1)
-    if isinstance(count, bool) or not isinstance(count, int):
-        raise PartitionError(f"{where}: count is {count!r}; write a whole number")
-    _count(count, where)
-    if "memory" not in fields:
-        raise PartitionError(f'{where}: memory is missing; write for example memory = "24GiB"')
-    memory = fields["memory"]
-    memory_bytes = (
-        memory if not isinstance(memory, str) else parse_memory(memory, f"{where}: memory", EXAMPLE)
-    )
-    name = fields.get("name")
-    if name is None:
-        names = [f"cuda:{offset + i}" for i in range(count)]
-    elif not isinstance(name, str) or not name:
-        raise PartitionError(f"{where}: name is {name!r}; write a name such as cuda:0")
-    else:
-        names = [name] if count == 1 else [f"{name}:{i}" for i in range(count)]
-    device_class = _file_class(fields, where, specs)
-    is_host = fields.get("is_host", False)
-    if not isinstance(is_host, bool):
-        raise PartitionError(f"{where}: is_host is {is_host!r}; write true or false")
-    try:
-        return [Device(each, memory_bytes, device_class, is_host) for each in names]
-    except PartitionError as error:
-        raise PartitionError(f"{where}: {error}") from None
+def _names(entry: _DeviceTable, offset: int) -> list[str]:
+    if entry.name is None:
+        return [f"cuda:{offset + i}" for i in range(entry.count)]
+    return [entry.name] if entry.count == 1 else [f"{entry.name}:{i}" for i in range(entry.count)]
 
 
-def _file_class(fields: dict[str, Any], where: str, specs: dict[str, DeviceSpec]) -> str:
+def _file_class(entry: _DeviceTable, specs: dict[str, DeviceSpec]) -> str:
     """Return the class of a device, defining it in `specs` where its speeds are given."""
-    given = {
-        name: _speed(fields[name], f"{where}: {name}", name)
-        for name in _SPEED_FIELDS
-        if name in fields
-    }
-    device_class = fields.get("class")
-    if device_class is not None and (not isinstance(device_class, str) or not device_class):
-        raise PartitionError(f"{where}: class is {device_class!r}; write a name")
-    if not given:
-        if "attention" in fields:
-            raise PartitionError(f"{where}: attention is given without speeds; give both of them")
-        return _known_class(device_class or DEFAULT_DEVICE_CLASS, specs, where)
+    given = {name: getattr(entry, name) for name in _SPEED_FIELDS}
+    if all(speed is None for speed in given.values()):
+        if entry.attention is not None:
+            raise PartitionError("attention is given without speeds; give both of them")
+        return _known_class(entry.class_ or DEFAULT_DEVICE_CLASS, specs)
     for name in _SPEED_FIELDS[:2]:
-        if name not in given:
-            raise PartitionError(f"{where}: {name} is missing; give both speeds, or a preset class")
+        if given[name] is None:
+            raise PartitionError(f"{name} is missing; give both speeds, or a preset class")
     from fx_bridge.costs.device_specs import DeviceSpec
 
+    parts = [value for value in (*given.values(), entry.attention) if value is not None]
     # Devices of equal speed share a class, so that a solver may exchange them.
-    if device_class is None:
-        device_class = "-".join(
-            f"{value}" for value in (*given.values(), fields.get("attention")) if value is not None
-        )
+    device_class = entry.class_ or "-".join(map(str, parts))
     spec = DeviceSpec(
-        name=device_class,
-        flops_per_s=given["flops_per_s"],
-        memory_bandwidth_bytes_per_s=given["memory_bandwidth_bytes_per_s"],
-        launch_overhead_ns=given.get("launch_overhead_ns", 0),
-        attention=_attention(fields.get("attention"), where),
+        device_class,
+        entry.flops_per_s,
+        given["memory_bandwidth_bytes_per_s"],
+        int(entry.launch_overhead_ns or 0),
+        attention=entry.attention,
     )
     if specs.setdefault(device_class, spec) != spec:
         raise PartitionError(
-            f"{where}: class {device_class!r} has other speeds above; use another class name"
+            f"class {device_class!r} has other speeds above; use another class name"
         )
     return device_class
 
 
-def _attention(kernels: Any, where: str) -> tuple[str, ...] | None:
-    from fx_bridge.storages.attention import checked_kernels
-
-    try:
-        return checked_kernels(kernels)
-    except PartitionError as error:
-        raise PartitionError(f"{where}: {error}") from None
-
-
-def _speed(value: object, where: str, name: str) -> Any:
-    """Return a speed as a whole number, or FLOP/s by dtype; TOML writes 312e12."""
-    if name == "flops_per_s" and isinstance(value, dict) and value:
-        return {dtype: _speed(rate, f"{where}.{dtype}", "") for dtype, rate in value.items()}
-    least = 0 if name == "launch_overhead_ns" else 1
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value < 1e30:
-        want = "a number that is not negative" if least == 0 else "a positive number"
-        raise PartitionError(f"{where} is {value!r}; write {want}")
-    return int(value)
-
-
-def _file_interconnect(fields: dict[str, Any], where: str, names: list[str]) -> Interconnect | None:
-    if "interconnect" not in fields and "links" not in fields:
+def _file_interconnect(table: _Tables, where: str, names: list[str]) -> Interconnect | None:
+    if table.interconnect is None and not table.links:
         return None
-    settings = dict(
-        table_fields(
-            fields.get("interconnect", {}),
-            (*_LINK_FIELDS, "charging", "overlap"),
-            f"{where}: interconnect",
-        )
-    )
-    entries = fields.get("links", [])
-    if not isinstance(entries, list):
-        raise PartitionError(f"{where}: links is not a list; write [[links]] entries")
+    between = table.interconnect or _InterconnectTable()
     links: dict[tuple[str, str], Link] = {}
-    for index, entry in enumerate(entries):
+    for index, entry in enumerate(table.links):
         at = f"{where}: links[{index}]"
-        link = dict(table_fields(entry, ("source", "target", *_LINK_FIELDS), at))
-        source, target = (link.pop(end, None) for end in ("source", "target"))
-        for field, end in (("source", source), ("target", target)):
+        for field, end in (("source", entry.source), ("target", entry.target)):
             if end not in (*names, "host"):
                 raise PartitionError(
                     f"{at}: {field} is {end!r}, which is not a device; "
                     f"the devices are {', '.join(names)}"
                 )
-        if (source, target) in links:
-            raise PartitionError(f"{at}: {source!r} to {target!r} is given twice")
-        links[str(source), str(target)] = _file_link(link, at)
-    overlap = settings.pop("overlap", False)
-    if not isinstance(overlap, bool):
-        raise PartitionError(f"{where}: interconnect: overlap is {overlap!r}; write true or false")
-    charging = settings.pop("charging", "peer_to_peer")
-    default = _file_link(settings, f"{where}: interconnect")
-    try:
-        return Interconnect(
-            default=default,
-            links=links,
-            charging=charging,
-            overlap=overlap,
-        )
-    except PartitionError as error:
-        raise PartitionError(f"{where}: {error}") from None
-
-
-def _file_link(fields: dict[str, Any], where: str) -> Link:
-    example = 'write for example bandwidth = "25GB/s"'
-    bandwidth = fields.get("bandwidth", "unlimited")
-    if isinstance(bandwidth, str):
-        bandwidth = _bandwidth(bandwidth, f"{where}: bandwidth", example)
-    try:
-        return Link(bandwidth, fields.get("latency_ns", 0))
-    except PartitionError as error:
-        raise PartitionError(f"{where}: {error}; {example}") from None
+        if (entry.source, entry.target) in links:
+            raise PartitionError(
+                f"{at}: {entry.source!r} to {entry.target!r} is given twice; write it once"
+            )
+        links[entry.source, entry.target] = entry.link
+    return Interconnect(between.link, links, between.charging, between.overlap)

@@ -5,21 +5,19 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from solver import Interconnect, Link, PartitionError
 from solver.io.files import read_json, write_text_atomically
-from solver.io.json_fields import check_schema
+from solver.io.json_fields import check_schema, read_as
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
     from fx_bridge.options import Costs
 
 SCHEMA: Final = "fxpartition.profile"
-SCHEMA_VERSION: Final = 1
-_MEASURED: Final = ("forward_ns", "backward_ns", "workspace_bytes", "backward_workspace_bytes")
-_WRONG: Final = "write it again with: fxpartition profile"
+SCHEMA_VERSION: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,76 +103,8 @@ class Profile:
             )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain data; :meth:`from_dict` inverts it."""
-        return {
-            "schema": SCHEMA,
-            "version": SCHEMA_VERSION,
-            "model": self.model,
-            "graph_digest": self.graph_digest,
-            "training": self.training,
-            "threads": self.threads,
-            "processes": self.processes,
-            "repeats": self.repeats,
-            "machine": dict(self.machine),
-            "forward_permille": self.forward_permille,
-            "backward_permille": self.backward_permille,
-            "operators": {
-                name: {what: getattr(self, what)[name] for what in _MEASURED}
-                for name in self.forward_ns
-            },
-            "link": {
-                "bandwidth_bytes_per_s": self.link.bandwidth_bytes_per_s,
-                "latency_ns": self.link.latency_ns,
-                "samples": [list(sample) for sample in self.link_samples],
-            },
-        }
-
-    @classmethod
-    def from_dict(cls, data: object) -> Profile:
-        """Build one from plain data, as JSON holds it.
-
-        Raises
-        ------
-        PartitionError
-            Naming the field that is missing or of the wrong kind.
-        """
-        if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-            raise PartitionError(f"this is no {SCHEMA} file; {_WRONG}")
-        try:
-            check_schema(data, "the content", SCHEMA, SCHEMA_VERSION)
-        except PartitionError as error:
-            raise PartitionError(f"{error}; {_WRONG}") from None
-        for name in ("threads", "processes", "repeats", "forward_permille", "backward_permille"):
-            _natural(data.get(name), name)
-        for name, kind in (("model", str), ("graph_digest", str), ("training", bool)):
-            if not isinstance(data.get(name), kind):
-                raise PartitionError(
-                    f"{name} is {data.get(name)!r}, not a {kind.__name__}; {_WRONG}"
-                )
-        operators = _object(data.get("operators"), "operators")
-        measured: dict[str, dict[str, int]] = {what: {} for what in _MEASURED}
-        for name, entry in operators.items():
-            where = f"operators[{name!r}]"
-            for what, found in measured.items():
-                found[name] = _natural(_object(entry, where).get(what), f"{where}.{what}")
-        link = _object(data.get("link"), "link")
-        samples = link.get("samples")
-        if not isinstance(samples, list) or any(
-            not isinstance(pair, list) or len(pair) != 2 for pair in samples
-        ):
-            raise PartitionError(f"link.samples are no pairs of numbers; {_WRONG}")
-        rate, latency_ns = link.get("bandwidth_bytes_per_s"), link.get("latency_ns")
-        given: dict[str, Any] = {
-            **{name: data[name] for name in {field.name for field in fields(cls)} & set(data)},
-            **measured,
-            "machine": {str(k): str(v) for k, v in _object(data.get("machine"), "machine").items()},
-            "link": Link(rate, _natural(latency_ns, "link.latency_ns")),
-            "link_samples": tuple(
-                (_natural(size, "link.samples"), _natural(time_ns, "link.samples"))
-                for size, time_ns in samples
-            ),
-        }
-        return cls(**given)
+        """Return it as plain data: its fields, with a schema and its version."""
+        return {"schema": SCHEMA, "version": SCHEMA_VERSION, **asdict(self)}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it to a JSON file, whole or not at all."""
@@ -185,18 +115,10 @@ class Profile:
         """Read one from a JSON file; PartitionError names the file and the field."""
         data = read_json(path)
         try:
-            return cls.from_dict(data)
+            fields = check_schema(data, "", SCHEMA, SCHEMA_VERSION)
+            profile: Profile = read_as(cls, fields, "")
         except PartitionError as error:
-            raise PartitionError(f"{path}: {error}") from None
-
-
-def _object(value: object, what: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise PartitionError(f"{what} is {value!r}, not an object with fields; {_WRONG}")
-    return value
-
-
-def _natural(value: object, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise PartitionError(f"{what} is {value!r}, not a whole number; {_WRONG}")
-    return value
+            raise PartitionError(
+                f"{path}: {error}; write it again with: fxpartition profile"
+            ) from None
+        return profile

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +37,3 @@ def read_toml(path: Path, wanted: str) -> dict[str, Any]:
     # Dotted names nest without a level of the parser.
     check_nesting(table, str(path))
     return table
-
-
-def table_fields(value: object, known: Sequence[str], where: str) -> dict[str, Any]:
-    """Return `value` if it is a table with no other fields than `known`."""
-    if not isinstance(value, dict):
-        raise PartitionError(f"{where}: expected fields {', '.join(known)}, found {value!r}")
-    for name in value:
-        if name not in known:
-            close = difflib.get_close_matches(str(name), known, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"the fields are {', '.join(known)}"
-            raise PartitionError(f"{where}: field {name!r} is unknown; {hint}")
-    return value

@@ -1,4 +1,8 @@
-"""A time limit for code that has none."""
+"""Code on a thread of its own, which a time limit or Ctrl-C ends.
+
+A search runs in native code, and Python sees a signal only between two of its own instructions: so
+the main thread waits in steps.
+"""
 
 from __future__ import annotations
 
@@ -31,29 +35,35 @@ def call_within(limit_s: float | None, function: Callable[[], T]) -> T:
     ------
     TimeoutError
         When the time is up; by then the thread has ended, or ends at its next step in Python.
+    KeyboardInterrupt
+        At once, and the thread ends likewise.
     BaseException
         What `function` raises.
     """
     answer: list[T] = []
     failure: list[BaseException] = []
+    done = threading.Event()
 
     def run() -> None:
         try:
             answer.append(function())
         except BaseException as error:
             failure.append(error)
+        finally:
+            done.set()
 
     thread = threading.Thread(target=run, name="time limit", daemon=True)
     deadline_s = float("inf") if limit_s is None else time.monotonic() + limit_s
     thread.start()
     try:
-        # In steps, so that Ctrl-C is heard.
-        while thread.is_alive() and time.monotonic() < deadline_s:
-            thread.join(min(_STEP_S, max(0.0, deadline_s - time.monotonic())))
+        while not done.wait(min(_STEP_S, max(0.0, deadline_s - time.monotonic()))):
+            if time.monotonic() >= deadline_s:
+                break
     finally:
-        if thread.is_alive():
+        # Not whether the thread is alive: Python 3.11 forgets that if Ctrl-C ends a join.
+        if not done.is_set():
             _raise_in(thread)
-            thread.join(_STEP_S)
+            done.wait(_STEP_S)
     if answer:
         return answer[0]
     if failure and not isinstance(failure[0], _TimeUp):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import product
 from typing import Any
 
@@ -49,15 +49,7 @@ class CaseRequest:
 
     def to_json(self) -> dict[str, Any]:
         """Return what is asked, as plain data; :meth:`from_json` inverts it."""
-        return {
-            "key": list(self.key),
-            "devices": {"name": self.devices.name, "written": self.devices.written},
-            "link": self.link,
-            "chunks": self.chunks,
-            "max_devices": self.max_devices,
-            "schedule": self.schedule,
-            "microbatches": self.microbatches,
-        }
+        return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CaseRequest:
@@ -188,32 +180,17 @@ def cells_of(
 
 
 def limits_json(limits: SweepLimits) -> dict[str, Any]:
-    """Return limits as plain data."""
-    return {
-        "time_limit_s": limits.time_limit_s,
-        "memory_bytes": limits.memory_bytes,
-        "workers": limits.workers,
-        "deterministic": limits.deterministic,
-        "kill_after_s": limits.kill_after_s,
-    }
+    """Return what an answer depends on of limits, as plain data."""
+    data = asdict(limits)
+    del data["prepare_limit_s"]
+    return data
 
 
 def settings_json(settings: SweepSettings) -> dict[str, Any]:
     """Return what a sweep was asked, as plain data that says so and runs nothing."""
     return {
+        **{entry.name: getattr(settings, entry.name) for entry in fields(settings)},
         "models": [source.identity() for source in settings.models],
-        "devices": [
-            {"name": choice.name, "written": choice.written} for choice in settings.devices
-        ],
-        "links": list(settings.links),
-        "objectives": [list(names) for names in settings.objectives],
-        "memory_models": list(settings.memory_models),
-        "planners": list(settings.planners),
-        "seeds": list(settings.seeds),
-        "without": [list(names) for names in settings.without],
-        "chunks": settings.chunks,
-        "max_devices": settings.max_devices,
-        "schedule": settings.schedule,
-        "microbatches": settings.microbatches,
+        "devices": [asdict(choice) for choice in settings.devices],
         "limits": limits_json(settings.limits),
     }

@@ -7,14 +7,11 @@ everything, so that it can be copied, also from a sweep that was killed.
 from __future__ import annotations
 
 import contextlib
-import os
 import sqlite3
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from experiments.console.output import say
 from solver import PartitionError
 from solver.io.files import check_folder_writable, real_path
 
@@ -22,10 +19,8 @@ APPLICATION_ID: Final = 0x66787077
 """``fxpw`` in ASCII: in the header, it says whose file it is."""
 SCHEMA_VERSION: Final = 2
 _MAGIC: Final = b"SQLite format 3\0"
-_WAIT_S: Final = 60.0
+_WAIT_S: Final = 20.0
 """How long a sweep waits for a report that reads, which takes seconds."""
-_SILENT_S: Final = 1.0
-_PRIMARY_CODE: Final = 0xFF
 
 _SCHEMA: Final = f"""
 BEGIN;
@@ -87,67 +82,8 @@ COMMIT;
 """
 
 
-class _PatientConnection(sqlite3.Connection):
-    """Waits for other programs that have the file locked, and says so."""
-
-    path = Path()
-
-    def execute(self, *words: Any) -> sqlite3.Cursor:
-        """Run a statement."""
-        return self._when_free(lambda: super(_PatientConnection, self).execute(*words))
-
-    def executescript(self, script: str) -> sqlite3.Cursor:
-        """Run statements that are one transaction."""
-
-        def run() -> sqlite3.Cursor:
-            if self.in_transaction:
-                self.rollback()
-            return super(_PatientConnection, self).executescript(script)
-
-        return self._when_free(run)
-
-    def _when_free(self, run: Callable[[], sqlite3.Cursor]) -> sqlite3.Cursor:
-        deadline_s = time.monotonic() + _WAIT_S
-        told_so = False
-        while True:
-            try:
-                # SQLite itself waits for a second.
-                return run()
-            except sqlite3.OperationalError as error:
-                is_busy = error.sqlite_errorcode & _PRIMARY_CODE == sqlite3.SQLITE_BUSY
-                if not is_busy or time.monotonic() > deadline_s:
-                    raise
-            if not told_so:
-                holders = ", ".join(f"process {number}" for number in lock_holders(self.path))
-                say(
-                    f"note: {self.path} is locked by {holders or 'another program'}; waiting for "
-                    f"{_WAIT_S:g} s at most"
-                )
-                told_so = True
-
-
-def lock_holders(path: Path) -> list[int]:
-    """Return the other processes that have locked a file, as far as the system says."""
-    found: set[int] = set()
-    with contextlib.suppress(OSError, ValueError):
-        number = path.stat().st_ino
-        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
-            # Such as: 1: POSIX  ADVISORY  WRITE 4242 00:2f:1234 0 EOF
-            *_, process, place, _, _ = line.split()
-            if place.rpartition(":")[2] == str(number):
-                found.add(int(process))
-    return sorted(found - {os.getpid(), -1})
-
-
 def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     """Open the file of a sweep; every statement outside of a transaction is one of its own.
-
-    Parameters
-    ----------
-    path : Path
-        Made if it is missing.
-    create : bool
-        Make the file if there is none.
 
     Raises
     ------
@@ -160,10 +96,8 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
         f"{path.absolute().as_uri()}?mode={'rwc' if create else 'rw'}",
         uri=True,
         isolation_level=None,
-        timeout=_SILENT_S,
-        factory=_PatientConnection,
+        timeout=_WAIT_S,
     )
-    connection.path = path
     try:
         with told(path):
             for pragma in ("trusted_schema = OFF", "foreign_keys = ON", "synchronous = FULL"):
@@ -208,7 +142,7 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 def one_writer(path: Path) -> Iterator[None]:
     """Refuse a second sweep on a file, while reports may read it.
 
-    The lock is on a file beside it, and ends with the process that holds it, however that ends.
+    The lock ends with the process that holds it, however that ends; those of SQLite are others.
 
     Raises
     ------
@@ -217,27 +151,18 @@ def one_writer(path: Path) -> Iterator[None]:
     """
     import fcntl
 
-    lock = path.with_name(f"{path.name}.lock")
-    with contextlib.ExitStack() as stack:
-        while True:
-            try:
-                stream = stack.enter_context(lock.open("a"))
-            except OSError as error:
-                raise PartitionError(f"cannot write {lock}: {error.strerror}") from None
-            try:
-                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise PartitionError(
-                    f"another sweep is writing to {path}; wait for its end, or give another --out"
-                ) from None
-            # Whoever held it may have removed it after it was opened here.
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(stream.fileno()), lock.stat()):
-                    break
+    try:
+        stream = path.open("ab")
+    except OSError as error:
+        raise PartitionError(f"cannot write {path}: {error.strerror}; write another path") from None
+    with stream:
         try:
-            yield
-        finally:
-            lock.unlink(missing_ok=True)
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise PartitionError(
+                f"another sweep is writing to {path}; wait for its end, or give another --out"
+            ) from None
+        yield
 
 
 def check_file(path: Path, *, create: bool) -> bool:

@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-from experiments.comparison.records import CaseKey, ModelRecord, PlannerRow, SearchPoint
-from solver import PartitionError
-from solver.evaluation.result import StepRecord
-from solver.io.json_fields import PLAIN, Parser, as_object, build, optional, record, several
+from experiments.comparison.records import CaseKey, ModelRecord, PlannerRow
+from solver import PartitionPlan
+from solver.io.json_fields import as_object, read_as
 from solver.io.json_files import plan_from_json, plan_to_json
 
 
 def row_to_json(row: PlannerRow) -> dict[str, Any]:
     """Return a row as plain data, without its case: one answer may serve several."""
-    data = {
-        entry.name: getattr(row, entry.name)
-        for entry in dataclasses.fields(row)
-        if entry.name != "case"
-    }
-    data["plan"] = None if row.plan is None else plan_to_json(row.plan)
-    data["trace"] = [dataclasses.asdict(point) for point in row.trace]
-    data["log"] = [dataclasses.asdict(step) for step in row.log]
-    return data
+    data = dataclasses.asdict(dataclasses.replace(row, plan=None))
+    del data["case"]
+    return {**data, "plan": None if row.plan is None else plan_to_json(row.plan)}
 
 
 def row_from_json(data: object, case: CaseKey, where: str) -> PlannerRow:
@@ -34,31 +26,12 @@ def row_from_json(data: object, case: CaseKey, where: str) -> PlannerRow:
     PartitionError
         Naming `where` and the field that is missing, unknown or of the wrong kind.
     """
-    fields = {**as_object(data, where), "case": case}
-    return build(PlannerRow, fields, where, _PARSERS)
+    fields = {**as_object(data, where), "case": case._asdict()}
+    row: PlannerRow = read_as(PlannerRow, fields, where, {PartitionPlan: plan_from_json})
+    return row
 
 
 def record_from_json(data: object, where: str) -> ModelRecord:
     """Return the record that ``dataclasses.asdict`` wrote."""
-    return build(ModelRecord, data, where, _PARSERS)
-
-
-def _number(value: object, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise PartitionError(f"{where} is {value!r}; write a number")
-    return value
-
-
-def _as_it_is(value: object, where: str) -> Any:
-    return value
-
-
-_PARSERS: Final[Mapping[str, Parser]] = {
-    **PLAIN,
-    "CaseKey": _as_it_is,
-    "float": _number,
-    "float | None": optional(_number),
-    "tuple[SearchPoint, ...]": several(record(SearchPoint, {**PLAIN, "float": _number})),
-    "tuple[StepRecord, ...]": several(record(StepRecord, {**PLAIN, "float": _number})),
-    "PartitionPlan | None": optional(lambda value, where: plan_from_json(value)),
-}
+    record: ModelRecord = read_as(ModelRecord, data, where)
+    return record

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 from experiments.comparison.records import DEFAULT_TIME_LIMIT_S, OWN_PLANNERS
 from experiments.planners.registry import check_planner
 from experiments.planners.steps import read_steps
 from experiments.problems.devices import (
-    DEVICE_SECTIONS,
     DeviceSet,
+    device_file,
     device_table,
     parse_devices,
     parse_link,
 )
 from experiments.problems.request import parse_objective
-from experiments.problems.toml_files import read_toml, table_fields
+from experiments.problems.toml_files import read_toml
 from experiments.sweep.sources import ModelSource, read_model
-from solver import MEMORY_MODELS, GiB, PartitionError, SolveLimits
-from solver.io.files import read_json
-from solver.model.checks import check_choice, check_positive
+from solver import GiB, PartitionError, SolveLimits
+from solver.io.json_fields import Name, Positive, read_as
+from solver.model.problem import MemoryModel
 from solver.model.quantities import parse_memory
-from solver.model.training import SCHEDULES
+from solver.model.training import Schedule
 
 T = TypeVar("T")
 
@@ -38,29 +37,6 @@ OWN: Final = "own"
 NOTHING: Final = "nothing"
 """The entry of ``without`` that leaves out no step."""
 
-_FIELDS: Final = (
-    "models",
-    "devices",
-    "links",
-    "objectives",
-    "memory_models",
-    "planners",
-    "seeds",
-    "without",
-    "chunks",
-    "max_devices",
-    "schedule",
-    "microbatches",
-    "limits",
-)
-_LIMITS: Final = (
-    "time_limit_s",
-    "memory_limit",
-    "workers",
-    "deterministic",
-    "kill_after_s",
-    "prepare_limit_s",
-)
 _DEVICES_EXAMPLE: Final = 'write "equal", "unequal", "roomy", "own", or devices such as "4x24GiB"'
 _GRACE_S: Final = 15.0
 _SLOW_WORK: Final = 10
@@ -116,9 +92,52 @@ class SweepLimits:
     kill_after_s: float = 2 * DEFAULT_TIME_LIMIT_S + _GRACE_S
     prepare_limit_s: float = 600.0
 
+    def __post_init__(self) -> None:
+        self.solve_limits(0)
+        if self.kill_after_s < self.time_limit_s:
+            raise PartitionError(
+                f"kill_after_s is {self.kill_after_s:g}, less than time_limit_s "
+                f"{self.time_limit_s:g}; write more"
+            )
+
     def solve_limits(self, seed: int) -> SolveLimits:
         """Return what a planner is told."""
         return SolveLimits(self.time_limit_s, self.workers, seed, self.deterministic)
+
+
+def _named(read: Callable[[Any], T]) -> Callable[[Any, str], T]:
+    """Return a reader of an entry; messages of `read` then begin with where the entry stands."""
+
+    def reader(value: Any, where: str) -> T:
+        try:
+            return read(value)
+        except PartitionError as error:
+            raise PartitionError(f"{where}: {error}") from None
+
+    return reader
+
+
+def _text(read: Callable[[str], T]) -> Callable[[object, str], T]:
+    """Return a reader of a text."""
+    return lambda value, where: _named(read)(read_as(str, value, where), where)
+
+
+def _checked(check: Callable[[Any], object]) -> Callable[[Any], Any]:
+    def same(value: Any) -> Any:
+        check(value)
+        return value
+
+    return same
+
+
+_link = _text(_checked(parse_link))
+_planner = _text(lambda name: check_planner(name).name)
+_without = _text(lambda names: () if names.strip() == NOTHING else read_steps([names]))
+_seed = _named(_checked(lambda seed: SolveLimits(seed=seed)))
+
+
+def _objective(value: object, where: str) -> tuple[str, ...]:
+    return parse_objective(read_as(str, value, where), where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +173,16 @@ class SweepSettings:
 
     models: tuple[ModelSource, ...]
     devices: tuple[DeviceChoice, ...] = ()
-    links: tuple[str, ...] = ()
-    objectives: tuple[tuple[str, ...], ...] = ()
-    memory_models: tuple[str, ...] = ()
-    planners: tuple[str, ...] = OWN_PLANNERS
-    seeds: tuple[int, ...] = (0,)
-    without: tuple[tuple[str, ...], ...] = ((),)
-    chunks: int | None = None
-    max_devices: int | None = None
-    schedule: str | None = None
-    microbatches: int | None = None
+    links: tuple[Annotated[str, _link], ...] = ()
+    objectives: tuple[Annotated[tuple[str, ...], _objective], ...] = ()
+    memory_models: tuple[MemoryModel, ...] = ()
+    planners: tuple[Annotated[str, _planner], ...] = OWN_PLANNERS
+    seeds: tuple[Annotated[int, _seed], ...] = (0,)
+    without: tuple[Annotated[tuple[str, ...], _without], ...] = ((),)
+    chunks: Positive | None = None
+    max_devices: Positive | None = None
+    schedule: Schedule | None = None
+    microbatches: Positive | None = None
     limits: SweepLimits = field(default_factory=SweepLimits)
 
     def __post_init__(self) -> None:
@@ -212,172 +231,84 @@ def read_sweep(path: Path, models: Sequence[ModelSource] = ()) -> SweepSettings:
     PartitionError
         In one line that names the file and the key, and says what is allowed.
     """
-    table = table_fields(read_toml(path, "a sweep"), _FIELDS, str(path))
-    reader = _Reader(table, str(path), path.parent)
+    table = read_toml(path, "a sweep")
+    folder = path.parent
+
+    def all_models(value: object, where: str) -> tuple[ModelSource, ...]:
+        entry = Annotated[ModelSource, lambda value, where: read_model(value, where, folder)]
+        return (*read_as(tuple[entry, ...], value, where), *models)
+
+    settings: SweepSettings = read_as(
+        SweepSettings,
+        {"models": [], **table},
+        str(path),
+        {
+            tuple[ModelSource, ...]: all_models,
+            DeviceChoice: lambda value, where: _read_devices(value, where, folder),
+            SweepLimits: _read_limits,
+        },
+    )
+    for key, value in table.items():
+        if value == []:
+            raise PartitionError(f"{path}: {key} is empty; write an entry, or leave the key out")
+    return settings
+
+
+def _read_devices(value: object, where: str, folder: Path) -> DeviceChoice:
+    if isinstance(value, dict):
+        fields = dict(value)
+        name = read_as(Name, fields.pop("name", None), f"{where}: name")
+        device_table(fields, where)
+        return DeviceChoice(name, fields)
+    if not isinstance(value, str) or not value.strip():
+        raise PartitionError(f"{where} is {value!r}; {_DEVICES_EXAMPLE}")
+    if value.strip().lower().endswith((".toml", ".json")):
+        path = folder / value.strip()
+        data = _named(device_file)(path, where)
+        device_table(data, f"{where}: {path}")
+        return DeviceChoice(value, data)
+    choice = DeviceChoice(value, value)
     try:
-        return SweepSettings(
-            models=(*reader.several("models", reader.model), *models),
-            devices=reader.several("devices", reader.device),
-            links=reader.several("links", _link),
-            objectives=reader.several("objectives", _objective),
-            memory_models=reader.several("memory_models", _choice(MEMORY_MODELS)),
-            planners=reader.several("planners", _planner) or OWN_PLANNERS,
-            seeds=reader.several("seeds", _seed) or (0,),
-            without=reader.several("without", _without) or ((),),
-            chunks=reader.positive("chunks"),
-            max_devices=reader.positive("max_devices"),
-            schedule=reader.one("schedule", _choice(SCHEDULES)),
-            microbatches=reader.positive("microbatches"),
-            limits=reader.limits(),
-        )
+        choice.read()
     except PartitionError as error:
-        known = str(error).startswith(str(path))
-        raise error if known else PartitionError(f"{path}: {error}") from None
+        raise PartitionError(f"{where}: {error}, or {', '.join((*DERIVED, OWN))}") from None
+    return choice
 
 
-class _Reader:
-    """Reads the keys of one table; every message begins with the file and the key."""
-
-    def __init__(self, table: Mapping[str, Any], where: str, folder: Path) -> None:
-        self._table = table
-        self._where = where
-        self._folder = folder
-
-    def several(self, key: str, parse: Callable[[object, str], T]) -> tuple[T, ...]:
-        if key not in self._table:
-            return ()
-        where = f"{self._where}: {key}"
-        values = self._table[key]
-        if not isinstance(values, list):
-            raise PartitionError(f"{where} is {values!r}; write a list, such as [{values!r}]")
-        if not values:
-            raise PartitionError(f"{where} is empty; write an entry, or leave the key out")
-        return tuple(parse(value, f"{where}[{index}]") for index, value in enumerate(values))
-
-    def one(self, key: str, parse: Callable[[object, str], T]) -> T | None:
-        if key not in self._table:
-            return None
-        return parse(self._table[key], f"{self._where}: {key}")
-
-    def positive(self, key: str) -> int | None:
-        def parse(value: object, where: str) -> Any:
-            check_positive(value, where)
-            return value
-
-        return self.one(key, parse)
-
-    def model(self, value: object, where: str) -> ModelSource:
-        return read_model(value, where, self._folder)
-
-    def device(self, value: object, where: str) -> DeviceChoice:
-        if isinstance(value, dict):
-            fields = dict(table_fields(value, ("name", *DEVICE_SECTIONS), where))
-            name = fields.pop("name", None)
-            if not isinstance(name, str) or not name:
-                raise PartitionError(f"{where}: name is {name!r}; give the devices a name")
-            device_table(fields, where)
-            return DeviceChoice(name, fields)
-        if not isinstance(value, str) or not value.strip():
-            raise PartitionError(f"{where} is {value!r}; {_DEVICES_EXAMPLE}")
-        if value.strip().lower().endswith((".toml", ".json")):
-            path = self._folder / value.strip()
-            is_toml = path.suffix.lower() == ".toml"
-            data = read_toml(path, "a list of devices") if is_toml else read_json(path)
-            device_table(data, f"{where}: {path}")
-            assert isinstance(data, dict)
-            return DeviceChoice(value, data)
-        choice = DeviceChoice(value, value)
-        try:
-            choice.read()
-        except PartitionError as error:
-            raise PartitionError(f"{where}: {error}, or {', '.join((*DERIVED, OWN))}") from None
-        return choice
-
-    def limits(self) -> SweepLimits:
-        where = f"{self._where}: limits"
-        fields = table_fields(self._table.get("limits", {}), _LIMITS, where)
-        for key in ("time_limit_s", "kill_after_s", "prepare_limit_s"):
-            value = fields.get(key, 1)
-            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if not is_number or not 0 < value < math.inf:
-                raise PartitionError(
-                    f"{where}: {key} is {value!r}; write a positive number of seconds, such as 60"
-                )
-        memory = fields.get("memory_limit", "8GiB")
-        if not isinstance(memory, str):
-            raise PartitionError(
-                f'{where}: memory_limit is {memory!r}; write for example "8GiB", or "unlimited"'
-            )
-        time_limit_s = float(fields.get("time_limit_s", DEFAULT_TIME_LIMIT_S))
-        deterministic = fields.get("deterministic", False)
-        slowest_s = time_limit_s * (_SLOW_WORK if deterministic is True else 2) + _GRACE_S
-        limits = SweepLimits(
-            time_limit_s=time_limit_s,
-            memory_bytes=parse_memory(memory, f"{where}: memory_limit", 'write for example "8GiB"'),
-            workers=fields.get("workers"),
-            deterministic=deterministic,
-            kill_after_s=float(fields.get("kill_after_s", slowest_s)),
-            prepare_limit_s=float(fields.get("prepare_limit_s", SweepLimits().prepare_limit_s)),
-        )
-        try:
-            limits.solve_limits(0)
-        except PartitionError as error:
-            raise PartitionError(f"{where}: {error}") from None
-        if limits.kill_after_s < limits.time_limit_s:
-            raise PartitionError(
-                f"{where}: kill_after_s is {limits.kill_after_s:g}, less than time_limit_s "
-                f"{limits.time_limit_s:g}; write more"
-            )
-        return limits
+def _seconds(value: object, where: str) -> float:
+    seconds = float(read_as(float, value, where))
+    if not seconds:
+        raise PartitionError(f"{where} is {value!r}; write a positive number of seconds")
+    return seconds
 
 
-def _link(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise PartitionError(f'{where} is {value!r}; write for example "25GB/s,10us"')
-    _named(where, lambda: parse_link(value))
-    return value
+def _memory(value: object, where: str) -> int | None:
+    return parse_memory(read_as(str, value, where), where, 'write for example "8GiB"')
 
 
-def _objective(value: object, where: str) -> tuple[str, ...]:
-    if not isinstance(value, str):
-        raise PartitionError(
-            f'{where} is {value!r}; write for example "bottleneck", or "bottleneck,latency"'
-        )
-    return parse_objective(value, where)
+@dataclass(frozen=True)
+class _Limits:
+    """The table ``limits``; :class:`SweepLimits` is what it means."""
+
+    time_limit_s: Annotated[float, _seconds] = DEFAULT_TIME_LIMIT_S
+    memory_limit: Annotated[int | None, _memory] = 8 * GiB
+    workers: int | None = None
+    deterministic: bool = False
+    kill_after_s: Annotated[float | None, _seconds] = None
+    prepare_limit_s: Annotated[float, _seconds] = 600.0
 
 
-def _planner(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise PartitionError(f'{where} is {value!r}; write the name of a planner, such as "auto"')
-    return _named(where, lambda: check_planner(value)).name
-
-
-def _seed(value: object, where: str) -> int:
-    _named(where, lambda: SolveLimits(seed=value))  # type: ignore[arg-type]
-    assert isinstance(value, int)
-    return value
-
-
-def _without(value: object, where: str) -> tuple[str, ...]:
-    if not isinstance(value, str):
-        raise PartitionError(
-            f"{where} is {value!r}; write the name of a step, several with commas between them, "
-            f'or "{NOTHING}"'
-        )
-    return () if value.strip() == NOTHING else _named(where, lambda: read_steps([value]))
-
-
-def _choice(allowed: tuple[str, ...]) -> Callable[[object, str], str]:
-    def parse(value: object, where: str) -> str:
-        check_choice(value, allowed, where)
-        return str(value)
-
-    return parse
-
-
-def _named(where: str, read: Callable[[], T]) -> T:
-    """Return what `read` returns; its message, if it has one, begins with `where`."""
+def _read_limits(value: object, where: str) -> SweepLimits:
+    limits: _Limits = read_as(_Limits, value, where)
+    slowest_s = limits.time_limit_s * (_SLOW_WORK if limits.deterministic else 2) + _GRACE_S
     try:
-        return read()
+        return SweepLimits(
+            limits.time_limit_s,
+            limits.memory_limit,
+            limits.workers,
+            limits.deterministic,
+            limits.kill_after_s or slowest_s,
+            limits.prepare_limit_s,
+        )
     except PartitionError as error:
         raise PartitionError(f"{where}: {error}") from None

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final
 
-from experiments.problems.generators import GENERATORS, GeneratorSettings, generate_problem
-from experiments.problems.toml_files import table_fields
+from experiments.problems.generators import GeneratorSettings, generate_problem
 from experiments.workloads.catalogue import PREFIX, workload_path
 from experiments.workloads.reader import instance_from_json
 from experiments.zoo.models import ZOO
 from solver import PartitionError, PartitionProblem
 from solver.io.files import read_json
+from solver.io.json_fields import Name, read_as
+from solver.model.checks import did_you_mean
 
 _EXAMPLE: Final = 'write a zoo name such as "gpt2", a saved "problem.json", or a generator'
 _GENERATOR: Final = ("operators", "width", "experts", "seed")
-_GENERATOR_FIELDS: Final = ("generate", "name", *_GENERATOR, "devices", "unequal", "slack")
-_FILE_FIELDS: Final = ("file", "name", "communication_scale", "no_host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +112,7 @@ def read_model(value: object, where: str, folder: Path) -> ModelSource:
             f"{where}: {value!r} runs code, which no file may name; give it on the command line: "
             f"--model {value}"
         )
-    close = difflib.get_close_matches(value.lower(), ZOO, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"the zoo has {', '.join(ZOO)}"
+    hint = did_you_mean(value, ZOO, f"the zoo has {', '.join(ZOO)}")
     raise PartitionError(f"{where}: model {value!r} is unknown; {hint}")
 
 
@@ -141,24 +138,24 @@ def _is_file(text: str) -> bool:
     return text.startswith(PREFIX) or text.lower().endswith((".json", ".json.gz"))
 
 
+@dataclass(frozen=True)
+class _FileTable:
+    file: Name
+    name: Name | None = None
+    communication_scale: Any = None
+    no_host: bool = False
+
+
 def _read_file(table: dict[str, Any], where: str, folder: Path) -> ModelSource:
-    fields = table_fields(table, _FILE_FIELDS, where)
-    path = fields.get("file")
-    if not isinstance(path, str) or not path:
-        raise PartitionError(f'{where}: file is {path!r}; write for example "problem.json"')
-    no_host = fields.get("no_host", False)
-    if not isinstance(no_host, bool):
-        raise PartitionError(f"{where}: no_host is {no_host!r}; write true or false")
-    settings = {
-        "communication_scale": fields.get("communication_scale"),
-        "with_host": not no_host,
-    }
+    asked: _FileTable = read_as(_FileTable, table, where)
+    path = asked.file
+    settings = {"communication_scale": asked.communication_scale, "with_host": not asked.no_host}
     try:
         data = read_json(workload_path(path) if path.startswith(PREFIX) else folder / path)
     except PartitionError as error:
         raise PartitionError(f"{where}: {error}") from None
     try:
-        return _file_source(_name(fields, path, where), settings, json.dumps(data))
+        return _file_source(asked.name or path, settings, json.dumps(data))
     except PartitionError as error:
         raise PartitionError(f"{where}: {path}: {error}") from None
 
@@ -168,25 +165,27 @@ def _file_source(name: str, settings: Mapping[str, Any], text: str) -> ModelSour
     return ModelSource(name, "file", settings, text, own)
 
 
+@dataclass(frozen=True)
+class _GeneratorTable:
+    generate: str
+    name: Name | None = None
+    operators: int = 0
+    width: int = 0
+    experts: int = 0
+    seed: int = 0
+    devices: int = 8
+    unequal: bool = False
+    slack: float = 15.0
+
+
 def _read_generator(table: dict[str, Any], where: str) -> ModelSource:
-    fields = table_fields(table, _GENERATOR_FIELDS, where)
-    kind = fields["generate"]
-    if not isinstance(kind, str) or kind not in GENERATORS:
-        raise PartitionError(f"{where}: generate is {kind!r}; write one of {', '.join(GENERATORS)}")
-    for name, kinds, wanted in (
-        ("devices", int, "a whole number"),
-        ("slack", (int, float), "a number of per cent, such as 15"),
-        ("unequal", bool, "true or false"),
-    ):
-        value = fields.get(name)
-        if value is not None and (
-            not isinstance(value, kinds) or (isinstance(value, bool) and kinds is not bool)
-        ):
-            raise PartitionError(f"{where}: {name} is {value!r}; write {wanted}")
-    settings = {name: value for name, value in fields.items() if name != "name"}
-    given = [f"{name}={settings[name]}" for name in _GENERATOR_FIELDS[1:] if name in settings]
+    asked: _GeneratorTable = read_as(_GeneratorTable, table, where)
+    given = [field.name for field in fields(asked) if field.name in table]
+    settings = {name: table[name] for name in given if name != "name"}
+    words = [f"{name}={settings[name]}" for name in given if name in settings]
+    words[0] = asked.generate
     try:
-        return _generator_source(_name(fields, " ".join([kind, *given]), where), settings)
+        return _generator_source(asked.name or " ".join(words), settings)
     except PartitionError as error:
         raise PartitionError(f"{where}: {error}") from None
 
@@ -201,10 +200,3 @@ def _generator_source(name: str, settings: Mapping[str, Any]) -> ModelSource:
         unequal=settings.get("unequal", False),
     )
     return ModelSource(name, "generator", settings, own=own)
-
-
-def _name(fields: Mapping[str, Any], default: str, where: str) -> str:
-    name = fields.get("name", default)
-    if not isinstance(name, str) or not name:
-        raise PartitionError(f"{where}: name is {name!r}; write a text that is not empty")
-    return name

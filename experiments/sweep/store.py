@@ -57,7 +57,6 @@ def open_store(path: str | os.PathLike[str]) -> Iterator[SweepStore]:
         In one line, if it is no such file, or another sweep writes to it.
     """
     check_file(Path(path), create=True)
-    # Two names of one file have one lock.
     real = real_path(path)
     with one_writer(real), contextlib.closing(connect(real, create=True)) as database, told(real):
         yield SweepStore(database)

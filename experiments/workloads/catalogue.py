@@ -6,12 +6,12 @@ stands for one wherever the path of a workload does.
 
 from __future__ import annotations
 
-import difflib
 import os
 from pathlib import Path
 from typing import Final
 
 from solver import PartitionError
+from solver.model.checks import did_you_mean
 
 PREFIX: Final = "published:"
 _FOLDER: Final = Path(__file__).with_name("published")
@@ -57,6 +57,5 @@ def workload_path(name: str | os.PathLike[str]) -> str | os.PathLike[str]:
     wanted, names = os.fspath(name).removeprefix(PREFIX), published_names()
     if wanted in names:
         return _FOLDER / f"{wanted}{_SUFFIX}"
-    close = difflib.get_close_matches(wanted, names, n=3, cutoff=0.4)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"there are {', '.join(names)}"
+    hint = did_you_mean(wanted, names, f"there are {', '.join(names)}")
     raise PartitionError(f"published workload {wanted!r} is unknown; {hint}")

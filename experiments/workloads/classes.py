@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -94,27 +93,15 @@ def topological_order(
 ) -> list[str]:
     """Return `names` so that each comes after what it reads among them; else as in the file."""
     position = {name: index for index, name in enumerate(names)}
-    readers: dict[str, list[str]] = {name: [] for name in names}
-    missing = dict.fromkeys(names, 0)
-    for name in names:
-        for source in reads[name]:
-            if source in position:
-                readers[source].append(name)
-                missing[name] += 1
-    ready = [position[name] for name in names if not missing[name]]
-    order: list[str] = []
-    while ready:
-        name = names[heapq.heappop(ready)]
-        order.append(name)
-        for reader in readers[name]:
-            missing[reader] -= 1
-            if not missing[reader]:
-                heapq.heappush(ready, position[reader])
-    if len(order) < len(names):
-        left = [name for name in names if missing[name]]
-        graph = nx.DiGraph((name, reader) for name in left for reader in readers[name])
+    graph: nx.DiGraph = nx.DiGraph()
+    graph.add_nodes_from(names)
+    graph.add_edges_from(
+        (source, name) for name in names for source in reads[name] if source in position
+    )
+    try:
+        return list(nx.lexicographical_topological_sort(graph, key=position.__getitem__))
+    except nx.NetworkXUnfeasible:
         cycle = [source for source, _ in nx.find_cycle(graph)]
         raise PartitionError(
             f"the {kind}nodes {' -> '.join([*cycle, cycle[0]])} form a cycle; remove an edge of it"
-        )
-    return order
+        ) from None

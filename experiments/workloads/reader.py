@@ -18,6 +18,7 @@ Operators are named by the node's id, as the authors' programs do in their answe
 from __future__ import annotations
 
 import os
+from functools import partial
 
 from experiments.workloads.catalogue import workload_path
 from experiments.workloads.classes import colour_classes, mirrored_forward, topological_order
@@ -30,7 +31,7 @@ from experiments.workloads.fields import (
     read_number,
 )
 from solver import Interconnect, Operator, PartitionError, PartitionProblem, Weight
-from solver.io.files import read_json
+from solver.io.files import load_json
 from solver.io.json_files import problem_from_json
 from solver.model.problem_checks import MAX_TOTAL
 
@@ -60,13 +61,10 @@ def load_workload(
     PartitionError
         In one line that names the file, the field, and the node or edge.
     """
-    data = read_json(workload_path(path))
-    try:
-        return workload_from_json(
-            data, communication_scale=communication_scale, with_host=with_host
-        )
-    except PartitionError as error:
-        raise PartitionError(f"{path}: {error}") from None
+    build = partial(
+        workload_from_json, communication_scale=communication_scale, with_host=with_host
+    )
+    return load_json(workload_path(path), build)
 
 
 def load_instance(
@@ -80,13 +78,10 @@ def load_instance(
     `path` may be ``published:NAME``. `communication_scale` None is 1; a saved problem knows
     neither it nor `with_host`.
     """
-    data = read_json(workload_path(path))
-    try:
-        return instance_from_json(
-            data, communication_scale=communication_scale, with_host=with_host
-        )
-    except PartitionError as error:
-        raise PartitionError(f"{path}: {error}") from None
+    build = partial(
+        instance_from_json, communication_scale=communication_scale, with_host=with_host
+    )
+    return load_json(workload_path(path), build)
 
 
 def instance_from_json(

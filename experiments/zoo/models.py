@@ -12,19 +12,19 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.workloads.catalogue import PREFIX, workload_path
-from experiments.zoo.builders import library
+from experiments.zoo.builders import TEXT, TEXT_PAIR, Inputs, from_transformers, image
 from experiments.zoo.building import ModelSpec, build_model, capture_model, first_line, others_code
 from experiments.zoo.configurations import CONFIGURATIONS
 from solver import PartitionError
+from solver.model.checks import did_you_mean
 
 if TYPE_CHECKING:
-    import torch
-
     from fx_bridge.capture.graph import CapturedGraph
 
 
@@ -64,8 +64,7 @@ def resolve_model(text: str) -> ModelSpec | Path:
         return _configuration_spec(text)
     if ":" in text:
         return _import_spec(text)
-    close = difflib.get_close_matches(text.lower(), ZOO, n=2, cutoff=0.5)
-    hint = f"did you mean {' or '.join(close)}?" if close else f"the zoo has {', '.join(ZOO)}"
+    hint = did_you_mean(text, ZOO, f"the zoo has {', '.join(ZOO)}")
     raise PartitionError(
         f"model {text!r} is unknown; {hint} "
         "(or write an import string such as package.module:factory, an exported model.pt2, or a "
@@ -91,8 +90,7 @@ def _configuration_spec(text: str) -> ModelSpec:
     name = text.removeprefix(CONFIGURATION_PREFIX)
     found = CONFIGURATIONS.get(name)
     if found is None:
-        close = difflib.get_close_matches(name.lower(), CONFIGURATIONS, n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(close)}?" if close else "docs/coverage.md lists them"
+        hint = did_you_mean(name, CONFIGURATIONS, "docs/coverage.md lists them")
         raise PartitionError(f"configuration {name!r} is unknown; {hint}")
     return ModelSpec(
         text,
@@ -151,95 +149,9 @@ def _saved(path: str) -> Any:
     return capture(captured.module).module, captured.args, captured.kwargs
 
 
-def _tokens(count: int, vocabulary: int) -> torch.Tensor:
-    import torch
-
-    return torch.randint(0, vocabulary, (1, count))
-
-
-def _gpt2(**changes: Any) -> Callable[[], Any]:
-    def build() -> Any:
-        hf = library("transformers")
-
-        config = hf.GPT2Config(use_cache=False, **changes)
-        return hf.GPT2LMHeadModel(config), (), {"input_ids": _tokens(128, config.vocab_size)}
-
-    return build
-
-
-def _bert() -> Any:
-    hf = library("transformers")
-
-    config = hf.BertConfig()
-    return hf.BertModel(config), (), {"input_ids": _tokens(128, config.vocab_size)}
-
-
-def _t5() -> Any:
-    hf = library("transformers")
-
-    # The published t5-base: the configuration's own defaults are t5-small.
-    config = hf.T5Config(d_model=768, d_ff=3072, num_layers=12, num_heads=12, use_cache=False)
-    inputs = {
-        "input_ids": _tokens(128, config.vocab_size),
-        "decoder_input_ids": _tokens(64, config.vocab_size),
-    }
-    return hf.T5ForConditionalGeneration(config), (), inputs
-
-
-def _resnet() -> Any:
-    import torch
-
-    hf = library("transformers")
-
-    model = hf.ResNetForImageClassification(hf.ResNetConfig(num_labels=1000))
-    return model, (), {"pixel_values": torch.randn(1, 3, 224, 224)}
-
-
-def _vit() -> Any:
-    import torch
-
-    hf = library("transformers")
-
-    model = hf.ViTForImageClassification(hf.ViTConfig(num_labels=1000))
-    return model, (), {"pixel_values": torch.randn(1, 3, 224, 224)}
-
-
-def _llama3_70b() -> Any:
-    import torch
-
-    hf = library("transformers")
-
-    # Meta-Llama-3-70B's published configuration.
-    config = hf.LlamaConfig(
-        vocab_size=128256,
-        hidden_size=8192,
-        intermediate_size=28672,
-        num_hidden_layers=80,
-        num_attention_heads=64,
-        num_key_value_heads=8,
-        max_position_embeddings=8192,
-        rms_norm_eps=1e-5,
-        use_cache=False,
-    )
-    config.rope_parameters = {"rope_type": "default", "rope_theta": 500000.0}
-    with torch.device("meta"):
-        model = hf.LlamaForCausalLM(config).to(torch.bfloat16)
-        tokens = torch.zeros((1, 128), dtype=torch.long)
-    return model, (), {"input_ids": tokens}
-
-
-def _deepseek_v3() -> Any:
-    import torch
-
-    hf = library("transformers")
-
-    # The configuration's own defaults are those of the published DeepSeek-V3: 61 layers, of
-    # which the last 58 have 256 experts; 671B parameters.
-    config = hf.DeepseekV3Config(use_cache=False)
-    with torch.device("meta"):
-        model = hf.DeepseekV3ForCausalLM(config).to(torch.bfloat16)
-        tokens = torch.zeros((1, 128), dtype=torch.long)
-    return model, (), {"input_ids": tokens}
+def _hf(model: str, inputs: Inputs, **settings: Any) -> Callable[[], Any]:
+    """Return what builds a model of transformers with weights."""
+    return replace(from_transformers("zoo", model, model, inputs, **settings), device="cpu").build
 
 
 def _branches() -> Any:
@@ -268,16 +180,41 @@ ZOO: Final[Mapping[str, ModelSpec]] = MappingProxyType(
     {
         spec.name: spec
         for spec in (
-            ModelSpec("gpt2", "GPT-2 small, 128 tokens", _gpt2(), extra="hf"),
-            ModelSpec("bert-base", "BERT base encoder, 128 tokens", _bert, extra="hf"),
-            ModelSpec("t5-base", "T5 base, 128 tokens in, 64 out", _t5, extra="hf"),
-            ModelSpec("resnet-50", "ResNet-50, one 224 x 224 image", _resnet, extra="hf"),
-            ModelSpec("vit-b16", "ViT-B/16, one 224 x 224 image", _vit, extra="hf"),
+            ModelSpec("gpt2", "GPT-2 small, 128 tokens", _hf("GPT2LMHeadModel", TEXT), extra="hf"),
+            ModelSpec(
+                "bert-base", "BERT base encoder, 128 tokens", _hf("BertModel", TEXT), extra="hf"
+            ),
+            ModelSpec(
+                "t5-base",
+                "T5 base, 128 tokens in, 64 out",
+                # The configuration's own defaults are t5-small.
+                _hf(
+                    "T5ForConditionalGeneration",
+                    TEXT_PAIR,
+                    d_model=768,
+                    d_ff=3072,
+                    num_layers=12,
+                    num_heads=12,
+                ),
+                extra="hf",
+            ),
+            ModelSpec(
+                "resnet-50",
+                "ResNet-50, one 224 x 224 image",
+                _hf("ResNetForImageClassification", image(224), num_labels=1000),
+                extra="hf",
+            ),
+            ModelSpec(
+                "vit-b16",
+                "ViT-B/16, one 224 x 224 image",
+                _hf("ViTForImageClassification", image(224), num_labels=1000),
+                extra="hf",
+            ),
             ModelSpec("branches", "two unequal towers of branching blocks, fused", _branches),
             ModelSpec(
                 "llama3-70b",
                 "Llama-3-70B, all 80 layers, bf16, 128 tokens, on the meta device",
-                _llama3_70b,
+                CONFIGURATIONS["llama3-70b"].build,
                 has_weights=False,
                 extra="hf",
                 equal_devices=8,
@@ -286,7 +223,7 @@ ZOO: Final[Mapping[str, ModelSpec]] = MappingProxyType(
             ModelSpec(
                 "deepseek-v3",
                 "DeepSeek-V3, all 61 layers, bf16, 128 tokens, on the meta device",
-                _deepseek_v3,
+                CONFIGURATIONS["deepseek-v3-671b"].build,
                 has_weights=False,
                 extra="hf",
                 equal_devices=16,
@@ -296,7 +233,9 @@ ZOO: Final[Mapping[str, ModelSpec]] = MappingProxyType(
             ModelSpec(
                 "tiny-gpt2",
                 "GPT-2 with two narrow layers, for trying things out",
-                _gpt2(
+                _hf(
+                    "GPT2LMHeadModel",
+                    TEXT,
                     n_layer=2,
                     n_embd=64,
                     n_head=4,

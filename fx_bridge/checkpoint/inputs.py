@@ -9,7 +9,7 @@ import torch
 
 from fx_bridge.checkpoint.tensors import check_storable
 from solver import PartitionError
-from solver.io.json_fields import as_object, as_text
+from solver.io.json_fields import as_object, read_as
 
 
 def flat_tensors(inputs: Any) -> tuple[Any, dict[str, torch.Tensor]]:
@@ -83,7 +83,7 @@ def with_tensors(structure: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         raise PartitionError(f"an object has the keys {list(structure)}; write exactly one")
     [(kind, content)] = structure.items()
     if kind == "tensor":
-        name = as_text(content, "tensor")
+        name = read_as(str, content, "tensor")
         if name not in tensors:
             raise PartitionError(f"there is no tensor {name!r} in the file")
         return tensors[name]

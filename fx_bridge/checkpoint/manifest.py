@@ -9,22 +9,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 from fx_bridge.capture.digest import first_difference, graph_lines, lines_digest
 from fx_bridge.capture.graph import CapturedGraph, check_captured
 from solver import PartitionError, PartitionPlan
-from solver.io.files import read_json
-from solver.io.json_fields import (
-    PLAIN,
-    Parser,
-    build,
-    by_name,
-    check_schema,
-    optional,
-    record,
-    several,
-)
+from solver.io.files import load_json
+from solver.io.json_fields import check_schema, read_as
 from solver.io.json_files import plan_from_json, plan_to_json
 from solver.model.quantities import counted
 
@@ -33,9 +24,22 @@ SCHEMA: Final = "fxpartition.stages"
 _VERSION: Final = 1
 _READ_BYTES: Final = 1 << 20
 
-# Names of their own, by which a field's parser is found.
-FileName: TypeAlias = str
-Sha256: TypeAlias = str
+
+def _file_name(value: object, where: str) -> str:
+    # A name from a file must not lead out of the folder.
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_]+\.safetensors", value):
+        raise PartitionError(f"{where} is {value!r}; write a name such as stage_0.safetensors")
+    return value
+
+
+def _sha256(value: object, where: str) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
+        raise PartitionError(f"{where} is {value!r}; write 64 hexadecimal digits")
+    return value
+
+
+FileName: TypeAlias = Annotated[str, _file_name]
+Sha256: TypeAlias = Annotated[str, _sha256]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +174,8 @@ class Manifest:
         PartitionError
             Naming the field that is missing, unknown, of the wrong kind or at odds with another.
         """
-        fields = check_schema(data, "the manifest", SCHEMA, _VERSION)
-        manifest = build(cls, fields, "", _PARSERS)
+        fields = check_schema(data, "", SCHEMA, _VERSION)
+        manifest: Manifest = read_as(cls, fields, "", {PartitionPlan: plan_from_json})
         _check_agreement(manifest)
         return manifest
 
@@ -215,11 +219,7 @@ def load_manifest(folder: str | os.PathLike[str]) -> Manifest:
             f"{folder} has no {MANIFEST}: it is no folder of stage files, or writing it was "
             "interrupted; write it with fxpartition split --out"
         )
-    try:
-        return Manifest.from_dict(read_json(path))
-    except PartitionError as error:
-        text = str(error)
-        raise PartitionError(text if str(path) in text else f"{path}: {text}") from None
+    return load_json(path, Manifest.from_dict)
 
 
 def check_manifest(manifest: Manifest, captured: CapturedGraph) -> None:
@@ -319,37 +319,3 @@ def _check_agreement(manifest: Manifest) -> None:
                 raise PartitionError(
                     f"stages[{index}]: {name} is {found!r}; the plan says {value!r}"
                 )
-
-
-def _file_name(value: object, where: str) -> str:
-    # A name from a file must not lead out of the folder.
-    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z0-9_]+\.safetensors", value):
-        raise PartitionError(f"{where} is {value!r}; write a name such as stage_0.safetensors")
-    return value
-
-
-def _sha256(value: object, where: str) -> str:
-    if not isinstance(value, str) or not re.fullmatch(r"[0-9a-f]{64}", value):
-        raise PartitionError(f"{where} is {value!r}; write 64 hexadecimal digits")
-    return value
-
-
-def _plan(value: object, where: str) -> PartitionPlan:
-    try:
-        return plan_from_json(value)
-    except PartitionError as error:
-        raise PartitionError(f"{where}: {str(error).removeprefix('plan: ')}") from None
-
-
-_PARSERS: Final[dict[str, Parser]] = {
-    **PLAIN,
-    "FileName": _file_name,
-    "Sha256": _sha256,
-    "PartitionPlan": _plan,
-    # Checked by who reads the inputs.
-    "Any": lambda value, _: value,
-}
-_PARSERS["Mapping[str, TensorView]"] = by_name(record(TensorView, _PARSERS))
-_PARSERS["tuple[StageFile, ...]"] = several(record(StageFile, _PARSERS))
-_PARSERS["InputsFile | None"] = optional(record(InputsFile, _PARSERS))
-"""How to read a field, by its annotation."""

@@ -30,8 +30,8 @@ from fx_bridge.capture.model.messages import first_line, quiet
 from fx_bridge.checkpoint.manifest import check_file, file_sha256
 from fx_bridge.storages.replay import hint
 from solver import PartitionError
-from solver.io.files import read_json, write_text_atomically
-from solver.io.json_fields import PLAIN, Parser, build, check_schema, record, several
+from solver.io.files import load_json, write_text_atomically
+from solver.io.json_fields import check_schema, read_as
 
 _SIZED: Final = (torch.Tensor, torch.SymInt)
 INDEX: Final = "programs.json"
@@ -184,12 +184,11 @@ def load_stage_programs(folder: str | os.PathLike[str]) -> StagePrograms:
     path = Path(folder) / INDEX
     if not path.is_file():
         raise PartitionError(f"{folder} has no {INDEX}; write it with save_stage_programs")
-    try:
-        fields = check_schema(read_json(path), "the index", _SCHEMA, _VERSION)
-        return build(StagePrograms, fields, "", _PARSERS)
-    except PartitionError as error:
-        text = str(error)
-        raise PartitionError(text if str(path) in text else f"{path}: {text}") from None
+    programs: StagePrograms = load_json(
+        path,
+        lambda data: read_as(StagePrograms, check_schema(data, "", _SCHEMA, _VERSION), ""),
+    )
+    return programs
 
 
 def load_stage_program(folder: str | os.PathLike[str], stage: StageProgram) -> ExportedProgram:
@@ -350,8 +349,3 @@ def _example(node: fx.Node) -> Any:
         return hint(value) if isinstance(value, torch.SymInt) else value
 
     return pytree.tree_map(plain, node.meta["val"])
-
-
-_PARSERS: Final[dict[str, Parser]] = dict(PLAIN)
-_PARSERS["tuple[StageProgram, ...]"] = several(record(StageProgram, _PARSERS))
-"""How to read a field, by its annotation."""

@@ -20,8 +20,8 @@ from typing import Any, Final
 import networkx as nx
 
 from solver import PartitionError
-from solver.io.files import read_json, write_text_atomically
-from solver.io.json_fields import PLAIN, Parser, build, check_schema, record, several
+from solver.io.files import load_json, write_text_atomically
+from solver.io.json_fields import check_schema, read_as
 from solver.model.quantities import MISSING, aligned, counted, format_bytes, printable
 
 _SCHEMA: Final = "fxpartition.stage_graph"
@@ -250,8 +250,8 @@ class StageGraph:
         PartitionError
             Naming the field that is missing, unknown or of the wrong kind.
         """
-        fields = check_schema(data, "the stage graph", _SCHEMA, _VERSION)
-        graph = build(StageGraph, fields, "", _PARSERS)
+        fields = check_schema(data, "", _SCHEMA, _VERSION)
+        graph: StageGraph = read_as(StageGraph, fields, "")
         _check_references(graph)
         return graph
 
@@ -274,11 +274,7 @@ class StageGraph:
         PartitionError
             Naming the file and the field that is wrong.
         """
-        data = read_json(path)
-        try:
-            return cls.from_dict(data)
-        except PartitionError as error:
-            raise PartitionError(f"{path}: {error}") from None
+        return load_json(path, cls.from_dict)
 
     def __str__(self) -> str:
         header = ["stage", "device", "operators", "weights", "received", "sent", "peak", "reads"]
@@ -342,13 +338,3 @@ def _check_references(graph: StageGraph) -> None:
             check_positions(weight.stages, f"{where}: weight {weight.key!r}")
         check_values((*stage.inputs, *stage.outputs), where)
     check_values((*graph.inputs, *graph.outputs), "the stage graph")
-
-
-_PARSERS: Final[dict[str, Parser]] = dict(PLAIN)
-_PARSERS.update(
-    {
-        f"tuple[{kind.__name__}, ...]": several(record(kind, _PARSERS))
-        for kind in (StageNode, StageValue, StageWeight)
-    }
-)
-"""How to read a field, by its annotation."""

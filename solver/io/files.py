@@ -8,13 +8,15 @@ import os
 import select
 import tempfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final, TypeVar
 
 from solver.io.json_fields import parse_json
 from solver.model.clock import Clock
 from solver.model.errors import PartitionError
+
+T = TypeVar("T")
 
 _MOST_UNPACKED_BYTES: Final = 1 << 30
 _PIPE_S: Final = 5.0
@@ -150,9 +152,18 @@ def _why(error: OSError | ValueError) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
-def read_json(path: str | os.PathLike[str]) -> object:
+def read_json(path: str | os.PathLike[str]) -> Any:
     """Read a JSON file; PartitionError says in one line why it cannot be read."""
     return parse_json(read_text(path, "a JSON file"), str(path))
+
+
+def load_json(path: str | os.PathLike[str], build: Callable[[Any], T]) -> T:
+    """Return what `build` makes of the data of a JSON file; PartitionError names the file."""
+    data = read_json(path)
+    try:
+        return build(data)
+    except PartitionError as error:
+        raise PartitionError(f"{path}: {error}") from None
 
 
 def read_text(path: str | os.PathLike[str], wanted: str) -> str:

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, TypeAlias, TypeVar
+from functools import cache
+from itertools import repeat
+from types import UnionType
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeAlias,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
+from solver.model.checks import check_choice, check_name, check_positive, did_you_mean
 from solver.model.errors import PartitionError
 
-T = TypeVar("T")
-
-Parser: TypeAlias = Callable[[object, str], Any]
+Reader: TypeAlias = Callable[[object, str], Any]
 """Takes what JSON holds and where it stands; returns a value or raises PartitionError."""
 
 _MOST_LEVELS: Final = 100
@@ -95,48 +108,19 @@ def _containers(value: object, path: str = "") -> Iterator[tuple[object, str]]:
             yield from _containers(item, f"{path}[{index}]")
 
 
-def build(kind: type[T], value: object, where: str, parsers: Mapping[str, Parser]) -> T:
-    """Build a dataclass from an object with exactly its fields.
+def check_schema(value: object, where: str, schema: str, version: int) -> dict[str, Any]:
+    """Return the fields of a document but for its schema and version, which are checked.
 
-    Parameters
-    ----------
-    kind : type
-        A dataclass in a module with ``from __future__ import annotations``.
-    value : object
-        As ``json.loads`` returns it.
-    where : str
-        What messages begin with, such as ``"stages[2]"``; empty for the outermost.
-    parsers : mapping of str to callable
-        How to read a field, by its annotation.
-
-    Raises
-    ------
-    PartitionError
-        Naming the field that is missing, unknown or of the wrong kind.
+    Messages begin with `where`; it is empty for a whole file.
     """
     fields = as_object(value, where or "the content")
     prefix = f"{where}: " if where else ""
-    known = {entry.name: str(entry.type) for entry in dataclasses.fields(kind)}  # type: ignore[arg-type]
-    for name in fields:
-        if name not in known:
-            raise PartitionError(f"{prefix}{name!r} is unknown; the fields are {', '.join(known)}")
-    for name in known:
-        if name not in fields:
-            raise PartitionError(f"{prefix}{name} is missing")
-    return kind(
-        **{name: parsers[known[name]](item, f"{prefix}{name}") for name, item in fields.items()}
-    )
-
-
-def check_schema(value: object, what: str, schema: str, version: int) -> dict[str, Any]:
-    """Return the fields of a document but for its schema and version, which are checked."""
-    fields = as_object(value, what)
     if fields.get("schema") != schema:
-        raise PartitionError(f"schema is {fields.get('schema')!r}; expected {schema!r}")
+        raise PartitionError(f"{prefix}schema is {fields.get('schema')!r}; expected {schema!r}")
     found = fields.get("version")
     # 1.0 and True are equal to 1, but no release writes them.
     if type(found) is not int or found != version:
-        raise PartitionError(f"version is {found!r}; this release reads {version}")
+        raise PartitionError(f"{prefix}version is {found!r}; this release reads {version}")
     return {name: item for name, item in fields.items() if name not in ("schema", "version")}
 
 
@@ -147,68 +131,131 @@ def as_object(value: object, what: str) -> dict[str, Any]:
     return value
 
 
-def as_text(value: object, where: str) -> str:
-    """Return `value` if it is a text."""
-    if not isinstance(value, str):
-        raise PartitionError(f"{where} is {value!r}; write a text")
-    return value
+def read_as(
+    kind: Any, value: object, where: str, readers: Mapping[Any, Reader] | None = None
+) -> Any:
+    """Return plain data as the type that an annotation names.
 
+    Parameters
+    ----------
+    kind : type
+        A dataclass or named tuple, whose fields with a default may be left out; str, bool, or an
+        int or finite float that is not negative; a tuple, a mapping with texts for keys, a
+        literal; any of these or None. ``Annotated[T, reader]`` is read by `reader`.
+    value : object
+        As ``json.loads`` returns it.
+    where : str
+        What messages begin with, such as ``"stages[2]"``; empty for the outermost.
+    readers : mapping of type to callable, optional
+        How to read what is read otherwise.
 
-def as_natural(value: object, where: str) -> int:
-    """Return `value` if it is a whole number that is not negative."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise PartitionError(f"{where} is {value!r}; write a whole number that is not negative")
-    return value
-
-
-def as_flag(value: object, where: str) -> bool:
-    """Return `value` if it is true or false."""
-    if not isinstance(value, bool):
-        raise PartitionError(f"{where} is {value!r}; write true or false")
-    return value
-
-
-def optional(parse: Parser) -> Parser:
-    """Return a parser that takes null too."""
-    return lambda value, where: None if value is None else parse(value, where)
-
-
-def several(parse: Parser) -> Parser:
-    """Return a parser of lists, which become tuples."""
-
-    def parse_all(value: object, where: str) -> tuple[Any, ...]:
+    Raises
+    ------
+    PartitionError
+        Naming the field that is missing, unknown or of the wrong kind.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if readers and kind in readers:
+        return readers[kind](value, where)
+    if origin is Annotated:
+        return arguments[1](value, where)
+    if origin in (Union, UnionType):
+        wanted = next(argument for argument in arguments if argument is not type(None))
+        return None if value is None else read_as(wanted, value, where, readers)
+    if kind is Any:
+        return value
+    if origin is Literal:
+        check_choice(value, arguments, where)
+        return value
+    if origin is tuple:
         # Tuples too: data need not have been through a file.
         if not isinstance(value, (list, tuple)):
-            raise PartitionError(f"{where} is not a list")
-        return tuple(parse(item, f"{where}[{index}]") for index, item in enumerate(value))
+            raise PartitionError(f"{where} is not a list; write one in brackets")
+        if arguments[-1] is not Ellipsis and len(value) != len(arguments):
+            raise PartitionError(f"{where} has {len(value)} entries; write {len(arguments)}")
+        kinds = repeat(arguments[0]) if arguments[-1] is Ellipsis else arguments
+        return tuple(
+            read_as(each, item, f"{where}[{index}]", readers)
+            for index, (each, item) in enumerate(zip(kinds, value, strict=False))
+        )
+    if origin in (Mapping, dict):
+        return {
+            name: read_as(arguments[1], item, f"{where}[{name!r}]", readers)
+            for name, item in as_object(value, where).items()
+        }
+    if kind in _SCALARS:
+        is_right, wanted = _SCALARS[kind]
+        if not is_right(value):
+            raise PartitionError(f"{where} is {value!r}; write {wanted}")
+        return value
+    return _record(kind, value, where, readers)
 
-    return parse_all
+
+def _record(kind: Any, value: object, where: str, readers: Mapping[Any, Reader] | None) -> Any:
+    """Read a dataclass or a named tuple from an object with its fields and no others."""
+    given = as_object(value, where or "the content")
+    prefix = f"{where}: " if where else ""
+    fields = _fields(kind)
+    for name in given:
+        if name not in fields:
+            hint = did_you_mean(name, fields, f"the fields are {', '.join(fields)}", most=1)
+            raise PartitionError(f"{prefix}{name!r} is unknown; {hint}")
+    for name, (_, _, may_be_left_out) in fields.items():
+        if name not in given and not may_be_left_out:
+            raise PartitionError(f"{prefix}{name} is missing")
+    found: dict[str, Any] = {}
+    for name, item in given.items():
+        attribute, wanted, _ = fields[name]
+        found[attribute] = read_as(wanted, item, f"{prefix}{name}", readers)
+    try:
+        return kind(**found)
+    except PartitionError as error:
+        raise PartitionError(f"{prefix}{error}") from None
 
 
-def by_name(parse: Parser) -> Parser:
-    """Return a parser of objects whose keys are names."""
+@cache
+def _fields(kind: Any) -> dict[str, tuple[str, Any, bool]]:
+    """Return the attribute, the type and whether there is a default, by the name in a file.
 
-    def parse_all(value: object, where: str) -> dict[str, Any]:
-        fields = as_object(value, where)
-        return {name: parse(item, f"{where}[{name!r}]") for name, item in fields.items()}
+    An attribute such as `class_` is called ``class`` there.
+    """
+    hints = get_type_hints(kind, include_extras=True)
+    if dataclasses.is_dataclass(kind):
+        missing = dataclasses.MISSING
+        left_out = {
+            field.name: not (field.default is field.default_factory is missing)
+            for field in dataclasses.fields(kind)
+        }
+    else:
+        left_out = {name: name in kind._field_defaults for name in kind._fields}
+    return {name.rstrip("_"): (name, hints[name], is_left) for name, is_left in left_out.items()}
 
-    return parse_all
 
-
-def record(kind: type[Any], parsers: Mapping[str, Parser]) -> Parser:
-    """Return a parser of a dataclass; `parsers` may be filled later."""
-    return lambda value, where: build(kind, value, where, parsers)
-
-
-PLAIN: Final[Mapping[str, Parser]] = {
-    "str": as_text,
-    "int": as_natural,
-    "bool": as_flag,
-    "str | None": optional(as_text),
-    "int | None": optional(as_natural),
-    "tuple[str, ...]": several(as_text),
-    "tuple[int, ...]": several(as_natural),
-    "tuple[int, ...] | None": optional(several(as_natural)),
-    "Mapping[str, str]": by_name(as_text),
+_SCALARS: Final[Mapping[Any, tuple[Callable[[Any], bool], str]]] = {
+    str: (lambda value: isinstance(value, str), "a text"),
+    bool: (lambda value: isinstance(value, bool), "true or false"),
+    int: (
+        lambda value: type(value) is int and value >= 0,
+        "a whole number that is not negative",
+    ),
+    float: (
+        lambda value: type(value) in (int, float) and 0 <= value <= sys.float_info.max,
+        "a number that is not negative",
+    ),
 }
-"""Parsers of what is no dataclass, by annotation."""
+
+
+def _name(value: object, where: str) -> str:
+    check_name(value, where)
+    return str(value)
+
+
+def _positive(value: Any, where: str) -> int:
+    check_positive(value, where)
+    return int(value)
+
+
+Name: TypeAlias = Annotated[str, _name]
+"""A text that is not empty."""
+Positive: TypeAlias = Annotated[int, _positive]
+"""A whole number from 1 on."""

@@ -11,20 +11,19 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
 
 from solver.io.digraph import problem_from_digraph, problem_to_digraph
-from solver.io.files import read_json, write_text_atomically
-from solver.io.json_fields import as_object, check_schema
-from solver.model.devices import Device, Interconnect, Link
+from solver.io.files import load_json, write_text_atomically
+from solver.io.json_fields import check_schema, read_as
+from solver.model.devices import Charging, Device, Interconnect, Link
 from solver.model.errors import PartitionError
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 
 if TYPE_CHECKING:
     import networkx as nx
-
-T = TypeVar("T")
 
 SCHEMA_VERSION: Final = 2
 _PROBLEM_SCHEMA: Final = "fxpartition.problem"
@@ -38,6 +37,53 @@ _SETTINGS: Final = (
     "max_devices",
     "cuts",
 )
+
+
+@dataclass(frozen=True)
+class _Edge:
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """As networkx writes it; the attributes of a node stand beside its ``id``."""
+
+    directed: bool
+    multigraph: bool
+    nodes: tuple[Mapping[str, Any], ...]
+    edges: tuple[_Edge, ...]
+    graph: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LinkBetween(Link):
+    source: str
+    target: str
+
+
+@dataclass(frozen=True)
+class _Interconnect:
+    default: Link = field(default_factory=Link)
+    links: tuple[_LinkBetween, ...] = ()
+    charging: Charging = "peer_to_peer"
+    overlap: bool = False
+
+
+@dataclass(frozen=True)
+class _ProblemFile:
+    """The fields of a file; `PartitionProblem` has the defaults of those that are left out."""
+
+    graph: _Graph
+    devices: tuple[Device, ...]
+    interconnect: _Interconnect = field(default_factory=_Interconnect)
+    objective: tuple[str, ...] = ()
+    memory_model: str = ""
+    schedule: str = ""
+    microbatches: int = 1
+    chunks_per_device: int = 1
+    max_devices: int | None = None
+    cuts: tuple[str, ...] = ()
 
 
 def problem_to_json(problem: PartitionProblem) -> dict[str, Any]:
@@ -105,30 +151,24 @@ def problem_from_json(data: object) -> PartitionProblem:
     PartitionError
         Naming the field that is missing, unknown or of the wrong kind.
     """
-    fields = check_schema(data, "the file's content", _PROBLEM_SCHEMA, SCHEMA_VERSION)
-    known = ("graph", "devices", "interconnect", *_SETTINGS)
-    _check_fields(fields, required=("graph", "devices"), known=known, where="problem")
-    settings: dict[str, Any] = {name: fields[name] for name in _SETTINGS if name in fields}
-    objective = settings.get("objective", "bottleneck")
-    if isinstance(objective, list):
-        if not all(isinstance(name, str) for name in objective):
-            raise PartitionError(f"objective is {objective!r}; write a list of names")
-        settings["objective"] = tuple(objective)
-    elif not isinstance(objective, str):
-        raise PartitionError(f"objective is {objective!r}; write a name or a list of names")
-    for name in ("memory_model", "schedule"):
-        if not isinstance(settings.get(name, ""), str):
-            raise PartitionError(f"{name} is {settings[name]!r}; write a name")
-    if not isinstance(settings.get("cuts", []), list):
-        raise PartitionError(f"cuts is {settings['cuts']!r}; write a list of operators")
-    if not isinstance(fields["devices"], list):
-        raise PartitionError("devices is not a list")
-    devices = [
-        _build(Device, entry, f"devices[{index}]") for index, entry in enumerate(fields["devices"])
-    ]
-    if "interconnect" in fields:
-        settings["interconnect"] = _interconnect(fields["interconnect"])
-    return problem_from_digraph(_graph(fields["graph"]), devices, **settings)
+    fields = check_schema(data, "", _PROBLEM_SCHEMA, SCHEMA_VERSION)
+    if isinstance(fields.get("objective"), str):
+        fields["objective"] = [fields["objective"]]
+    read = read_as(_ProblemFile, fields, "")
+    settings: dict[str, Any] = {name: getattr(read, name) for name in _SETTINGS if name in fields}
+    between = read.interconnect
+    links: dict[tuple[str, str], Link] = {}
+    for index, entry in enumerate(between.links):
+        if (entry.source, entry.target) in links:
+            raise PartitionError(
+                f"interconnect: links[{index}]: {entry.source!r} -> {entry.target!r} is given "
+                "twice; write it once"
+            )
+        links[entry.source, entry.target] = Link(entry.bandwidth_bytes_per_s, entry.latency_ns)
+    settings["interconnect"] = Interconnect(
+        between.default, links, between.charging, between.overlap
+    )
+    return problem_from_digraph(_digraph(read.graph), read.devices, **settings)
 
 
 def plan_to_json(plan: PartitionPlan) -> dict[str, Any]:
@@ -142,28 +182,17 @@ def plan_to_json(plan: PartitionPlan) -> dict[str, Any]:
     }
 
 
-def plan_from_json(data: object) -> PartitionPlan:
-    """Build a plan from plain data.
+def plan_from_json(data: object, where: str = "") -> PartitionPlan:
+    """Build a plan from plain data; messages begin with `where`.
 
     Raises
     ------
     PartitionError
         Naming the field that is missing, unknown or of the wrong kind.
     """
-    fields = check_schema(data, "the file's content", _PLAN_SCHEMA, SCHEMA_VERSION)
-    known = ("device_order", "assignment", "chunks")
-    _check_fields(fields, required=("device_order", "assignment"), known=known, where="plan")
-    order = fields["device_order"]
-    if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
-        raise PartitionError("plan: device_order is not a list of device names")
-    assignment = as_object(fields["assignment"], "plan: assignment")
-    for operator, device in assignment.items():
-        if not isinstance(device, str):
-            raise PartitionError(
-                f"plan: assignment[{operator!r}] is {device!r}; write a device name"
-            )
-    chunks = as_object(fields.get("chunks", {}), "plan: chunks")
-    return PartitionPlan(assignment, tuple(order), chunks)
+    fields = check_schema(data, where, _PLAN_SCHEMA, SCHEMA_VERSION)
+    plan: PartitionPlan = read_as(PartitionPlan, fields, where)
+    return plan
 
 
 def save_problem(problem: PartitionProblem, path: str | os.PathLike[str]) -> None:
@@ -173,11 +202,7 @@ def save_problem(problem: PartitionProblem, path: str | os.PathLike[str]) -> Non
 
 def load_problem(path: str | os.PathLike[str]) -> PartitionProblem:
     """Read a problem from a JSON file; PartitionError names the file and the field."""
-    data = read_json(path)
-    try:
-        return problem_from_json(data)
-    except PartitionError as error:
-        raise PartitionError(f"{path}: {error}") from None
+    return load_json(path, problem_from_json)
 
 
 def save_plan(plan: PartitionPlan, path: str | os.PathLike[str]) -> None:
@@ -187,91 +212,27 @@ def save_plan(plan: PartitionPlan, path: str | os.PathLike[str]) -> None:
 
 def load_plan(path: str | os.PathLike[str]) -> PartitionPlan:
     """Read a plan from a JSON file; PartitionError names the file and the field."""
-    data = read_json(path)
-    try:
-        return plan_from_json(data)
-    except PartitionError as error:
-        raise PartitionError(f"{path}: {error}") from None
+    return load_json(path, plan_from_json)
 
 
-def _check_fields(
-    fields: Mapping[str, Any], *, required: tuple[str, ...], known: tuple[str, ...], where: str
-) -> None:
-    for name in required:
-        if name not in fields:
-            raise PartitionError(f"{where}: {name} is missing")
-    for name in fields:
-        if name not in known:
-            raise PartitionError(f"{where}: {name!r} is unknown; the fields are {', '.join(known)}")
-
-
-def _build(kind: type[T], value: object, where: str) -> T:
-    fields = as_object(value, where)
-    known = tuple(entry.name for entry in dataclasses.fields(kind))  # type: ignore[arg-type]
-    required = ("name",) if kind is Device else ()
-    _check_fields(fields, required=required, known=known, where=where)
-    if not isinstance(fields.get("is_host", False), bool):
-        raise PartitionError(f"{where}: is_host is {fields['is_host']!r}; write true or false")
-    try:
-        return kind(**fields)
-    except PartitionError as error:
-        raise PartitionError(f"{where}: {error}") from None
-
-
-def _interconnect(value: object) -> Interconnect:
-    fields = as_object(value, "interconnect")
-    known = ("default", "links", "charging", "overlap")
-    _check_fields(fields, required=(), known=known, where="interconnect")
-    entries = fields.get("links", [])
-    if not isinstance(entries, list):
-        raise PartitionError("interconnect: links is not a list")
-    links: dict[tuple[str, str], Link] = {}
-    for index, entry in enumerate(entries):
-        where = f"interconnect: links[{index}]"
-        link = dict(as_object(entry, where))
-        ends = tuple(link.pop(end, None) for end in ("source", "target"))
-        if not all(isinstance(end, str) for end in ends):
-            raise PartitionError(f"{where}: source and target must be names of devices")
-        if ends in links:
-            raise PartitionError(f"{where}: {ends[0]!r} -> {ends[1]!r} is given twice")
-        links[str(ends[0]), str(ends[1])] = _build(Link, link, where)
-    if not isinstance(fields.get("overlap", False), bool):
-        raise PartitionError("interconnect: overlap is not true or false")
-    return Interconnect(
-        default=_build(Link, fields.get("default", {}), "interconnect: default"),
-        links=links,
-        charging=fields.get("charging", "peer_to_peer"),
-        overlap=fields.get("overlap", False),
-    )
-
-
-def _graph(value: object) -> nx.DiGraph:
-    fields = as_object(value, "graph")
-    if fields.get("directed") is not True or fields.get("multigraph") is not False:
+def _digraph(graph: _Graph) -> nx.DiGraph:
+    if not graph.directed or graph.multigraph:
         raise PartitionError("graph: must say directed true and multigraph false")
-    for name in ("nodes", "edges"):
-        if not isinstance(fields.get(name), list):
-            raise PartitionError(f"graph: {name} is not a list")
     seen: set[str] = set()
-    for index, node in enumerate(fields["nodes"]):
-        where = f"graph: nodes[{index}]"
-        identity = as_object(node, where).get("id")
-        if not isinstance(identity, str):
-            raise PartitionError(f"{where}: id is {identity!r}; write a string")
+    for index, node in enumerate(graph.nodes):
+        identity = read_as(str, node.get("id"), f"graph: nodes[{index}]: id")
         if identity in seen:
-            raise PartitionError(f"{where}: the id {identity!r} is given twice")
+            raise PartitionError(
+                f"graph: nodes[{index}]: the id {identity!r} is given twice; write it once"
+            )
         seen.add(identity)
-    for index, edge in enumerate(fields["edges"]):
-        where = f"graph: edges[{index}]"
-        for end in ("source", "target"):
-            node = as_object(edge, where).get(end)
-            if not isinstance(node, str) or node not in seen:
-                raise PartitionError(f"{where}: {end} is {node!r}, which is not a node")
-    if not isinstance(fields.get("graph", {}), dict):
-        raise PartitionError(
-            "graph: graph (its attributes) is not an object; write {} if there are none"
-        )
+    for index, edge in enumerate(graph.edges):
+        for end, name in dataclasses.asdict(edge).items():
+            if name not in seen:
+                raise PartitionError(
+                    f"graph: edges[{index}]: {end} is {name!r}, which is not a node"
+                )
     import networkx as nx
 
-    graph: nx.DiGraph = nx.node_link_graph(fields, edges="edges")
-    return graph
+    made: nx.DiGraph = nx.node_link_graph(dataclasses.asdict(graph), edges="edges")
+    return made

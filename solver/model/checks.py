@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import MISSING, fields
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import Any
 
@@ -77,6 +78,12 @@ def check_choice(value: object, allowed: tuple[str, ...], what: str) -> None:
     """Raise unless `value` is one of `allowed`."""
     if value not in allowed:
         raise PartitionError(f"{what} is {value!r}; write one of {', '.join(allowed)}")
+
+
+def did_you_mean(name: object, known: Iterable[str], otherwise: str, *, most: int = 3) -> str:
+    """Return which names come close to a wrong one, `most` of them, or `otherwise` if none does."""
+    close = get_close_matches(str(name).lower(), list(known), n=most, cutoff=0.5)
+    return f"did you mean {' or '.join(close)}?" if close else otherwise
 
 
 def check_unique(names: Iterable[str], what: str) -> None:

@@ -1,5 +1,10 @@
 """Tests that every reader of JSON refuses what has two meanings, or would fail later."""
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
 import pytest
 
 from experiments.problems.devices import parse_devices
@@ -13,7 +18,7 @@ from fx_bridge.checkpoint.manifest import load_manifest
 from fx_bridge.checkpoint.programs import load_stage_programs
 from fx_bridge.split.graph import StageGraph
 from solver import PartitionError, load_plan, load_problem
-from solver.io.json_fields import check_schema, parse_json
+from solver.io.json_fields import Name, Positive, check_schema, parse_json, read_as
 
 
 def refused(text):
@@ -100,4 +105,67 @@ def test_what_a_sweep_keeps_is_refused_too():
 @pytest.mark.parametrize("version", [True, 1.0, "1", None, 2])
 def test_another_version_is_refused_even_if_it_is_equal(version):
     with pytest.raises(PartitionError, match=r"version is .*; this release reads 1"):
-        check_schema({"schema": "s", "version": version}, "the file", "s", 1)
+        check_schema({"schema": "s", "version": version}, "", "s", 1)
+
+
+class Place(NamedTuple):
+    row: int
+    column: int = 0
+
+
+@dataclass(frozen=True)
+class Entry:
+    name: Name
+    class_: Literal["fast", "slow"] = "fast"
+    share: float | None = None
+    places: Mapping[str, Place] | None = None
+    pair: tuple[str, int] = ("", 0)
+    workers: Positive = 1
+    anything: Any = None
+
+    def __post_init__(self):
+        if self.share == 7:
+            raise PartitionError("share is 7; write less")
+
+
+def test_a_dataclass_is_read_with_the_defaults_of_what_is_left_out():
+    data = {
+        "name": "a",
+        "class": "slow",
+        "share": 1,
+        "places": {"x": {"row": 3}},
+        "pair": ["y", 2],
+        "anything": [{"z": -1}],
+    }
+    entry = Entry("a", "slow", 1, {"x": Place(3)}, ("y", 2), 1, [{"z": -1}])
+    assert read_as(Entry, data, "") == entry
+    assert read_as(tuple[Entry, ...], [{"name": "b"}], "x") == (Entry("b"),)
+    assert read_as(Entry, {"name": 3}, "", {Name: lambda value, _: str(value)}) == Entry("3")
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"nane": "a"}, "x: 'nane' is unknown; did you mean name?"),
+        ({"q": "a"}, "x: 'q' is unknown; the fields are name, class, share"),
+        ({"name": ""}, "x: name is ''; write a non-empty string"),
+        ({"class": "quick"}, "x: class is 'quick'; write one of fast, slow"),
+        ({"share": True}, "x: share is True; write a number"),
+        ({"share": float("nan")}, "x: share is nan; write a number"),
+        ({"share": 10**400}, "write a number"),
+        ({"share": -1}, "x: share is -1; write a number that is not negative"),
+        ({"share": 7}, "x: share is 7; write less"),
+        ({"places": []}, "x: places is not an object"),
+        ({"places": {"y": {}}}, "x: places['y']: row is missing"),
+        ({"places": {"y": {"row": 1.0}}}, "x: places['y']: row is 1.0; write a whole number"),
+        ({"places": {"y": {"row": False}}}, "x: places['y']: row is False"),
+        ({"pair": "ab"}, "x: pair is not a list; write one in brackets"),
+        ({"pair": ["a"]}, "x: pair has 1 entries; write 2"),
+        ({"pair": [1, 2]}, "x: pair[0] is 1; write a text"),
+        ({"workers": 0}, "x: workers is 0; write at least 1"),
+    ],
+)
+def test_a_wrong_field_is_named_with_its_place(change, says):
+    with pytest.raises(PartitionError, match=re.escape(says)) as caught:
+        read_as(Entry, {"name": "a", **change}, "x")
+    assert "\n" not in str(caught.value)

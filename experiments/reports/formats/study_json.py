@@ -13,7 +13,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ from experiments.comparison.records import (
     EquivalenceRow,
     ModelRecord,
     PlannerRow,
-    SearchPoint,
     Study,
 )
 from experiments.reports.content.names import ReportFiles
@@ -37,20 +36,8 @@ from solver import (
     load_plan,
     load_problem,
 )
-from solver.evaluation.result import StepRecord
-from solver.io.files import read_json
-from solver.io.json_fields import (
-    PLAIN,
-    Parser,
-    as_flag,
-    as_natural,
-    as_object,
-    as_text,
-    build,
-    check_schema,
-    optional,
-    several,
-)
+from solver.io.files import load_json
+from solver.io.json_fields import Reader, check_schema, read_as
 from solver.io.json_files import plan_from_json, plan_to_json, problem_digest
 
 SCHEMA: Final = "fxpartition.study"
@@ -203,47 +190,63 @@ def read_study(path: str | os.PathLike[str]) -> Study:
         Naming the file and the field that is missing, unknown or of the wrong kind, or the
         problem that is not the one of the results.
     """
-    data = read_json(path)
-    try:
-        return _study(data, Path(path).parent)
-    except PartitionError as error:
-        raise PartitionError(f"{path}: {error}") from None
+    return load_json(path, lambda data: _study(data, Path(path).parent))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Limits:
+    time_limit_s: float | None
+    workers: int
+    seed: int
+    deterministic: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    key: CaseKey
+    # Devices stand there for readers of the file; the problem has them too.
+    devices: Any
+    problem: str | None
+    digest: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _StudyFile:
+    limits: _Limits
+    environment: Mapping[str, str]
+    wall_time_s: float
+    peak_rss_bytes: int | None
+    models: tuple[ModelRecord, ...]
+    cases: tuple[_Case, ...]
+    rows: tuple[PlannerRow, ...]
+    checks: tuple[EquivalenceRow, ...]
+    statistics: Any = None
 
 
 def _study(data: object, folder: Path) -> Study:
-    fields = check_schema(data, "the file's content", SCHEMA, VERSION)
-    fields.pop("statistics", None)
-    parsers: dict[str, Parser] = {
-        **PLAIN,
-        "float": _number,
-        "float | None": optional(_number),
-        "CaseKey": _key,
-        "tuple[SearchPoint, ...]": several(
-            lambda value, where: build(SearchPoint, value, where, parsers)
-        ),
-        "tuple[StepRecord, ...]": several(
-            lambda value, where: build(StepRecord, value, where, parsers)
-        ),
-        "PartitionPlan | None": optional(lambda value, where: _plan(value, where, folder)),
+    fields = check_schema(data, "", SCHEMA, VERSION)
+    readers: dict[Any, Reader] = {
+        float: _number,
+        PartitionPlan: lambda value, where: _plan(value, where, folder),
     }
-
-    def each(kind: type[Any]) -> Parser:
-        return several(lambda value, where: build(kind, value, where, parsers))
-
-    readers: Mapping[str, Parser] = {
-        "limits": _limits,
-        "environment": _environment,
-        "wall_time_s": _number,
-        "peak_rss_bytes": optional(as_natural),
-        "models": each(ModelRecord),
-        "cases": several(lambda value, where: _case(value, where, folder)),
-        "rows": each(PlannerRow),
-        "checks": each(EquivalenceRow),
-    }
-    _check_names(fields, tuple(readers), "")
-    study = Study(**{name: read(fields[name], name) for name, read in readers.items()})
+    read: _StudyFile = read_as(_StudyFile, fields, "", readers)
+    study = Study(
+        models=read.models,
+        cases=tuple(
+            _case(case, f"cases[{index}]", folder) for index, case in enumerate(read.cases)
+        ),
+        rows=read.rows,
+        checks=read.checks,
+        limits=SolveLimits(**vars(read.limits)),
+        environment=tuple(read.environment.items()),
+        wall_time_s=read.wall_time_s,
+        peak_rss_bytes=read.peak_rss_bytes,
+    )
     known = {case.key for case in study.cases}
     for index, row in enumerate(study.rows):
+        if not row.case.objective:
+            raise PartitionError(f"rows[{index}]: case: objective is empty; name at least one")
         if row.case not in known:
             raise PartitionError(f"rows[{index}]: its case is not one of the cases")
         if row.feasible and row.objective is None:
@@ -256,77 +259,26 @@ def _study(data: object, folder: Path) -> Study:
 def _number(value: object, where: str) -> float:
     if value in ("nan", "inf", "-inf"):
         return float(str(value))
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise PartitionError(f"{where} is {value!r}; write a number")
-    return value
+    number: float = read_as(float, value, where)
+    return number
 
 
-def _key(value: object, where: str) -> CaseKey:
-    fields = as_object(value, where)
-    _check_names(fields, CaseKey._fields, where)
-    objective = several(as_text)(fields["objective"], f"{where}: objective")
-    if not objective:
-        raise PartitionError(f"{where}: objective is empty; name at least one")
-    return CaseKey(
-        as_text(fields["model"], f"{where}: model"),
-        as_text(fields["device_set"], f"{where}: device_set"),
-        objective,
-        as_text(fields["memory_model"], f"{where}: memory_model"),
-    )
-
-
-def _check_names(fields: Mapping[str, Any], wanted: Collection[str], where: str) -> None:
-    prefix = f"{where}: " if where else ""
-    for name in fields:
-        if name not in wanted:
-            raise PartitionError(f"{prefix}{name!r} is unknown; the fields are {', '.join(wanted)}")
-    for name in wanted:
-        if name not in fields:
-            raise PartitionError(f"{prefix}{name} is missing")
-
-
-def _limits(value: object, where: str) -> SolveLimits:
-    fields = as_object(value, where)
-    _check_names(fields, ("time_limit_s", "workers", "seed", "deterministic"), where)
-    return SolveLimits(
-        optional(_number)(fields["time_limit_s"], f"{where}: time_limit_s"),
-        as_natural(fields["workers"], f"{where}: workers"),
-        as_natural(fields["seed"], f"{where}: seed"),
-        as_flag(fields["deterministic"], f"{where}: deterministic"),
-    )
-
-
-def _environment(value: object, where: str) -> tuple[tuple[str, str], ...]:
-    fields = as_object(value, where)
-    return tuple((name, as_text(text, f"{where}: {name}")) for name, text in fields.items())
-
-
-def _case(value: object, where: str, folder: Path) -> Case:
-    fields = as_object(value, where)
-    # Devices stand there for readers of the file; the problem has them too.
-    _check_names(fields, ("key", "devices", "problem", "digest", "reason"), where)
-    key = _key(fields["key"], f"{where}: key")
-    digest = as_text(fields["digest"], f"{where}: digest")
-    reason = as_text(fields["reason"], f"{where}: reason")
-    file = optional(as_text)(fields["problem"], f"{where}: problem")
-    if file is None:
-        return Case(key, None, reason, digest)
-    problem = load_problem(_beside(file, f"{where}: problem", folder))
-    if digest != problem_digest(problem):
+def _case(case: _Case, where: str, folder: Path) -> Case:
+    if case.problem is None:
+        return Case(case.key, None, case.reason, case.digest)
+    problem = load_problem(_beside(case.problem, f"{where}: problem", folder))
+    if case.digest != problem_digest(problem):
         raise PartitionError(
-            f"{where}: {file} is not the problem of these results; put the folder back as it was "
-            "written"
+            f"{where}: {case.problem} is not the problem of these results; put the folder back as "
+            "it was written"
         )
-    return Case(key, problem, reason, digest)
+    return Case(case.key, problem, case.reason, case.digest)
 
 
 def _plan(value: object, where: str, folder: Path) -> PartitionPlan:
     if isinstance(value, str):
         return load_plan(_beside(value, where, folder))
-    try:
-        return plan_from_json(value)
-    except PartitionError as error:
-        raise PartitionError(f"{where}: {error}") from None
+    return plan_from_json(value, where)
 
 
 def _beside(file: str, where: str, folder: Path) -> Path:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import _thread
 import dataclasses
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,6 @@ from experiments.planners.registry import PLANNERS
 from experiments.problems.devices import DeviceSet, parse_devices
 from experiments.problems.instances import NamedDevices, derived_device_sets, one_device_bytes
 from experiments.problems.request import ProblemRequest
-from experiments.processes.interrupt import run_interruptibly
 from experiments.zoo.building import ModelSpec
 from experiments.zoo.models import ZOO
 from fx_bridge import Placement, Training
@@ -434,15 +431,3 @@ def test_progress_is_plain_lines_where_there_is_no_terminal(
 
 def test_a_device_set_without_file_has_no_links() -> None:
     assert DeviceSet((Device("a"),)).interconnect is None
-
-
-def test_a_search_on_its_own_thread_answers_fails_and_is_interrupted() -> None:
-    assert run_interruptibly(lambda: 7) == 7
-    with pytest.raises(ZeroDivisionError):
-        run_interruptibly(lambda: 1 // 0)
-    forever = threading.Event()
-    timer = threading.Timer(0.2, _thread.interrupt_main)
-    timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        run_interruptibly(lambda: forever.wait(60))
-    forever.set()

@@ -1,6 +1,6 @@
 import pytest
 
-from experiments.problems.toml_files import read_toml, table_fields
+from experiments.problems.toml_files import read_toml
 from solver import PartitionError
 
 
@@ -38,13 +38,3 @@ def test_a_file_that_is_not_there_or_not_text_is_named(tmp_path):
     (tmp_path / "b.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(PartitionError, match=r"b\.toml is not UTF-8 text"):
         read_toml(tmp_path / "b.toml", "an example")
-
-
-def test_unknown_fields_are_named_with_what_comes_close():
-    assert table_fields({"seeds": 1}, ("seeds", "links"), "x") == {"seeds": 1}
-    with pytest.raises(PartitionError, match=r"^x: field 'sedes' is unknown; did you mean seeds\?"):
-        table_fields({"sedes": 1}, ("seeds", "links"), "x")
-    with pytest.raises(PartitionError, match="field 'qqq' is unknown; the fields are seeds, links"):
-        table_fields({"qqq": 1}, ("seeds", "links"), "x")
-    with pytest.raises(PartitionError, match=r"^x: expected fields seeds, found 3$"):
-        table_fields(3, ("seeds",), "x")

@@ -1,5 +1,6 @@
 """Code that has no end is ended."""
 
+import _thread
 import contextlib
 import threading
 import time
@@ -50,3 +51,18 @@ def test_native_code_ends_when_it_returns_to_python():
     for thread in running():
         thread.join(30)
     assert done == []
+
+
+def test_ctrl_c_ends_the_wait_at_once_and_then_the_thread():
+    ended = threading.Event()
+
+    def search():
+        try:
+            endless()
+        finally:
+            ended.set()
+
+    threading.Timer(0.2, _thread.interrupt_main).start()
+    with pytest.raises(KeyboardInterrupt):
+        call_within(None, search)
+    assert ended.wait(30)

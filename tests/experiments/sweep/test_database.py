@@ -1,9 +1,8 @@
 import contextlib
-import fcntl
 import sqlite3
 import subprocess
 import sys
-from pathlib import Path
+import threading
 
 import pytest
 
@@ -147,29 +146,11 @@ def test_a_second_writer_is_refused_until_the_first_is_gone_however_it_went(tmp_
             pass
         holder.kill()
     with one_writer(path):
-        assert (tmp_path / "a.sqlite.lock").exists()
+        # Their locks do not hinder a report or the sweep itself.
+        connect(path, create=True).close()
         with raises(path, "another sweep is writing to"), one_writer(path):
             pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_lock_that_was_removed_while_it_was_taken_is_taken_again(tmp_path, monkeypatch):
-    """Its holder removes the file at the end: after it was opened here, before it was locked."""
-    path = tmp_path / "a.sqlite"
-    lock = fcntl.flock
-    turns = []
-
-    def late(stream, how):
-        if not turns:
-            (tmp_path / "a.sqlite.lock").unlink()
-        turns.append(how)
-        lock(stream, how)
-
-    monkeypatch.setattr(fcntl, "flock", late)
-    with one_writer(path):
-        assert len(turns) == 2
-        with raises(path, "another sweep is writing to"), one_writer(path):
-            pass
+    assert list(tmp_path.iterdir()) == [path]
 
 
 LOCKED = """
@@ -194,23 +175,16 @@ def locked(tmp_path):
         holder.kill()
 
 
-@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="Linux says who has a lock")
-def test_who_waits_for_a_locked_file_says_for_whom_and_gives_up(locked, monkeypatch, capsys):
-    path, holder = locked
-    monkeypatch.setattr(database, "_WAIT_S", 0.5)
-    monkeypatch.setattr(database, "_SILENT_S", 0.1)
-    assert database.lock_holders(path) == [holder.pid]
+def test_a_file_that_stays_locked_is_one_line(locked, monkeypatch):
+    path, _ = locked
+    monkeypatch.setattr(database, "_WAIT_S", 0.2)
     for create in (True, False):
         with raises(path, "database is locked; free the file"):
             connect(path, create=create)
-        assert capsys.readouterr().err == (
-            f"note: {path} is locked by process {holder.pid}; waiting for 0.5 s at most\n"
-        )
 
 
-def test_a_locked_file_is_written_to_as_soon_as_it_is_free(locked, monkeypatch, capsys):
+def test_a_locked_file_is_written_to_as_soon_as_it_is_free(locked):
     path, holder = locked
-    monkeypatch.setattr(database, "_SILENT_S", 0.1)
-    monkeypatch.setattr(database, "say", lambda _: holder.kill())
+    threading.Timer(0.5, holder.kill).start()
     with contextlib.closing(connect(path, create=True)) as opened, transaction(opened):
         opened.execute("INSERT INTO models (key, name) VALUES ('k', 'n')")
