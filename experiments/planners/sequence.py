@@ -56,7 +56,7 @@ class LayerSequence:
         In training with that of its backward pass.
         """
         device_class = self.problem.devices[0].device_class
-        return np.array(self.units.latency_ns(device_class), dtype=np.int64)
+        return self.units.work_ns[device_class]
 
     @cached_property
     def weight_bytes(self) -> Ints:

@@ -70,7 +70,7 @@ def _plan(task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
             "with several modules"
         )
     layers = LayerSequence.of(task.problem)
-    unit_of = layers.units.unit_of_operator()
+    unit_of = layers.units.unit_of_operator
     index_of = task.problem.index_of
     # What comes before the first layer is with it, and what follows a layer is with that one.
     first = [min(unit_of[index_of[name]] for name in names) for names in blocks]

@@ -5,13 +5,10 @@ Each is true for plans of any order of devices and any number of chunks.
 
 from __future__ import annotations
 
-import numpy as np
-
 from solver.bounds.held_weights import stage_weights
 from solver.bounds.lagrangian.shares import least_shared_ns
 from solver.bounds.positions import PositionBound
-from solver.bounds.spine import spine
-from solver.model.arrays import Ints
+from solver.bounds.spine import longest_path, spine
 from solver.model.problem import ObjectiveName
 from solver.presolve.instance import Instance
 
@@ -54,13 +51,6 @@ def least_value(units: Instance, name: ObjectiveName, position_bound: PositionBo
     return 0
 
 
-def fastest_ns(units: Instance) -> Ints:
-    """Return the time of every unit on its fastest class, in nanoseconds."""
-    classes = sorted({device.device_class for device in units.problem.devices})
-    fastest: Ints = np.array([units.latency_ns(c) for c in classes], dtype=np.int64).min(axis=0)
-    return fastest
-
-
 def least_average_ns(units: Instance) -> int:
     """Return the load that some device has at least: the average, or the longest unit.
 
@@ -69,17 +59,11 @@ def least_average_ns(units: Instance) -> int:
     largest 1 / r of as many devices as may be used do T * sum(1 / r) together, which must be
     all the work. Transfers only add, and overlapped with compute they take away nothing.
     """
-    fastest = fastest_ns(units)
-    busy = fastest > 0
-    rates: list[float] = []
-    for device in units.problem.devices:
-        own = np.array(units.latency_ns(device.device_class), dtype=np.int64)
-        ratio = float((own[busy] / fastest[busy]).min()) if busy.any() else 1.0
-        rates.append(1.0 / ratio)
+    rates = [1.0 / units.slowness[device.device_class] for device in units.problem.devices]
     rate = sum(sorted(rates, reverse=True)[: usable_devices(units)])
     # The last division is in floats: give it away rather than claim too much.
-    average = int(int(fastest.sum()) / rate * (1 - 1e-12))
-    return max(average, int(fastest.max(initial=0)))
+    average = int(int(units.fastest_ns.sum()) / rate * (1 - 1e-12))
+    return max(average, int(units.fastest_ns.max(initial=0)))
 
 
 def longest_path_ns(units: Instance) -> int:
@@ -90,12 +74,7 @@ def longest_path_ns(units: Instance) -> int:
     path of the quotient graph, and take at least their units' times. If a load overlaps with
     transfers it is still at least its compute time.
     """
-    fastest = fastest_ns(units).tolist()
-    finish = list(fastest)
-    # Ascending by source: a unit's own finish is final before its successors read it.
-    for source, target in sorted(units.edges):
-        finish[target] = max(finish[target], finish[source] + fastest[target])
-    return max(finish, default=0)
+    return int(units.fastest_ns[longest_path(units)].sum())
 
 
 def least_devices(units: Instance) -> int:

@@ -12,19 +12,11 @@ _MOST_VISITS = 4_000_000
 """Edges to look at for all pairs of readers together, which takes about a second."""
 
 
-def first_weights(units: Instance) -> Ints:
-    """Return the weights by unit; those of several units at the first, whose stage holds them."""
-    held = np.zeros(len(units), dtype=np.int64)
-    for entry in units.weights:
-        held[entry.units[0]] += entry.size_bytes
-    return held
-
-
 def stage_weights(units: Instance) -> Ints:
     """Return amounts by unit that no stage holds less of than its units have together.
 
-    These are :func:`first_weights`, and a weight that is far from its last reader once more: an
-    embedding that is the output layer, too, is on the first device and on the last.
+    These are the instance's `first_weights`, and a weight that is far from its last reader once
+    more: an embedding that is the output layer, too, is on the first device and on the last.
 
     Returns
     -------
@@ -41,7 +33,7 @@ def stage_weights(units: Instance) -> Ints:
     several chunks or a backward pass a device has units that are far from each other, and weights
     count at the first one alone.
     """
-    held = first_weights(units)
+    held = units.first_weights
     problem = units.problem
     rooms = [device.memory_bytes for device in problem.devices]
     if problem.chunks_per_device > 1 or any(op.is_backward for op in problem.operators):
@@ -50,7 +42,6 @@ def stage_weights(units: Instance) -> Ints:
     if None in rooms:
         return held
     before = np.concatenate([[0], np.cumsum(held)])
-    edges = sorted(units.edges)
     visits = 0
     more = np.zeros_like(held)
     for entry in sorted(units.weights, key=lambda entry: -entry.size_bytes):
@@ -59,10 +50,10 @@ def stage_weights(units: Instance) -> Ints:
             room = most - entry.size_bytes
             if before[reader] - before[last + 1] <= room:
                 continue
-            visits += len(edges)
+            visits += len(units.edges)
             if visits > _MOST_VISITS:
                 return held + more
-            inner = units_between(len(units), edges, last, reader)[1:-1]
+            inner = units_between(units, last, reader)[1:-1]
             if held[inner].sum() > room:
                 more[reader] += entry.size_bytes
                 last = reader

@@ -193,7 +193,7 @@ class _Program:
     def _add_compute(self, loads: list[list[tuple[int, float]]], constants: list[float]) -> None:
         held = stage_weights(self.units)
         for stage, device in enumerate(self.order):
-            rows = [(self.units.latency_ns(device.device_class), loads[stage])]
+            rows = [(self.units.work_ns[device.device_class].tolist(), loads[stage])]
             if device.memory_bytes is not None and held.any():
                 rows.append((held.tolist(), []))
             for place, (amounts, terms) in enumerate(rows):

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.bounds.held_weights import stage_weights
+from solver.bounds.markers import Markers, positions
 from solver.bounds.region_cuts import Region, RegionNet, border_lines
 from solver.bounds.spine import main_path
 from solver.model.arrays import Ints
@@ -59,7 +60,7 @@ class RegionCells:
         )
 
 
-class PathRegions:
+class PathRegions(Markers):
     """The regions of a graph between markers on a main path.
 
     Parameters
@@ -73,12 +74,8 @@ class PathRegions:
 
     Attributes
     ----------
-    markers : list of int
-        Units u_1, u_2, ... of the path; region r lies between u_r and u_{r+1}.
     work : Ints
         By unit.
-    in_from, out_to : Ints
-        By unit: the first region r with the unit in A_r, and the first with it outside D_r.
     start, end : Ints
         Work in A_r, and outside D_r: before what certainly is in and out of a set of region r.
     held_least, held_most : Ints
@@ -90,63 +87,15 @@ class PathRegions:
     def __init__(
         self, units: Instance, work: Ints, net_times_ns: Sequence[int], average_ns: int
     ) -> None:
-        self._units, self.work, self._average = units, work, average_ns
-        path = main_path(units)
-        for density in _MARKERS_PER_STAGE:
-            self._mark(path)
-            self._mark(self._thinned(path, density))
-            if int((np.minimum(self.in_from, len(self.start)) - self.out_to).sum()) <= (
-                _MOST_CUT_UNITS
-            ):
-                break
-        else:
-            self._mark([])
-        held = stage_weights(units)
-        self.held_least, self.held_most = self._sums(held)
+        super().__init__(units, _markers(units, work, average_ns))
+        self.work, self._average = work, average_ns
+        self.start, self.end = self.sums(work)
+        self.held_least, self.held_most = self.sums(stage_weights(units))
         self._set_horizons()
         self._cut(net_times_ns)
 
-    # -- markers --------------------------------------------------------------------------
-
-    def _mark(self, markers: list[int]) -> None:
-        """Set the markers and what follows from them."""
-        count = len(self._units)
-        in_from = np.full(count, len(markers) + 1, dtype=np.int64)
-        out_to = np.zeros(count, dtype=np.int64)
-        in_from[markers] = out_to[markers] = np.arange(1, len(markers) + 1)
-        first, last = in_from.tolist(), out_to.tolist()
-        for source, target in sorted(self._units.edges):
-            last[target] = max(last[target], last[source])
-        for source, target in sorted(self._units.edges, key=lambda edge: -edge[1]):
-            first[source] = min(first[source], first[target])
-        self.markers = markers
-        self.in_from = np.array(first, dtype=np.int64)
-        self.out_to = np.array(last, dtype=np.int64)
-        self.start, self.end = self._sums(self.work)
-
-    def _sums(self, values: Ints) -> tuple[Ints, Ints]:
-        """Return, by region, the sum of `values` over A_r and over all outside D_r."""
-        regions = len(self.markers) + 1
-        inside = np.zeros(regions + 1, dtype=np.int64)
-        allowed = np.zeros(regions, dtype=np.int64)
-        np.add.at(inside, self.in_from, values)
-        np.add.at(allowed, self.out_to, values)
-        return np.cumsum(inside[:-1]), np.cumsum(allowed)
-
-    def _thinned(self, path: list[int], density: int) -> list[int]:
-        """Return units of `path` that lie a part of the average load apart, by either end."""
-        step = max(self._average // density, 1)
-        kept: list[int] = []
-        last_start, last_end = 0, int(self.end[0])
-        for place, unit in enumerate(path, start=1):
-            start, end = int(self.start[place]), int(self.end[place])
-            if not kept or start - last_start >= step or end - last_end >= 2 * step:
-                kept.append(unit)
-                last_start, last_end = start, end
-        return kept
-
     def _set_horizons(self) -> None:
-        count = len(self.start)
+        count = self.count
         steps = self._average * np.arange(1, CROSSINGS + 1)[None, :] // CROSSINGS
         ahead = np.searchsorted(self.start, self.start[:, None] + steps)
         # Number `count` is no marker: no stage gets there.
@@ -158,33 +107,23 @@ class PathRegions:
 
     def _cut(self, net_times_ns: Sequence[int]) -> None:
         """Cut all regions into cells of positions, with the least crossing at each horizon."""
-        regions = len(self.start)
-        members: list[list[int]] = [[] for _ in range(regions)]
+        regions = self.count
         first, last = self.in_from.tolist(), self.out_to.tolist()
-        for unit in range(len(self._units)):
-            for region in range(last[unit], min(first[unit], regions)):
-                members[region].append(unit)
         nets: list[list[tuple[Net, int]]] = [[] for _ in range(regions)]
         for net, time_ns in zip(self._units.nets, net_times_ns, strict=True):
             if time_ns:
                 beyond = max(first[unit] for unit in net.consumers)
                 for region in range(last[net.producer], min(beyond, regions)):
                     nets[region].append((net, time_ns))
-        successors: list[list[int]] = [[] for _ in range(len(self._units))]
-        for source, target in self._units.edges:
-            successors[source].append(target)
         overlapping = int((self.end - self.start).sum())
         width = max(self._average // _CELLS_PER_STAGE, overlapping // _MOST_CELLS, 1)
         low, high, arriving, leaving = [], [], [], []
         for region in range(regions):
             start, end = int(self.start[region]), int(self.end[region])
-            count = max(1, -(-(end - start) // width))
-            borders: Ints = np.linspace(start, end, count + 1).astype(np.int64)
-            borders[-1] = end
-            low.append(borders[:-1])
-            high.append(borders[1:])
-            cuts = _RegionCuts(self, region, members[region], nets[region], successors)
-            arrive, leave = cuts.by_horizon(low[-1], high[-1])
+            cells = positions(start, end, width)
+            low.append(cells[0])
+            high.append(cells[1])
+            arrive, leave = _RegionCuts(self, region, nets[region]).by_horizon(*cells)
             arriving.append(arrive)
             leaving.append(leave)
         first_cell = np.cumsum([0, *map(len, low)])
@@ -200,24 +139,12 @@ class PathRegions:
 class _RegionCuts:
     """Minimum cuts of the sets of one region."""
 
-    def __init__(
-        self,
-        regions: PathRegions,
-        region: int,
-        members: list[int],
-        nets: list[tuple[Net, int]],
-        successors: list[list[int]],
-    ) -> None:
-        self._regions, self._region = regions, region
-        self._nets = nets
+    def __init__(self, regions: PathRegions, region: int, nets: list[tuple[Net, int]]) -> None:
+        self._regions, self._region, self._nets = regions, region, nets
+        members = regions.members.get(region, [])
         self._number = {unit: place for place, unit in enumerate(members)}
         self._work = tuple(regions.work[members].tolist())
-        self._edges = tuple(
-            (place, self._number[target])
-            for unit, place in self._number.items()
-            for target in successors[unit]
-            if target in self._number
-        )
+        self._edges = regions.arcs(region)
 
     def by_horizon(self, low: Ints, high: Ints) -> tuple[Ints, Ints]:
         """Return rows of `RegionCells.arriving` and `RegionCells.leaving` for cells."""
@@ -230,7 +157,7 @@ class _RegionCuts:
             horizon = int(regions.ahead[region, row])
             if row and horizon == regions.ahead[region, row - 1]:
                 arriving[row] = arriving[row - 1]
-            elif horizon < len(regions.start):
+            elif horizon < regions.count:
                 arriving[row] = self._least(low, high, self._read_before(horizon))
             horizon = int(regions.behind[region, row])
             if row and horizon == regions.behind[region, row - 1]:
@@ -270,3 +197,21 @@ class _RegionCuts:
                 local.append(RegionNet(number, own, leaves, time_ns))
         least = border_lines(Region(self._work, self._edges, tuple(local)))
         return through_ns + least.at(low, high)
+
+
+def _markers(units: Instance, work: Ints, average_ns: int) -> list[int]:
+    """Return units of a main path as densely as is not too much work."""
+    path = main_path(units)
+    start, end = (ends.tolist() for ends in Markers(units, path).sums(work))
+    for density in _MARKERS_PER_STAGE:
+        step = max(average_ns // density, 1)
+        # They lie a part of the average load apart, by either end.
+        kept: list[int] = []
+        last_start, last_end = 0, end[0]
+        for place, unit in enumerate(path, start=1):
+            if not kept or start[place] - last_start >= step or end[place] - last_end >= 2 * step:
+                kept.append(unit)
+                last_start, last_end = start[place], end[place]
+        if Markers(units, kept).open_count <= _MOST_CUT_UNITS:
+            return kept
+    return []

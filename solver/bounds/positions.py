@@ -2,7 +2,7 @@
 
 The stages of a plan run growing sets of operators, each closed under ancestors. Such a set is
 described by its *position*, the work in it, and ends in one region between two articulation units
-(:mod:`solver.bounds.articulation`). What must cross its border depends on the region and the
+(:mod:`solver.bounds.markers`). What must cross its border depends on the region and the
 position (:mod:`solver.bounds.region_cuts`), so a stage from position x to position y takes at
 least y - x + arrive(x) + leave(y), and T is too small if even the farthest positions that stages of
 at most T can reach do not pass all work.
@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from solver.bounds.held_weights import stage_weights
+from solver.bounds.markers import positions
 from solver.bounds.position_steps import Cells, Steps
 from solver.bounds.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
 from solver.bounds.regions import PlacedNets, Regions
@@ -152,7 +153,7 @@ class PositionBound(SteppingBound):
         self.regions = {
             region: Region(
                 tuple(self._work[group].tolist()),
-                tuple(self._places.edges[region]),
+                self._places.arcs(region),
                 tuple(nets[region]),
             )
             for region, group in self.members.items()
@@ -176,18 +177,13 @@ class PositionBound(SteppingBound):
         leave = self._nets.through(self._kept_ns, self._regions, behind=self._behind)
         low, high, region_of, extra = [], [], [], []
         for region in range(self._regions):
-            start, end = int(self._start[region]), int(self._end[region])
-            cells = max(1, -(-(end - start) // width))
-            borders = np.linspace(start, end, cells + 1).astype(np.int64)
-            borders[-1] = end
-            low.append(borders[:-1])
-            high.append(borders[1:])
-            region_of.append(np.full(cells, region, dtype=np.int64))
-            found = local.get(region)
-            least = np.zeros(cells, dtype=np.int64)
-            if found is not None:
-                least = found.at(borders[:-1] - start, borders[1:] - start)
-            extra.append(least)
+            start = int(self._start[region])
+            cells = positions(start, int(self._end[region]), width)
+            low.append(cells[0])
+            high.append(cells[1])
+            region_of.append(np.full(len(cells[0]), region, dtype=np.int64))
+            found = local.get(region, LeastCrossing(()))
+            extra.append(found.at(cells[0] - start, cells[1] - start))
         self._low, self._high = np.concatenate(low), np.concatenate(high)
         self._region_of, crossing = np.concatenate(region_of), np.concatenate(extra)
         arriving, leaving = arrive[self._region_of] + crossing, leave[self._region_of] + crossing

@@ -1,7 +1,7 @@
 """Units by the region between two articulation units that they lie in, and what crosses regions.
 
-What the first stages of a plan run ends in one region (:mod:`solver.bounds.articulation`). A
-value of an earlier region that a later one reads crosses every set that ends between the two.
+What the first stages of a plan run ends in one region (:mod:`solver.bounds.markers`). A value of
+an earlier region that a later one reads crosses every set that ends between the two.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.bounds.articulation import articulation_units
+from solver.bounds.markers import Markers, articulation_units
 from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
 
 
-class Regions:
-    """The regions of a graph of units.
+class Regions(Markers):
+    """The regions between articulation units, in each of which other units are in question.
 
     Parameters
     ----------
@@ -28,49 +28,22 @@ class Regions:
     ----------
     cuts : Ints
         The articulation units.
-    count : int
-        Regions; region r lies after r articulation units.
     coordinate : Ints
         2 r for the r-th articulation unit (from 1 on), and 2 r + 1 for units of region r.
     start, end : Ints
         Work of all that comes before each region, and of that with the region.
-    members : dict of int to list of int
-        The units of each region that has some, ascending.
     place : Ints
         Place of each unit in `members`; -1 for articulation units.
-    edges : dict of int to list of (int, int)
-        Arcs within each region, by places.
     """
 
     def __init__(self, units: Instance, work: Ints) -> None:
-        count = len(units)
-        self.cuts = cuts = articulation_units(count, units.edges)
-        self.count = len(cuts) + 1
-        coordinate = 2 * np.searchsorted(cuts, np.arange(count)) + 1
-        coordinate[cuts] = 2 * np.arange(1, len(cuts) + 1)
-        self.coordinate: Ints = coordinate
+        self.cuts = articulation_units(len(units), units.edges)
+        super().__init__(units, self.cuts.tolist())
+        self.coordinate: Ints = self.in_from + self.out_to
         self.start, self.end = self.sums(work)
-        self.place = np.full(count, -1, dtype=np.int64)
-        self.members: dict[int, list[int]] = {}
-        for unit in np.flatnonzero(coordinate % 2).tolist():
-            group = self.members.setdefault(int(coordinate[unit] // 2), [])
-            self.place[unit] = len(group)
-            group.append(unit)
-        self.edges: dict[int, list[tuple[int, int]]] = {region: [] for region in self.members}
-        ends = np.array(units.edges, dtype=np.int64).reshape(-1, 2)
-        inside = (coordinate[ends[:, 0]] == coordinate[ends[:, 1]]) & (
-            coordinate[ends[:, 0]] % 2 == 1
-        )
-        for source, target in ends[inside].tolist():
-            arc = (int(self.place[source]), int(self.place[target]))
-            self.edges[int(coordinate[source] // 2)].append(arc)
-
-    def sums(self, values: Ints) -> tuple[Ints, Ints]:
-        """Return the sums of the values of all units before each region, and with it."""
-        totals = np.zeros(2 * self.count, dtype=np.int64)
-        np.add.at(totals, self.coordinate, values)
-        done = np.cumsum(totals)
-        return done[0::2], done[1::2]
+        self.place = np.full(len(units), -1, dtype=np.int64)
+        for own in self.members.values():
+            self.place[own] = np.arange(len(own))
 
 
 @dataclass(frozen=True, slots=True)

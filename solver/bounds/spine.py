@@ -11,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from solver.bounds.articulation import articulation_units
+from solver.bounds.markers import articulation_units
+from solver.presolve.graph import arcs_between
 from solver.presolve.instance import Instance, Net
 
 _NEARLY = 0.8
@@ -43,13 +44,30 @@ def spine_units(units: Instance) -> list[int]:
     has of the spine is closed under ancestors within it.
     """
     path = main_path(units)
-    edges = sorted(units.edges)
-    return units_between(len(units), edges, path[0], path[-1])
+    return units_between(units, path[0], path[-1])
 
 
-def longest_path(units: Instance) -> list[int]:
-    """Return the units of a path with the most work on the fastest classes, and most units."""
-    return _longest_path(sorted(units.edges), _fastest_ns(units))
+def longest_path(units: Instance, among: Sequence[int] | None = None) -> list[int]:
+    """Return the units of a path with the most work on the fastest classes, and most units.
+
+    Parameters
+    ----------
+    among : sequence of int, optional
+        The units that it may have, ascending; all if it is not given.
+    """
+    # One more unit is worth less than any time.
+    length = [time_ns * len(units) + 1 for time_ns in units.fastest_ns.tolist()]
+    finish, before = [0] * len(units), [-1] * len(units)
+    kept = range(len(units)) if among is None else among
+    for unit in kept:
+        for other in units.predecessors[unit]:
+            if finish[other] > finish[unit]:
+                finish[unit], before[unit] = finish[other], other
+        finish[unit] += length[unit]
+    path = [max(kept, key=finish.__getitem__)]
+    while before[path[-1]] >= 0:
+        path.append(before[path[-1]])
+    return path[::-1]
 
 
 def main_path(units: Instance) -> list[int]:
@@ -60,20 +78,12 @@ def main_path(units: Instance) -> list[int]:
     long as those of the layers, but what is made of it for each layer is comparable to no other
     layer.
     """
-    work_ns = _fastest_ns(units)
-    edges = sorted(units.edges)
     path = longest_path(units)
-    sources = _sources(edges, work_ns, path)
+    sources = _sources(units, path)
     if len(sources) == 1:
         return path
-
-    def coarseness_ns(first: int) -> float:
-        return _coarseness_ns(units_between(len(units), edges, first, path[-1]), edges, work_ns)
-
-    first = min(sources, key=coarseness_ns)
-    kept = units_between(len(units), edges, first, path[-1])
-    inner = _within(kept, edges)
-    return [kept[place] for place in _longest_path(inner, [work_ns[unit] for unit in kept])]
+    spines = (units_between(units, first, path[-1]) for first in sources)
+    return longest_path(units, min(spines, key=lambda kept: _coarseness_ns(units, kept)))
 
 
 def long_paths(units: Instance) -> list[list[int]]:
@@ -82,85 +92,44 @@ def long_paths(units: Instance) -> list[list[int]]:
     return [longest] if main == longest else [longest, main]
 
 
-def units_between(count: int, edges: Sequence[tuple[int, int]], first: int, last: int) -> list[int]:
-    """Return the units on paths from one unit to another, ascending.
-
-    Parameters
-    ----------
-    count : int
-        Number of units.
-    edges : sequence of (int, int)
-        Ascending.
-    first, last : int
-        The two ends.
-    """
-    below, above = [False] * count, [False] * count
-    below[first] = above[last] = True
-    for source, target in edges:
-        below[target] = below[target] or below[source]
-    for source, target in sorted(edges, key=lambda edge: -edge[1]):
-        above[source] = above[source] or above[target]
-    return [unit for unit in range(count) if below[unit] and above[unit]]
+def units_between(units: Instance, first: int, last: int) -> list[int]:
+    """Return the units on paths from one unit to another, ascending."""
+    below = {first}
+    for unit in range(first + 1, last + 1):
+        if not below.isdisjoint(units.predecessors[unit]):
+            below.add(unit)
+    found = below & {last}
+    for unit in reversed(range(first, last)):
+        if unit in below and not found.isdisjoint(units.successors[unit]):
+            found.add(unit)
+    return sorted(found)
 
 
-def _within(kept: Sequence[int], edges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the edges between kept units, by their places among these."""
-    number = {unit: place for place, unit in enumerate(kept)}
-    return [(number[a], number[b]) for a, b in edges if a in number and b in number]
-
-
-def _sources(
-    edges: Sequence[tuple[int, int]], work_ns: Sequence[int], path: Sequence[int]
-) -> list[int]:
+def _sources(units: Instance, path: Sequence[int]) -> list[int]:
     """Return the first unit of a longest path, and others from where the way is nearly as long."""
-    count = len(work_ns)
+    count, work_ns = len(units), units.fastest_ns.tolist()
     left_ns = [-1] * count
     left_ns[path[-1]] = work_ns[path[-1]]
-    for source, target in sorted(edges, key=lambda edge: -edge[1]):
-        if left_ns[target] >= 0:
-            left_ns[source] = max(left_ns[source], left_ns[target] + work_ns[source])
-    has_sources = {target for _, target in edges}
+    for unit in reversed(range(path[-1])):
+        onward_ns = max((left_ns[other] for other in units.successors[unit]), default=-1)
+        if onward_ns >= 0:
+            left_ns[unit] = onward_ns + work_ns[unit]
     enough_ns = _NEARLY * left_ns[path[0]]
     others = [
         unit
         for unit in range(count)
-        if unit not in has_sources and unit != path[0] and left_ns[unit] >= enough_ns
+        if not units.predecessors[unit] and unit != path[0] and left_ns[unit] >= enough_ns
     ]
     others.sort(key=left_ns.__getitem__, reverse=True)
-    return [path[0], *others[: min(_MOST_SOURCES, _MOST_VISITS // max(count, len(edges)))]]
+    return [path[0], *others[: min(_MOST_SOURCES, _MOST_VISITS // max(count, len(units.edges)))]]
 
 
-def _coarseness_ns(
-    kept: Sequence[int], edges: Sequence[tuple[int, int]], work_ns: Sequence[int]
-) -> float:
+def _coarseness_ns(units: Instance, kept: Sequence[int]) -> float:
     """Return the work that a spine leaves out, and what its regions have, large ones above all."""
-    own_ns = np.array([work_ns[unit] for unit in kept], dtype=np.float64)
-    cuts = articulation_units(len(kept), _within(kept, edges))
+    own_ns = units.fastest_ns[kept].astype(np.float64)
+    cuts = articulation_units(len(kept), arcs_between(units.successors, kept))
     regions = np.add.reduceat(own_ns, np.concatenate([[0], cuts[cuts > 0]]))
-    return float(np.sqrt((regions**2).sum()) + sum(work_ns) - own_ns.sum())
-
-
-def _longest_path(edges: Sequence[tuple[int, int]], work_ns: Sequence[int]) -> list[int]:
-    """Return the path with the most work, and of those one with the most units."""
-    count = len(work_ns)
-    # One more unit is worth less than any time.
-    length = [time_ns * count + 1 for time_ns in work_ns]
-    finish, before = list(length), [-1] * count
-    for source, target in edges:
-        if finish[source] + length[target] > finish[target]:
-            finish[target] = finish[source] + length[target]
-            before[target] = source
-    path = [max(range(count), key=finish.__getitem__)]
-    while before[path[-1]] >= 0:
-        path.append(before[path[-1]])
-    return path[::-1]
-
-
-def _fastest_ns(units: Instance) -> list[int]:
-    classes = sorted({device.device_class for device in units.problem.devices})
-    times = np.array([units.latency_ns(c) for c in classes], dtype=np.int64)
-    fastest: list[int] = times.min(axis=0).tolist()
-    return fastest
+    return float(np.sqrt((regions**2).sum()) + int(units.fastest_ns.sum()) - own_ns.sum())
 
 
 def restricted(units: Instance, kept: Sequence[int]) -> Instance:
@@ -184,7 +153,7 @@ def restricted(units: Instance, kept: Sequence[int]) -> Instance:
     return replace(
         units,
         members=tuple(units.members[unit] for unit in kept),
-        edges=tuple((number[a], number[b]) for a, b in units.edges if a in number and b in number),
+        edges=arcs_between(units.successors, kept),
         allowed_devices=tuple(units.allowed_devices[unit] for unit in kept),
         nets=tuple(net for net in nets if net.consumers),
         input_nets=(),

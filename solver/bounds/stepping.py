@@ -15,10 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
-import numpy as np
-
 from solver.bounds.position_steps import StageKind, few_kinds, rooms
-from solver.model.arrays import Ints
 from solver.model.devices import Device
 from solver.presolve.instance import Instance
 
@@ -49,23 +46,13 @@ class DestructiveBound(ABC):
     def __init__(self, units: Instance, slots: int, net_times_ns: Sequence[int]) -> None:
         self._slots = slots
         devices = units.problem.devices
-        classes = sorted({device.device_class for device in devices})
-        times = np.array([units.latency_ns(name) for name in classes], dtype=np.int64)
-        self._work: Ints = times.min(axis=0)
-        busy = self._work > 0
-        self._slowness = {
-            name: float((row[busy] / self._work[busy]).min()) if busy.any() else 1.0
-            for name, row in zip(classes, times, strict=True)
-        }
-        slowest = max(
-            float((row[busy] / self._work[busy]).max()) if busy.any() else 1.0 for row in times
-        )
+        self._work, self._slowness = units.fastest_ns, units.slowness
         self._staged = units.problem.interconnect.charging == "host_staged"
         self._kinds = Counter(self._kind_of(device) for device in devices)
         self._few_kinds = few_kinds(self._kinds, self.most_sets)
         self._total = int(self._work.sum())
         # One device takes no longer for everything.
-        self._largest_ns = int(self._total * slowest) + 2 * sum(net_times_ns) + 2
+        self._largest_ns = int(self._total * units.most_slowness) + 2 * sum(net_times_ns) + 2
 
     @property
     def set_count(self) -> int:

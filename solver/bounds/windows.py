@@ -16,7 +16,6 @@ import numpy.typing as npt
 
 from solver.bounds.borders.bound import BorderBound
 from solver.bounds.direct import direct
-from solver.bounds.held_weights import first_weights
 from solver.bounds.path_markers import PathBound
 from solver.bounds.positions import PositionBound
 from solver.bounds.spine import restricted, spine_units
@@ -55,17 +54,13 @@ class StageWindows:
         return sum(self.last) - sum(self.first) + len(self.first)
 
 
-def closure_sums(
-    count: int, edges: Sequence[tuple[int, int]], values: npt.NDArray[np.int64]
-) -> Ints:
+def closure_sums(predecessors: Sequence[Sequence[int]], values: Ints) -> Ints:
     """Sum `values` over every unit and all its ancestors, each counted once.
 
     Parameters
     ----------
-    count : int
-        Number of units, numbered in a topological order of `edges`.
-    edges : sequence of (int, int)
-        Arcs between units.
+    predecessors : sequence of sequence of int
+        Of each unit, numbered in a topological order.
     values : array of int, shape (count, k)
         One row a unit.
 
@@ -76,12 +71,10 @@ def closure_sums(
 
     Notes
     -----
-    Takes count * len(edges) / 8 word operations, in blocks of columns of the closure, so
-    that memory stays linear.
+    Takes a word operation for every eight pairs of a unit and an arc, in blocks of columns of the
+    closure, so that memory stays linear.
     """
-    predecessors: list[list[int]] = [[] for _ in range(count)]
-    for source, target in edges:
-        predecessors[target].append(source)
+    count = len(predecessors)
     sums = np.zeros((count, values.shape[1]), dtype=np.int64)
     # Floats are exact up to 2**53; split larger values so that the product can use BLAS.
     low = (values & ((1 << 26) - 1)).astype(np.float64)
@@ -176,26 +169,16 @@ class StageBounds:
         self._units = units
         self._devices = units.problem.devices
         self._count = count = len(units)
-        names = sorted({device.device_class for device in self._devices})
-        times = np.array([units.latency_ns(name) for name in names], dtype=np.int64)
-        work = times.min(axis=0)
-        busy = work > 0
-        self._slowness = {
-            name: float((row[busy] / work[busy]).min()) if busy.any() else 1.0
-            for name, row in zip(names, times, strict=True)
-        }
-        before = first_weights(units)
-        after = np.zeros(count, dtype=np.int64)
-        for entry in units.weights:
-            after[entry.units[-1]] += entry.size_bytes
-        reverse = [(count - 1 - target, count - 1 - source) for source, target in units.edges]
+        self._slowness = units.slowness
+        work, before = units.fastest_ns, units.first_weights
         kept = spine_units(units)
         on_spine = np.zeros(count, dtype=np.int64)
         on_spine[kept] = work[kept]
         up = np.stack([work, before, on_spine], axis=1)
-        down = np.stack([work, after, on_spine], axis=1)[::-1]
-        self._up = closure_sums(count, units.edges, up)
-        self._down = closure_sums(count, reverse, down)[::-1]
+        down = np.stack([work, units.last_weights, on_spine], axis=1)
+        self._up = closure_sums(units.predecessors, up)
+        last_first = [[count - 1 - other for other in own] for own in reversed(units.successors)]
+        self._down = closure_sums(last_first, down[::-1])[::-1]
         self._total_work = int(work.sum())
         self._total_bytes = int(before.sum())
         self._largest_work = int(work.max())

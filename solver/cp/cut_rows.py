@@ -77,17 +77,15 @@ def add_cuts(stages: StageModel) -> None:
     if not units.problem.cuts:
         return
     block_of = unit_blocks(units)
-    inner = [(a, b) for a, b in units.edges if block_of[a] == block_of[b]]
-    with_successor, with_predecessor = {a for a, _ in inner}, {b for _, b in inner}
     members = _members(units)
     for before, own in itertools.pairwise(members):
         behind = _behind(stages, own)
         for unit in before:
-            if unit not in with_successor:
+            if all(block_of[other] != block_of[unit] for other in units.successors[unit]):
                 for position in stages.positions:
                     stages.imply(stages.reaches(unit, position), behind[position + 1])
         for unit in own:
-            if unit not in with_predecessor:
+            if all(block_of[other] != block_of[unit] for other in units.predecessors[unit]):
                 for position in stages.positions:
                     stages.imply(behind[position], stages.reaches(unit, position))
 

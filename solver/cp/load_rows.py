@@ -128,10 +128,10 @@ class LoadRows:
         """Return the execution time of every unit on a device class."""
         key = device_class, part
         if key not in self._latency_cache:
-            forward, backward = self.stages.units.pass_latency_ns(device_class)
-            both = [there + back for there, back in zip(forward, backward, strict=True)]
-            times: dict[Part, list[int]] = {"both": both, "forward": forward, "backward": backward}
-            self._latency_cache |= {(device_class, each): times[each] for each in times}
+            units = self.stages.units
+            forward, backward = units.problem.arrays.pass_latency_ns(device_class)
+            times = {"both": forward + backward, "forward": forward, "backward": backward}[part]
+            self._latency_cache[key] = units.by_unit(times).tolist()
         return self._latency_cache[key]
 
     def net_time_ns(self, net: Net, source: str, target: str, part: Part = "both") -> int:

@@ -88,27 +88,6 @@ class PullRows:
         self._net_times_ns = net_times_ns
 
     @cached_property
-    def _after(self) -> list[set[int]]:
-        after: list[set[int]] = [set() for _ in range(len(self._units))]
-        for source, target in self._units.edges:
-            after[source].add(target)
-        return after
-
-    @cached_property
-    def _before(self) -> list[set[int]]:
-        before: list[set[int]] = [set() for _ in range(len(self._units))]
-        for source, target in self._units.edges:
-            before[target].add(source)
-        return before
-
-    @cached_property
-    def _slowest_ns(self) -> list[int]:
-        """The time of each unit on its slowest class of devices."""
-        classes = {device.device_class for device in self._units.problem.devices}
-        columns = [self._units.latency_ns(device_class) for device_class in sorted(classes)]
-        return [max(times) for times in zip(*columns, strict=True)]
-
-    @cached_property
     def _sent_ns(self) -> list[int]:
         """The least time of all that each unit sends to one device."""
         sent_ns = [0] * len(self._units)
@@ -126,10 +105,12 @@ class PullRows:
 
     def cones(self) -> Iterator[Cone]:
         """Yield cones that no load grows by, if they are pulled."""
-        for head, readers in enumerate(self._after):
+        slowest_ns = self._units.slowest_ns.tolist()
+        before, after = self._units.predecessors, self._units.successors
+        for head, readers in enumerate(after):
             if not readers or not self._may_move(head):
                 continue
-            inside, work_ns = {head}, self._slowest_ns[head]
+            inside, work_ns = {head}, slowest_ns[head]
             for _ in range(_MOST_CONES):
                 if work_ns > self._sent_ns[head]:
                     break
@@ -137,14 +118,15 @@ class PullRows:
                 more = {
                     unit
                     for member in inside
-                    for unit in self._before[member] - inside
-                    if self._after[unit] <= inside and self._may_move(unit)
+                    for unit in before[member]
+                    if unit not in inside and inside.issuperset(after[unit])
+                    if self._may_move(unit)
                 }
                 if not more:
                     break
                 nearest = max(more)
                 inside.add(nearest)
-                work_ns += self._slowest_ns[nearest]
+                work_ns += slowest_ns[nearest]
 
     def _may_move(self, unit: int) -> bool:
         return unit not in self._kept and self._units.allowed_devices[unit] is None
@@ -159,7 +141,7 @@ class PullRows:
         return Cone(
             head,
             tuple(sorted(inside)),
-            tuple(sorted(self._after[head])),
+            self._units.successors[head],
             tuple(inputs.values()),
             sum(
                 entry.size_bytes

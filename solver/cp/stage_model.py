@@ -255,9 +255,8 @@ class StageModel:
         if self.chunks > 1:
             self._empty_unless_used(self.slots[:-1])
             return
-        has_predecessor = {target for _, target in self.units.edges}
-        for unit in range(len(self.units)):
-            if unit not in has_predecessor:
+        for unit, before in enumerate(self.units.predecessors):
+            if not before:
                 for position in self.positions[:-1]:
                     total = LinearSum().add(self.used[position])
                     total.add(self.reaches(unit, position + 1))
@@ -326,12 +325,11 @@ class StageModel:
         first_chunk = self.chunks - 1 - max(plan.chunks.values(), default=0)
         if first_chunk and self.all_rounds:
             return None
-        unit_of = self.units.unit_of_operator()
         position_of = [0] * len(self.units)
-        for index, op in enumerate(self.problem.operators):
+        for unit, op in zip(self.units.unit_of_operator, self.problem.operators, strict=True):
             chunk = first_chunk + plan.chunks.get(op.name, 0)
             position = chunk * len(self.slots) + slot_of[plan.assignment[op.name]]
-            position_of[unit_of[index]] = position
+            position_of[unit] = position
         if not all(self.may_be_on(unit, (p,)) for unit, p in enumerate(position_of)):
             return None
         return StageChoice(tuple(position_of), tuple(kind_at))
@@ -375,9 +373,5 @@ class StageModel:
         assignment = self.units.lift([device_at[position % slots] for position in position_of])
         used = {position % slots for position in position_of}
         device_order = tuple(device_at[slot] for slot in self.slots if slot in used)
-        unit_of = self.units.unit_of_operator()
-        chunks = {
-            op.name: position_of[unit_of[index]] // slots
-            for index, op in enumerate(self.problem.operators)
-        }
+        chunks = self.units.lift([position // slots for position in position_of])
         return PartitionPlan(assignment, device_order, chunks)

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from solver.presolve.device_kinds import DeviceKind
+from solver.presolve.graph import quotient_arcs
 from solver.presolve.instance import Instance, Net
 from solver.presolve.net_times import all_net_times_ns, relay_times
 
@@ -104,11 +107,6 @@ class _Merging:
 
     def __init__(self, units: Instance, free_nets: frozenset[int]) -> None:
         self._units, self._free_nets = units, free_nets
-        self._successors: list[set[int]] = [set() for _ in range(len(units))]
-        self._predecessors: list[set[int]] = [set() for _ in range(len(units))]
-        for source, target in units.edges:
-            self._successors[source].add(target)
-            self._predecessors[target].add(source)
         self._produces: list[list[int]] = [[] for _ in range(len(units))]
         self._consumes: list[list[int]] = [[] for _ in range(len(units))]
         for index, net in enumerate(units.nets):
@@ -131,7 +129,7 @@ class _Merging:
         """Leave out or merge a free unit, if one of the steps of :func:`collapse` does."""
         nets, gone, free_nets = self._units.nets, self._gone, self._free_nets
         # What was merged into the unit is free too, and touches nothing but the unit.
-        before = {self._find(u) for u in self._predecessors[unit] if u not in gone} - {unit}
+        before = {self._find(u) for u in self._units.predecessors[unit] if u not in gone} - {unit}
         made, read = self._produces[unit], self._consumes[unit]
         readers = {self._find(u) for net in made for u in nets[net].consumers} - {unit}
         sources = {
@@ -144,7 +142,7 @@ class _Merging:
         last = len(gone) == len(self._units) - 1
         if alone and not costs and unit not in self._joined and not last:
             gone.add(unit)
-            self._dropped.append((unit, tuple(sorted(self._successors[unit]))))
+            self._dropped.append((unit, self._units.successors[unit]))
         elif alone and len(readers) == 1:
             self._join(unit, readers.pop())
         elif not readers and before == sources and len(before) == 1:
@@ -169,8 +167,7 @@ def _free_units(
     """Return the free units, and those of them that are only so without their weights."""
     problem = units.problem
     busy: set[int] = set(returning)
-    for name in {device.device_class for device in problem.devices}:
-        busy.update(unit for unit, time_ns in enumerate(units.latency_ns(name)) if time_ns)
+    busy.update(np.flatnonzero(units.slowest_ns).tolist())
     busy.update(u for u, allowed in enumerate(units.allowed_devices) if allowed is not None)
     if problem.memory_model != "weights":
         busy.update(storage.unit for storage in units.storages)
@@ -200,11 +197,10 @@ def _number(
     number = {unit: i for i, unit in enumerate(sorted(set(leader) - {DROPPED}))}
     number[DROPPED] = DROPPED
     block_of = tuple(number[unit] for unit in leader)
-    edges = {(block_of[source], block_of[target]) for source, target in units.edges}
     return Blocks(
         count=len(number) - 1,
         block_of=block_of,
-        edges=tuple(sorted((a, b) for a, b in edges if a != b and DROPPED not in (a, b))),
+        edges=quotient_arcs(units.edges, block_of),
         dropped=tuple(dropped),
         weightless=weightless,
     )

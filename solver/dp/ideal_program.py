@@ -163,7 +163,7 @@ def can_win(problem: PartitionProblem) -> bool:
     blocks = collapse_units(units, kinds, forget_weights=problem.memory_model == "weights")
     most = _FEW_IDEALS
     if problem.objective == ("bottleneck",):
-        work_ns = sum(min(t) for t in zip(*_latencies_ns(units, kinds), strict=True))
+        work_ns = int(units.fastest_ns.sum())
         moved_ns = max(sum(times) for times in all_net_times_ns(units, kinds))
         most = _MANY_IDEALS if moved_ns <= _CHEAP_TRANSFERS * work_ns else _MANY_IDEALS // 2
         if problem.chunks_per_device > 1:
@@ -172,10 +172,6 @@ def can_win(problem: PartitionProblem) -> bool:
     most = min(most, _MOST_ENTRIES // max(blocks.count, 1))
     chains = identical_chains(units, blocks)
     return list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], most) is not None
-
-
-def _latencies_ns(units: Instance, kinds: Sequence[DeviceKind]) -> list[list[int]]:
-    return [units.latency_ns(kind.device.device_class) for kind in kinds]
 
 
 def why_declined(problem: PartitionProblem) -> str | None:

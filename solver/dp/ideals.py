@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from solver.presolve.graph import neighbours
+
 
 def list_ideals(count: int, edges: Sequence[tuple[int, int]], most: int) -> list[int] | None:
     """Return all ideals as bit masks, the smaller ones first; None if there are more than `most`.
@@ -19,10 +21,9 @@ def list_ideals(count: int, edges: Sequence[tuple[int, int]], most: int) -> list
     up as soon as `most` is passed.
     """
     needs = [0] * count
-    followers: list[list[int]] = [[] for _ in range(count)]
+    followers = neighbours(count, edges)
     for source, target in edges:
         needs[target] |= 1 << source
-        followers[source].append(target)
     found = [0]
     # The units that may be added to each ideal of the current size.
     layer = {0: [unit for unit in range(count) if not needs[unit]]}

@@ -96,11 +96,7 @@ class Interleaved:
                     place[block] = chunk * len(order) + position
         places = blocks.stage_of_units(place)
         assignment = units.lift([order[place % len(order)] for place in places])
-        unit_of = units.unit_of_operator()
-        chunks = {
-            op.name: places[unit_of[index]] // len(order)
-            for index, op in enumerate(units.problem.operators)
-        }
+        chunks = units.lift([place // len(order) for place in places])
         used = set(assignment.values())
         return PartitionPlan(assignment, tuple(name for name in order if name in used), chunks)
 
@@ -141,10 +137,8 @@ class InterleavedSearch:
         self.clock, self.most_pairs = clock, most_pairs
         self.refuted = -1
         self.pairs = 0
-        times = np.array([units.latency_ns(k.device.device_class) for k in kinds], dtype=np.int64)
-        fastest = times.min(axis=0)
         work = np.zeros(blocks.count)
-        for unit, time_ns in enumerate(fastest):
+        for unit, time_ns in enumerate(units.fastest_ns):
             if blocks.block_of[unit] != DROPPED:
                 work[blocks.block_of[unit]] += time_ns
         self.member = membership(self.ideals, blocks.count)
@@ -152,11 +146,8 @@ class InterleavedSearch:
         self._nested = np.array(
             [[a & b == a for b in self.ideals] for a in self.ideals], dtype=np.bool_
         )
-        self._largest_unit_ns = int(fastest.max())
-        busy = fastest > 0
-        self._speeds = [
-            1 / float((row[busy] / fastest[busy]).min()) if busy.any() else 1.0 for row in times
-        ]
+        self._largest_unit_ns = int(units.fastest_ns.max())
+        self._speeds = [1 / units.slowness[kind.device.device_class] for kind in kinds]
         self._windows()
         self._nets()
 

@@ -27,7 +27,7 @@ class StagePeaks:
     def __init__(self, units: Instance, blocks: Blocks) -> None:
         holdings = units.problem.arrays.holdings
         self._count = blocks.count
-        block_of = np.array([blocks.block_of[u] for u in units.unit_of_operator()], dtype=np.int64)
+        block_of = np.array([blocks.block_of[u] for u in units.unit_of_operator], dtype=np.int64)
         # What was dropped is no part of any stage: it is in the last row, which is empty.
         block_of[block_of == DROPPED] = blocks.count
         self._block_of_operator = block_of

@@ -39,6 +39,7 @@ from dataclasses import dataclass
 
 from solver.dp.blocks import DROPPED, Blocks
 from solver.presolve.device_kinds import limited_devices
+from solver.presolve.graph import neighbours
 from solver.presolve.instance import Instance
 from solver.presolve.symmetry import identical_blocks
 
@@ -158,9 +159,7 @@ class _Facts:
     """
 
     def __init__(self, units: Instance, blocks: Blocks, *, limited: bool) -> None:
-        self._after: dict[int, list[int]] = defaultdict(list)
-        for source, target in blocks.edges:
-            self._after[source].append(target)
+        self._after = neighbours(blocks.count, blocks.edges)
         ties: list[tuple[int, Iterable[int]]] = []
         if units.problem.interconnect.charging == "relayed":
             ties += [(relay.net.producer, relay.net.consumers) for relay in units.relays]

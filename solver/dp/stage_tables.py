@@ -69,12 +69,9 @@ class StageTables:
     ) -> None:
         self._links = {} if chains is None else chains.links()
         self.units, self.problem, self.kinds, self.blocks = units, units.problem, kinds, blocks
-        times = np.array([units.latency_ns(k.device.device_class) for k in kinds], dtype=np.int64)
-        fastest = times.min(axis=0)
-        busy = fastest > 0
-        self.slowness = [
-            float((row[busy] / fastest[busy]).min()) if busy.any() else 1.0 for row in times
-        ]
+        classes = [kind.device.device_class for kind in kinds]
+        fastest = units.fastest_ns
+        self.slowness = [units.slowness[name] for name in classes]
         # The most work that one unit needs, wherever it runs.
         self.largest_unit_ns = int(fastest.max())
         member = membership(ideals, blocks.count)
@@ -82,7 +79,9 @@ class StageTables:
         order = np.lexsort((np.arange(len(ideals)), work))
         self.member = np.ascontiguousarray(member[:, order])
         self.work_ns: Floats = work[order]
-        self.kind_work_ns: list[Floats] = [self._per_block(row) @ self.member for row in times]
+        self.kind_work_ns: list[Floats] = [
+            self._per_block(units.work_ns[name]) @ self.member for name in classes
+        ]
         self.count = len(ideals)
         self._words = packed_words(self.member)
         self._relayed = self.problem.interconnect.charging == "relayed"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from solver.bounds.averages import fastest_ns
 from solver.bounds.positions import least_times_ns
 from solver.bounds.spine import longest_path
 from solver.dp.ideal_program import SolveIdeals
@@ -20,6 +19,7 @@ from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ColocationGroup
+from solver.presolve.graph import quotient_arcs
 from solver.presolve.instance import Instance
 
 _Bools = npt.NDArray[np.bool_]
@@ -60,7 +60,7 @@ def plan_at_cheap_borders(
         or any(op.is_backward for op in problem.operators)
     ):
         return None
-    work = fastest_ns(units)
+    work = units.fastest_ns
     if work[longest_path(units)].sum() > _MOST_ON_PATH * work.sum():
         return None
     groups = cheap_groups(units)
@@ -85,7 +85,7 @@ def cheap_groups(units: Instance) -> list[list[int]]:
     that is in no other borders than its source, so the groups have no cycle.
     """
     inside = _closures(units)
-    spans = _spans(inside, _costs(units, inside), fastest_ns(units))
+    spans = _spans(inside, _costs(units, inside), units.fastest_ns)
     order = np.argsort(-spans, kind="stable")
     low, high = 0, len(units)
     while low < high:
@@ -100,8 +100,8 @@ def cheap_groups(units: Instance) -> list[list[int]]:
 def _closures(units: Instance) -> _Bools:
     """Return, for every unit (row), what it depends on, and itself."""
     inside = np.eye(len(units), dtype=np.bool_)
-    for source, target in sorted(units.edges, key=lambda edge: edge[1]):
-        inside[target] |= inside[source]
+    for unit, before in enumerate(units.predecessors):
+        inside[unit] |= inside[list(before)].any(axis=0)
     return inside
 
 
@@ -138,6 +138,6 @@ def _groups(inside: _Bools, borders: Ints) -> list[list[int]]:
 
 def _are_few(units: Instance, groups: list[list[int]]) -> bool:
     number = {unit: place for place, group in enumerate(groups) for unit in group}
-    arcs = {(number[source], number[target]) for source, target in units.edges}
-    edges = sorted((source, target) for source, target in arcs if source != target)
+    group_of = [number[unit] for unit in range(len(units))]
+    edges = quotient_arcs(units.edges, group_of)
     return list_ideals(len(groups), edges, _MOST_IDEALS) is not None

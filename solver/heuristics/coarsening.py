@@ -27,7 +27,7 @@ def cheap_order(bound: PositionBound) -> list[int]:
     """Return a topological order of the units in which cuts of any amount of work are cheap.
 
     The units keep their order but for both ends of every region
-    (:mod:`solver.bounds.articulation`). At its start a heavy chain, such as a running sum, is put
+    (:mod:`solver.bounds.markers`). At its start a heavy chain, such as a running sum, is put
     off as long as what would feed it is cheaper to send than the sum; at its end the readers of a
     value that many read come first as soon as their own values together are cheaper to send than
     that one.
@@ -148,12 +148,7 @@ def consecutive_clusters(units: Instance, order: Sequence[int], most: int) -> tu
     place = np.empty(count, dtype=np.int64)
     place[sequence] = np.arange(count)
     share = np.full(count, 0.1 / count)
-    classes = sorted({device.device_class for device in units.problem.devices})
-    work = np.array([units.latency_ns(name) for name in classes], dtype=np.float64).min(axis=0)
-    held = np.zeros(count)
-    for entry in units.weights:
-        held[entry.units[0]] += entry.size_bytes
-    for amount in (work, held):
+    for amount in (units.fastest_ns, units.first_weights):
         if amount.sum() > 0:
             share += amount / amount.sum()
     position = np.concatenate([[0.0], np.cumsum(share[sequence])])

@@ -12,6 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from solver.bounds.markers import Markers
 from solver.presolve.instance import Instance
 
 _FAR = 4
@@ -129,12 +132,8 @@ class SideGroups:
 
 def movable_groups(units: Instance, sides: SideGroups) -> list[int]:
     """Return the numbers of the shared groups that different stages may run."""
-    classes = {device.device_class for device in units.problem.devices}
-    work_ns = [min(times) for times in zip(*map(units.latency_ns, sorted(classes)), strict=True)]
-    average_ns = sum(work_ns) / len(units.problem.devices)
-    done_ns = [0]
-    for unit in sides.path:
-        done_ns.append(done_ns[-1] + work_ns[unit])
+    average_ns = int(units.fastest_ns.sum()) / len(units.problem.devices)
+    done_ns = [0, *np.cumsum(units.fastest_ns[list(sides.path)]).tolist()]
     return [
         number
         for number, group in enumerate(sides.groups)
@@ -145,27 +144,15 @@ def movable_groups(units: Instance, sides: SideGroups) -> list[int]:
 class _Builder:
     def __init__(self, units: Instance, path: Sequence[int]) -> None:
         self._units = units
-        count = len(units)
         self._path = path
         self._place = {unit: place for place, unit in enumerate(self._path)}
-        self._predecessors: list[list[int]] = [[] for _ in range(count)]
-        self._successors: list[list[int]] = [[] for _ in range(count)]
-        for source, target in units.edges:
-            self._predecessors[target].append(source)
-            self._successors[source].append(target)
-        end = len(self._path)
-        place = self._place
-        self._earliest = [0] * count
-        for unit in range(count):
-            reads = (self._earliest[u] + (u in place) for u in self._predecessors[unit])
-            self._earliest[unit] = place.get(unit, max(reads, default=0))
-        self._first, self._last = [end] * count, [end] * count
-        for unit in reversed(range(count)):
-            readers = self._successors[unit]
-            first = min((self._first[reader] for reader in readers), default=end)
-            last = max((self._last[reader] for reader in readers), default=end)
-            self._first[unit] = place.get(unit, first)
-            self._last[unit] = place.get(unit, last)
+        markers = Markers(units, path)
+        self._earliest: list[int] = markers.out_to.tolist()
+        self._first: list[int] = (markers.in_from - 1).tolist()
+        self._last = [len(path)] * len(units)
+        for unit in reversed(range(len(units))):
+            last = max((self._last[reader] for reader in units.successors[unit]), default=len(path))
+            self._last[unit] = self._place.get(unit, last)
 
     def groups(self) -> SideGroups:
         leader = self._leaders()
@@ -175,11 +162,11 @@ class _Builder:
                 members.setdefault(leader[unit], []).append(unit)
         number = {name: i for i, name in enumerate(members)}
 
-        def names(neighbours: list[list[int]], own: int, units: list[int]) -> tuple[int, ...]:
-            found = {leader[u] for unit in units for u in neighbours[unit] if u not in self._place}
+        def names(near: Sequence[Sequence[int]], own: int, units: list[int]) -> tuple[int, ...]:
+            found = {leader[u] for unit in units for u in near[unit] if u not in self._place}
             return tuple(sorted(number[name] for name in found - {own}))
 
-        before = [names(self._predecessors, name, units) for name, units in members.items()]
+        before = [names(self._units.predecessors, name, units) for name, units in members.items()]
         return SideGroups(
             tuple(self._path),
             tuple(
@@ -189,7 +176,7 @@ class _Builder:
                     latest=self._first[name],
                     is_shared=self._first[name] != self._last[name],
                     before=read,
-                    after=names(self._successors, name, units),
+                    after=names(self._units.successors, name, units),
                 )
                 for (name, units), read, earliest in zip(
                     members.items(),
@@ -233,7 +220,7 @@ class _Builder:
             if 2 * entry.size_bytes > largest
             for unit in entry.units
         }
-        for source, target in sorted(self._units.edges):
+        for source, target in self._units.edges:
             if not alone.isdisjoint((source, target)) or not self._place.keys().isdisjoint(
                 (source, target)
             ):

@@ -5,11 +5,11 @@ A contracted graph describes fewer plans, each with exactly the costs it has on 
 
 from __future__ import annotations
 
-import heapq
 import random
 from collections.abc import Sequence
 from dataclasses import replace
 
+from solver.presolve.graph import quotient_arcs, topological_order
 from solver.presolve.instance import Instance, Net, Relay, SharedBytes
 
 
@@ -53,11 +53,8 @@ def cluster(
             unit = leader[unit]
         return unit
 
-    successors: list[set[int]] = [set() for _ in range(n)]
-    predecessors: list[set[int]] = [set() for _ in range(n)]
-    for source, target in units.edges:
-        successors[source].add(target)
-        predecessors[target].add(source)
+    successors = list(map(set, units.successors))
+    predecessors = list(map(set, units.predecessors))
     while True:
         merged = False
         pairs = [(u, next(iter(s))) for u, s in enumerate(successors) if len(s) == 1]
@@ -95,8 +92,6 @@ def cluster(
 
 def _sizes(units: Instance) -> tuple[list[int], list[int], list[int]]:
     """Return the work of every unit, the weights that it alone reads, and what its values cost."""
-    classes = {device.device_class for device in units.problem.devices}
-    work = [max(times) for times in zip(*(units.latency_ns(c) for c in classes), strict=True)]
     held = [0] * len(units)
     for entry in units.weights:
         if len(entry.units) == 1:
@@ -107,31 +102,16 @@ def _sizes(units: Instance) -> tuple[list[int], list[int], list[int]]:
         moved[net.producer] += net.value_bytes + sum(
             operators[index].transfer_ns or 0 for index in net.operators
         )
-    return work, held, moved
+    return units.slowest_ns.tolist(), held, moved
 
 
 def _numbered(leader: list[int], units: Instance) -> tuple[list[int], int]:
     """Return the number of each unit's cluster in a topological order, and their count."""
-    arcs = {(leader[a], leader[b]) for a, b in units.edges if leader[a] != leader[b]}
-    first: dict[int, int] = {}
-    for unit, name in enumerate(leader):
-        first.setdefault(name, unit)
-    waiting = dict.fromkeys(first, 0)
-    successors: dict[int, list[int]] = {name: [] for name in first}
-    for a, b in arcs:
-        waiting[b] += 1
-        successors[a].append(b)
-    ready = [(first[name], name) for name, count in waiting.items() if not count]
-    heapq.heapify(ready)
-    number: dict[int, int] = {}
-    while ready:
-        _, name = heapq.heappop(ready)
-        number[name] = len(number)
-        for other in successors[name]:
-            waiting[other] -= 1
-            if not waiting[other]:
-                heapq.heappush(ready, (first[other], other))
-    return [number[name] for name in leader], len(number)
+    place = {name: number for number, name in enumerate(dict.fromkeys(leader))}
+    own = [place[name] for name in leader]
+    order = topological_order(quotient_arcs(units.edges, own), range(len(place)))
+    number = {name: position for position, name in enumerate(order)}
+    return [number[name] for name in own], len(order)
 
 
 def contract(units: Instance, cluster_of: Sequence[int], count: int) -> Instance:
@@ -144,7 +124,6 @@ def contract(units: Instance, cluster_of: Sequence[int], count: int) -> Instance
         if own is not None:
             both = allowed[name]
             allowed[name] = own if both is None else own & both
-    edges = {(cluster_of[a], cluster_of[b]) for a, b in units.edges}
     nets: dict[tuple[int, tuple[int, ...]], list[Net]] = {}
     for net in units.nets:
         ends = _contracted_ends(net, cluster_of)
@@ -158,7 +137,7 @@ def contract(units: Instance, cluster_of: Sequence[int], count: int) -> Instance
     return replace(
         units,
         members=tuple(tuple(sorted(m)) for m in members),
-        edges=tuple(sorted((a, b) for a, b in edges if a != b)),
+        edges=quotient_arcs(units.edges, cluster_of),
         allowed_devices=tuple(allowed),
         nets=tuple(_sum_of(ends, same) for ends, same in nets.items()),
         relays=tuple(

@@ -57,11 +57,8 @@ class Blocks:
         self._anchor = list(range(self.count))
         self._allowed = units.allowed_devices
         self._block = unit_blocks(units)
-        self.predecessors: list[set[int]] = [set() for _ in range(self.count)]
-        self.successors: list[set[int]] = [set() for _ in range(self.count)]
-        for source, target in units.edges:
-            self.successors[source].add(target)
-            self.predecessors[target].add(source)
+        self.predecessors = list(map(set, units.predecessors))
+        self.successors = list(map(set, units.successors))
         self._producer = [net.producer for net in units.nets]
         self._bytes = [net.value_bytes for net in units.nets]
         self._held_bytes = [net.held_bytes for net in units.nets]

@@ -6,18 +6,22 @@ proves it. :meth:`Instance.lift` turns an assignment of units back into a plan's
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from solver.model.arrays import Ints
+from solver.model.arrays import Ints, sums
 from solver.model.problem import PartitionProblem
 from solver.model.sharing import shared_while_held
+from solver.presolve.graph import neighbours
+from solver.presolve.operator_blocks import forward_arcs, operator_blocks
+
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,7 @@ class Instance:
     members : tuple of tuple of int
         Operator indices of each unit, in execution order.
     edges : tuple of (int, int)
-        Forward arcs between different units.
+        Forward arcs between different units, ascending.
     allowed_devices : tuple
         For each unit the devices that all its members allow; None allows all. An empty set
         makes the problem infeasible.
@@ -139,12 +143,12 @@ class Instance:
     @cached_property
     def successors(self) -> tuple[tuple[int, ...], ...]:
         """The units that read from each unit, ascending."""
-        return _neighbours(len(self), self.edges)
+        return neighbours(len(self), self.edges)
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """The units that each unit reads from, ascending."""
-        return _neighbours(len(self), [(target, source) for source, target in self.edges])
+        return neighbours(len(self), [(target, source) for source, target in self.edges])
 
     @cached_property
     def classes(self) -> tuple[str, ...]:
@@ -154,13 +158,22 @@ class Instance:
     @cached_property
     def work_ns(self) -> Mapping[str, Ints]:
         """The execution time of every unit on each class, in training with its backward pass."""
-        return MappingProxyType({name: _frozen(self.latency_ns(name)) for name in self.classes})
+        latency_ns = self.problem.arrays.latency_ns
+        return MappingProxyType(
+            {name: _frozen(self.by_unit(latency_ns(name))) for name in self.classes}
+        )
 
     @cached_property
     def fastest_ns(self) -> Ints:
         """The execution time of every unit on its fastest class."""
         least: Ints = np.min(list(self.work_ns.values()), axis=0)
         return _frozen(least)
+
+    @cached_property
+    def slowest_ns(self) -> Ints:
+        """The execution time of every unit on its slowest class."""
+        most: Ints = np.max(list(self.work_ns.values()), axis=0)
+        return _frozen(most)
 
     @cached_property
     def slowness(self) -> Mapping[str, float]:
@@ -181,49 +194,60 @@ class Instance:
         ratios = {name: own[busy] / self.fastest_ns[busy] for name, own in self.work_ns.items()}
         return {name: (float(each.min()), float(each.max())) for name, each in ratios.items()}
 
+    @cached_property
+    def first_weights(self) -> Ints:
+        """Bytes of weights by unit; those of several units at the first."""
+        return self._weights_at(0)
+
+    @cached_property
+    def last_weights(self) -> Ints:
+        """Bytes of weights by unit; those of several units at the last."""
+        return self._weights_at(-1)
+
+    def _weights_at(self, place: int) -> Ints:
+        held = np.zeros(len(self), dtype=np.int64)
+        for entry in self.weights:
+            held[entry.units[place]] += entry.size_bytes
+        return _frozen(held)
+
+    @cached_property
+    def unit_of_operator(self) -> tuple[int, ...]:
+        """The unit of every operator, by operator index."""
+        unit_of = {index: unit for unit, own in enumerate(self.members) for index in own}
+        return tuple(unit_of.get(index, 0) for index in range(len(self.problem.operators)))
+
     @property
     def pins_contradict(self) -> bool:
         """Whether operators that must share a device are pinned to different ones."""
         return any(allowed is not None and not allowed for allowed in self.allowed_devices)
 
-    def latency_ns(self, device_class: str) -> list[int]:
-        """Return the execution time of every unit on a device class."""
-        times: list[int] = self.problem.arrays.latency_ns(device_class).tolist()
-        return [sum(times[index] for index in members) for members in self.members]
+    def by_unit(self, values: Ints) -> Ints:
+        """Return the sum of values, by operator, over the operators of each unit."""
+        order = np.array([index for members in self.members for index in members], dtype=np.int64)
+        unit_of = np.repeat(np.arange(len(self)), list(map(len, self.members)))
+        return sums(unit_of, values[order], len(self))
 
-    def pass_latency_ns(self, device_class: str) -> tuple[list[int], list[int]]:
-        """Return the time of every unit's forward and backward pass on a device class."""
-        forward, backward = (
-            times.tolist() for times in self.problem.arrays.pass_latency_ns(device_class)
-        )
-        return (
-            [sum(forward[index] for index in members) for members in self.members],
-            [sum(backward[index] for index in members) for members in self.members],
-        )
+    def narrowed(self, first: Sequence[int], last: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return windows without what arcs exclude: neither end falls along one.
 
-    def lift(self, device_of_unit: Sequence[str]) -> dict[str, str]:
-        """Return the assignment of operators that puts each unit on its device."""
-        unit_of = self.unit_of_operator()
+        Parameters
+        ----------
+        first, last : sequence of int
+            The least and the largest place of each unit.
+        """
+        least, most = list(first), list(last)
+        for unit, before in enumerate(self.predecessors):
+            least[unit] = max([least[unit], *(least[other] for other in before)])
+        for unit in reversed(range(len(self))):
+            most[unit] = min([most[unit], *(most[other] for other in self.successors[unit])])
+        return least, most
+
+    def lift(self, values: Sequence[_Value]) -> dict[str, _Value]:
+        """Return what units have, such as their devices, for each of their operators."""
         return {
-            op.name: device_of_unit[unit_of[index]]
-            for index, op in enumerate(self.problem.operators)
+            op.name: values[unit]
+            for op, unit in zip(self.problem.operators, self.unit_of_operator, strict=True)
         }
-
-    def unit_of_operator(self) -> list[int]:
-        """Return the unit of every operator, by operator index."""
-        unit_of = [0] * len(self.problem.operators)
-        for unit, members in enumerate(self.members):
-            for index in members:
-                unit_of[index] = unit
-        return unit_of
-
-
-def _neighbours(count: int, arcs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
-    """Return where the arcs of each unit lead, ascending."""
-    found: list[list[int]] = [[] for _ in range(count)]
-    for source, target in arcs:
-        found[source].append(target)
-    return tuple(tuple(sorted(targets)) for targets in found)
 
 
 def _frozen(values: npt.ArrayLike) -> Ints:
@@ -247,21 +271,20 @@ def condense(problem: PartitionProblem) -> Instance:
     * *Shared bytes*: two weights with the same reading units are held by exactly the same
       devices in every plan, and what the operators of a unit save is kept by the unit's.
     """
-    unit_of, count, edges = _units(problem)
-    members: list[list[int]] = [[] for _ in range(count)]
-    allowed: list[frozenset[str] | None] = [None] * count
-    for index, op in enumerate(problem.operators):
-        unit = unit_of[index]
-        members[unit].append(index)
-        if op.allowed_devices is not None:
-            own = allowed[unit]
-            allowed[unit] = op.allowed_devices if own is None else own & op.allowed_devices
+    blocks = operator_blocks(problem)
+    number_of = {name: unit for unit, block in enumerate(blocks) for name in block}
+    unit_of = [number_of[op.name] for op in problem.operators]
+    members = [sorted(map(problem.index_of.__getitem__, block)) for block in blocks]
+    pins = [
+        [pin for index in own if (pin := problem.operators[index].allowed_devices) is not None]
+        for own in members
+    ]
     held = {key: weight.held_bytes(problem.memory_model) for key, weight in problem.weights.items()}
     return Instance(
         problem=problem,
         members=tuple(map(tuple, members)),
-        edges=edges,
-        allowed_devices=tuple(allowed),
+        edges=tuple(sorted(set(forward_arcs(problem, number_of)))),
+        allowed_devices=tuple(frozenset.intersection(*own) if own else None for own in pins),
         nets=_nets(problem, unit_of),
         input_nets=_input_nets(problem, unit_of),
         relays=_relays(problem, unit_of),
@@ -269,61 +292,6 @@ def condense(problem: PartitionProblem) -> Instance:
         saved=_saved(problem, members),
         storages=_storages(problem, unit_of),
     )
-
-
-def _units(problem: PartitionProblem) -> tuple[list[int], int, tuple[tuple[int, int], ...]]:
-    """Return the unit of each operator, the number of units, and the arcs between units."""
-    # It takes longer to load than the rest of the library together.
-    import networkx as nx
-
-    group_of = [0] * len(problem.operators)
-    for group, names in enumerate(problem.units):
-        for name in names:
-            group_of[problem.index_of[name]] = group
-    contracted = nx.DiGraph()
-    contracted.add_nodes_from(range(len(problem.units)))
-    for index, op in enumerate(problem.operators):
-        if op.is_backward:
-            continue
-        for read in op.reads:
-            source = problem.index_of.get(read)
-            if source is None or problem.operators[source].is_backward:
-                continue
-            if group_of[source] != group_of[index]:
-                contracted.add_edge(group_of[source], group_of[index])
-    component_of: dict[int, int] = {}
-    for component, groups in enumerate(nx.strongly_connected_components(contracted)):
-        for group in groups:
-            component_of[group] = component
-    count = len(set(component_of.values()))
-    arcs = {
-        (component_of[source], component_of[target])
-        for source, target in contracted.edges
-        if component_of[source] != component_of[target]
-    }
-    # Number components in the topological order closest to the execution order.
-    first = [len(problem.operators)] * count
-    for index in range(len(problem.operators)):
-        component = component_of[group_of[index]]
-        first[component] = min(first[component], index)
-    successors: list[list[int]] = [[] for _ in range(count)]
-    waiting = [0] * count
-    for source, target in arcs:
-        successors[source].append(target)
-        waiting[target] += 1
-    ready = [(first[c], c) for c in range(count) if not waiting[c]]
-    heapq.heapify(ready)
-    number = [0] * count
-    for position in range(count):
-        _, component = heapq.heappop(ready)
-        number[component] = position
-        for target in successors[component]:
-            waiting[target] -= 1
-            if not waiting[target]:
-                heapq.heappush(ready, (first[target], target))
-    unit_of = [number[component_of[group]] for group in group_of]
-    edges = sorted((number[source], number[target]) for source, target in arcs)
-    return unit_of, count, tuple(edges)
 
 
 def _reading_units(

@@ -59,7 +59,7 @@ def time_kinds(units: Instance) -> list[TimeKind]:
         into = {both_ways(interconnect, other, name) for other in others if not free}
         kinds[key] = TimeKind(
             {name},
-            units.latency_ns(device.device_class),
+            units.work_ns[device.device_class].tolist(),
             *_least_and_most(units, out),
             *_least_and_most(units, into),
         )

@@ -6,12 +6,10 @@ sizes.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Mapping
 
-import networkx as nx
-
 from solver.model.problem import PartitionProblem
+from solver.presolve.graph import topological_order
 
 
 def operator_blocks(problem: PartitionProblem) -> list[tuple[str, ...]]:
@@ -21,25 +19,21 @@ def operator_blocks(problem: PartitionProblem) -> list[tuple[str, ...]]:
     blocks that are ready, the one whose first operator comes first is next, so that without
     colocation this is the execution order.
     """
+    # It takes longer to load than the rest of the library together.
+    import networkx as nx
+
     unit_of = {name: number for number, unit in enumerate(problem.units) for name in unit}
     graph = nx.DiGraph(forward_arcs(problem, unit_of))
     graph.add_nodes_from(range(len(problem.units)))
-    circles = nx.condensation(graph)
-    # Units come in the order of their first operators, so the least number stands for a block.
-    first = {number: min(units) for number, units in circles.nodes(data="members")}
-    waiting = dict(circles.in_degree())
-    ready = [(first[number], number) for number, count in waiting.items() if not count]
-    heapq.heapify(ready)
-    blocks: list[tuple[str, ...]] = []
-    while ready:
-        _, number = heapq.heappop(ready)
-        units = sorted(circles.nodes[number]["members"])
-        blocks.append(tuple(name for unit in units for name in problem.units[unit]))
-        for successor in circles.successors(number):
-            waiting[successor] -= 1
-            if not waiting[successor]:
-                heapq.heappush(ready, (first[successor], successor))
-    return blocks
+    circles = list(nx.strongly_connected_components(graph))
+    circle_of = {unit: number for number, circle in enumerate(circles) for unit in circle}
+    arcs = {(circle_of[source], circle_of[target]) for source, target in graph.edges}
+    # Units come in the order of their first operators, so the least number stands for a circle.
+    order = topological_order((arc for arc in arcs if arc[0] != arc[1]), list(map(min, circles)))
+    return [
+        tuple(name for unit in sorted(circles[circle]) for name in problem.units[unit])
+        for circle in order
+    ]
 
 
 def forward_arcs(
@@ -50,6 +44,7 @@ def forward_arcs(
     for op in problem.operators:
         if op.name in backward:
             continue
+        target = group_of[op.name]
         for read in op.reads:
-            if read in group_of and read not in backward and group_of[read] != group_of[op.name]:
-                yield group_of[read], group_of[op.name]
+            if read not in backward and group_of.get(read, target) != target:
+                yield group_of[read], target

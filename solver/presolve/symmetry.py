@@ -149,10 +149,8 @@ class _Finder:
         self.own = self._own_labels()
         self.facts = list(self._facts())
         self.arcs = set(units.edges)
-        self.neighbours: list[list[int]] = [[] for _ in range(self.count)]
-        for source, target in units.edges:
-            self.neighbours[source].append(target)
-            self.neighbours[target].append(source)
+        pairs = zip(units.predecessors, units.successors, strict=True)
+        self.neighbours = [(*before, *after) for before, after in pairs]
         self.facts_of: list[list[int]] = [[] for _ in range(self.count)]
         for number, fact in enumerate(self.facts):
             for unit in fact.tail if fact.head < 0 else (fact.head, *fact.tail):
@@ -171,8 +169,9 @@ class _Finder:
 
     def _own_labels(self) -> list[int]:
         units = self.units
-        classes = sorted({device.device_class for device in units.problem.devices})
-        times = [part for name in classes for part in units.pass_latency_ns(name)]
+        arrays = units.problem.arrays
+        passes = [part for name in units.classes for part in arrays.pass_latency_ns(name)]
+        times = [units.by_unit(part).tolist() for part in passes]
         rows = zip(
             *times, units.allowed_devices, unit_blocks(units), unit_stages(units), strict=True
         )

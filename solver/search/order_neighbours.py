@@ -158,10 +158,7 @@ class FastCuts:
         stages = [(plan.chunks.get(name, 0), rank_of[plan.assignment[name]]) for name in first]
         order = sorted(range(len(units)), key=lambda unit: (stages[unit], unit))
         place = {unit: number for number, unit in enumerate(order)}
-        self._done_ns = {
-            name: _sums(np.array(units.latency_ns(name), dtype=np.int64)[order])
-            for name in {device.device_class for device in units.problem.devices}
-        }
+        self._done_ns = {name: _sums(own[order]) for name, own in units.work_ns.items()}
         self._held_bytes = _sums(stage_weights(units)[order])
         crossing = np.zeros((2, len(units) + 2), dtype=np.int64)
         for net in (*units.nets, *(relay.net for relay in units.relays)):

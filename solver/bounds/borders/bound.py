@@ -60,7 +60,7 @@ class BorderBound(DestructiveBound):
         self._table: Borders | None = None
         # A host pays nothing, and graphs with too many ideals are not listed.
         if all(kind.pays for kind in self._kinds):
-            slowness = max(self._slowness.values())
+            slowness = max(units.slowness.values())
             work = self._work[self._kept]
             self._table = BorderList(units, self._kept, work, slots, slowness).borders()
 
@@ -175,17 +175,13 @@ class BorderBound(DestructiveBound):
                 unit = self._kept[place]
                 if stage_of[unit] < 0:
                     stage_of[unit] = stage
-        before: list[list[int]] = [[] for _ in range(len(units))]
-        after: list[list[int]] = [[] for _ in range(len(units))]
-        for source, target in units.edges:
-            before[target].append(source)
-            after[source].append(target)
         # Beside the spine: as late as the first reader, but not before what it reads.
         for unit in reversed(range(len(units))):
             if stage_of[unit] < 0:
-                stage_of[unit] = min((stage_of[other] for other in after[unit]), default=0)
-        for unit in range(len(units)):
-            stage_of[unit] = max([stage_of[unit], *(stage_of[other] for other in before[unit])])
+                stage_of[unit] = min(
+                    (stage_of[other] for other in units.successors[unit]), default=0
+                )
+        stage_of, _ = units.narrowed(stage_of, stage_of)
         names: list[str] = []
         left = list(units.problem.devices)
         for kind, _ in way:

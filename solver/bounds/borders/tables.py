@@ -263,7 +263,7 @@ class BorderList:
             own = places.members.get(region, [])
             table, masks = np.zeros((1, 2 + 3 * levels), dtype=np.int64), [0]
             if own:
-                arcs = tuple(places.edges[region])
+                arcs = places.arcs(region)
                 work, held = self._work[own], self._weights[own]
                 key = (work.tobytes(), held.tobytes(), arcs, tuple(features[region]))
                 if key not in shapes:

@@ -82,11 +82,7 @@ class PriceBound:
     def __init__(self, units: Instance, sets: MarkerSets, slots: int) -> None:
         self._sets, self._slots = sets, slots
         devices = units.problem.devices
-        times = {
-            name: np.array(units.latency_ns(name), dtype=np.int64)
-            for name in {device.device_class for device in devices}
-        }
-        slowest = max(int(row.sum()) for row in times.values())
+        slowest = max(int(row.sum()) for row in units.work_ns.values())
         self._tick_ns = slowest // _RESOLUTION + 1
         # No device computes for longer, however large its load may be.
         self._most_ticks = slowest // self._tick_ns + 1
@@ -107,7 +103,7 @@ class PriceBound:
             if key not in known:
                 known[key] = len(kinds)
                 scaled = None if room is None else -(-room // self._grain)
-                ticks = times[device.device_class] // self._tick_ns
+                ticks = units.work_ns[device.device_class] // self._tick_ns
                 kinds.append(PricedKind(0, ticks, scaled, banned))
             self._kind_of[device.name] = known[key]
         counts = np.bincount(list(self._kind_of.values()), minlength=len(kinds)).tolist()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
+from solver.bounds.markers import Markers
 from solver.bounds.spine import main_path
 from solver.model.arrays import Flags, Ints
 from solver.presolve.instance import Instance
@@ -17,51 +17,17 @@ _MOST_OPEN = 30_000
 """Units in question over all positions; a minimum cut looks at each."""
 
 
-class MarkerSets:
+class MarkerSets(Markers):
     """What the first stages of a plan can have run: closed sets, by markers.
 
-    A closed set has some first *markers*, units m_1, m_2, ..., m_k of a path, and none of the
-    others: its *position* p is how many. So it has all ancestors of m_p and none of the descendants
-    of m_{p+1}; only the other units are in question at p.
-
-    Parameters
-    ----------
-    markers : sequence of int
-        Units of a path, in its order.
-
-    Attributes
-    ----------
-    count : int
-        Positions: one more than markers.
-    open_count : int
-        Units in question, over all positions.
+    A set's region is called its *position* here.
     """
-
-    def __init__(self, units: Instance, markers: Sequence[int]) -> None:
-        self._size = len(units)
-        self.count = len(markers) + 1
-        in_from = np.full(self._size, self.count, dtype=np.int64)
-        out_to = np.zeros(self._size, dtype=np.int64)
-        in_from[markers] = out_to[markers] = np.arange(1, self.count)
-        first, last = in_from.tolist(), out_to.tolist()
-        edges = sorted(units.edges)
-        for source, target in edges:
-            last[target] = max(last[target], last[source])
-        for source, target in sorted(edges, key=lambda edge: -edge[1]):
-            first[source] = min(first[source], first[target])
-        # A unit is in all sets of position `in_from` or more, in none of less than `out_to`.
-        self._in_from: Ints = np.array(first, dtype=np.int64)
-        self._out_to: Ints = np.array(last, dtype=np.int64)
-        self.open_count = int((self._in_from - self._out_to).sum())
-        self._edges = edges
 
     @classmethod
     def of(cls, units: Instance) -> MarkerSets | None:
         """Return sets by as many markers of a main path as is not too much work, if some are."""
         path = main_path(units)
-        classes = sorted({device.device_class for device in units.problem.devices})
-        work = np.array([units.latency_ns(c) for c in classes], dtype=np.float64).min(axis=0)
-        done = np.cumsum(work)[path]
+        done = np.cumsum(units.fastest_ns)[path]
         most = _MOST_MARKERS
         while most >= _LEAST_MARKERS:
             # The first unit of each of equally long stretches of the path.
@@ -90,7 +56,7 @@ class MarkerSets:
         """
         table = np.zeros((self.count + 1, self.count + 1), dtype=np.int64)
         # Outside every set of position p are the units with out_to > p, inside of q in_from <= q.
-        np.add.at(table, (self._out_to, self._in_from), amounts)
+        np.add.at(table, (self.out_to, self.in_from), amounts)
         least: Ints = table[::-1].cumsum(axis=0)[::-1].cumsum(axis=1)
         return least
 
@@ -110,12 +76,12 @@ class MarkerSets:
         array of int, shape (count,)
             The largest sums, by position.
         array of bool
-            Which units in question are in these sets; see :meth:`members`.
+            Which units in question are in these sets; see :meth:`set_of`.
         """
         from ortools.graph.python import max_flow
 
         inside = np.zeros(self.count + 1, dtype=np.int64)
-        np.add.at(inside, self._in_from, values)
+        np.add.at(inside, self.in_from, values)
         total: Ints = np.cumsum(inside)[: self.count]
         position, unit, tails, heads = self._open
         own = values[unit]
@@ -147,9 +113,9 @@ class MarkerSets:
         np.add.at(total, position[taken], own[taken])
         return total, taken
 
-    def members(self, position: int, taken: Flags) -> Flags:
+    def set_of(self, position: int, taken: Flags) -> Flags:
         """Return the units of the set of a position that :meth:`best` has found."""
-        found: Flags = self._in_from <= position
+        found: Flags = self.in_from <= position
         positions, unit, _, _ = self._open
         found[unit[taken & (positions == position)]] = True
         return found
@@ -157,12 +123,12 @@ class MarkerSets:
     @cached_property
     def _open(self) -> tuple[Ints, Ints, Ints, Ints]:
         """The units in question: position and unit of each, and arcs from what needs to what."""
-        sources, targets = np.array(self._edges, dtype=np.int64).reshape(-1, 2).T
-        number = np.full(self._size, -1, dtype=np.int64)
+        sources, targets = np.array(self._units.edges, dtype=np.int64).reshape(-1, 2).T
+        number = np.full(len(self._units), -1, dtype=np.int64)
         parts: list[tuple[Ints, Ints, Ints, Ints]] = []
         known = 0
         for position in range(self.count):
-            units = np.flatnonzero((self._out_to <= position) & (position < self._in_from))
+            units = np.flatnonzero((self.out_to <= position) & (position < self.in_from))
             number[units] = np.arange(known, known + len(units))
             within = (number[sources] >= known) & (number[targets] >= known)
             parts.append(

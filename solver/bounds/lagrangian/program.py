@@ -241,7 +241,7 @@ class _Sweep:
                 reached = self._tables[level - 1][rest] + self._border[:, kind]
                 earlier = int(reached[:, position].argmax())
                 taken = self._taken[earlier, kind]
-                before = program.sets.members(position, taken).astype(np.int64)
+                before = program.sets.set_of(position, taken).astype(np.int64)
             used[kind] += 1
             # Borders may cross: then some units count negatively.
             loads[kind] += int((program.kinds[kind].times * (after - before)).sum())

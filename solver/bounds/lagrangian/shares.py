@@ -48,7 +48,7 @@ def least_shared_ns(units: Instance) -> int:
     classes = sorted({name for name, _ in kinds})
     if len(classes) < 2:
         return 0
-    columns = [units.latency_ns(name) for name in classes] + [stage_weights(units)]
+    columns = [units.work_ns[name] for name in classes] + [stage_weights(units)]
     rows, counts = np.unique(np.array(columns, dtype=np.int64).T, axis=0, return_counts=True)
     if len(rows) * len(kinds) > _MOST_CELLS:
         return 0

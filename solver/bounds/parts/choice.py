@@ -48,29 +48,23 @@ def choose_parts(units: Instance, among: Collection[int], size: PartSize) -> lis
     list of tuple of int
         Units of every part, in topological order; parts with more units first.
     """
-    before: list[set[int]] = [set() for _ in range(len(units))]
-    for source, target in units.edges:
-        before[target].add(source)
+    before = list(map(set, units.predecessors))
     parts: list[tuple[int, ...]] = []
-    rest = [unit for unit in _depth_first(len(units), units.edges) if unit in among]
+    rest = [unit for unit in _depth_first(units) if unit in among]
     for _ in range(_SWEEPS):
         found, rest = _sweep(rest, before, size)
         parts += found
     return sorted(parts, key=len, reverse=True)
 
 
-def _depth_first(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    after: list[list[int]] = [[] for _ in range(count)]
-    missing = [0] * count
-    for source, target in edges:
-        after[source].append(target)
-        missing[target] += 1
-    pending = [unit for unit in reversed(range(count)) if not missing[unit]]
+def _depth_first(units: Instance) -> list[int]:
+    missing = list(map(len, units.predecessors))
+    pending = [unit for unit in reversed(range(len(units))) if not missing[unit]]
     order: list[int] = []
     while pending:
         unit = pending.pop()
         order.append(unit)
-        for target in sorted(after[unit], reverse=True):
+        for target in reversed(units.successors[unit]):
             missing[target] -= 1
             if not missing[target]:
                 pending.append(target)

@@ -60,8 +60,7 @@ class Decomposition:
     ) -> None:
         problem = units.problem
         self.ceiling_ns = ceiling_ns
-        classes = {device.device_class for device in problem.devices}
-        work_ns = {name: sum(units.latency_ns(name)) for name in classes}
+        work_ns = {name: int(own.sum()) for name, own in units.work_ns.items()}
         fastest = min(work_ns.values())
         weights = {
             name: max(_WEIGHT * fastest // own, 1) if own else _WEIGHT
@@ -90,12 +89,11 @@ class Decomposition:
     def _least_work(self, units: Instance, chosen: Collection[int]) -> int:
         """Return the least weighed time of units, each by itself."""
         devices = units.problem.devices
-        latency_ns = {d.device_class: units.latency_ns(d.device_class) for d in devices}
         total = 0
         for unit in chosen:
             allowed = units.allowed_devices[unit]
             total += min(
-                self._weight_of[d.name] * latency_ns[d.device_class][unit]
+                self._weight_of[d.name] * int(units.work_ns[d.device_class][unit])
                 for d in devices
                 if allowed is None or d.name in allowed
             )

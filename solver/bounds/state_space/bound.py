@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from solver.bounds.averages import fastest_ns
 from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.expansion import TooMuchWork, expanded, ideals_at_borders
 from solver.bounds.state_space.labels import MOST_LABELS, TooManyLabels, Ways
@@ -124,7 +123,7 @@ class SkeletonBound:
         self._units, self.slots, self.ceiling_ns = units, slots, ceiling_ns
         self._last: Program | None = None
         self._known: dict[tuple[int, tuple[int, ...] | None], list[Indices]] = {}
-        self._classes = sorted({device.device_class for device in units.problem.devices})
+        self._classes = units.classes
         self._set_kinds(units.problem.devices)
         self.skeleton = skeleton
         self.costs = StageCosts(units, skeleton, self._classes, [room for _, room in self._kinds])
@@ -302,10 +301,7 @@ class SkeletonBound:
                     first[unit] = max(first[unit], border)
                 if every[place]:
                     last[unit] = min(last[unit], border - 1)
-        for source, target in sorted(self._units.edges):
-            first[target] = max(first[target], first[source])
-        for source, target in sorted(self._units.edges, key=lambda edge: -edge[1]):
-            last[source] = min(last[source], last[target])
+        first, last = self._units.narrowed(first, last)
         return StageWindows(tuple(first), tuple(last))
 
     def border_ideals(
@@ -393,5 +389,5 @@ class SkeletonBound:
 
 def _work_share(units: Instance, skeleton: Skeleton) -> float:
     """Return the part of all work that the kept units do, on the fastest class of each."""
-    work = fastest_ns(units)
+    work = units.fastest_ns
     return float(work[list(skeleton.units)].sum() / max(work.sum(), 1))

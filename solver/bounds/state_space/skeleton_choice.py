@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from solver.bounds.markers import Markers
 from solver.bounds.spine import longest_path
 from solver.bounds.state_space.skeleton import Feeders, LocalNet, Skeleton, WideNet
 from solver.bounds.state_space.supply import supply_ns
@@ -55,15 +56,9 @@ class _Choice:
     def __init__(self, units: Instance, net_times_ns: Sequence[int], slots: int) -> None:
         self.units, self.net_times_ns = units, net_times_ns
         count = len(units)
-        classes = sorted({device.device_class for device in units.problem.devices})
-        times = np.array([units.latency_ns(name) for name in classes], dtype=np.int64)
-        self.work: list[int] = times.min(axis=0).tolist()
+        self.work: list[int] = units.fastest_ns.tolist()
         self.average_ns = max(sum(self.work) // max(slots, 1), 1)
-        self.predecessors: list[list[int]] = [[] for _ in range(count)]
-        self.successors: list[list[int]] = [[] for _ in range(count)]
-        for source, target in units.edges:
-            self.predecessors[target].append(source)
-            self.successors[source].append(target)
+        self.predecessors, self.successors = units.predecessors, units.successors
         self.nets_of: list[list[int]] = [[] for _ in range(count)]
         for index, net in enumerate(units.nets):
             self.nets_of[net.producer].append(index)
@@ -73,19 +68,10 @@ class _Choice:
         """Set, for every unit, the work on a longest path that it may be before and after."""
         path = longest_path(self.units)
         done: Ints = np.cumsum([0] + [self.work[unit] for unit in path])
-        number = {unit: place for place, unit in enumerate(path)}
         self.on_path = frozenset(path)
-        count = len(self.units)
-        last = [-1] * count
-        first = [len(path)] * count
-        for unit in range(count):
-            before = (last[other] for other in self.predecessors[unit])
-            last[unit] = number.get(unit, max(before, default=-1))
-        for unit in reversed(range(count)):
-            after = (first[other] for other in self.successors[unit])
-            first[unit] = number.get(unit, min(after, default=len(path)))
-        self.earliest: list[int] = [int(done[place + 1]) for place in last]
-        self.latest: list[int] = [int(done[place]) for place in first]
+        places = Markers(self.units, path)
+        self.earliest: list[int] = done[places.out_to].tolist()
+        self.latest: list[int] = done[places.in_from - 1].tolist()
 
     def tight(self, part: int) -> list[int]:
         """Return the units that cannot be moved far along the path."""
@@ -316,7 +302,7 @@ class _Choice:
             if readers - {following}:
                 return []
             chain.append(unit)
-            if following not in place and self.predecessors[following] != [unit]:
+            if following not in place and self.predecessors[following] != (unit,):
                 return []
             unit = following
         return chain

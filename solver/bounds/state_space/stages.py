@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.bounds.spine import restricted
 from solver.bounds.state_space.loose import Loose
 from solver.bounds.state_space.memory import StageMemory
 from solver.bounds.state_space.skeleton import Feeders, Skeleton
@@ -111,17 +112,16 @@ class StageCosts:
         self.skeleton = skeleton
         kept = skeleton.units
         place = {unit: number for number, unit in enumerate(kept)}
-        times = np.array([units.latency_ns(name) for name in classes], dtype=np.int64)[
-            :, list(kept)
-        ]
+        own = restricted(units, kept)
         member = membership(skeleton.ideals, len(kept))
-        fastest = times.min(axis=0)
-        work = fastest @ member
+        work = own.fastest_ns @ member
         order = np.argsort(work, kind="stable")
         self.member: Bools = np.ascontiguousarray(member[:, order])
         self.count = len(skeleton.ideals)
         self.work_ns: Ints = work[order]
-        self.class_work_ns: list[Floats] = [(row @ self.member).astype(np.float64) for row in times]
+        self.class_work_ns: list[Floats] = [
+            (own.work_ns[name] @ self.member).astype(np.float64) for name in classes
+        ]
         self._words = packed_words(self.member)
         self._move = PairSum(self.member)
         for net in skeleton.local_nets:
@@ -129,10 +129,7 @@ class StageCosts:
             self._move.add_sent(crossing)
             self._move.add_received(crossing)
         self._move.add_units(skeleton.supply_ns)
-        busy = fastest > 0
-        self.slowness = [
-            float((row[busy] / fastest[busy]).min()) if busy.any() else 1.0 for row in times
-        ]
+        self.slowness = [own.slowness[name] for name in classes]
         self._weights_bytes = np.zeros(self.count)
         for entry in units.weights:
             holders = [place[unit] for unit in entry.units if unit in place]

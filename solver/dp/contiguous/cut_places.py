@@ -16,14 +16,9 @@ class CutPlaces:
     def __init__(self, units: Instance) -> None:
         sizes = [len(members) for members in units.members]
         self._all = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        classes = {device.device_class for device in units.problem.devices}
-        work = np.array([units.latency_ns(c) for c in classes], dtype=np.float64).min(axis=0)
-        held = np.zeros(len(units))
-        for entry in units.weights:
-            held[entry.units[0]] += entry.size_bytes
         # Even in work, in bytes and in operators together, so that no stretch is left out.
         share = np.ones(len(units)) / len(units)
-        for amount in (work, held):
+        for amount in (units.fastest_ns, units.first_weights):
             if amount.sum() > 0:
                 share += amount / amount.sum()
         self._position = np.concatenate([[0.0], np.cumsum(share)])

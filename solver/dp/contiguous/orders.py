@@ -55,19 +55,19 @@ their plans soon found."""
 
 
 def _candidates(units: Instance, rng: random.Random) -> Iterator[list[int]]:
-    forward, backward = _neighbours(units)
+    forward, backward = units.successors, units.predecessors
     identity = list(range(len(units)))
     yield identity
-    yield _least_crossing(units, forward, backward)
+    yield _least_crossing(units)
     yield _last_first(backward, identity)
     yield _depth_first(forward, identity)[::-1]
     yield _depth_first(backward, identity)
-    yield _breadth_first(units, forward, backward)
+    yield _breadth_first(units)
     for _ in range(_RANDOM_ORDERS):
         rank = identity[:]
         rng.shuffle(rank)
         yield _depth_first(backward, rank)
-        yield _least_crossing(units, forward, backward, rng)
+        yield _least_crossing(units, rng)
 
 
 def renumbered(units: Instance, order: Sequence[int]) -> Instance:
@@ -78,16 +78,7 @@ def renumbered(units: Instance, order: Sequence[int]) -> Instance:
     return contract(units, number, len(order))
 
 
-def _neighbours(units: Instance) -> tuple[list[list[int]], list[list[int]]]:
-    forward: list[list[int]] = [[] for _ in range(len(units))]
-    backward: list[list[int]] = [[] for _ in range(len(units))]
-    for source, target in units.edges:
-        forward[source].append(target)
-        backward[target].append(source)
-    return forward, backward
-
-
-def _depth_first(neighbours: list[list[int]], rank: Sequence[int]) -> list[int]:
+def _depth_first(neighbours: Sequence[Sequence[int]], rank: Sequence[int]) -> list[int]:
     """Return units after all their neighbours; each as soon after them as a search meets it.
 
     With predecessors as neighbours this finishes one output after the other.
@@ -113,24 +104,20 @@ def _depth_first(neighbours: list[list[int]], rank: Sequence[int]) -> list[int]:
     return order
 
 
-def _last_first(backward: list[list[int]], identity: list[int]) -> list[int]:
+def _last_first(backward: Sequence[Sequence[int]], identity: list[int]) -> list[int]:
     """Return the depth-first order from the outputs that visits the latest reads first."""
     return _depth_first(backward, [-unit for unit in identity])
 
 
-def _breadth_first(
-    units: Instance, forward: list[list[int]], backward: list[list[int]]
-) -> list[int]:
+def _breadth_first(units: Instance) -> list[int]:
     level = [0] * len(units)
     for unit in range(len(units)):
-        level[unit] = max((level[other] + 1 for other in backward[unit]), default=0)
+        level[unit] = max((level[other] + 1 for other in units.predecessors[unit]), default=0)
     return sorted(range(len(units)), key=lambda unit: (level[unit], unit))
 
 
 def _least_crossing(
     units: Instance,
-    forward: list[list[int]],
-    backward: list[list[int]],
     rng: random.Random | None = None,
 ) -> list[int]:
     """Take, again and again, the ready unit after which the least time crosses a cut.
@@ -153,7 +140,7 @@ def _least_crossing(
             reads[consumer].append(number)
             if len(net.consumers) == 1:
                 score[consumer] -= cost[number]
-    waiting = list(map(len, backward))
+    waiting = list(map(len, units.predecessors))
     taken = [False] * len(units)
     ready = [(score[unit], unit) for unit in range(len(units)) if not waiting[unit]]
     heapq.heapify(ready)
@@ -172,7 +159,7 @@ def _least_crossing(
                     score[last] -= cost[number]
                     if not waiting[last]:
                         heapq.heappush(ready, (score[last], last))
-        for other in forward[unit]:
+        for other in units.successors[unit]:
             waiting[other] -= 1
             if not waiting[other]:
                 heapq.heappush(ready, (score[other], other))

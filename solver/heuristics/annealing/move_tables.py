@@ -71,11 +71,6 @@ class _Tables:
 
     def filled(self, seed: int) -> tuple[Ints, Layout]:
         units, count = self.units, self.count
-        successors: list[list[int]] = [[] for _ in range(len(units))]
-        predecessors: list[list[int]] = [[] for _ in range(len(units))]
-        for source, target in units.edges:
-            successors[source].append(target)
-            predecessors[target].append(source)
         banned = np.zeros((len(units), count), dtype=np.int64)
         for unit, allowed in enumerate(units.allowed_devices):
             if allowed is not None:
@@ -91,8 +86,8 @@ class _Tables:
         places = {
             "units": len(units),
             "positions": count,
-            "successors": self.put_rows(successors),
-            "predecessors": self.put_rows(predecessors),
+            "successors": self.put_rows(units.successors),
+            "predecessors": self.put_rows(units.predecessors),
             "banned": self.put(banned),
             "weights": self.put_at_first(sum(entry.size_bytes for entry in weights)),
             "saved": self.put_at_first(sum(entry.size_bytes for entry in units.saved)),
@@ -145,13 +140,12 @@ class _Tables:
                     if id(times) not in put:
                         put[id(times)] = self.put(times)
                     link[source, target] = put[id(times)]
-        latency = {d.device_class: units.latency_ns(d.device_class) for d in devices}
         blocks = 3 if self.problem.interconnect.overlap else 1
         parts = np.zeros((blocks + 1) * count, dtype=np.int64)
-        parts[0] = sum(latency[devices[0].device_class])
+        parts[0] = units.work_ns[devices[0].device_class].sum()
         return {
             "nets": len(nets),
-            "compute_ns": self.put([latency[device.device_class] for device in devices]),
+            "compute_ns": self.put([units.work_ns[device.device_class] for device in devices]),
             "producer": self.put([net.producer for net in nets]),
             "held_bytes": self.put([net.held_bytes for net in nets]),
             "produced": self.put_rows(produced),

@@ -142,11 +142,7 @@ class StageState:
 
     def _init_order(self) -> None:
         count = len(self.units)
-        self.successors: list[list[int]] = [[] for _ in range(count)]
-        self.predecessors: list[list[int]] = [[] for _ in range(count)]
-        for source, target in self.units.edges:
-            self.successors[source].append(target)
-            self.predecessors[target].append(source)
+        self.successors, self.predecessors = self.units.successors, self.units.predecessors
         self._ahead = list(map(len, self.successors))
         self._behind = list(map(len, self.predecessors))
         self.movable: list[int] = []

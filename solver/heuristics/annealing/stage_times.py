@@ -59,7 +59,7 @@ class StageTimes:
             self._reading[number * self.count] = len(net.consumers)
             for consumer in net.consumers:
                 self._consumed[consumer].append(number)
-        latency = {d.device_class: units.latency_ns(d.device_class) for d in devices}
+        latency = {name: own.tolist() for name, own in units.work_ns.items()}
         self._compute = [latency[device.device_class] for device in devices]
         blocks = 3 if self.overlap else 1
         self._send_at = self.count if self.overlap else 0

@@ -99,10 +99,7 @@ class BorderClusters:
                 else:
                     name[unit] = piece_of[around]
                     first[unit], last[unit] = low[around], high[around]
-        for source, target in sorted(units.edges):
-            first[target] = max(first[target], first[source])
-        for source, target in sorted(units.edges, key=lambda edge: -edge[1]):
-            last[source] = min(last[source], last[target])
+        first, last = units.narrowed(first, last)
         for unit, (start, end) in enumerate(zip(first, last, strict=True)):
             if start == end:
                 # All that keeps its stage is one cluster: what lies between keeps it, too.

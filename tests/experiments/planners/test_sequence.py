@@ -63,7 +63,7 @@ def test_what_crosses_a_cut(seed):
     """The values made before a cut and read behind it, each once, and in training gradients."""
     problem = random_problem(seed, max_operators=12)
     layers = LayerSequence.of(problem)
-    place = layers.units.unit_of_operator()
+    place = layers.units.unit_of_operator
     crossing = [0] * len(layers)
     for cut, op in itertools.product(range(1, len(layers)), problem.operators):
         made = place[problem.index_of[op.name]]

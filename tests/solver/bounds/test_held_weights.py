@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from solver import Device, Operator, PartitionPlan, PartitionProblem, Weight, evaluate
-from solver.bounds.held_weights import first_weights, stage_weights
+from solver.bounds.held_weights import stage_weights
 from solver.presolve.instance import condense
 from tests.support.bounds import border_bound
 from tests.support.graphs import layers
@@ -36,7 +36,7 @@ def test_a_weight_far_from_its_last_reader_counts_there_again():
     # Twelve bytes between both readers and the weight itself fit no device.
     units = condense(tied_chain(14, 14))
     assert stage_weights(units).tolist() == [3, 4, 4, 4, 3]
-    assert first_weights(units).tolist() == [3, 4, 4, 4, 0]
+    assert units.first_weights.tolist() == [3, 4, 4, 4, 0]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_it_counts_once_where_no_path_leads_from_reader_to_reader():
         weights={"tied": Weight(3), **{name: Weight(5) for name in names}},
         memory_model="weights",
     )
-    assert stage_weights(condense(problem)).tolist() == first_weights(condense(problem)).tolist()
+    assert stage_weights(condense(problem)).tolist() == condense(problem).first_weights.tolist()
 
 
 def test_readers_in_a_row_count_where_each_is_far_from_the_last():
@@ -114,7 +114,7 @@ def test_no_stage_that_fits_holds_less():
         problem = shared(seed)
         units = condense(problem)
         held = stage_weights(units)
-        again = int((held - first_weights(units)).sum())
+        again = int((held - units.first_weights).sum())
         if not again:
             continue
         names = [device.name for device in problem.devices]

@@ -21,7 +21,7 @@ def test_regions_hold_what_lies_between_articulation_units():
             assert all(before[unit] == region for unit in own)
             assert [regions.place[unit] for unit in own] == list(range(len(own)))
             assert regions.end[region] - regions.start[region] == work[own].sum()
-            inside = [(own[a], own[b]) for a, b in regions.edges[region]]
+            inside = [(own[a], own[b]) for a, b in regions.arcs(region)]
             assert sorted(inside) == sorted((a, b) for a, b in units.edges if a in own and b in own)
             seen += own
             with_members += 1

@@ -33,7 +33,7 @@ def plain_problem(seed):
 def feasible_positions(problem, units, slots, chunks):
     """The positions of all units in every plan that the evaluator accepts."""
     names = [device.name for device in problem.devices]
-    unit_of = units.unit_of_operator()
+    unit_of = units.unit_of_operator
     found = set()
     for positions in itertools.product(range(slots * chunks), repeat=len(units)):
         at = {op.name: positions[unit_of[i]] for i, op in enumerate(problem.operators)}

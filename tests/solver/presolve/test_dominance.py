@@ -174,7 +174,7 @@ def random_feasible_plan(problem, rng):
         else:
             device_of = [places[at[unit]][1] for unit in range(len(units))]
             assignment = units.lift(device_of)
-            unit_of = units.unit_of_operator()
+            unit_of = units.unit_of_operator
             chunks = {op.name: places[at[unit_of[i]]][0] for i, op in enumerate(problem.operators)}
             used = set(assignment.values())
             plan = PartitionPlan(assignment, tuple(n for n in order if n in used), chunks)
@@ -228,7 +228,7 @@ def anchor_of(problem, name):
     """The operator to whose stage `name` moves, perhaps itself."""
     units = condense(problem)
     simplified = simplify(units)
-    unit = units.unit_of_operator()[problem.index_of[name]]
+    unit = units.unit_of_operator[problem.index_of[name]]
     return problem.operators[units.members[simplified.anchor_of[unit]][0]].name
 
 
@@ -519,7 +519,7 @@ def test_of_two_operators_in_series_those_are_merged_that_no_chain_needs_apart()
             interconnect=Interconnect(Link(1_000_000_000)),
             objective=("bottleneck",),
         )
-        unit_of = simplify(condense(problem)).units.unit_of_operator()
+        unit_of = simplify(condense(problem)).units.unit_of_operator
         together = problem.replace(colocation=(ColocationGroup(("first", "second")),))
         needed_apart = brute_force(to_instance(together))[0] > brute_force(to_instance(problem))[0]
         assert (unit_of[1] == unit_of[2]) is not needed_apart

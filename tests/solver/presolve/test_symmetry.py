@@ -179,7 +179,7 @@ def test_storages_that_bind_tell_blocks_apart_by_when_they_run():
         (ones[1], "join0"), "d1"
     )
     plan = PartitionPlan(assignment, ("d0", "d1"))
-    unit_of = units.unit_of_operator()
+    unit_of = units.unit_of_operator
     first, second, third, fourth = (unit_of[problem.index_of[name]] for name in ones)
     other = exchanged(units, plan, (first, second), (third, fourth))
     memories = [evaluate(problem, entry).usage[0].memory_bytes for entry in (plan, other)]

@@ -19,12 +19,8 @@ from tests.support.graphs import layers
 def borders_of(problem):
     units = condense(problem)
     kept = spine_units(units)
-    classes = sorted({device.device_class for device in problem.devices})
-    times = np.array([units.latency_ns(name) for name in classes])
-    work = times.min(axis=0)
-    busy = work > 0
-    slowness = max(float((row[busy] / work[busy]).min()) for row in times)
-    listed = BorderList(units, kept, work[kept], len(problem.devices), slowness).borders()
+    work, slowness = units.fastest_ns[kept], max(units.slowness.values())
+    listed = BorderList(units, kept, work, len(problem.devices), slowness).borders()
     assert listed is not None
     return units, kept, listed
 

@@ -49,7 +49,7 @@ def test_the_best_set_of_every_position_is_that_of_all_closed_sets():
         closed = {tuple(chosen.tolist()) for chosen in closed_sets(units)}
         for position, sums in by_position.items():
             assert best[position] == max(sums)
-            members = sets.members(position, taken)
+            members = sets.set_of(position, taken)
             assert tuple(members.tolist()) in closed
             assert int(members[markers].sum()) == position
             assert int(values[members].sum()) == best[position]

@@ -88,7 +88,7 @@ def test_supply_is_the_least_of_all_subsets(seed):
     )
     units = condense(problem)
     times = least_times_ns(units)
-    work = list(units.latency_ns("default"))
+    work = units.work_ns["default"].tolist()
     reader = len(units) - 1
     supplied = [unit for unit in range(reader) if rng.random() < 0.7]
     elsewhere = [unit for unit in supplied if seed % 2 and rng.random() < 0.3]

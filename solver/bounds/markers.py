@@ -1,0 +1,117 @@
+"""What sets of units that are closed under ancestors have, by how many markers they have.
+
+*Markers* u_1, u_2, ... are units of a path, in its order. Of a set that is closed under ancestors
+(what the first stages of a plan run) the *region* r says that it has the markers up to u_r and
+no others. So it has A_r, all that comes before u_r and u_r itself, and it has nothing of D_r, all
+that comes after u_{r+1} and u_{r+1} itself. Only other units are in question.
+
+An *articulation unit* is an ancestor or a descendant of every other unit. If these are the markers,
+a unit is in question in one region at most: that between two of them where it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from solver.model.arrays import Flags, Ints, sums
+from solver.presolve.graph import arcs_between
+from solver.presolve.instance import Instance
+
+
+class Markers:
+    """The regions of a graph.
+
+    Parameters
+    ----------
+    markers : sequence of int
+        Units of a path, in its order.
+
+    Attributes
+    ----------
+    count : int
+        Regions: one more than markers.
+    in_from, out_to : Ints
+        By unit: the first region r with the unit in A_r, and the first with it outside D_r.
+    """
+
+    def __init__(self, units: Instance, markers: Sequence[int]) -> None:
+        self._units = units
+        self.count = len(markers) + 1
+        in_from = np.full(len(units), self.count, dtype=np.int64)
+        out_to = np.zeros(len(units), dtype=np.int64)
+        in_from[markers] = out_to[markers] = np.arange(1, self.count)
+        first, last = units.narrowed(out_to.tolist(), in_from.tolist())
+        self.out_to: Ints = np.array(first, dtype=np.int64)
+        self.in_from: Ints = np.array(last, dtype=np.int64)
+
+    @property
+    def open_count(self) -> int:
+        """Units in question, over all regions."""
+        return int((self.in_from - self.out_to).sum())
+
+    @cached_property
+    def members(self) -> dict[int, list[int]]:
+        """The units in question in each region that has some, ascending."""
+        found: dict[int, list[int]] = {}
+        for unit, (first, last) in enumerate(
+            zip(self.out_to.tolist(), self.in_from.tolist(), strict=True)
+        ):
+            for region in range(first, last):
+                found.setdefault(region, []).append(unit)
+        return found
+
+    def arcs(self, region: int) -> tuple[tuple[int, int], ...]:
+        """Return the arcs between the members of a region, by places among these."""
+        return arcs_between(self._units.successors, self.members.get(region, []))
+
+    def sums(self, values: Ints) -> tuple[Ints, Ints]:
+        """Return, by region, the sum of `values` over A_r and over all outside D_r."""
+        inside = sums(self.in_from, values, self.count + 1)
+        allowed = sums(self.out_to, values, self.count)
+        return np.cumsum(inside[:-1]), np.cumsum(allowed)
+
+
+def positions(start: int, end: int, width: int) -> tuple[Ints, Ints]:
+    """Return the first and last positions of cells of about `width` from `start` to `end`."""
+    borders: Ints = np.linspace(start, end, max(1, -(-(end - start) // width)) + 1).astype(np.int64)
+    borders[-1] = end
+    return borders[:-1], borders[1:]
+
+
+def articulation_units(count: int, edges: Sequence[tuple[int, int]]) -> Ints:
+    """Return the units that are comparable to all others, ascending.
+
+    Parameters
+    ----------
+    count : int
+        Number of units, numbered in a topological order of `edges`.
+    edges : sequence of (int, int)
+        Arcs between units.
+
+    Notes
+    -----
+    Proof: call a unit v <= t *open* at t if none of its successors is <= t. From every unit
+    v <= t a walk along successors <= t ends in a unit that is open at t; t itself is always
+    open. So all units before t are ancestors of t if and only if t is the only open unit at t.
+    The same holds for descendants in the reversed graph. Units incomparable to t may come
+    before or after it, so both counts are needed. Linear time and memory.
+    """
+    ends = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    first_successor = np.full(count, count, dtype=np.int64)
+    np.minimum.at(first_successor, ends[:, 0], ends[:, 1])
+    last_predecessor = np.full(count, -1, dtype=np.int64)
+    np.maximum.at(last_predecessor, ends[:, 1], ends[:, 0])
+    forward = _only_open(first_successor)
+    backward = _only_open(count - 1 - last_predecessor[::-1])[::-1]
+    return np.flatnonzero(forward & backward)
+
+
+def _only_open(first_successor: Ints) -> Flags:
+    """Return whether each unit is the only open one at its own place."""
+    count = len(first_successor)
+    closed = np.bincount(first_successor, minlength=count + 1)[:count]
+    only: Flags = np.cumsum(1 - closed) == 1
+    return only

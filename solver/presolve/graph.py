@@ -1,0 +1,66 @@
+"""Arcs between vertices 0, 1, ...: who is next to whom, and orders that arcs lead along."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+
+
+def neighbours(count: int, arcs: Iterable[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+    """Return where the arcs of each of `count` vertices lead, in the order of the arcs."""
+    found: list[list[int]] = [[] for _ in range(count)]
+    for source, target in arcs:
+        found[source].append(target)
+    return tuple(map(tuple, found))
+
+
+def arcs_between(
+    successors: Sequence[Sequence[int]], kept: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """Return the arcs between some vertices, ascending, by their places among these."""
+    place = {vertex: number for number, vertex in enumerate(kept)}
+    return tuple(
+        (number, place[target])
+        for vertex, number in place.items()
+        for target in successors[vertex]
+        if target in place
+    )
+
+
+def quotient_arcs(
+    arcs: Iterable[tuple[int, int]], group_of: Sequence[int]
+) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of groups, ascending, that some arc leads from one to the other of.
+
+    Vertices of a negative group are left out.
+    """
+    pairs = {(group_of[source], group_of[target]) for source, target in arcs}
+    return tuple(sorted((a, b) for a, b in pairs if a != b and min(a, b) >= 0))
+
+
+def topological_order(arcs: Iterable[tuple[int, int]], rank: Sequence[int]) -> list[int]:
+    """Return all vertices so that arcs lead forward; of those that may come next the least rank.
+
+    Parameters
+    ----------
+    arcs : iterable of (int, int)
+        Each once, without cycles.
+    rank : sequence of int
+        By vertex; of equal ones the least vertex comes first.
+    """
+    successors = neighbours(len(rank), arcs)
+    waiting = [0] * len(rank)
+    for targets in successors:
+        for target in targets:
+            waiting[target] += 1
+    ready = [(own, vertex) for vertex, own in enumerate(rank) if not waiting[vertex]]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        _, vertex = heapq.heappop(ready)
+        order.append(vertex)
+        for target in successors[vertex]:
+            waiting[target] -= 1
+            if not waiting[target]:
+                heapq.heappush(ready, (rank[target], target))
+    return order
