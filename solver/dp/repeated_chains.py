@@ -162,10 +162,7 @@ class _Facts:
         for source, target in blocks.edges:
             self._after[source].append(target)
         ties: list[tuple[int, Iterable[int]]] = []
-        if units.problem.interconnect.charging == "relayed":
-            ties += [(relay.net.producer, relay.net.consumers) for relay in units.relays]
-        else:
-            ties += [(net.producer, net.consumers) for net in units.nets]
+        ties += [(net.producer, net.consumers) for net in units.transfers.nets]
         if limited:
             ties += [(-1, entry.units) for entry in units.weights]
         self._ties: list[tuple[int, set[int]]] = []
