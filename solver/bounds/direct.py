@@ -7,6 +7,7 @@ from dataclasses import replace
 from solver.model.devices import Interconnect, Link
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
+from solver.presolve.transfers import Transfers
 
 
 def direct_problem(problem: PartitionProblem) -> PartitionProblem:
@@ -33,7 +34,7 @@ def direct_problem(problem: PartitionProblem) -> PartitionProblem:
     and colocation are the same.
     """
     interconnect = problem.interconnect
-    if interconnect.charging != "relayed":
+    if not Transfers(problem).hops:
         return problem
     names = {device.name for device in problem.devices}
     links = [link for ends, link in interconnect.links.items() if names.issuperset(ends)]
@@ -52,6 +53,6 @@ def direct_problem(problem: PartitionProblem) -> PartitionProblem:
 
 def direct(units: Instance) -> Instance:
     """Return `units` with the direct transfers of :func:`direct_problem`, for bounds."""
-    if units.problem.interconnect.charging != "relayed":
+    if not units.transfers.hops:
         return units
     return replace(units, problem=direct_problem(units.problem), relays=())

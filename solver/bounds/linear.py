@@ -19,13 +19,11 @@ from datetime import timedelta
 import numpy as np
 
 from solver.bounds.held_weights import stage_weights
-from solver.bounds.positions import least_times_ns
 from solver.bounds.windows import StageBounds, StageWindows
 from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
 from solver.presolve.instance import Instance
-from solver.presolve.net_times import both_ways, relay_times
 
 _MOST_ROWS = 150_000
 _SIMPLEX_ROWS = 12_000
@@ -76,7 +74,6 @@ def closure_bound_ns(
     whichever of the two they are.
     """
     bound = at_least
-    net_times_ns = least_times_ns(units)
     trial_ns = ceiling_ns - 1
     step = 0
     for _ in range(programs):
@@ -85,7 +82,7 @@ def closure_bound_ns(
         windows = stage_bounds.windows(len(order), trial_ns, order)
         least = trial_ns + 1
         if not windows.empty:
-            program = _Program(units, windows, order, net_times_ns, ceiling_ns)
+            program = _Program(units, windows, order, ceiling_ns)
             if len(program.low) > _MOST_ROWS:
                 break
             least = program.least_ns(clock.wall_left_s)
@@ -123,7 +120,6 @@ class _Program:
     units: Instance
     windows: StageWindows
     order: Sequence[Device]
-    net_times_ns: Sequence[int]
     ceiling_ns: int
     upper: list[float] = field(default_factory=list)
     low: list[float] = field(default_factory=list)
@@ -149,7 +145,7 @@ class _Program:
         # Powers of two change no digit, and numbers of about one size make solvers quicker.
         scale = _power_of_two(self.ceiling_ns)
         constants = [0.0] * len(self.order)
-        if self.units.problem.interconnect.charging == "relayed":
+        if self.units.transfers.hops:
             self._add_relays(loads)
         else:
             self._add_transfers(loads)
@@ -215,25 +211,25 @@ class _Program:
                     self._add([(c, value / scale) for c, value in terms], -free)
 
     def _add_transfers(self, loads: list[list[tuple[int, float]]]) -> None:
-        staged = self.units.problem.interconnect.charging == "host_staged"
+        transfers = self.units.transfers
         first, last = self.windows.first, self.windows.last
-        for net, time_ns in zip(self.units.nets, self.net_times_ns, strict=True):
+        for net, time_ns in zip(transfers.nets, transfers.least_ns, strict=True):
             producer = net.producer
             readers = [unit for unit in net.consumers if last[unit] > first[producer]]
             if not time_ns or not readers:
                 continue
             end = max(last[unit] for unit in readers)
             received = {p: self._variable(1.0) for p in range(first[producer] + 1, end + 1)}
-            most = 1.0 if staged else float(len(self.order))
+            most = 1.0 if transfers.sends_once else float(len(self.order))
             sent = {
                 p: self._variable(most)
                 for p in range(first[producer], min(last[producer], end - 1) + 1)
             }
             for stages in (received, sent):
                 for stage, column in stages.items():
-                    if not (staged and self.order[stage].is_host):
+                    if transfers.pays(self.order[stage]):
                         loads[stage].append((column, -float(time_ns)))
-            if not staged:
+            if not transfers.sends_once:
                 every = [(column, 1.0) for column in sent.values()]
                 self._add(every + [(column, -1.0) for column in received.values()], 0.0)
             for reader in readers:
@@ -257,20 +253,20 @@ class _Program:
 
     def _add_relays(self, loads: list[list[tuple[int, float]]]) -> None:
         first, last = self.windows.first, self.windows.last
-        interconnect = self.units.problem.interconnect
+        transfers = self.units.transfers
         for border in range(1, len(self.order)):
             ends = self.order[border - 1].name, self.order[border].name
-            times = relay_times(self.units, *both_ways(interconnect, *ends)).tolist()
-            for relay, time_ns in zip(self.units.relays, times, strict=True):
-                producer = relay.net.producer
-                readers = [unit for unit in relay.net.consumers if last[unit] >= border]
-                if not time_ns or first[producer] >= border or not (readers or relay.is_output):
+            times = transfers.pair_ns(transfers.pair(*ends)).tolist()
+            for net, time_ns in zip(transfers.nets, times, strict=True):
+                producer = net.producer
+                readers = [unit for unit in net.consumers if last[unit] >= border]
+                if not time_ns or first[producer] >= border or not (readers or net.is_output):
                     continue
                 crossing = self._variable(1.0)
                 for stage in (border - 1, border):
                     loads[stage].append((crossing, -float(time_ns)))
                 made = self._done(producer, border, 1.0)
-                if relay.is_output:
+                if net.is_output:
                     self._row_over([(crossing, 1.0)], made)
                 for reader in readers:
                     self._row_over([(crossing, 1.0)], made, self._done(reader, border, -1.0))

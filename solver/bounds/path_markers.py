@@ -15,7 +15,6 @@ import numpy as np
 
 from solver.bounds.path_regions import CROSSINGS, PathRegions, RegionCells
 from solver.bounds.position_steps import StageKind, compute_room
-from solver.bounds.positions import least_times_ns
 from solver.bounds.stepping import Step, SteppingBound
 from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
@@ -69,10 +68,9 @@ class PathBound(SteppingBound):
     """Steps along a path take longer than over cells in a row."""
 
     def __init__(self, units: Instance, slots: int) -> None:
-        net_times_ns = least_times_ns(units)
-        super().__init__(units, slots, net_times_ns)
+        super().__init__(units, slots)
         average = max(self._total // max(slots, 1), 1)
-        regions = PathRegions(units, self._work, net_times_ns, average)
+        regions = PathRegions(units, self._work, average)
         self._ahead = _Table.of(regions)
         self._back = self._ahead.mirrored()
 

@@ -5,7 +5,6 @@ See :class:`solver.bounds.path_markers.PathBound` for what they are for and the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +14,8 @@ from solver.bounds.markers import Markers, positions
 from solver.bounds.region_cuts import Region, RegionNet, border_lines
 from solver.bounds.spine import main_path
 from solver.model.arrays import Ints
-from solver.presolve.instance import Instance, Net
+from solver.presolve.instance import Instance
+from solver.presolve.transfers import Net
 
 CROSSINGS = 8
 """Horizons for each region, at equal steps up to one average load."""
@@ -67,8 +67,6 @@ class PathRegions(Markers):
     ----------
     work : Ints
         By unit.
-    net_times_ns : sequence of int
-        By net, the least time of one transfer.
     average_ns : int
         The average load; markers, horizons and cells are parts of it.
 
@@ -84,15 +82,13 @@ class PathRegions(Markers):
         Horizons: the marker up to which readers count; the region from behind which producers do.
     """
 
-    def __init__(
-        self, units: Instance, work: Ints, net_times_ns: Sequence[int], average_ns: int
-    ) -> None:
+    def __init__(self, units: Instance, work: Ints, average_ns: int) -> None:
         super().__init__(units, _markers(units, work, average_ns))
         self.work, self._average = work, average_ns
         self.start, self.end = self.sums(work)
         self.held_least, self.held_most = self.sums(stage_weights(units))
         self._set_horizons()
-        self._cut(net_times_ns)
+        self._cut()
 
     def _set_horizons(self) -> None:
         count = self.count
@@ -105,12 +101,13 @@ class PathRegions(Markers):
 
     # -- cuts -----------------------------------------------------------------------------
 
-    def _cut(self, net_times_ns: Sequence[int]) -> None:
+    def _cut(self) -> None:
         """Cut all regions into cells of positions, with the least crossing at each horizon."""
         regions = self.count
         first, last = self.in_from.tolist(), self.out_to.tolist()
         nets: list[list[tuple[Net, int]]] = [[] for _ in range(regions)]
-        for net, time_ns in zip(self._units.nets, net_times_ns, strict=True):
+        transfers = self._units.transfers
+        for net, time_ns in zip(transfers.nets, transfers.least_ns, strict=True):
             if time_ns:
                 beyond = max(first[unit] for unit in net.consumers)
                 for region in range(last[net.producer], min(beyond, regions)):

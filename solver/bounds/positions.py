@@ -10,8 +10,6 @@ at most T can reach do not pass all work.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import numpy.typing as npt
 
@@ -22,9 +20,7 @@ from solver.bounds.region_cuts import LeastCrossing, Region, RegionNet, least_cr
 from solver.bounds.regions import PlacedNets, Regions
 from solver.bounds.stepping import Step, SteppingBound
 from solver.model.arrays import Ints
-from solver.model.devices import STAGING_HOST
-from solver.presolve.instance import Instance, Net
-from solver.presolve.net_times import both_ways
+from solver.presolve.instance import Instance
 
 Floats = npt.NDArray[np.float64]
 
@@ -77,9 +73,8 @@ class PositionBound(SteppingBound):
     """
 
     def __init__(self, units: Instance, slots: int) -> None:
-        self._relayed = units.problem.interconnect.charging == "relayed"
-        self._net_times_ns = least_times_ns(units)
-        super().__init__(units, slots, self._net_times_ns)
+        self._hops = units.transfers.hops
+        super().__init__(units, slots)
         places = Regions(units, self._work)
         self._places = places
         self.cuts, self.members = places.cuts, places.members
@@ -104,7 +99,7 @@ class PositionBound(SteppingBound):
         """
         near = self._total // (2 * max(self._slots, 1))
         regions = np.arange(self._regions)
-        if self._relayed:
+        if self._hops:
             self._ahead = np.full(self._regions, self._regions)
             self._behind = np.zeros(self._regions, dtype=np.int64)
             return
@@ -117,16 +112,15 @@ class PositionBound(SteppingBound):
         self._behind = np.minimum(np.searchsorted(starts, behind_to), regions)
 
     def _net_arrays(self, units: Instance) -> PlacedNets:
-        times = self._net_times_ns
-        nets, returned = moved_nets(units)
+        nets, times = units.transfers.nets, units.transfers.least_ns
         kept = [number for number, time_ns in enumerate(times) if time_ns]
         where = self._places.coordinate.tolist()
         self._kept_nets = [nets[number] for number in kept]
         self._kept_ns = np.array([times[number] for number in kept], dtype=np.int64)
         # Consumers ascend, and so do their coordinates; the last one is beyond the end.
         self._readers = [
-            [where[unit] for unit in net.consumers] + [2 * self._regions] * returned[number]
-            for number, net in zip(kept, self._kept_nets, strict=True)
+            [where[unit] for unit in net.consumers] + [2 * self._regions] * net.is_output
+            for net in self._kept_nets
         ]
         return PlacedNets.of([where[net.producer] for net in self._kept_nets], self._readers)
 
@@ -191,7 +185,7 @@ class PositionBound(SteppingBound):
         far = np.searchsorted(self._behind, regions, side="right") - 1
         near = np.minimum(np.maximum(self._ahead - 1, far), self._regions - 1)
         near_end = self._end[near][self._region_of]
-        if self._relayed:
+        if self._hops:
             near_end = np.zeros_like(near_end)
         most_held, least_held = self._weights(units)
         self._cells = Cells(
@@ -243,31 +237,3 @@ class PositionBound(SteppingBound):
         steps = Steps(self._cells, bottleneck_ns)
         # The least position from which one stage gets to where the rest can go on.
         return lambda done, kind, _: self._total - steps.start(self._total - done, kind)
-
-
-def moved_nets(units: Instance) -> tuple[Sequence[Net], Sequence[bool]]:
-    """Return the nets whose crossings take time, and which of them are relayed to the end."""
-    if units.problem.interconnect.charging == "relayed":
-        return [relay.net for relay in units.relays], [relay.is_output for relay in units.relays]
-    return units.nets, [False] * len(units.nets)
-
-
-def least_times_ns(units: Instance) -> list[int]:
-    """Return the least time of each of the :func:`moved_nets` on any link."""
-    problem = units.problem
-    interconnect, arrays = problem.interconnect, problem.arrays
-    if interconnect.charging == "host_staged":
-        # A host pays for nothing, and has to be looked at apart.
-        names = [device.name for device in problem.devices if not device.is_host]
-        if not names:
-            return [0] * len(units.nets)
-        pairs = {both_ways(interconnect, name, STAGING_HOST) for name in names}
-        pairs |= {both_ways(interconnect, STAGING_HOST, name) for name in names}
-    else:
-        pairs = {both_ways(interconnect, *ends) for ends in interconnect.links}
-        pairs |= {(there, back) for back, there in pairs}
-        pairs.add((interconnect.default, interconnect.default))
-    every = np.arange(len(problem.operators), dtype=np.int64)
-    least = np.min([arrays.transfer_ns(every, *pair) for pair in pairs], axis=0).tolist()
-    nets, _ = moved_nets(units)
-    return [sum(least[index] for index in net.operators) for net in nets]

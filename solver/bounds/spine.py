@@ -13,7 +13,8 @@ import numpy as np
 
 from solver.bounds.markers import articulation_units
 from solver.presolve.graph import arcs_between
-from solver.presolve.instance import Instance, Net
+from solver.presolve.instance import Instance
+from solver.presolve.transfers import Net
 
 _NEARLY = 0.8
 """A source counts if its longest way has at least this share of a longest path's work."""
@@ -136,16 +137,18 @@ def restricted(units: Instance, kept: Sequence[int]) -> Instance:
     """Return the problem on the units `kept`, ascending, without inputs, storages and savings."""
     number = {unit: place for place, unit in enumerate(kept)}
 
-    def within(net: Net) -> Net:
-        consumers = tuple(number[unit] for unit in net.consumers if unit in number)
-        return replace(net, producer=number[net.producer], consumers=consumers)
+    def within(nets: Sequence[Net]) -> tuple[Net, ...]:
+        found = (
+            replace(
+                net,
+                producer=number[net.producer],
+                consumers=tuple(number[unit] for unit in net.consumers if unit in number),
+            )
+            for net in nets
+            if net.producer in number
+        )
+        return tuple(net for net in found if net.consumers or net.is_output)
 
-    nets = (within(net) for net in units.nets if net.producer in number)
-    relays = (
-        replace(relay, net=within(relay.net))
-        for relay in units.relays
-        if relay.net.producer in number
-    )
     weights = (
         replace(entry, units=tuple(number[unit] for unit in entry.units if unit in number))
         for entry in units.weights
@@ -155,9 +158,9 @@ def restricted(units: Instance, kept: Sequence[int]) -> Instance:
         members=tuple(units.members[unit] for unit in kept),
         edges=arcs_between(units.successors, kept),
         allowed_devices=tuple(units.allowed_devices[unit] for unit in kept),
-        nets=tuple(net for net in nets if net.consumers),
+        nets=within(units.nets),
         input_nets=(),
-        relays=tuple(relay for relay in relays if relay.net.consumers or relay.is_output),
+        relays=within(units.relays),
         weights=tuple(entry for entry in weights if entry.units),
         saved=(),
         storages=(),

@@ -36,23 +36,23 @@ class DestructiveBound(ABC):
         With one chunk per device, no backward operators and no overlap (`applies`).
     slots : int
         The most devices that a plan may use.
-    net_times_ns : sequence of int
-        The least time of each net on any link.
     """
 
     most_sets: ClassVar[int] = 2000
     """Sets of devices to tell apart; with more, kinds that are alike count as their best."""
 
-    def __init__(self, units: Instance, slots: int, net_times_ns: Sequence[int]) -> None:
+    def __init__(self, units: Instance, slots: int) -> None:
         self._slots = slots
         devices = units.problem.devices
         self._work, self._slowness = units.fastest_ns, units.slowness
-        self._staged = units.problem.interconnect.charging == "host_staged"
+        self._transfers = units.transfers
         self._kinds = Counter(self._kind_of(device) for device in devices)
         self._few_kinds = few_kinds(self._kinds, self.most_sets)
         self._total = int(self._work.sum())
         # One device takes no longer for everything.
-        self._largest_ns = int(self._total * units.most_slowness) + 2 * sum(net_times_ns) + 2
+        self._largest_ns = (
+            int(self._total * units.most_slowness) + 2 * sum(units.transfers.least_ns) + 2
+        )
 
     @property
     def set_count(self) -> int:
@@ -118,7 +118,7 @@ class DestructiveBound(ABC):
         return None if order is None else [self._kind_of(device) for device in order]
 
     def _kind_of(self, device: Device) -> StageKind:
-        pays = not (self._staged and device.is_host)
+        pays = self._transfers.pays(device)
         return StageKind(device.memory_bytes, self._slowness[device.device_class], pays)
 
 

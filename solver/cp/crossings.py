@@ -12,7 +12,7 @@ from ortools.sat.python import cp_model
 
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.stage_model import Place, StageModel
-from solver.presolve.instance import Net, Relay
+from solver.presolve.transfers import Net
 
 
 class Crossings:
@@ -103,7 +103,7 @@ class Crossings:
         self._held[key] = literal
         return literal
 
-    def hops(self, relay: Relay, border: int) -> LinearSum:
+    def hops(self, relay: Net, border: int) -> LinearSum:
         """hop[relay, border]: made on a position before `border` and needed there or later.
 
         A linear term where one unit decides who needs it; with several readers a variable that is
@@ -114,8 +114,8 @@ class Crossings:
         key = (id(relay), border)
         if key in self._hops:
             return self._hops[key]
-        stages, producer = self.stages, relay.net.producer
-        ends = [unit for unit in relay.net.consumers if stages.reaches(unit, border) is not False]
+        stages, producer = self.stages, relay.producer
+        ends = [unit for unit in relay.consumers if stages.reaches(unit, border) is not False]
         inside = 0 < border < len(stages.positions)
         total = LinearSum()
         if not inside or stages.reaches(producer, border) is True:
@@ -130,7 +130,7 @@ class Crossings:
             literal = stages.new_bool(
                 lambda s: (
                     s.position_of[producer] < border
-                    and any(s.position_of[unit] >= border for unit in relay.net.consumers)
+                    and any(s.position_of[unit] >= border for unit in relay.consumers)
                 )
             )
             for unit in ends:

@@ -165,15 +165,16 @@ class CpSatFormulation:
 
     def _transfer_bytes(self) -> LinearSum:
         total = LinearSum()
-        if self.stages.problem.interconnect.charging == "relayed":
+        transfers = self.stages.units.transfers
+        if transfers.hops:
             # Hops between chunks of one device move nothing.
             borders = self.stages.positions[1:] if len(self.stages.slots) > 1 else ()
-            for relay in self.stages.units.relays:
-                if relay.net.value_bytes:
+            for net in transfers.nets:
+                if net.value_bytes:
                     for border in borders:
-                        total.add_sum(self._crossings.hops(relay, border), relay.net.value_bytes)
+                        total.add_sum(self._crossings.hops(net, border), net.value_bytes)
             return total
-        for net in self.stages.units.nets:
+        for net in transfers.nets:
             if net.value_bytes:
                 for place in self.stages.places:
                     total.add(self._crossings.received(net, place), net.value_bytes)

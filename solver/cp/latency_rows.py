@@ -70,7 +70,7 @@ class LatencyRows:
         stages = self.stages
         if (target - source) % len(stages.slots) == 0:
             return True
-        if stages.problem.interconnect.charging == "relayed":
+        if stages.units.transfers.hops:
             return self._is_crossed(target) if target == source + 1 else False
         edges = [
             (tail, head)
@@ -96,7 +96,7 @@ class LatencyRows:
     def _is_crossed(self, border: int) -> Literal:
         """Whether anything hops from the position before `border` to the one behind it."""
         stages, values = self.stages, self.stages.values
-        hops = [self.crossings.hops(relay, border) for relay in stages.units.relays]
+        hops = [self.crossings.hops(net, border) for net in stages.units.relays]
         hops = [hop for hop in hops if hop.terms or hop.constant]
         if any(not hop.terms for hop in hops):
             return True

@@ -10,9 +10,8 @@ from ortools.sat.python import cp_model
 from solver.cp.crossings import Crossings
 from solver.cp.linear import LinearSum, Literal
 from solver.cp.stage_model import Place, StageChoice
-from solver.model.devices import STAGING_HOST, Device, Link
-from solver.presolve.instance import Net
-from solver.presolve.net_times import Part, both_ways, net_times, relay_times
+from solver.model.devices import Device
+from solver.presolve.transfers import LinkPair, Net, Part
 
 
 class LoadRows:
@@ -30,7 +29,8 @@ class LoadRows:
         self._largest_load_ns = largest_load_ns
         self._latency_cache: dict[tuple[str, Part], list[int]] = {}
         self._pair_times: dict[tuple[int, int], LinearSum] = {}
-        self._times_over: dict[tuple[Link, Link, Part], dict[int, int]] = {}
+        self._transfers = crossings.stages.units.transfers
+        self._times_over: dict[tuple[LinkPair, Part], dict[int, int]] = {}
         self._border_times: dict[tuple[int, Part], LinearSum] = {}
 
     @cached_property
@@ -110,16 +110,15 @@ class LoadRows:
     @cached_property
     def cost_groups(self) -> dict[tuple[int, ...], Device]:
         """The kinds by what their load depends on, each group with one of its devices."""
-        interconnect = self.stages.problem.interconnect
-        staged = interconnect.charging == "host_staged"
+        transfers = self._transfers
         groups: dict[tuple[object, ...], list[int]] = {}
         for kind, entry in enumerate(self.stages.kinds):
             device = entry.device
             key = (
                 tuple(self.latency_ns(device.device_class, "forward")),
                 tuple(self.latency_ns(device.device_class, "backward")),
-                device.is_host if staged else None,
-                both_ways(interconnect, device.name, STAGING_HOST) if staged else None,
+                # Where costs depend on the pair of devices, rows of their own tell kinds apart.
+                not transfers.depends_on_pair and transfers.links(device, sends=True),
             )
             groups.setdefault(key, []).append(kind)
         return {tuple(kinds): self.stages.kinds[kinds[0]].device for kinds in groups.values()}
@@ -134,17 +133,28 @@ class LoadRows:
             self._latency_cache[key] = units.by_unit(times).tolist()
         return self._latency_cache[key]
 
-    def net_time_ns(self, net: Net, source: str, target: str, part: Part = "both") -> int:
-        """Return the time of all values of `net` on the link between two devices."""
-        link, back = both_ways(self.stages.problem.interconnect, source, target)
-        key = link, back, part
-        if key not in self._times_over:
-            units = self.stages.units
-            nets = [*units.nets, *(relay.net for relay in units.relays)]
-            times = net_times(units, *key).tolist() + relay_times(units, *key).tolist()
+    def staged_times_ns(self, device: Device, part: Part = "both") -> list[tuple[Net, int, int]]:
+        """Return what `device` pays for a write and for a read of each net; nothing on a host."""
+        transfers = self._transfers
+        if not transfers.pays(device):
+            return []
+        send_ns, receive_ns = transfers.send_ns(device, part), transfers.receive_ns(device, part)
+        return list(zip(transfers.nets, send_ns.most, receive_ns.most, strict=True))
+
+    @cached_property
+    def _any_pair(self) -> LinkPair:
+        """The links between two devices, where it does not matter which."""
+        devices = self.stages.problem.devices
+        return self._transfers.pair(devices[0].name, devices[-1].name)
+
+    def _times_of(self, pair: LinkPair, part: Part) -> dict[int, int]:
+        """Return the time of every net over two links, by its identity."""
+        if (pair, part) not in self._times_over:
+            times = self._transfers.pair_ns(pair, part).tolist()
             # Nets live as long as the model; hashing their consumers is slow.
-            self._times_over[key] = dict(zip(map(id, nets), times, strict=True))
-        return self._times_over[key][id(net)]
+            nets = map(id, self._transfers.nets)
+            self._times_over[pair, part] = dict(zip(nets, times, strict=True))
+        return self._times_over[pair, part]
 
     def compute(self, place: Place, device: Device, part: Part = "both") -> LinearSum:
         """Return the time that the units on `place` take on `device`."""
@@ -167,14 +177,14 @@ class LoadRows:
     def _load_parts(self, slot: int, device: Device) -> list[LinearSum]:
         """Return the sums of which the largest is the load of `device` in `slot`."""
         compute = self.compute(self.stages.places[slot], device)
-        if self.stages.problem.interconnect.charging == "relayed":
+        if self._transfers.hops:
             send, receive = LinearSum(), LinearSum()
             for position in self.stages.places[slot]:
                 receive.add_sum(self.border_time(position))
                 send.add_sum(self.border_time(position + 1))
-        elif self.stages.problem.interconnect.charging == "host_staged":
+        elif self._transfers.through_host:
             send, receive = self._staged_times(slot, device)
-        elif self.stages.problem.interconnect.links:
+        elif self._transfers.depends_on_pair:
             send, receive = self._linked_times(slot)
         else:
             send, receive = self._uniform_times(slot)
@@ -187,40 +197,36 @@ class LoadRows:
         if (border, part) not in self._border_times:
             slots = len(self.stages.slots)
             source, target = (border - 1) % slots, border % slots
-            hops = [
-                (relay.net, self.crossings.hops(relay, border))
-                for relay in self.stages.units.relays
-            ]
+            hops = [(net, self.crossings.hops(net, border)) for net in self._transfers.nets]
             total = LinearSum()
             if slots > 1 and 0 < border < len(self.stages.positions):
-                if self.stages.problem.interconnect.links:
+                if self._transfers.depends_on_pair:
                     total = self.link_time(source, target, hops, part)
                 else:
+                    times = self._times_of(self._any_pair, part)
                     for net, hop in hops:
-                        total.add_sum(hop, self.net_time_ns(net, "", "", part))
+                        total.add_sum(hop, times[id(net)])
             self._border_times[border, part] = total
         return self._border_times[border, part]
 
     def _staged_times(self, slot: int, device: Device) -> tuple[LinearSum, LinearSum]:
         send, receive = LinearSum(), LinearSum()
-        if not device.is_host:
-            place = self.stages.places[slot]
-            for net in self.stages.units.nets:
-                leaves = self.crossings.leaves(net.producer, net.consumers, place)
-                send.add(leaves, self.net_time_ns(net, device.name, STAGING_HOST))
-                read_ns = self.net_time_ns(net, STAGING_HOST, device.name)
-                receive.add(self.crossings.received(net, place), read_ns)
+        place = self.stages.places[slot]
+        for net, sent_ns, read_ns in self.staged_times_ns(device):
+            send.add(self.crossings.leaves(net.producer, net.consumers, place), sent_ns)
+            receive.add(self.crossings.received(net, place), read_ns)
         return send, receive
 
     def _uniform_times(self, slot: int) -> tuple[LinearSum, LinearSum]:
         send, receive = LinearSum(), LinearSum()
+        times = self._times_of(self._any_pair, "both")
         for (source, _), entries in self.crossings.pairs.items():
             if source == slot:
                 for net, literal in entries:
-                    send.add(literal, self.net_time_ns(net, "", ""))
+                    send.add(literal, times[id(net)])
         for net in self.stages.units.nets:
             received = self.crossings.received(net, self.stages.places[slot])
-            receive.add(received, self.net_time_ns(net, "", ""))
+            receive.add(received, times[id(net)])
         return send, receive
 
     def _linked_times(self, slot: int) -> tuple[LinearSum, LinearSum]:
@@ -267,12 +273,12 @@ class LoadRows:
                     continue
                 total = LinearSum()
                 ends = (sender.devices[0].name, receiver.devices[-1].name)
+                times = self._times_of(self._transfers.pair(*ends), part)
                 for net, travels in entries:
-                    taken_ns = self.net_time_ns(net, *ends, part)
                     if isinstance(travels, LinearSum):
-                        total.add_sum(travels, taken_ns)
+                        total.add_sum(travels, times[id(net)])
                     else:
-                        total.add(travels, taken_ns)
+                        total.add(travels, times[id(net)])
                 by_kinds[first, second] = total
         if len(by_kinds) == 1 and stages.order is not None:
             return next(iter(by_kinds.values()))

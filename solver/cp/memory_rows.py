@@ -157,15 +157,15 @@ class MemoryRows:
         problem = self.stages.problem
         here: Place = (position,)
         units = self.stages.units
-        direct = () if problem.interconnect.charging == "relayed" else units.nets
+        direct = () if units.transfers.hops else units.nets
         for net in (*direct, *units.input_nets):
             if net.held_bytes:
                 constant.add(self.crossings.received(net, here), net.held_bytes)
-        for relay in units.relays:
-            if relay.net.held_bytes:
-                constant.add_sum(self.crossings.hops(relay, position), relay.net.held_bytes)
-            if relay.returned_bytes:
-                constant.add_sum(self.crossings.hops(relay, position + 1), relay.returned_bytes)
+        for net in units.relays:
+            if net.held_bytes:
+                constant.add_sum(self.crossings.hops(net, position), net.held_bytes)
+            if net.returned_bytes:
+                constant.add_sum(self.crossings.hops(net, position + 1), net.returned_bytes)
         if problem.is_training:
             later_chunks, followers = divmod(
                 len(self.stages.positions) - 1 - position, len(self.stages.slots)

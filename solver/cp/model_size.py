@@ -50,16 +50,16 @@ def link_terms(
     4
     """
     problem = units.problem
-    interconnect = problem.interconnect
-    if not interconnect.links or interconnect.charging == "host_staged":
+    transfers = units.transfers
+    if not transfers.depends_on_pair:
         return 0
-    if interconnect.charging == "relayed":
+    if transfers.hops:
         # Beside each border there is one pair of slots.
-        travels = (slots * chunks - 1) * len(units.relays)
+        travels = (slots * chunks - 1) * len(transfers.nets)
     else:
         either_way = chunks > 1 or any(op.is_backward for op in problem.operators)
         travels = 0
-        for net in units.nets:
+        for net in transfers.nets:
             sources = _slots_of([net.producer], windows, slots)
             for target in _slots_of(net.consumers, windows, slots):
                 travels += sum(

@@ -9,9 +9,8 @@ from solver.cp.linear import LinearSum, Literal
 from solver.cp.load_rows import LoadRows
 from solver.cp.stage_model import StageChoice
 from solver.evaluation.timeline import Task
-from solver.model.devices import STAGING_HOST, Device
-from solver.presolve.instance import Net
-from solver.presolve.net_times import Part
+from solver.model.devices import Device
+from solver.presolve.transfers import Net, Part
 
 
 class PositionTimes:
@@ -59,17 +58,17 @@ class PositionTimes:
 
     def traffic(self, position: int, device: Device, part: Part) -> tuple[LinearSum, LinearSum]:
         """Return what `position` spends on sends and on receives, and on their gradients."""
-        charging = self.stages.problem.interconnect.charging
-        if charging == "host_staged":
+        transfers = self.stages.units.transfers
+        if transfers.through_host:
             return self._staged(position, device, part)
-        if charging == "relayed":
+        if transfers.hops:
             send = self.loads.border_time(position + 1, part).copy()
             return send, self.loads.border_time(position, part).copy()
         return self._direct(position, part)
 
     def hop(self, source: int, target: int, part: Part) -> LinearSum:
         """Return the time of what travels from one position to another; not through the host."""
-        if self.stages.problem.interconnect.charging == "relayed":
+        if self.stages.units.transfers.hops:
             return self.loads.border_time(target, part) if target == source + 1 else LinearSum()
         slots = len(self.stages.slots)
         entries = [
@@ -83,12 +82,9 @@ class PositionTimes:
 
     def _staged(self, position: int, device: Device, part: Part) -> tuple[LinearSum, LinearSum]:
         send, receive = LinearSum(), LinearSum()
-        if not device.is_host:
-            for net in self.stages.units.nets:
-                sent_ns = self.loads.net_time_ns(net, device.name, STAGING_HOST, part)
-                send.add(self._sent(net, position), sent_ns)
-                read_ns = self.loads.net_time_ns(net, STAGING_HOST, device.name, part)
-                receive.add(self._first_received[id(net), position], read_ns)
+        for net, sent_ns, read_ns in self.loads.staged_times_ns(device, part):
+            send.add(self._sent(net, position), sent_ns)
+            receive.add(self._first_received[id(net), position], read_ns)
         return send, receive
 
     def _direct(self, position: int, part: Part) -> tuple[LinearSum, LinearSum]:

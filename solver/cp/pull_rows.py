@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,7 +11,8 @@ from ortools.sat.python import cp_model
 from solver.cp.crossings import Crossings
 from solver.cp.linear import Literal
 from solver.cp.memory_rows import MemoryRows
-from solver.presolve.instance import Instance, Net
+from solver.presolve.instance import Instance
+from solver.presolve.transfers import Net
 
 _MOST_CONES = 12
 """Cones that end in the same unit; each has one unit more than the one before."""
@@ -54,8 +55,6 @@ class PullRows:
         With peer-to-peer transfers, one chunk per device and loads that add up.
     kept : collection of int
         Units that stay where they are: rows elsewhere say where those can be.
-    net_times_ns : sequence of int
-        The least time of each net on any link (`units.nets`).
 
     Notes
     -----
@@ -82,16 +81,16 @@ class PullRows:
     receives.
     """
 
-    def __init__(self, units: Instance, kept: Collection[int], net_times_ns: Sequence[int]) -> None:
+    def __init__(self, units: Instance, kept: Collection[int]) -> None:
         self._units = units
         self._kept = frozenset(kept)
-        self._net_times_ns = net_times_ns
 
     @cached_property
     def _sent_ns(self) -> list[int]:
         """The least time of all that each unit sends to one device."""
         sent_ns = [0] * len(self._units)
-        for net, time_ns in zip(self._units.nets, self._net_times_ns, strict=True):
+        transfers = self._units.transfers
+        for net, time_ns in zip(transfers.nets, transfers.least_ns, strict=True):
             sent_ns[net.producer] += time_ns
         return sent_ns
 

@@ -41,7 +41,6 @@ class StepRows:
         problem = self.stages.problem
         self._passes: tuple[Pass, ...] = PASSES if problem.is_training else PASSES[:1]
         self._overlap = problem.interconnect.overlap
-        self._staged = problem.interconnect.charging == "host_staged"
         self._durations: dict[Task, LinearSum] = {}
 
     @cached_property
@@ -88,13 +87,13 @@ class StepRows:
         what is before the border either reaches over it or is a whole component.
         """
         problem, units = self.stages.problem, self.stages.units
-        if problem.interconnect.charging != "relayed" or self.stages.chunks > 1:
+        if not units.transfers.hops or self.stages.chunks > 1:
             return False
         if problem.is_training and problem.schedule != "gpipe":
             return False
         graph = nx.Graph(units.edges)
         graph.add_nodes_from(range(len(units)))
-        returning = {relay.net.producer for relay in units.relays if relay.is_output}
+        returning = {net.producer for net in units.relays if net.is_output}
         parts = list(nx.connected_components(graph))
         return len(parts) == 1 or all(part & returning for part in parts)
 
@@ -111,7 +110,7 @@ class StepRows:
             len(self.stages.positions),
             tuple(self._arcs),
             overlap=self._overlap,
-            staged=self._staged,
+            staged=self.stages.units.transfers.through_host,
         )
 
     @cached_property

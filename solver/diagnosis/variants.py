@@ -19,7 +19,7 @@ from solver.diagnosis.answer import (
     StageLimit,
     Without,
 )
-from solver.model.devices import DEFAULT_DEVICE_CLASS, Device, Interconnect
+from solver.model.devices import DEFAULT_DEVICE_CLASS, Device, Link
 from solver.model.problem import Operator, PartitionProblem
 from solver.model.problem_checks import MAX_TOTAL
 
@@ -54,7 +54,7 @@ def without_times(problem: PartitionProblem) -> PartitionProblem:
             for device in problem.devices
         ),
         # Who is given a value decides who holds it.
-        interconnect=Interconnect(charging=problem.interconnect.charging),
+        interconnect=replace(problem.interconnect, default=Link(), links={}, overlap=False),
         objective=("bottleneck",),
     )
 

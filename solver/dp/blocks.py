@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.presolve.device_kinds import DeviceKind
 from solver.presolve.graph import quotient_arcs
-from solver.presolve.instance import Instance, Net
-from solver.presolve.net_times import all_net_times_ns, relay_times
+from solver.presolve.instance import Instance
+from solver.presolve.transfers import Net, nets_by_unit
 
 DROPPED = -1
 
@@ -107,12 +106,7 @@ class _Merging:
 
     def __init__(self, units: Instance, free_nets: frozenset[int]) -> None:
         self._units, self._free_nets = units, free_nets
-        self._produces: list[list[int]] = [[] for _ in range(len(units))]
-        self._consumes: list[list[int]] = [[] for _ in range(len(units))]
-        for index, net in enumerate(units.nets):
-            self._produces[net.producer].append(index)
-            for unit in net.consumers:
-                self._consumes[unit].append(index)
+        self._produces, self._consumes = nets_by_unit(units.nets, len(units))
         self._block = list(range(len(units)))
         self._gone: set[int] = set()
         self._joined: set[int] = set()
@@ -206,7 +200,7 @@ def _number(
     )
 
 
-def collapse_units(units: Instance, kinds: Sequence[DeviceKind], *, forget_weights: bool) -> Blocks:
+def collapse_units(units: Instance, *, forget_weights: bool) -> Blocks:
     """Merge units into the blocks whose ideals the program is about.
 
     Parameters
@@ -214,18 +208,14 @@ def collapse_units(units: Instance, kinds: Sequence[DeviceKind], *, forget_weigh
     forget_weights : bool
         Whether units whose weights alone keep them apart are merged, which is a relaxation.
     """
-    times = all_net_times_ns(units, kinds)
+    is_costly = units.transfers.is_costly
     free = frozenset(
-        index
-        for index, net in enumerate(units.nets)
-        if not net.value_bytes and not any(row[index] for row in times)
+        index for index, net in enumerate(units.nets) if not is_costly[list(net.operators)].any()
     )
-    link = units.problem.interconnect.default
-    returned_ns = relay_times(units, link, link).tolist()
     returning = frozenset(
-        relay.net.producer
-        for relay, time_ns in zip(units.relays, returned_ns, strict=True)
-        if relay.is_output and (time_ns or relay.net.value_bytes)
+        net.producer
+        for net in units.transfers.nets
+        if net.is_output and is_costly[list(net.operators)].any()
     )
     return collapse(units, free, forget_weights=forget_weights, returning=returning)
 

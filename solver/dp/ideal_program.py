@@ -77,7 +77,7 @@ from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import DeviceKind, interchangeable_kinds
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import Instance, condense
-from solver.presolve.net_times import all_net_times_ns
+from solver.presolve.transfers import Transfers
 
 MOST_IDEALS = 40_000
 MOST_SETS = 1_024
@@ -160,11 +160,11 @@ def can_win(problem: PartitionProblem) -> bool:
     kinds = interchangeable_kinds(units)
     if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
         return False
-    blocks = collapse_units(units, kinds, forget_weights=problem.memory_model == "weights")
+    blocks = collapse_units(units, forget_weights=problem.memory_model == "weights")
     most = _FEW_IDEALS
     if problem.objective == ("bottleneck",):
         work_ns = int(units.fastest_ns.sum())
-        moved_ns = max(sum(times) for times in all_net_times_ns(units, kinds))
+        moved_ns = sum(units.transfers.most_ns)
         most = _MANY_IDEALS if moved_ns <= _CHEAP_TRANSFERS * work_ns else _MANY_IDEALS // 2
         if problem.chunks_per_device > 1:
             few, many = _INTERLEAVED.get(problem.chunks_per_device, (0, 0))
@@ -186,13 +186,10 @@ def why_declined(problem: PartitionProblem) -> str | None:
             return "with several chunks on a device only the bottleneck alone is minimised"
         if problem.memory_model != "weights":
             return "with several chunks on a device only weights are counted as memory"
-    charging = problem.interconnect.charging
-    if charging == "relayed" and problem.chunks_per_device > 1:
+    transfers = Transfers(problem)
+    if transfers.hops and problem.chunks_per_device > 1:
         return "with several chunks on a device values are relayed through chunks that do not read"
-    names = problem.device_of
-    if charging != "host_staged" and any(
-        source in names and target in names for source, target in problem.interconnect.links
-    ):
+    if transfers.depends_on_pair:
         return "links between pairs of devices make a stage's cost depend on two devices"
     return None
 
@@ -210,12 +207,12 @@ def _solve(problem: PartitionProblem, clock: Clock, improve: Improve | None) -> 
     if math.prod(len(kind.devices) + 1 for kind in kinds) > MOST_SETS:
         raise GaveUp(f"there are more than {MOST_SETS:,} different sets of devices")
     known = _Known(units, clock, improve)
-    whole = collapse_units(units, kinds, forget_weights=False)
+    whole = collapse_units(units, forget_weights=False)
     if problem.memory_model != "weights":
         return _solve_blocks(units, kinds, whole, known, clock)
     # Without the weights of units that cost nothing else there are far fewer ideals, and it seldom
     # matters where these go. If it does, the same is done with them.
-    blocks = collapse_units(units, kinds, forget_weights=True)
+    blocks = collapse_units(units, forget_weights=True)
     relaxed = _solve_blocks(units, kinds, blocks, known, clock)
     if not blocks.weightless or relaxed.status in (SolveStatus.OPTIMAL, SolveStatus.INFEASIBLE):
         return relaxed

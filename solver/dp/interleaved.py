@@ -53,7 +53,6 @@ from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import DeviceKind
 from solver.presolve.instance import Instance
-from solver.presolve.net_times import net_times_ns
 
 _CEILINGS = (1.002, 1.006, 1.02, 1.05, 1.1, 1.2, 1.4, 1.7, 2.1, 2.7, 3.5, 5.0, 8.0)
 """Ceilings on the load to try, as multiples of its lower bound."""
@@ -175,9 +174,10 @@ class InterleavedSearch:
         costs: list[tuple[float, float]] = []
         if not self.units.problem.interconnect.overlap:
             factor = min(self._speeds)
+            payers = self.units.transfers.payers
             rows = [
-                np.min([net_times_ns(self.units, k.device, sends=s) for k in self.kinds], axis=0)
-                for s in (True, False)
+                np.min([kind.send_ns.least for kind in payers], axis=0),
+                np.min([kind.receive_ns.least for kind in payers], axis=0),
             ]
             merged: dict[tuple[int, tuple[int, ...]], tuple[float, float]] = {}
             for index, net in enumerate(self.units.nets):

@@ -29,7 +29,6 @@ from solver.dp.pair_sums import Bools, Floats
 from solver.dp.stage_list import StageList
 from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import Stage
-from solver.presolve.net_times import net_times_ns
 
 
 class Readers:
@@ -39,13 +38,12 @@ class Readers:
         self._member = tables.member
         self._nets: list[tuple[int, tuple[int, ...]]] = []
         self._cost_ns: list[int] = []
-        interconnect = tables.problem.interconnect
+        transfers = tables.units.transfers
         # Where sends overlap compute or receives, loads do not say what one more would add.
-        if interconnect.charging != "peer_to_peer" or interconnect.overlap:
+        if transfers.sends_once or tables.problem.interconnect.overlap:
             return
-        times_ns = net_times_ns(tables.units, tables.kinds[0].device, sends=True)
         found: dict[tuple[int, tuple[int, ...]], int] = {}
-        for net, time_ns in zip(tables.units.nets, times_ns, strict=True):
+        for net, time_ns in zip(transfers.nets, transfers.least_ns, strict=True):
             ends = consuming_blocks(net, tables.blocks)
             if time_ns and ends is not None and len(ends[1]) > 1:
                 found[ends] = found.get(ends, 0) + time_ns

@@ -161,10 +161,7 @@ class _Facts:
     def __init__(self, units: Instance, blocks: Blocks, *, limited: bool) -> None:
         self._after = neighbours(blocks.count, blocks.edges)
         ties: list[tuple[int, Iterable[int]]] = []
-        if units.problem.interconnect.charging == "relayed":
-            ties += [(relay.net.producer, relay.net.consumers) for relay in units.relays]
-        else:
-            ties += [(net.producer, net.consumers) for net in units.nets]
+        ties += [(net.producer, net.consumers) for net in units.transfers.nets]
         if limited:
             ties += [(-1, entry.units) for entry in units.weights]
         self._ties: list[tuple[int, set[int]]] = []

@@ -14,8 +14,8 @@ from solver.dp.memory import StagePeaks
 from solver.dp.pair_sums import Bools, Crossing, Floats, Indices, PairSum
 from solver.dp.repeated_chains import RepeatedChains
 from solver.presolve.device_kinds import DeviceKind
-from solver.presolve.instance import Instance, Net
-from solver.presolve.net_times import net_times_ns, relay_times
+from solver.presolve.instance import Instance
+from solver.presolve.transfers import Net
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +84,8 @@ class StageTables:
         ]
         self.count = len(ideals)
         self._words = packed_words(self.member)
-        self._relayed = self.problem.interconnect.charging == "relayed"
         self._build_bans()
-        if self._relayed:
+        if units.transfers.hops:
             self._build_relays()
         else:
             self._build_transfers()
@@ -96,17 +95,8 @@ class StageTables:
 
     def _most_load_ns(self) -> int:
         """Return what no load exceeds: all work, and every value sent and received."""
-        if self._relayed:
-            link = self.problem.interconnect.default
-            times = [relay_times(self.units, link, link).tolist()] * 2
-        else:
-            times = [
-                net_times_ns(self.units, kind.device, sends=sends)
-                for kind in self.kinds
-                for sends in (True, False)
-            ]
         work_ns = max(float(work[-1]) for work in self.kind_work_ns)
-        return int(work_ns) + 2 * max(map(sum, times))
+        return int(work_ns) + 2 * sum(self.units.transfers.most_ns)
 
     def _alike(self) -> list[list[int]]:
         """Return the kinds by what their stages cost, whatever memory they have."""
@@ -154,13 +144,13 @@ class StageTables:
         return [Crossing(*ends, cost) for ends, cost in merged.items()]
 
     def _build_transfers(self) -> None:
-        nets = self.units.nets
+        nets, transfers = self.units.nets, self.units.transfers
         known: dict[tuple[tuple[int, ...], ...], _Profile] = {}
         self._profiles: list[_Profile] = []
         for kind in self.kinds:
-            key = tuple(
-                tuple(net_times_ns(self.units, kind.device, sends=sends)) for sends in (True, False)
-            )
+            # No two devices differ in their links to others.
+            times = transfers.send_ns(kind.device).most, transfers.receive_ns(kind.device).most
+            key = tuple(map(tuple, times))
             if key not in known:
                 send = PairSum(self.member)
                 # Times that overlap are compared, others are added.
@@ -197,8 +187,7 @@ class StageTables:
 
     def _build_relays(self) -> None:
         """Charge to both stages at the border after an ideal what is passed on over it."""
-        link = self.problem.interconnect.default
-        crossing_ns = self._hopping(relay_times(self.units, link, link).tolist())
+        crossing_ns = self._hopping(self.units.transfers.most_ns)
         send, receive = PairSum(self.member), PairSum(self.member)
         send.of_end += crossing_ns
         receive.of_start += crossing_ns
@@ -207,7 +196,7 @@ class StageTables:
             send.of_start += crossing_ns
             tables = (send,)
         self._profiles = [_Profile(tables)] * len(self.kinds)
-        sizes_bytes = [relay.net.value_bytes for relay in self.units.relays]
+        sizes_bytes = [net.value_bytes for net in self.units.transfers.nets]
         self.transfer = PairSum(self.member)
         self.transfer.of_start += self._hopping(sizes_bytes)
         self.most_transfer_bytes = sum(sizes_bytes) * (len(self.problem.devices) - 1)
@@ -215,13 +204,13 @@ class StageTables:
     def _hopping(self, costs: Sequence[int]) -> Floats:
         """Sum, by ideal, the costs of the relays that are made in it and needed after it."""
         sums = np.zeros(self.count)
-        for relay, cost in zip(self.units.relays, costs, strict=True):
-            producer = self.blocks.block_of[relay.net.producer]
+        for net, cost in zip(self.units.transfers.nets, costs, strict=True):
+            producer = self.blocks.block_of[net.producer]
             if not cost or producer == DROPPED:
                 continue
             hops = self.member[producer]
-            if not relay.is_output:
-                readers = {self.blocks.block_of[unit] for unit in relay.net.consumers}
+            if not net.is_output:
+                readers = {self.blocks.block_of[unit] for unit in net.consumers}
                 hops = hops & ~self.member[sorted(readers - {DROPPED})].all(axis=0)
             sums[hops] += cost
         # Nothing leaves the last stage.
@@ -260,11 +249,13 @@ class StageTables:
         if self.problem.memory_model == "weights":
             return
         self._touched([(e.units, e.size_bytes) for e in units.saved], self.saved)
-        if self._relayed:
-            self._received.of_start += self._hopping([r.net.held_bytes for r in units.relays])
-            self._received.of_end += self._hopping([r.returned_bytes for r in units.relays])
+        nets = units.transfers.nets
+        held_bytes = [net.held_bytes for net in nets]
+        if units.transfers.hops:
+            self._received.of_start += self._hopping(held_bytes)
+            self._received.of_end += self._hopping([net.returned_bytes for net in nets])
         else:
-            for crossing in self._crossings(units.nets, [net.held_bytes for net in units.nets]):
+            for crossing in self._crossings(nets, held_bytes):
                 self._received.add_received(crossing)
         self._touched([(n.consumers, n.held_bytes) for n in units.input_nets], self._received)
         everything, waiting = [0] * self.blocks.count, [0] * self.blocks.count

@@ -113,7 +113,7 @@ def pipeline_step(
     target = np.where(moves.target < 0, -1, at[moves.target])
     staged_ns: dict[int, tuple[int, int, int, int]] = {}
     times_of = dict.fromkeys(arcs, (0, 0))
-    if problem.interconnect.charging == "host_staged":
+    if moves.through_host:
         written, read = target < 0, source < 0
         columns = (
             sums(target[read], moves.forward_ns[read], count),

@@ -38,6 +38,8 @@ class Moves:
         The pairs of places between which anything travels, through the host or not.
     transfer_bytes : int
         Sent in all, both ways.
+    through_host : bool
+        The host stages them.
     """
 
     source: Ints
@@ -47,6 +49,7 @@ class Moves:
     gradient_ns: Ints
     arcs: list[tuple[int, int]]
     transfer_bytes: int
+    through_host: bool = False
 
 
 def stage_passes(problem: PartitionProblem, layout: Layout) -> Passes:
@@ -95,7 +98,7 @@ def stage_moves(problem: PartitionProblem, layout: Layout) -> Moves:
         np.concatenate(parts)
         for parts in ((stage[written], ends[1]), (ends[0], target), (written, value))
     )
-    return Moves(source, target, value, forward_ns, gradient_ns, arcs, transfer_bytes)
+    return Moves(source, target, value, forward_ns, gradient_ns, arcs, transfer_bytes, True)
 
 
 def _times(

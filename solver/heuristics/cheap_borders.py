@@ -10,7 +10,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from solver.bounds.positions import least_times_ns
 from solver.bounds.spine import longest_path
 from solver.dp.ideal_program import SolveIdeals
 from solver.dp.ideals import list_ideals
@@ -108,7 +107,7 @@ def _closures(units: Instance) -> _Bools:
 def _costs(units: Instance, inside: _Bools) -> Ints:
     """Return the time of all transfers that leave each border."""
     costs = np.zeros(len(units), dtype=np.int64)
-    for net, time_ns in zip(units.nets, least_times_ns(units), strict=True):
+    for net, time_ns in zip(units.nets, units.transfers.least_ns, strict=True):
         if net.producer >= 0 and net.consumers:
             leaves = inside[:, net.producer] & ~inside[:, list(net.consumers)].all(axis=1)
             costs += time_ns * leaves

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from solver.bounds.positions import PositionBound, least_times_ns, moved_nets
+from solver.bounds.positions import PositionBound
 from solver.bounds.region_cuts import Region, chain_head, shared_nets
 from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
@@ -154,8 +154,9 @@ def consecutive_clusters(units: Instance, order: Sequence[int], most: int) -> tu
     position = np.concatenate([[0.0], np.cumsum(share[sequence])])
     part = np.minimum((position / position[-1] * most).astype(np.int64), most - 1)
     crossing = np.zeros(count + 1)
-    for net, is_returned, time_ns in zip(*moved_nets(units), least_times_ns(units), strict=True):
-        last = count - 1 if is_returned else max(place[unit] for unit in net.consumers)
+    transfers = units.transfers
+    for net, time_ns in zip(transfers.nets, transfers.least_ns, strict=True):
+        last = count - 1 if net.is_output else max(place[unit] for unit in net.consumers)
         crossing[place[net.producer] + 1] += time_ns
         crossing[last + 1] -= time_ns
     crossing = np.cumsum(crossing)

@@ -48,7 +48,7 @@ import networkx as nx
 
 from solver.evaluation.evaluate import stage_memory_bytes
 from solver.model.cuts import without_hand_made
-from solver.model.devices import Device, Interconnect
+from solver.model.devices import Device, Link
 from solver.model.plan import PartitionPlan
 from solver.model.problem import Operator, PartitionProblem
 from solver.model.training import most_in_flight
@@ -136,7 +136,7 @@ def _narrowed(problem: PartitionProblem) -> PartitionProblem:
             op if op.allowed_devices is None else _limited(op, chosen) for op in problem.operators
         ),
         # Links may name devices that are left out; sizes alone count here.
-        interconnect=Interconnect(charging=problem.interconnect.charging),
+        interconnect=replace(problem.interconnect, default=Link(), links={}, overlap=False),
         max_devices=None,
     )
 

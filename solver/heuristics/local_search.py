@@ -119,7 +119,7 @@ def improve(
     name = searched_objective(problem)
     if name == "step":
         return improve_step(units, plan, target=target, clock=clock)
-    fixed = problem.stage_pins or problem.interconnect.charging == "relayed"
+    fixed = problem.stage_pins or units.transfers.hops
     if plan.chunks or name is None or len(units) < 2 or fixed:
         return plan
     devices = _devices(units, plan)

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from solver.presolve.graph import quotient_arcs, topological_order
-from solver.presolve.instance import Instance, Net, Relay, SharedBytes
+from solver.presolve.instance import Instance, SharedBytes
+from solver.presolve.transfers import Net
 
 
 def cluster(
@@ -124,30 +125,13 @@ def contract(units: Instance, cluster_of: Sequence[int], count: int) -> Instance
         if own is not None:
             both = allowed[name]
             allowed[name] = own if both is None else own & both
-    nets: dict[tuple[int, tuple[int, ...]], list[Net]] = {}
-    for net in units.nets:
-        ends = _contracted_ends(net, cluster_of)
-        if ends[1]:
-            nets.setdefault(ends, []).append(net)
-    relays: dict[tuple[tuple[int, tuple[int, ...]], bool], list[Relay]] = {}
-    for relay in units.relays:
-        ends = _contracted_ends(relay.net, cluster_of)
-        if ends[1] or relay.is_output:
-            relays.setdefault((ends, relay.is_output), []).append(relay)
     return replace(
         units,
         members=tuple(tuple(sorted(m)) for m in members),
         edges=quotient_arcs(units.edges, cluster_of),
         allowed_devices=tuple(allowed),
-        nets=tuple(_sum_of(ends, same) for ends, same in nets.items()),
-        relays=tuple(
-            Relay(
-                _sum_of(ends, [relay.net for relay in same]),
-                is_output,
-                sum(relay.returned_bytes for relay in same),
-            )
-            for (ends, is_output), same in relays.items()
-        ),
+        nets=_contracted(units.nets, cluster_of),
+        relays=_contracted(units.relays, cluster_of),
         input_nets=tuple(
             replace(net, consumers=tuple(sorted({cluster_of[c] for c in net.consumers})))
             for net in units.input_nets
@@ -167,17 +151,25 @@ def contract(units: Instance, cluster_of: Sequence[int], count: int) -> Instance
     )
 
 
-def _contracted_ends(net: Net, cluster_of: Sequence[int]) -> tuple[int, tuple[int, ...]]:
-    producer = cluster_of[net.producer]
-    return producer, tuple(sorted({cluster_of[c] for c in net.consumers} - {producer}))
-
-
-def _sum_of(ends: tuple[int, tuple[int, ...]], nets: Sequence[Net]) -> Net:
-    return Net(
-        *ends,
-        tuple(index for net in nets for index in net.operators),
-        sum(net.value_bytes for net in nets),
-        sum(net.held_bytes for net in nets),
+def _contracted(nets: Sequence[Net], cluster_of: Sequence[int]) -> tuple[Net, ...]:
+    """Return the nets between clusters, those with the same ends as one."""
+    merged: dict[tuple[int, tuple[int, ...], bool], list[Net]] = {}
+    for net in nets:
+        producer = cluster_of[net.producer]
+        consumers = tuple(sorted({cluster_of[c] for c in net.consumers} - {producer}))
+        if consumers or net.is_output:
+            merged.setdefault((producer, consumers, net.is_output), []).append(net)
+    return tuple(
+        Net(
+            producer,
+            consumers,
+            tuple(index for net in same for index in net.operators),
+            sum(net.value_bytes for net in same),
+            sum(net.held_bytes for net in same),
+            is_output,
+            sum(net.returned_bytes for net in same),
+        )
+        for (producer, consumers, is_output), same in merged.items()
     )
 
 

@@ -95,8 +95,8 @@ def limited_devices(units: Instance) -> set[str]:
     problem = units.problem
     most = sum(entry.size_bytes for entry in units.weights)
     if problem.memory_model != "weights":
-        stage = sum(net.held_bytes for net in (*units.nets, *units.input_nets))
-        stage += sum(relay.net.held_bytes + relay.returned_bytes for relay in units.relays)
+        crossing = (*units.nets, *units.relays, *units.input_nets)
+        stage = sum(net.held_bytes + net.returned_bytes for net in crossing)
         stage += sum(storage.size_bytes for storage in units.storages)
         stage += (problem.microbatches - 1) * sum(entry.size_bytes for entry in units.saved)
         most += problem.chunks_per_device * stage

@@ -183,8 +183,7 @@ def simplify(units: Instance) -> Simplified:
     # Nor is a step one of its loads.
     by_device = "latency" not in problem.objective or problem.chunks_per_device == 1
     by_device &= "step" not in problem.objective
-    relayed = problem.interconnect.charging == "relayed"
-    if by_device and not problem.stage_pins and not relayed:
+    if by_device and not problem.stage_pins and not units.transfers.hops:
         merges = _merge_all(Blocks(units))
     anchor = list(range(len(units)))
     for merge in reversed(merges):

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from solver.model.cuts import NO_BLOCK
 from solver.presolve.device_kinds import limited_devices
 from solver.presolve.instance import Instance
-from solver.presolve.net_times import is_uniform, time_kinds
+from solver.presolve.transfers import nets_by_unit
 from solver.presolve.unit_cuts import unit_blocks
 
 MOST_NEIGHBOURS: Final = 64
@@ -63,20 +63,18 @@ class Blocks:
         self._bytes = [net.value_bytes for net in units.nets]
         self._held_bytes = [net.held_bytes for net in units.nets]
         self._readers = [set(net.consumers) for net in units.nets]
-        self._makes: list[set[int]] = [set() for _ in range(self.count)]
-        self._reads: list[set[int]] = [set() for _ in range(self.count)]
-        for index, net in enumerate(units.nets):
-            self._makes[net.producer].add(index)
-            for reader in net.consumers:
-                self._reads[reader].add(index)
-
+        makes, reads = nets_by_unit(units.nets, self.count)
+        self._makes, self._reads = list(map(set, makes)), list(map(set, reads))
         self._is_timed = bool({"bottleneck", "latency"} & set(problem.objective))
         self._counts_bytes = "transfer" in problem.objective
-        self._peer_to_peer = problem.interconnect.charging == "peer_to_peer"
         self._overlap = problem.interconnect.overlap
         self._others = min(problem.max_devices or len(problem.devices), len(problem.devices)) - 1
-        self._kinds = time_kinds(units)
-        self._is_uniform = is_uniform(units) if self._peer_to_peer and self._is_timed else None
+        self._transfers = transfers = units.transfers
+        self._work_ns = {name: own.tolist() for name, own in units.work_ns.items()}
+        self._is_uniform: list[bool] | None = None
+        if self._is_timed and not transfers.sends_once:
+            spans = zip(transfers.least_ns, transfers.most_ns, strict=True)
+            self._is_uniform = [least == most for least, most in spans]
 
         self._limited = limited_devices(units)
         holds_activations = problem.memory_model != "weights" and bool(self._limited)
@@ -122,7 +120,7 @@ class Blocks:
 
     def is_free(self, unit: int) -> bool:
         """Whether `unit` takes no time on any device."""
-        return not any(kind.time_ns[unit] for kind in self._kinds)
+        return not any(times[unit] for times in self._work_ns.values())
 
     def neighbours(self, unit: int) -> set[int]:
         """Return the units with an arc or a net to or from `unit`."""
@@ -235,7 +233,7 @@ class Blocks:
         return self._amounts(unit, anchor, saved, foreign, self._makes[unit], moves=True)
 
     def _is_instant(self, net: int) -> bool:
-        return not any(kind.send_most[net] or kind.receive_most[net] for kind in self._kinds)
+        return not self._transfers.most_ns[net]
 
     def _may_be_limited(self, allowed: frozenset[str] | None) -> bool:
         if allowed is None:
@@ -298,22 +296,22 @@ class Blocks:
     ) -> None:
         """Add what loads become of the anchor's device, and of that which the unit leaves."""
         own, other = self._allowed[unit], self._allowed[anchor]
-        for kind in self._kinds:
-            time_ns = kind.time_ns[unit] if moves else 0
+        for kind in self._transfers.payers:
+            time_ns = self._work_ns[kind.device_class][unit] if moves else 0
             if other is None or not kind.names.isdisjoint(other):
                 send = receive = 0
                 for net, others in nets.leaving:
-                    count = min(others, self._others) if self._peer_to_peer else 1
-                    send += count * kind.send_most[net]
-                send -= sum(kind.send_least[net] for net in nets.saved)
-                receive += sum(kind.receive_most[net] for net in nets.foreign)
-                receive -= sum(kind.receive_least[net] for net in nets.arriving)
+                    count = 1 if self._transfers.sends_once else min(others, self._others)
+                    send += count * kind.send_ns.most[net]
+                send -= sum(kind.send_ns.least[net] for net in nets.saved)
+                receive += sum(kind.receive_ns.most[net] for net in nets.foreign)
+                receive -= sum(kind.receive_ns.least[net] for net in nets.arriving)
                 self._add_load(amounts, time_ns, send, receive)
             if own is None or not kind.names.isdisjoint(own):
-                send = sum(kind.send_most[net] for net in nets.foreign)
-                send -= sum(kind.send_least[net] for net in nets.arriving)
-                receive = sum(kind.receive_most[net] for net, _ in nets.leaving)
-                receive -= sum(kind.receive_least[net] for net in nets.saved)
+                send = sum(kind.send_ns.most[net] for net in nets.foreign)
+                send -= sum(kind.send_ns.least[net] for net in nets.arriving)
+                receive = sum(kind.receive_ns.most[net] for net, _ in nets.leaving)
+                receive -= sum(kind.receive_ns.least[net] for net in nets.saved)
                 self._add_load(amounts, -time_ns, send, receive)
 
     def _new_bytes(self, unit: int, anchor: int) -> int:
@@ -386,5 +384,5 @@ class Blocks:
                 units_of[entry].add(anchor)
                 of_unit[anchor].add(entry)
         self._own_bytes[anchor] += self._own_bytes[unit]
-        for kind in self._kinds:
-            kind.time_ns[anchor] += kind.time_ns[unit]
+        for times in self._work_ns.values():
+            times[anchor] += times[unit]

@@ -20,55 +20,9 @@ from solver.model.problem import PartitionProblem
 from solver.model.sharing import shared_while_held
 from solver.presolve.graph import neighbours
 from solver.presolve.operator_blocks import forward_arcs, operator_blocks
+from solver.presolve.transfers import Net, Transfers
 
 _Value = TypeVar("_Value")
-
-
-@dataclass(frozen=True, slots=True)
-class Net:
-    """Values with one producing unit and the same consuming units.
-
-    Attributes
-    ----------
-    producer : int
-        Unit; -1 for graph inputs.
-    consumers : tuple of int
-        Other units with a reader, ascending.
-    operators : tuple of int
-        Indices of the operators whose values these are; empty for graph inputs.
-    value_bytes : int
-        What travels: sum over the values and, in training, their gradients.
-    held_bytes : int
-        What a stage that reads them holds for them.
-    """
-
-    producer: int
-    consumers: tuple[int, ...]
-    operators: tuple[int, ...]
-    value_bytes: int
-    held_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Relay:
-    """Values that hop over the same borders in every plan, under relayed charging.
-
-    They cross the border before position b if `net.producer` is before it and one of
-    `net.consumers` is not, or if the graph returns them.
-
-    Attributes
-    ----------
-    net : Net
-        `consumers` may be empty for values that are returned.
-    is_output : bool
-        They travel to the last position.
-    returned_bytes : int
-        What whoever sends them holds for gradients to come back.
-    """
-
-    net: Net
-    is_output: bool
-    returned_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +74,8 @@ class Instance:
         makes the problem infeasible.
     nets, input_nets : tuple of Net
         Values of units, and of the caller, that other units read.
-    relays : tuple of Relay
-        Empty but under relayed charging, which they then describe instead of `nets`.
+    relays : tuple of Net
+        What crosses where values are relayed, instead of `nets`; else empty.
     weights, saved : tuple of SharedBytes
         `saved` is what one microbatch keeps, in training.
     """
@@ -132,7 +86,7 @@ class Instance:
     allowed_devices: tuple[frozenset[str] | None, ...]
     nets: tuple[Net, ...]
     input_nets: tuple[Net, ...]
-    relays: tuple[Relay, ...]
+    relays: tuple[Net, ...]
     weights: tuple[SharedBytes, ...]
     saved: tuple[SharedBytes, ...]
     storages: tuple[Storage, ...]
@@ -211,6 +165,11 @@ class Instance:
         return _frozen(held)
 
     @cached_property
+    def transfers(self) -> Transfers:
+        """What moves between devices, and what that costs them."""
+        return Transfers(self.problem, self.relays or self.nets)
+
+    @cached_property
     def unit_of_operator(self) -> tuple[int, ...]:
         """The unit of every operator, by operator index."""
         unit_of = {index: unit for unit, own in enumerate(self.members) for index in own}
@@ -285,9 +244,9 @@ def condense(problem: PartitionProblem) -> Instance:
         members=tuple(map(tuple, members)),
         edges=tuple(sorted(set(forward_arcs(problem, number_of)))),
         allowed_devices=tuple(frozenset.intersection(*own) if own else None for own in pins),
-        nets=_nets(problem, unit_of),
+        nets=_nets(problem, unit_of, relayed=False),
         input_nets=_input_nets(problem, unit_of),
-        relays=_relays(problem, unit_of),
+        relays=_nets(problem, unit_of, relayed=True) if Transfers(problem).hops else (),
         weights=_shared(held, unit_of, [op.weights for op in problem.operators]),
         saved=_saved(problem, members),
         storages=_storages(problem, unit_of),
@@ -301,52 +260,28 @@ def _reading_units(
     return tuple(sorted(readers - {own}))
 
 
-def _nets(problem: PartitionProblem, unit_of: list[int]) -> tuple[Net, ...]:
-    merged: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+def _nets(problem: PartitionProblem, unit_of: list[int], *, relayed: bool) -> tuple[Net, ...]:
+    """Return the nets of values; if `relayed` those that the graph returns go to the end."""
+    merged: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
     for index, op in enumerate(problem.operators):
-        consumers = _reading_units(problem, unit_of, op.name, unit_of[index])
-        if consumers:
-            merged.setdefault((unit_of[index], consumers), []).append(index)
-    sent_bytes = problem.arrays.value_bytes + problem.arrays.gradient_bytes
-    held_bytes = problem.arrays.held_bytes
+        to_end = relayed and op.is_output
+        # What goes to the end does so whoever reads it on the way.
+        consumers = () if to_end else _reading_units(problem, unit_of, op.name, unit_of[index])
+        if consumers or to_end:
+            merged.setdefault((unit_of[index], consumers, to_end), []).append(index)
+    arrays = problem.arrays
+    sent_bytes = arrays.value_bytes + arrays.gradient_bytes
     return tuple(
         Net(
             producer=producer,
             consumers=consumers,
             operators=tuple(indices),
-            value_bytes=int(sent_bytes[list(indices)].sum()),
-            held_bytes=int(held_bytes[list(indices)].sum()),
+            value_bytes=int(sent_bytes[indices].sum()),
+            held_bytes=int(arrays.held_bytes[indices].sum()),
+            is_output=to_end,
+            returned_bytes=int(arrays.returned_bytes[indices].sum()) if relayed else 0,
         )
-        for (producer, consumers), indices in merged.items()
-    )
-
-
-def _relays(problem: PartitionProblem, unit_of: list[int]) -> tuple[Relay, ...]:
-    if problem.interconnect.charging != "relayed":
-        return ()
-    merged: dict[tuple[int, tuple[int, ...], bool], list[int]] = {}
-    for index, op in enumerate(problem.operators):
-        consumers = _reading_units(problem, unit_of, op.name, unit_of[index])
-        if op.is_output:
-            # It goes to the end, whoever reads it on the way.
-            consumers = ()
-        if consumers or op.is_output:
-            merged.setdefault((unit_of[index], consumers, op.is_output), []).append(index)
-    arrays = problem.arrays
-    sent_bytes = arrays.value_bytes + arrays.gradient_bytes
-    return tuple(
-        Relay(
-            Net(
-                producer=producer,
-                consumers=consumers,
-                operators=tuple(indices),
-                value_bytes=int(sent_bytes[list(indices)].sum()),
-                held_bytes=int(arrays.held_bytes[list(indices)].sum()),
-            ),
-            is_output=is_output,
-            returned_bytes=int(arrays.returned_bytes[list(indices)].sum()),
-        )
-        for (producer, consumers, is_output), indices in merged.items()
+        for (producer, consumers, to_end), indices in merged.items()
     )
 
 

@@ -78,8 +78,8 @@ class Presolved:
     @property
     def depends_on_count(self) -> bool:
         """Whether what a stage holds or passes on depends on how many devices are used."""
-        relayed = self.problem.interconnect.charging == "relayed"
-        return relayed or self.has_steps or self.problem.memory_depends_on_followers
+        hops = self.units.transfers.hops
+        return hops or self.has_steps or self.problem.memory_depends_on_followers
 
     def orders(self, *, every_length: bool) -> list[tuple[int, ...]] | None:
         """Return the orders of kinds in all slots or, on demand, in fewer; None if too many."""

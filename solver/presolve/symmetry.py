@@ -60,8 +60,9 @@ from typing import NamedTuple
 
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import limited_devices
-from solver.presolve.instance import Instance, Net
+from solver.presolve.instance import Instance
 from solver.presolve.live_sets import held_from, maximal_live_sets
+from solver.presolve.transfers import Net
 from solver.presolve.unit_cuts import unit_blocks, unit_stages
 
 _MOST_SWEEPS = 6
@@ -179,13 +180,10 @@ class _Finder:
 
     def _facts(self) -> Iterator[_Fact]:
         units = self.units
-        for net in units.nets:
-            yield _Fact(self._label(("net", *self._moved(net))), net.producer, net.consumers)
-        for relay in units.relays:
-            label = ("relay", relay.is_output, *self._moved(relay.net))
-            if self.limited:
-                label = (*label, relay.returned_bytes)
-            yield _Fact(self._label(label), relay.net.producer, relay.net.consumers)
+        for kind, nets in (("net", units.nets), ("relay", units.relays)):
+            for net in nets:
+                label = (kind, net.is_output, *self._moved(net))
+                yield _Fact(self._label(label), net.producer, net.consumers)
         if not self.limited:
             return
         for entry in units.weights:
@@ -209,7 +207,7 @@ class _Finder:
             )
             for index in net.operators
         )
-        return (*values, net.held_bytes if self.limited else 0)
+        return (*values, *((net.held_bytes, net.returned_bytes) if self.limited else ()))
 
     def _storages(self) -> Iterator[_Fact]:
         """Yield storages with the rows in which they are live, and those in which they wait.

@@ -6,7 +6,6 @@ from collections.abc import Collection, Sequence
 from enum import Enum, auto
 from itertools import chain
 
-from solver.bounds.positions import least_times_ns
 from solver.bounds.windows import BorderIdeals, StageWindows
 from solver.cp.border_rows import add_border_ideals
 from solver.cp.cut_rows import narrowed
@@ -144,7 +143,7 @@ class LimitRefutation:
         pulls = None
         if self._knows_weights_alone:
             kept = _unmoved(ideals, identical, windows)
-            pulls = PullRows(units, kept, least_times_ns(units))
+            pulls = PullRows(units, kept)
         formulation = CpSatFormulation(
             units,
             windows,

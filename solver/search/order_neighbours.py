@@ -161,7 +161,7 @@ class FastCuts:
         self._done_ns = {name: _sums(own[order]) for name, own in units.work_ns.items()}
         self._held_bytes = _sums(stage_weights(units)[order])
         crossing = np.zeros((2, len(units) + 2), dtype=np.int64)
-        for net in (*units.nets, *(relay.net for relay in units.relays)):
+        for net in (*units.nets, *units.relays):
             ends = [place[unit] for unit in (net.producer, *net.consumers)]
             for row, amount in enumerate((net.value_bytes, max(1, len(net.operators)))):
                 crossing[row, min(ends) + 1] += amount

@@ -173,7 +173,7 @@ EXACT: Final = (
         heuristics.cheap_borders,
         share=2.0,
         cap_s=5.0,
-        when=all_of(is_first, is_large, heuristics.is_peer_to_peer),
+        when=all_of(is_first, is_large, heuristics.pays_each_reader),
     ),
     Step(
         "local search",

@@ -30,7 +30,7 @@ def tables_of(problem):
     """The tables of a problem's stages, and its sets of devices."""
     units = condense(problem)
     kinds = interchangeable_kinds(units)
-    blocks = collapse_units(units, kinds, forget_weights=False)
+    blocks = collapse_units(units, forget_weights=False)
     ideals = list_ideals(blocks.count, blocks.edges, 10_000)
     tables = StageTables(units, kinds, blocks, ideals)
     most = problem.max_devices or len(problem.devices)

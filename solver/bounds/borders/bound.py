@@ -18,7 +18,6 @@ from collections.abc import Iterator, Sequence
 from solver.bounds.borders.steps import BorderSteps, Front
 from solver.bounds.borders.tables import BorderList, Borders
 from solver.bounds.position_steps import StageKind
-from solver.bounds.positions import least_times_ns
 from solver.bounds.spine import spine_units
 from solver.bounds.stepping import DestructiveBound
 from solver.model.devices import Device
@@ -54,7 +53,7 @@ class BorderBound(DestructiveBound):
     most_sets = 700
 
     def __init__(self, units: Instance, slots: int) -> None:
-        super().__init__(units, slots, least_times_ns(units))
+        super().__init__(units, slots)
         self._units = units
         self._kept = spine_units(units)
         self._table: Borders | None = None

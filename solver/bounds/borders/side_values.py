@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from solver.presolve.instance import Instance
+from solver.presolve.transfers import nets_by_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +34,7 @@ class SideValue:
     held_bytes: int
 
 
-def side_values(
-    units: Instance, kept: Sequence[int], times_ns: Sequence[int]
-) -> tuple[SideValue, ...]:
+def side_values(units: Instance, kept: Sequence[int]) -> tuple[SideValue, ...]:
     """Return values from outside `kept`; a stage receives all that it has readers of.
 
     Parameters
@@ -44,8 +43,6 @@ def side_values(
         Whose values travel directly.
     kept : sequence of int
         The units of the spine, ascending.
-    times_ns : sequence of int
-        The least time of each net.
 
     Notes
     -----
@@ -58,7 +55,7 @@ def side_values(
     Trees that have no net in common are paid for one by one, which is why a root with large
     values is chosen first, and of equal ones that with the most readers.
     """
-    trees = _Trees(units, kept, times_ns)
+    trees = _Trees(units, kept)
     values = {root: trees.value(root)[0] for root in trees.outside}
     values = {root: value for root, value in values.items() if value.readers and value.time_ns}
     best_first = sorted(values, key=lambda n: (-values[n].time_ns, -len(values[n].readers)))
@@ -84,18 +81,12 @@ class _Trees:
         Those that are paid for already.
     """
 
-    def __init__(self, units: Instance, kept: Sequence[int], times_ns: Sequence[int]) -> None:
-        self._nets, self._times_ns = units.nets, times_ns
+    def __init__(self, units: Instance, kept: Sequence[int]) -> None:
+        self._nets, self._times_ns = units.nets, units.transfers.least_ns
         self._place = place = {unit: number for number, unit in enumerate(kept)}
         self.outside = [n for n, net in enumerate(units.nets) if net.producer not in place]
         self.taken: set[int] = set()
-        reads: list[list[int]] = [[] for _ in range(len(units))]
-        makes: list[list[int]] = [[] for _ in range(len(units))]
-        for number, net in enumerate(units.nets):
-            for unit in net.consumers:
-                reads[unit].append(number)
-        for number in self.outside:
-            makes[units.nets[number].producer].append(number)
+        makes, reads = nets_by_unit(units.nets, len(units))
         self._following = {
             number: [
                 other

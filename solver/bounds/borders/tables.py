@@ -18,7 +18,6 @@ from solver.bounds.borders.horizons import Horizons
 from solver.bounds.borders.live_bytes import LiveBytes
 from solver.bounds.borders.side_values import SideValue, side_values
 from solver.bounds.held_weights import stage_weights
-from solver.bounds.positions import least_times_ns, moved_nets
 from solver.bounds.regions import PlacedNets, Regions
 from solver.bounds.spine import restricted
 from solver.dp.ideals import list_ideals, membership
@@ -154,18 +153,18 @@ class BorderList:
     ) -> None:
         self._spine = spine = restricted(units, kept)
         self._slowness = slowness
-        self._relayed = units.problem.interconnect.charging == "relayed"
+        hops = units.transfers.hops
         self._counts_weights_alone = units.problem.memory_model == "weights"
         self._work = work
         self.places = Regions(spine, work)
         self._weights = stage_weights(spine)
-        counts_live = not (self._relayed or self._counts_weights_alone)
+        counts_live = not (hops or self._counts_weights_alone)
         lives = LiveBytes(units, kept, self.places) if counts_live else None
         average_ns = max(int(work.sum()) // max(slots, 1), 1)
-        self._levels = Horizons(self.places, average_ns, lives, relayed=self._relayed)
+        self._levels = Horizons(self.places, average_ns, lives, relayed=hops)
         self.side: tuple[SideValue, ...] = ()
-        if not self._relayed:
-            self.side = side_values(units, kept, least_times_ns(units))
+        if not hops:
+            self.side = side_values(units, kept)
         self._set_nets()
         self._live = [
             np.zeros(self.places.count, dtype=np.int64) if lives is None else lives.behind(ahead)
@@ -174,13 +173,12 @@ class BorderList:
 
     def _set_nets(self) -> None:
         """Place the nets and the values from beside the spine."""
-        nets, returned = moved_nets(self._spine)
-        times = least_times_ns(self._spine)
+        transfers = self._spine.transfers
         where = self.places.coordinate.tolist()
         end = 2 * self.places.count
         rows = [
-            (net.producer, net.consumers, time_ns, self._held(net.held_bytes), is_returned, True)
-            for net, time_ns, is_returned in zip(nets, times, returned, strict=True)
+            (net.producer, net.consumers, time_ns, self._held(net.held_bytes), net.is_output, True)
+            for net, time_ns in zip(transfers.nets, transfers.least_ns, strict=True)
         ]
         rows += [
             (value.first, value.readers, value.time_ns, self._held(value.held_bytes), False, False)

@@ -60,7 +60,7 @@ class PartStages:
         self._clock = clock
         units = simplify(condense(part)).units
         kinds = interchangeable_kinds(units)
-        blocks = collapse_units(units, kinds, forget_weights=part.memory_model == "weights")
+        blocks = collapse_units(units, forget_weights=part.memory_model == "weights")
         chains = identical_chains(units, blocks)
         ideals = list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], _MOST_IDEALS)
         if ideals is None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from solver.model.cuts import is_hand_made
 from solver.model.problem import ColocationGroup, Operator, PartitionProblem
 from solver.model.training import NO_BACKWARD
+from solver.presolve.transfers import Transfers
 
 
 def has_parts(problem: PartitionProblem) -> bool:
@@ -15,7 +16,7 @@ def has_parts(problem: PartitionProblem) -> bool:
     return (
         problem.objective[0] == "bottleneck"
         and problem.memory_model != "training"
-        and problem.interconnect.charging != "relayed"
+        and not Transfers(problem).hops
         and problem.chunks_per_device == 1
         and not is_hand_made(problem)
         and not any(op.is_backward for op in problem.operators)

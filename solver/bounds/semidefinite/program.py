@@ -13,7 +13,6 @@ from solver.bounds.semidefinite.net_cuts import NetCuts, PricedNet
 from solver.bounds.semidefinite.partition_matrix import PartitionMatrix, Rows
 from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.instance import Instance
-from solver.presolve.net_times import time_kinds
 
 _FEWEST_UNITS = 100
 """Models of smaller problems say more, and soon."""
@@ -147,19 +146,19 @@ def _relaxation(
     """Return the relaxation, in nanoseconds and bytes; None where loads know no transfers."""
     if units.problem.interconnect.overlap or slots < 2:
         return None
-    kinds = time_kinds(units)
-    times = np.min([kind.time_ns for kind in kinds], axis=0).astype(np.float64)
-    sends = np.min([kind.send_least for kind in kinds], axis=0).tolist()
-    receives = np.min([kind.receive_least for kind in kinds], axis=0).tolist()
-    staged = units.problem.interconnect.charging == "host_staged"
+    transfers = units.transfers
+    times = units.fastest_ns.astype(np.float64)
+    sends = np.min([kind.send_ns.least for kind in transfers.payers], axis=0).tolist()
+    receives = np.min([kind.receive_ns.least for kind in transfers.payers], axis=0).tolist()
+    once = transfers.sends_once
     nets = [
         PricedNet(
             (net.producer, *net.consumers),
-            each=receive if staged else send + receive,
-            once=send if staged else 0,
+            each=receive if once else send + receive,
+            once=send if once else 0,
             own=min(send, receive),
         )
-        for net, send, receive in zip(units.nets, sends, receives, strict=True)
+        for net, send, receive in zip(transfers.nets, sends, receives, strict=True)
         if net.consumers and send + receive
     ]
     if not nets or not times.any():

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.expansion import TooMuchWork, expanded, ideals_at_borders
 from solver.bounds.state_space.labels import MOST_LABELS, TooManyLabels, Ways
 from solver.bounds.state_space.program import Kind, Program
@@ -148,12 +147,11 @@ class SkeletonBound:
         clock : Clock
             By when to be done.
         """
-        net_times_ns = least_times_ns(units)
         found: SkeletonBound | None = None
         stages = expanding_s = narrowing_s = 0.0
         for tight, more in _SIZES:
             started_s, left_s = clock.elapsed_s, clock.wall_left_s
-            skeleton = choose_skeleton(units, net_times_ns, slots, more, tight)
+            skeleton = choose_skeleton(units, slots, more, tight)
             if skeleton is None or _work_share(units, skeleton) < _LEAST_SHARE:
                 break
             if found is not None:
@@ -189,7 +187,7 @@ class SkeletonBound:
         problem = units.problem
         return (
             problem.chunks_per_device == 1
-            and problem.interconnect.charging == "peer_to_peer"
+            and not units.transfers.sends_once
             and not problem.interconnect.overlap
             and not any(op.is_backward for op in problem.operators)
         )

@@ -22,21 +22,13 @@ _FEW = 3
 """Readers from which a value is worth counting how many devices read it."""
 
 
-def choose_skeleton(
-    units: Instance,
-    net_times_ns: Sequence[int],
-    slots: int,
-    more: int,
-    tight: int = 8,
-) -> Skeleton | None:
+def choose_skeleton(units: Instance, slots: int, more: int, tight: int = 8) -> Skeleton | None:
     """Choose the skeleton of a graph; None if it has more than `MOST_IDEALS` anyhow.
 
     Parameters
     ----------
     units : Instance
         The graph to choose from.
-    net_times_ns : sequence of int
-        Least time of a transfer of each net.
     slots : int
         Number of devices, for what is far.
     more : int
@@ -44,7 +36,7 @@ def choose_skeleton(
     tight : int
         Units that may be moved by more than the average load divided by this are left out.
     """
-    choice = _Choice(units, net_times_ns, slots)
+    choice = _Choice(units, slots)
     kept = choice.tight(tight)
     found = choice.listed(kept)
     if found is None:
@@ -53,8 +45,8 @@ def choose_skeleton(
 
 
 class _Choice:
-    def __init__(self, units: Instance, net_times_ns: Sequence[int], slots: int) -> None:
-        self.units, self.net_times_ns = units, net_times_ns
+    def __init__(self, units: Instance, slots: int) -> None:
+        self.units, self.net_times_ns = units, units.transfers.least_ns
         count = len(units)
         self.work: list[int] = units.fastest_ns.tolist()
         self.average_ns = max(sum(self.work) // max(slots, 1), 1)
@@ -238,14 +230,12 @@ class _Choice:
                 charged.setdefault(after[unit][-1], []).append(unit)
         result = [0] * len(kept)
         for place, supplied in charged.items():
-            least_ns = supply_ns(self.units, self.net_times_ns, self.work, supplied, kept[place])
+            least_ns = supply_ns(self.units, self.work, supplied, kept[place])
             result[place] = least_ns
             if found := self._head(supplied, number_of):
                 net, head = found
                 nothing = [0] * len(self.units)
-                remote_ns = supply_ns(
-                    self.units, self.net_times_ns, nothing, supplied, kept[place], (head,)
-                )
+                remote_ns = supply_ns(self.units, nothing, supplied, kept[place], (head,))
                 if remote_ns:
                     chains.setdefault((number_of[net],), []).append((place, least_ns, remote_ns))
                     result[place] = 0

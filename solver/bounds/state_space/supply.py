@@ -12,7 +12,6 @@ from solver.presolve.instance import Instance
 
 def supply_ns(
     units: Instance,
-    net_times_ns: Sequence[int],
     work_ns: Sequence[int],
     supplied: Sequence[int],
     reader: int,
@@ -22,8 +21,6 @@ def supply_ns(
 
     Parameters
     ----------
-    net_times_ns : sequence of int
-        Least time of a transfer of each net.
     work_ns : sequence of int
         Least work of each unit.
     supplied : sequence of int
@@ -49,9 +46,10 @@ def supply_ns(
     for unit in supplied:
         capacity = math.inf if unit in elsewhere else work_ns[unit]
         graph.add_edge(unit, "sink", capacity=capacity)
-    for index, net in enumerate(units.nets):
+    transfers = units.transfers
+    for index, (net, time_ns) in enumerate(zip(transfers.nets, transfers.least_ns, strict=True)):
         readers = inside.intersection(net.consumers)
         if net.producer in inside and readers:
-            graph.add_edge(("net", index), net.producer, capacity=net_times_ns[index])
+            graph.add_edge(("net", index), net.producer, capacity=time_ns)
             graph.add_edges_from((unit, ("net", index)) for unit in readers)
     return int(nx.minimum_cut_value(graph, reader, "sink"))

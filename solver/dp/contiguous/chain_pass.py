@@ -12,19 +12,13 @@ import itertools
 
 import numpy as np
 
-from solver.dp.contiguous.kind_costs import (
-    Links,
-    banned_before,
-    in_flight,
-    links_of,
-    slowest_ns,
-    work_before,
-)
+from solver.dp.contiguous.kind_costs import banned_before, in_flight, work_before
 from solver.dp.contiguous.segments import Ints, SegmentRow, SegmentRows
 from solver.dp.device_sets import Moves, ViableStates
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
+from solver.presolve.transfers import Links
 from solver.presolve.unit_cuts import block_starts, unit_stages
 
 _INFINITE = 1 << 61
@@ -55,11 +49,10 @@ class ChainPass:
         self.every_size = objective == "step"
         self.objective = "bottleneck" if self.every_size else objective
         self.ceilings = ceilings
-        self.staged = problem.interconnect.charging == "host_staged"
-        self.relayed = problem.interconnect.charging == "relayed"
+        self.transfers = units.transfers
         send, receive, self.profile_of = self._profiles()
         self.send_table = send
-        self.rows = SegmentRows(units, receive, relayed=self.relayed)
+        self.rows = SegmentRows(units, receive)
         length = self.rows.length
         self.length = length
         states = len(moves.sizes)
@@ -72,9 +65,9 @@ class ChainPass:
         self.rest = np.zeros((states, count), dtype=np.int64)
         self.kind = np.full((states, count), -1, dtype=np.int64)
         # send[profile][state, cut]: what ends there pay when the rest is on `state`.
-        send_states = 1 if self.staged else states
+        send_states = 1 if self.transfers.sends_once else states
         self.send = [np.zeros((send_states, count), dtype=np.int64) for _ in send]
-        if self.relayed:
+        if self.transfers.hops:
             by_place = [[times[index] for index in self.rows.order] for times in send]
             self.send = [self.rows.crossing(times)[None, cuts] for times in by_place]
         # A rest has one device less, so it is on the level before.
@@ -101,15 +94,15 @@ class ChainPass:
         known: dict[tuple[Links, Links], int] = {}
         names = list(itertools.chain.from_iterable(self.moves.names))
         for device in self.moves.kinds:
-            partners = [name for name in names if name != device.name] or [device.name]
+            partners = [name for name in names if name != device.name]
             pair = (
-                links_of(self.problem, device, partners, sends=True),
-                links_of(self.problem, device, partners, sends=False),
+                self.transfers.links(device, partners, sends=True),
+                self.transfers.links(device, partners, sends=False),
             )
             if pair not in known:
                 known[pair] = len(send)
-                send.append(slowest_ns(self.problem, pair[0]))
-                receive.append(slowest_ns(self.problem, pair[1]))
+                send.append(self.transfers.values_ns(pair[0]))
+                receive.append(self.transfers.values_ns(pair[1]))
             profile_of.append(known[pair])
         return send, receive, profile_of
 
@@ -137,7 +130,7 @@ class ChainPass:
         end = self.length
         for start in range(self.length - 1, -1, -1):
             self.rows.step()
-            if self.needs_loads and not self.relayed:
+            if self.needs_loads and not self.transfers.hops:
                 self._charge_sends(start)
             if start not in starts:
                 continue
@@ -254,8 +247,7 @@ class ChainPass:
         compute = (self.work[kind][self.cuts[span]] - self.work[kind][row.start])[None, :]
         receive = row.receive_ns[profile][offset][None, :]
         table = self.send[profile]
-        shared = self.staged or self.relayed
-        send = table[:, span] if shared else table[rests, span]
+        send = table[:, span] if self.transfers.sends_once else table[rests, span]
         if self.problem.interconnect.overlap:
             largest: Ints = np.maximum(np.maximum(compute, receive), send)
             return largest
@@ -286,7 +278,7 @@ class ChainPass:
             send_ns = table[operator]
             if not send_ns:
                 continue
-            if self.staged:
+            if self.transfers.sends_once:
                 self.send[profile][:, first:last] += send_ns
                 continue
             # Ends past the last reader but one leave a single reader in the rest.

@@ -6,7 +6,6 @@ import numpy as np
 
 from solver.dp.contiguous.segments import Ints
 from solver.presolve.instance import Instance
-from solver.presolve.net_times import net_times
 from solver.presolve.unit_cuts import block_starts
 
 
@@ -22,10 +21,9 @@ class CutPlaces:
             if amount.sum() > 0:
                 share += amount / amount.sum()
         self._position = np.concatenate([[0.0], np.cumsum(share)])
-        link = units.problem.interconnect.default
         # Floats: sums of times may not fit 64 bits, and only say which cut is crossed least.
         crossing = np.zeros(len(units) + 1)
-        for net, time_ns in zip(units.nets, net_times(units, link, link).tolist(), strict=True):
+        for net, time_ns in zip(units.nets, units.transfers.default_ns(units.nets), strict=True):
             if net.consumers:
                 first, last = sorted((net.producer, *net.consumers))[:: len(net.consumers)]
                 crossing[first + 1] += time_ns

@@ -11,58 +11,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from solver.dp.contiguous.segments import Ints
-from solver.model.devices import STAGING_HOST, Device, Link
+from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
 from solver.model.training import most_in_flight
 from solver.presolve.instance import Instance
-from solver.presolve.net_times import both_ways
-
-Links = frozenset[tuple[Link, Link]]
-"""Links of values, each with the link on which their gradients return."""
-
-
-def links_of(
-    problem: PartitionProblem, device: Device, partners: Iterable[str], *, sends: bool
-) -> Links:
-    """Return the links between a device and its partners, or the host where that stages values.
-
-    Parameters
-    ----------
-    partners : iterable of str
-        Names of other devices; itself where there are none.
-    sends : bool
-        Links on which the device sends; else those on which it receives.
-
-    Returns
-    -------
-    frozenset
-        Empty where the device pays nothing.
-    """
-    if problem.interconnect.charging == "host_staged":
-        if device.is_host:
-            return frozenset()
-        partners = [STAGING_HOST]
-    ends = [(device.name, other) if sends else (other, device.name) for other in partners]
-    return frozenset(both_ways(problem.interconnect, *pair) for pair in ends)
-
-
-def slowest_ns(problem: PartitionProblem, links: Links) -> list[int]:
-    """Return the time of one transfer of every operator's value over the slowest of `links`.
-
-    Values without readers take none.
-    """
-    arrays = problem.arrays
-    count = len(problem.operators)
-    slowest = np.zeros(count, dtype=np.int64)
-    if links:
-        # Times of values without readers may not fit 64 bits.
-        is_sent = np.diff(arrays.readers.start[: count + 1]) > 0
-        if problem.interconnect.charging == "relayed":
-            is_sent |= arrays.is_output
-        sent = np.flatnonzero(is_sent)
-        slowest[sent] = np.max([arrays.transfer_ns(sent, *pair) for pair in links], axis=0)
-    result: list[int] = slowest.tolist()
-    return result
 
 
 def work_before(

@@ -18,19 +18,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.dp.contiguous.kind_costs import (
-    Links,
-    banned_before,
-    in_flight,
-    slowest_ns,
-    work_before,
-)
+from solver.dp.contiguous.kind_costs import banned_before, in_flight, work_before
 from solver.dp.contiguous.kind_sets import KindSets
 from solver.dp.contiguous.linked_kinds import LinkedKind
 from solver.dp.contiguous.segment_tables import Flags, SegmentTables
 from solver.dp.contiguous.segments import Ints
 from solver.model.plan import PartitionPlan
 from solver.presolve.instance import Instance
+from solver.presolve.transfers import Links
 
 _SAME, _OTHER = 0, 1
 """Neighbours of the same node, and of another one."""
@@ -91,8 +86,8 @@ class KindCosts:
             )
             for kind in kinds
         ]
-        self.send_ns = [slowest_ns(problem, send) for send, _ in numbers]
-        self.receive_ns = [slowest_ns(problem, receive) for _, receive in numbers]
+        self.send_ns = [units.transfers.values_ns(send) for send, _ in numbers]
+        self.receive_ns = [units.transfers.values_ns(receive) for _, receive in numbers]
         used = sorted({kind.node for kind in kinds})
         self.nodes = [used.index(kind.node) for kind in kinds]
         self.node_count = len(used)

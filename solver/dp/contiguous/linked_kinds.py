@@ -6,12 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from solver.dp.contiguous.kind_costs import Links, links_of
-from solver.model.devices import Device, Link
+from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import interchangeable_kinds
 from solver.presolve.instance import Instance
-from solver.presolve.net_times import both_ways
+from solver.presolve.transfers import LinkPair, Links
 
 _MOST_SETS = 1 << 17
 """Sets of devices, up to exchanges within a kind, that tables are kept for."""
@@ -47,7 +46,7 @@ def linked_kinds(units: Instance) -> tuple[LinkedKind, ...] | None:
     device has the slowest of its links to all others.
     """
     problem = units.problem
-    nodes = _nodes(problem)
+    nodes = _nodes(units)
     if nodes is not None:
         kinds = _kinds_in_nodes(units, nodes)
         if _set_count(problem, kinds) <= _MOST_SETS:
@@ -61,21 +60,22 @@ def _set_count(problem: PartitionProblem, kinds: tuple[LinkedKind, ...]) -> int:
     return math.prod(min(len(kind.names), most) + 1 for kind in kinds)
 
 
-def _nodes(problem: PartitionProblem) -> Mapping[str, int] | None:
+def _nodes(units: Instance) -> Mapping[str, int] | None:
     """Return the node of every device; None if links are not as nodes would have them.
 
     Then values take one link pair between any two nodes, and another one within each.
     """
-    if problem.interconnect.charging == "host_staged" or not problem.interconnect.links:
+    transfers = units.transfers
+    if not transfers.depends_on_pair:
         return None
-    names = [device.name for device in problem.devices]
-    link = {(a, b): both_ways(problem.interconnect, a, b) for a in names for b in names if a != b}
+    names = [device.name for device in units.problem.devices]
+    link = {(a, b): transfers.pair(a, b) for a in names for b in names if a != b}
     for between in dict.fromkeys(link.values()):
         node: dict[str, int] = {}
         for name in names:
             joined = (node[other] for other in node if link[other, name] != between)
             node[name] = next(joined, len(set(node.values())))
-        within: dict[int, tuple[Link, Link]] = {}
+        within: dict[int, LinkPair] = {}
         if all(
             pair == (within.setdefault(node[a], pair) if node[a] == node[b] else between)
             for (a, b), pair in link.items()
@@ -85,55 +85,32 @@ def _nodes(problem: PartitionProblem) -> Mapping[str, int] | None:
 
 
 def _kinds_in_nodes(units: Instance, nodes: Mapping[str, int]) -> tuple[LinkedKind, ...]:
-    problem = units.problem
+    transfers = units.transfers
     found: list[LinkedKind] = []
     for kind in interchangeable_kinds(units, nodes):
         device = kind.device
         own = [name for name in nodes if nodes[name] == nodes[device.name] and name != device.name]
         others = [name for name in nodes if nodes[name] != nodes[device.name]]
+
         # A device without a neighbour of one sort never pays for one.
-        ends = (own or others, others or own)
-        found.append(
-            LinkedKind(
-                device,
-                tuple(entry.name for entry in kind.devices),
-                nodes[device.name],
-                (
-                    links_of(problem, device, ends[0], sends=True),
-                    links_of(problem, device, ends[1], sends=True),
-                ),
-                (
-                    links_of(problem, device, ends[0], sends=False),
-                    links_of(problem, device, ends[1], sends=False),
-                ),
-            )
+        ends = own or others, others or own
+        send, receive = (
+            (transfers.links(device, ends[0], sends=s), transfers.links(device, ends[1], sends=s))
+            for s in (True, False)
         )
+        names = tuple(entry.name for entry in kind.devices)
+        found.append(LinkedKind(device, names, nodes[device.name], send, receive))
     return tuple(found)
 
 
 def _kinds_anywhere(units: Instance) -> tuple[LinkedKind, ...]:
-    problem = units.problem
-    staged = problem.interconnect.charging == "host_staged"
-    names = [device.name for device in problem.devices]
+    transfers = units.transfers
     found: list[LinkedKind] = []
-    for kind in interchangeable_kinds(units, None if staged else {}):
-        both = []
-        for sends in (True, False):
-            links = frozenset[tuple[Link, Link]]().union(
-                *(
-                    links_of(
-                        problem,
-                        device,
-                        [name for name in names if name != device.name] or names,
-                        sends=sends,
-                    )
-                    for device in kind.devices
-                )
-            )
-            both.append((links, links))
-        found.append(
-            LinkedKind(
-                kind.device, tuple(entry.name for entry in kind.devices), 0, both[0], both[1]
-            )
+    for kind in interchangeable_kinds(units, {} if transfers.depends_on_pair else None):
+        send, receive = (
+            Links().union(*(transfers.links(device, sends=sends) for device in kind.devices))
+            for sends in (True, False)
         )
+        names = tuple(entry.name for entry in kind.devices)
+        found.append(LinkedKind(kind.device, names, 0, (send, send), (receive, receive)))
     return tuple(found)

@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 
 from solver.presolve.clusters import contract
 from solver.presolve.instance import Instance
-from solver.presolve.net_times import net_times
 from solver.presolve.unit_cuts import by_block
 
 
@@ -125,11 +124,10 @@ def _least_crossing(
     A value crosses from its producer to its last reader, so a unit adds its own values and
     ends those of which it is the last reader. With `rng` every value is weighed differently.
     """
-    link = units.problem.interconnect.default
     cost = [
         # A byte for a nanosecond where moving takes no time at all.
         (time_ns or net.value_bytes) * (1.0 if rng is None else 0.5 + rng.random())
-        for net, time_ns in zip(units.nets, net_times(units, link, link).tolist(), strict=True)
+        for net, time_ns in zip(units.nets, units.transfers.default_ns(units.nets), strict=True)
     ]
     left = [len(net.consumers) for net in units.nets]
     reads: list[list[int]] = [[] for _ in range(len(units))]

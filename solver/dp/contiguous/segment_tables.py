@@ -70,20 +70,20 @@ class SegmentTables:
             Where the segments of a known plan start, in the order.
         """
         count = len(places)
-        relayed = units.problem.interconnect.charging == "relayed"
-        if starts is None or units.problem.interconnect.charging != "peer_to_peer":
+        hops = units.transfers.hops
+        if starts is None or units.transfers.sends_once:
             starts = np.zeros(0, dtype=np.int64)
-        rows = SegmentRows(units, receive_ns, relayed=relayed)
+        rows = SegmentRows(units, receive_ns)
         place_times = [[times[index] for index in rows.order] for times in send_ns]
         sends = [np.zeros(rows.length + 1, dtype=np.int64) for _ in send_ns]
-        if relayed:
+        if hops:
             sends = [rows.crossing(times) for times in place_times]
         by_start = np.zeros((2 + 2 * len(send_ns), count, longest), dtype=np.int64)
         number_of = {place: number for number, place in enumerate(places.tolist())}
         for start in range(rows.length - 1, -1, -1):
             rows.step()
             readers = rows.readers[start]
-            if readers and not relayed:
+            if readers and not hops:
                 for last in _last_readers(readers, starts):
                     for total, times in zip(sends, place_times, strict=True):
                         total[start + 1 : last + 1] += times[start]

@@ -77,8 +77,6 @@ class SegmentRows:
     ----------
     transfer_ns : sequence of sequence of int
         For each transfer profile the time of one receive of every operator's value.
-    relayed : bool
-        Values are passed on over every border.
 
     Attributes
     ----------
@@ -88,11 +86,9 @@ class SegmentRows:
         For each place the later places that read its value, ascending.
     """
 
-    def __init__(
-        self, units: Instance, transfer_ns: Sequence[Sequence[int]], *, relayed: bool = False
-    ) -> None:
+    def __init__(self, units: Instance, transfer_ns: Sequence[Sequence[int]]) -> None:
         problem = units.problem
-        self._relayed = relayed
+        self._hops = units.transfers.hops
         self.order = [index for members in units.members for index in members]
         self.length = len(self.order)
         self.place_of = {index: place for place, index in enumerate(self.order)}
@@ -136,7 +132,7 @@ class SegmentRows:
         self._held = self._values if plain else _FirstUse(count, count)
         self._given = _FirstUse(count, len(self._input_bytes))
         self._times = [_FirstUse(count, count) for _ in transfer_ns]
-        if relayed:
+        if self._hops:
             returned_bytes = problem.arrays.returned_bytes[self.order].tolist()
             self._crossing_ns = [self.crossing(times) for times in self._transfer_ns]
             self._crossing_bytes = self.crossing(self._sent_bytes)
@@ -181,7 +177,7 @@ class SegmentRows:
         for key in op.weights:
             item = self._weight_keys[key]
             self._weights.use(item, place, self._weight_bytes[item])
-        if not self._relayed:
+        if not self._hops:
             self._use_values(place)
         if self._needs_activations:
             for item in self._inputs[place]:
@@ -208,7 +204,7 @@ class SegmentRows:
         received_bytes = np.zeros(end - self.start, dtype=np.int64)
         if self._needs_activations:
             received_bytes += np.cumsum(self._given.at[part])
-        if self._relayed:
+        if self._hops:
             every = np.ones(end - self.start, dtype=np.int64)
             values_bytes = self._crossing_bytes[self.start] * every
             receive_ns = [times[self.start] * every for times in self._crossing_ns]

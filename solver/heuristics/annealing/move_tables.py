@@ -18,6 +18,7 @@ from solver.model.problem import PartitionProblem
 from solver.model.training import most_in_flight
 from solver.presolve.instance import Instance, SharedBytes, Storage
 from solver.presolve.live_sets import maximal_live_sets
+from solver.presolve.transfers import nets_by_unit
 
 UNLIMITED = 1 << 62
 """Capacity of a device without one."""
@@ -112,31 +113,16 @@ class _Tables:
 
     def _times(self) -> dict[str, int]:
         units, devices, count = self.units, self.devices, self.count
-        transfers = TransferTables(units, devices)
-        kept = [
-            index
-            for index, net in enumerate(units.nets)
-            if transfers.costs(index) or (self.counts_values and net.value_bytes)
-        ]
-        transfers.keep(kept)
-        nets = [units.nets[index] for index in kept]
-        produced: list[list[int]] = [[] for _ in range(len(units))]
-        consumed: list[list[int]] = [[] for _ in range(len(units))]
-        for number, net in enumerate(nets):
-            produced[net.producer].append(number)
-            for consumer in net.consumers:
-                consumed[consumer].append(number)
+        transfers = TransferTables(units, devices, every_value=self.counts_values)
+        nets = transfers.nets
+        produced, consumed = nets_by_unit(nets, len(units))
         # Equal links share one list of times.
         put: dict[int, int] = {}
         link = np.zeros((count, count), dtype=np.int64)
         for source in range(count):
             for target in range(count):
                 if source != target:
-                    times = (
-                        transfers.reads[target]
-                        if transfers.writes
-                        else transfers.links[source][target]
-                    )
+                    times = transfers.links[source][target]
                     if id(times) not in put:
                         put[id(times)] = self.put(times)
                     link[source, target] = put[id(times)]

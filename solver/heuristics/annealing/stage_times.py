@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from solver.model.devices import STAGING_HOST, Device, Link
+from solver.model.devices import Device
 from solver.presolve.instance import Instance
-from solver.presolve.net_times import both_ways, net_times
+from solver.presolve.transfers import Links, nets_by_unit
 
 Change = Callable[[list[int], int, int, int], None]
 
@@ -39,26 +39,15 @@ class StageTimes:
         self.count = len(devices)
         self.at = at
         self.overlap = units.problem.interconnect.overlap
-        tables = TransferTables(units, devices)
-        kept = [
-            index
-            for index, net in enumerate(units.nets)
-            if tables.costs(index) or (every_value and net.value_bytes)
-        ]
-        tables.keep(kept)
-        nets = [units.nets[index] for index in kept]
+        tables = TransferTables(units, devices, every_value=every_value)
+        nets = tables.nets
         self._value_bytes = [net.held_bytes for net in nets]
         self._producer = [net.producer for net in nets]
         # Units that read net n at position p: _reading[n * count + p]; positions with one: _spread.
         self._reading = [0] * (len(nets) * self.count)
         self._spread = [1] * len(nets)
-        self._produced: list[list[int]] = [[] for _ in range(len(units))]
-        self._consumed: list[list[int]] = [[] for _ in range(len(units))]
-        for number, net in enumerate(nets):
-            self._produced[net.producer].append(number)
-            self._reading[number * self.count] = len(net.consumers)
-            for consumer in net.consumers:
-                self._consumed[consumer].append(number)
+        self._reading[:: self.count] = [len(net.consumers) for net in nets]
+        self._produced, self._consumed = nets_by_unit(nets, len(units))
         latency = {name: own.tolist() for name, own in units.work_ns.items()}
         self._compute = [latency[device.device_class] for device in devices]
         blocks = 3 if self.overlap else 1
@@ -82,7 +71,8 @@ class StageTimes:
         produced, consumed, producer = self._produced, self._consumed, self._producer
         compute, to, out = self._compute, self._receive_at, self._send_at
         size, held = self._value_bytes, self.bytes_at
-        writes, reads = tables.writes, tables.reads
+        # Whoever writes, a read takes as long.
+        writes, reads = tables.writes, [tables.links[there - 1][there] for there in range(n)]
 
         def change(parts: list[int], unit: int, source: int, target: int) -> None:
             parts[source] -= compute[source][unit]
@@ -216,61 +206,52 @@ class StageTimes:
 
 
 class TransferTables:
-    """Time of one transfer of every net, by the link that it takes.
+    """Time of one transfer of every net, by the link that it takes; equal links share a list.
+
+    Parameters
+    ----------
+    devices : sequence of Device
+        By position.
+    every_value : bool
+        Keep nets that take no time, too.
 
     Attributes
     ----------
-    writes, reads : list of list of int
-        By position and net, when transfers are staged through the host.
+    nets : list of Net
+        The nets that are kept.
+    links : list of list of list of int
+        What a reader pays, by producing position, reading position and net. A producer pays as
+        much, unless it writes.
+    writes : list of list of int
+        What a producer pays for all readers, by position and net, where a host stages values.
     uniform : list of int or None
         By net, when all links between the devices are equal.
-    links : list of list of list of int
-        By producing position, reading position and net, otherwise.
     """
 
-    def __init__(self, units: Instance, devices: Sequence[Device]) -> None:
-        interconnect = units.problem.interconnect
-        self._units = units
-        self._by_link: dict[tuple[Link, Link] | None, list[int]] = {}
+    def __init__(self, units: Instance, devices: Sequence[Device], *, every_value: bool) -> None:
+        transfers = units.transfers
+        by_link: dict[Links, list[int]] = {}
+
+        def times(links: Links) -> list[int]:
+            if links not in by_link:
+                by_link[links] = list(transfers.span_ns(links).most)
+            return by_link[links]
+
+        self.links = [
+            [[] if a is b else times(transfers.links(b, (a.name,), sends=False)) for b in devices]
+            for a in devices
+        ]
         self.writes: list[list[int]] = []
-        self.reads: list[list[int]] = []
-        self.links: list[list[list[int]]] = []
         self.uniform: list[int] | None = None
-        if interconnect.charging == "host_staged":
-            for device in devices:
-                if device.is_host:
-                    out = back = None
-                else:
-                    out = both_ways(interconnect, device.name, STAGING_HOST)
-                    back = out[::-1]
-                self.writes.append(self._times(out))
-                self.reads.append(self._times(back))
-            return
-        for source in devices:
-            row = []
-            for target in devices:
-                pair = both_ways(interconnect, source.name, target.name)
-                row.append([] if source is target else self._times(pair))
-            self.links.append(row)
-        if len(self._by_link) <= 1:
-            default = interconnect.default, interconnect.default
-            self.uniform = self._times(next(iter(self._by_link), default))
-
-    def _times(self, pair: tuple[Link, Link] | None) -> list[int]:
-        """Return the time of every net over a link and the one back; None is free."""
-        times = self._by_link.get(pair)
-        if times is None:
-            times = [0] * len(self._units.nets)
-            if pair is not None:
-                times = net_times(self._units, *pair).tolist()
-            self._by_link[pair] = times
-        return times
-
-    def costs(self, net: int) -> bool:
-        """Whether a net takes time on any link."""
-        return any(times[net] for times in self._by_link.values())
-
-    def keep(self, nets: list[int]) -> None:
-        """Renumber the nets, leaving out all others."""
-        for times in self._by_link.values():
-            times[:] = [times[net] for net in nets]
+        if transfers.through_host:
+            self.writes = [times(transfers.links(device, sends=True)) for device in devices]
+        elif len(by_link) <= 1:
+            self.uniform = next(iter(by_link.values()), [0] * len(units.nets))
+        kept = [
+            index
+            for index, net in enumerate(units.nets)
+            if any(own[index] for own in by_link.values()) or (every_value and net.value_bytes)
+        ]
+        self.nets = [units.nets[index] for index in kept]
+        for own in by_link.values():
+            own[:] = [own[index] for index in kept]

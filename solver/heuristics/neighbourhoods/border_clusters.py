@@ -19,7 +19,6 @@ from solver.heuristics.neighbourhoods.sub_solve import Neighbourhood
 from solver.heuristics.side_groups import SideGroup, SideGroups
 from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
-from solver.presolve.net_times import net_times
 
 
 class BorderClusters:
@@ -46,11 +45,9 @@ class BorderClusters:
                 place[unit] = late
         for number, unit in enumerate(self._path):
             place[unit] = number
-        link = self._units.problem.interconnect.default
         changes = np.zeros(len(self._path) + 2)
-        for net, time_ns in zip(
-            self._units.nets, net_times(self._units, link, link).tolist(), strict=True
-        ):
+        nets = self._units.nets
+        for net, time_ns in zip(nets, self._units.transfers.default_ns(nets), strict=True):
             if net.consumers:
                 changes[place[net.producer] + 1] += time_ns
                 changes[max(place[reader] for reader in net.consumers) + 1] -= time_ns

@@ -120,7 +120,7 @@ def can_do_without_host(state: SearchState) -> bool:
     problem = state.problem
     hosts = sum(device.is_host for device in problem.devices)
     return (
-        problem.interconnect.charging == "host_staged"
+        state.presolved.units.transfers.through_host
         and 0 < hosts < len(problem.devices)
         and problem.objective[0] == "bottleneck"
         and state.presolved.is_large
@@ -146,19 +146,19 @@ def has_shared_values(state: SearchState) -> bool:
     problem = state.problem
     return (
         problem.objective[0] == "bottleneck"
-        and problem.interconnect.charging == "peer_to_peer"
+        and pays_each_reader(state)
         and problem.chunks_per_device == 1
         and state.presolved.is_large
         and not is_hand_made(problem)
     )
 
 
-def is_peer_to_peer(state: SearchState) -> bool:
+def pays_each_reader(state: SearchState) -> bool:
     """Whether makers pay for each device that reads.
 
     Host-staged cells of convolutions are cut as well along orders.
     """
-    return state.problem.interconnect.charging == "peer_to_peer"
+    return not state.presolved.units.transfers.sends_once
 
 
 def cheap_borders(state: SearchState, clock: Clock) -> Iterator[Finding]:

@@ -17,7 +17,6 @@ from solver import (
     solve,
 )
 from solver.bounds.linear import _Program, closure_bound_ns
-from solver.bounds.positions import least_times_ns
 from solver.bounds.windows import StageBounds
 from solver.presolve.instance import condense
 from tests.support.graphs import streams
@@ -98,7 +97,7 @@ def test_dual_values_of_any_quality_give_a_true_bound():
         windows = bounds.windows(len(order), optimum, order)
         if windows.empty:
             continue
-        program = _Program(units, windows, order, least_times_ns(units), optimum + 1)
+        program = _Program(units, windows, order, optimum + 1)
         exact = program.least_ns()
         for size in (0.0, 0.01, 0.1, 1.0, np.inf, np.nan):
             duals = size * rng.random(len(program.low))

@@ -22,11 +22,7 @@ LIMITS = SolveLimits(workers=1, time_limit_s=60)
 def linked_problems(seeds, **drawn):
     """Return problems with the bottleneck as objective whose links differ."""
     problems = [random_problem(seed, objective=("bottleneck",), **drawn) for seed in seeds]
-    return [
-        problem
-        for problem in problems
-        if problem.interconnect.links and problem.interconnect.charging != "host_staged"
-    ]
+    return [problem for problem in problems if condense(problem).transfers.depends_on_pair]
 
 
 @pytest.mark.parametrize("drawn", [{}, {"draw_chunks": True}, {"relayed": True}])
@@ -60,9 +56,8 @@ def test_no_model_has_more_terms_than_estimated(drawn, monkeypatch):
 
 def test_links_that_are_alike_have_no_terms():
     for seed in range(30):
-        problem = random_problem(seed)
-        if not problem.interconnect.links:
-            units = condense(problem)
+        units = condense(problem := random_problem(seed))
+        if not units.transfers.depends_on_pair:
             slots = min(len(problem.devices), len(units))
             assert link_terms(units, StageBounds.complete(units).windows(slots), slots) == 0
 
@@ -80,7 +75,7 @@ def test_too_large_a_model_is_not_made_and_leaves_a_true_bound(monkeypatch):
     monkeypatch.setattr(branch_models, "CpSatFormulation", small)
     # Without a plan a large model is better than none.
     monkeypatch.setattr(rounds, "TIMES", replace(TIMES, terms_of_use=0.0))
-    for problem in linked_problems(range(150)):
+    for problem in linked_problems(range(200)):
         best = brute_force(to_instance(problem))
         if best is None:
             continue

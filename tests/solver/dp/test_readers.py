@@ -44,7 +44,7 @@ def problem_of(seed, *, overlap=False):
 def tables_of(problem):
     units = condense(problem)
     kinds = interchangeable_kinds(units)
-    blocks = collapse_units(units, kinds, forget_weights=False)
+    blocks = collapse_units(units, forget_weights=False)
     return StageTables(units, kinds, blocks, list_ideals(blocks.count, blocks.edges, 1000))
 
 

@@ -12,7 +12,6 @@ from solver import (
     evaluate,
     solve,
 )
-from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.bound import SkeletonBound
 from solver.bounds.state_space.expansion import TooMuchWork
 from solver.bounds.state_space.skeleton_choice import choose_skeleton
@@ -38,7 +37,7 @@ def relaxed_optimum(problem):
         units,
         windows,
         slots,
-        pulls=PullRows(units, (), least_times_ns(units)),
+        pulls=PullRows(units, ()),
     )
     model = formulation.stages.model
     model.minimize(formulation.objective("bottleneck").expression)
@@ -58,7 +57,7 @@ def refutation_of(problem, ceiling_ns):
     units, slots, stage_bounds = state.presolved.units, state.presolved.slots, state.stage_bounds
     stage_bounds.add_positions()
     stage_bounds.add_borders()
-    skeleton = choose_skeleton(units, least_times_ns(units), slots, 0, 2)
+    skeleton = choose_skeleton(units, slots, 0, 2)
     if skeleton is None or not SkeletonBound.applies(units):
         return None
     try:

@@ -5,7 +5,6 @@ import itertools
 from solver import Device, Interconnect, Link, Operator, PartitionPlan, PartitionProblem, evaluate
 from solver.bounds.borders.bound import BorderBound
 from solver.bounds.borders.side_values import SideValue, side_values
-from solver.bounds.positions import least_times_ns
 from solver.bounds.spine import spine_units
 from solver.presolve.instance import condense
 from tests.support.graphs import layers
@@ -14,7 +13,7 @@ from tests.support.graphs import layers
 def found_of(problem):
     units = condense(problem)
     kept = spine_units(units)
-    return kept, side_values(units, kept, least_times_ns(units))
+    return kept, side_values(units, kept)
 
 
 def masked_chain(count, **mask):

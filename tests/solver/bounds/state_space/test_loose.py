@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from solver import Device, Operator, PartitionProblem, Weight
-from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.loose import Loose
 from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.bounds.state_space.supply import supply_ns
@@ -27,7 +26,7 @@ def descendants(units):
 def test_loose_weights_are_released_and_ready_by_reachability(seed, decoder):
     problem = decoder(seed, layers=6)
     units = condense(problem)
-    times = least_times_ns(units)
+    times = units.transfers.least_ns
     skeleton = choose_skeleton(units, times, len(problem.devices), MOST_WIDE_NETS)
     member = membership(skeleton.ideals, len(skeleton.units))
     loose = Loose.of(skeleton, member, units.weights)
@@ -61,7 +60,7 @@ def test_a_weight_with_two_kept_readers_is_held_before_both():
         interconnect=LINK,
     )
     units = condense(problem)
-    skeleton = choose_skeleton(units, least_times_ns(units), 3, 0)
+    skeleton = choose_skeleton(units, 3, 0)
     assert len(skeleton.units) == 6
     member = membership(skeleton.ideals, 6)
     loose = Loose.of(skeleton, member, units.weights)
@@ -87,7 +86,7 @@ def test_supply_is_the_least_of_all_subsets(seed):
         operators=operators, devices=[Device("d0"), Device("d1")], interconnect=LINK
     )
     units = condense(problem)
-    times = least_times_ns(units)
+    times = units.transfers.least_ns
     work = units.work_ns["default"].tolist()
     reader = len(units) - 1
     supplied = [unit for unit in range(reader) if rng.random() < 0.7]

@@ -3,7 +3,6 @@
 import pytest
 
 from solver import Device, Operator, PartitionProblem
-from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.dp.ideals import list_ideals
 from solver.presolve.instance import condense
@@ -23,7 +22,7 @@ def masked_chain(layers):
 
 def skeleton_of(problem, more=MOST_WIDE_NETS):
     units = condense(problem)
-    return units, choose_skeleton(units, least_times_ns(units), len(problem.devices), more)
+    return units, choose_skeleton(units, len(problem.devices), more)
 
 
 def test_masks_leave_the_ideals_of_a_chain():

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from solver import Device, Operator, PartitionPlan, PartitionProblem, Weight, evaluate
-from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.bounds.state_space.stages import StageCosts
 from solver.presolve.instance import condense
@@ -38,7 +37,7 @@ def test_no_stage_holds_less_where_values_take_memory(seed, decoder):
 
 def assert_no_stage_costs_less(problem, seed):
     units = condense(problem)
-    times = least_times_ns(units)
+    times = units.transfers.least_ns
     skeleton = choose_skeleton(units, times, len(problem.devices), MOST_WIDE_NETS)
     classes = sorted({device.device_class for device in problem.devices})
     rooms = [*map(float, range(40)), 1e18]
@@ -92,7 +91,7 @@ def test_stages_of_a_chain_hold_what_the_evaluator_says(seed):
         memory_model="inference",
     )
     units = condense(chain)
-    skeleton = choose_skeleton(units, least_times_ns(units), 3, 0)
+    skeleton = choose_skeleton(units, 3, 0)
     assert len(skeleton.units) == 8
     costs = StageCosts(units, skeleton, ["default"], [*map(float, range(1000))])
     for first in range(8):

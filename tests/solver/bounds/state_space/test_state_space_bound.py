@@ -14,7 +14,6 @@ from solver import (
     evaluate,
     solve,
 )
-from solver.bounds.positions import least_times_ns
 from solver.bounds.state_space.bound import SkeletonBound
 from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.bounds.windows import StageWindows
@@ -31,7 +30,7 @@ def everywhere(units, slots):
 def bound_of(problem, ceiling_ns, more=MOST_WIDE_NETS):
     units = condense(problem)
     slots = len(problem.devices)
-    skeleton = choose_skeleton(units, least_times_ns(units), slots, more)
+    skeleton = choose_skeleton(units, slots, more)
     return SkeletonBound(units, skeleton, slots, ceiling_ns, everywhere(units, slots))
 
 

@@ -1,0 +1,258 @@
+"""What moves between devices, who pays for it, and how long that takes.
+
+Everything but the evaluator and the rows of CP-SAT asks here what the charging of a problem means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from solver.model.arrays import Flags, Ints, sums
+from solver.model.devices import STAGING_HOST, Device, Link
+from solver.model.problem import PartitionProblem
+
+Part = Literal["both", "forward", "backward"]
+"""Which passes count; in the backward ones gradients travel."""
+
+LinkPair = tuple[Link, Link]
+"""The link on which values travel, and the one on which their gradients return."""
+
+Links = frozenset[LinkPair]
+
+
+@dataclass(frozen=True, slots=True)
+class Net:
+    """Values that cross between the same stages in every plan.
+
+    Sent from device to device, they are those with one producing unit and the same consuming
+    units. Relayed, they cross the border before position b if `producer` is before it and one of
+    `consumers` is not, or if `is_output`.
+
+    Attributes
+    ----------
+    producer : int
+        Unit; -1 for graph inputs.
+    consumers : tuple of int
+        Other units with a reader, ascending; empty for what is relayed to the last position.
+    operators : tuple of int
+        Indices of the operators whose values these are; empty for graph inputs.
+    value_bytes : int
+        What travels: sum over the values and, in training, their gradients.
+    held_bytes : int
+        What a stage that receives them holds for them.
+    is_output : bool
+        They are relayed to the last position, since the graph returns them.
+    returned_bytes : int
+        What whoever relays them holds for gradients to come back.
+    """
+
+    producer: int
+    consumers: tuple[int, ...]
+    operators: tuple[int, ...]
+    value_bytes: int
+    held_bytes: int
+    is_output: bool = False
+    returned_bytes: int = 0
+
+
+def nets_by_unit(nets: Sequence[Net], count: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Return the numbers of the nets that each of `count` units makes, and that it reads."""
+    makes: list[list[int]] = [[] for _ in range(count)]
+    reads: list[list[int]] = [[] for _ in range(count)]
+    for number, net in enumerate(nets):
+        makes[net.producer].append(number)
+        for unit in net.consumers:
+            reads[unit].append(number)
+    return makes, reads
+
+
+class Span(NamedTuple):
+    """The least and the most time of one transfer of each net, in nanoseconds."""
+
+    least: list[int]
+    most: list[int]
+
+
+class Payers(NamedTuple):
+    """Devices of one class, by name, and what they pay for a send and a receive of each net."""
+
+    names: set[str]
+    device_class: str
+    send_ns: Span
+    receive_ns: Span
+
+
+class Transfers:
+    """Transfers under the charging of a problem.
+
+    Parameters
+    ----------
+    nets : sequence of Net
+        What crosses between stages; nothing where only who pays is asked for.
+
+    Attributes
+    ----------
+    hops : bool
+        Stages pass values on: each crosses all borders between its producer and its last reader,
+        and the two stages at a border pay for it. Else a value goes from its producer to each
+        device that reads it, which pays one receive.
+    through_host : bool
+        It goes through a host, which each device has links of its own to.
+    sends_once : bool
+        A stage pays one send for a value, however many devices read it; else one for each.
+    """
+
+    def __init__(self, problem: PartitionProblem, nets: Sequence[Net] = ()) -> None:
+        charging = problem.interconnect.charging
+        self.nets = nets
+        self.hops = charging == "relayed"
+        self.through_host = charging == "host_staged"
+        self.sends_once = self.hops or self.through_host
+        self._problem = problem
+        self._times_ns: dict[tuple[LinkPair, Part], Ints] = {}
+        self._spans: dict[tuple[Links, Part], Span] = {}
+
+    # -- links ----------------------------------------------------------------------------
+
+    def pays(self, device: Device) -> bool:
+        """Whether a device pays for what it sends and receives."""
+        return not (self.through_host and device.is_host)
+
+    def pair(self, source: str, target: str) -> LinkPair:
+        """Return the links between two devices, by name."""
+        interconnect = self._problem.interconnect
+        return interconnect.link(source, target), interconnect.link(target, source)
+
+    def links(self, device: Device, partners: Sequence[str] = (), *, sends: bool) -> Links:
+        """Return the links that a device pays for.
+
+        Parameters
+        ----------
+        partners : sequence of str
+            Names of other devices; by default all of them, and where there is none the device
+            itself. They do not matter where a host stages values.
+        sends : bool
+            Links on which it sends; else those on which it receives.
+
+        Returns
+        -------
+        frozenset
+            Empty where it pays nothing.
+        """
+        if not self.pays(device):
+            return frozenset()
+        if self.through_host:
+            partners = (STAGING_HOST,)
+        elif not self._problem.interconnect.links:
+            partners = (device.name,)
+        elif not partners:
+            names = [other.name for other in self._problem.devices]
+            partners = [name for name in names if name != device.name] or names
+        ends = [(device.name, other) if sends else (other, device.name) for other in partners]
+        return frozenset(self.pair(*pair) for pair in ends)
+
+    @cached_property
+    def _all_links(self) -> Links:
+        devices = self._problem.devices
+        both = (self.links(device, sends=sends) for device in devices for sends in (True, False))
+        return frozenset[LinkPair]().union(*both)
+
+    @cached_property
+    def depends_on_pair(self) -> bool:
+        """Whether some two devices take longer for a transfer than some other two."""
+        return not self.through_host and len(self._all_links) > 1
+
+    # -- times ----------------------------------------------------------------------------
+
+    def send_ns(self, device: Device, part: Part = "both") -> Span:
+        """Return what a device pays for one send of each net."""
+        return self.span_ns(self.links(device, sends=True), part)
+
+    def receive_ns(self, device: Device, part: Part = "both") -> Span:
+        """Return what a device pays for one receive of each net."""
+        return self.span_ns(self.links(device, sends=False), part)
+
+    @property
+    def least_ns(self) -> list[int]:
+        """The least that a device pays for one send or receive of each net, if it pays at all."""
+        return self.span_ns(self._all_links).least
+
+    @property
+    def most_ns(self) -> list[int]:
+        """The most that any device pays for one send or receive of each net."""
+        return self.span_ns(self._all_links).most
+
+    @cached_property
+    def payers(self) -> list[Payers]:
+        """All devices, grouped by class and by the links that they pay for."""
+        found: dict[tuple[object, ...], Payers] = {}
+        for device in self._problem.devices:
+            links = (self.links(device, sends=sends) for sends in (True, False))
+            times = self.send_ns(device), self.receive_ns(device)
+            own = Payers(set(), device.device_class, *times)
+            found.setdefault((device.device_class, *links), own).names.add(device.name)
+        return list(found.values())
+
+    def span_ns(self, links: Links, part: Part = "both") -> Span:
+        """Return the least and the most time over `links`, 0 where there are none."""
+        if (links, part) not in self._spans:
+            times = [self.pair_ns(pair, part) for pair in links]
+            times = times or [np.zeros(len(self.nets), dtype=np.int64)]
+            span = Span(np.min(times, axis=0).tolist(), np.max(times, axis=0).tolist())
+            self._spans[links, part] = span
+        return self._spans[links, part]
+
+    def pair_ns(self, pair: LinkPair, part: Part = "both") -> Ints:
+        """Return the time of one transfer of each net over two links."""
+        if (pair, part) not in self._times_ns:
+            self._times_ns[pair, part] = self._sums(self.nets, pair, part)
+        return self._times_ns[pair, part]
+
+    def default_ns(self, nets: Sequence[Net]) -> list[int]:
+        """Return the time of one transfer of each of some nets over the default link."""
+        link = self._problem.interconnect.default
+        times: list[int] = self._sums(nets, (link, link), "both").tolist()
+        return times
+
+    def _sums(self, nets: Sequence[Net], pair: LinkPair, part: Part) -> Ints:
+        moved = np.array([index for net in nets for index in net.operators], dtype=np.int64)
+        net_of = np.repeat(np.arange(len(nets)), [len(net.operators) for net in nets])
+        forward_ns, gradient_ns = self._problem.arrays.transfer_parts_ns(moved, *pair)
+        times_ns = {
+            "both": forward_ns + gradient_ns,
+            "forward": forward_ns,
+            "backward": gradient_ns,
+        }[part]
+        return sums(net_of, times_ns, len(nets))
+
+    # -- single values --------------------------------------------------------------------
+
+    def values_ns(self, links: Links) -> list[int]:
+        """Return the time of one transfer of every operator's value over the slowest of `links`.
+
+        Values that go nowhere take none.
+        """
+        arrays = self._problem.arrays
+        count = len(self._problem.operators)
+        slowest = np.zeros(count, dtype=np.int64)
+        if links:
+            # Times of values without readers may not fit 64 bits.
+            is_sent = np.diff(arrays.readers.start[: count + 1]) > 0
+            if self.hops:
+                is_sent |= arrays.is_output
+            sent = np.flatnonzero(is_sent)
+            slowest[sent] = np.max([arrays.transfer_ns(sent, *pair) for pair in links], axis=0)
+        result: list[int] = slowest.tolist()
+        return result
+
+    @cached_property
+    def is_costly(self) -> Flags:
+        """By operator: whether its value costs time or bytes where it crosses."""
+        arrays = self._problem.arrays
+        moved_bytes = arrays.value_bytes + arrays.gradient_bytes
+        return (moved_bytes > 0) | (np.array(self.values_ns(self._all_links)) > 0)
