@@ -97,19 +97,12 @@ class PositionBound(SteppingBound):
         They lie half an average load away or, from a large region, a little beyond its other
         end: the more is counted the nearer they are, and the more rarely a proviso fails.
         """
-        near = self._total // (2 * max(self._slots, 1))
-        regions = np.arange(self._regions)
         if self._hops:
             self._ahead = np.full(self._regions, self._regions)
             self._behind = np.zeros(self._regions, dtype=np.int64)
             return
-        # The end of the graph counts as articulation unit number `_regions`.
-        starts = np.append(self._start, self._total)
-        ahead_to = np.maximum(self._start + near, self._end + near // 4)
-        ahead = np.searchsorted(starts, ahead_to, side="right") - 1
-        self._ahead = np.clip(ahead, regions + 1, self._regions)
-        behind_to = np.minimum(self._end - near, self._start - near // 4)
-        self._behind = np.minimum(np.searchsorted(starts, behind_to), regions)
+        near_ns = self._total // (2 * max(self._slots, 1))
+        self._ahead, self._behind = self._places.horizons(near_ns)
 
     def _net_arrays(self, units: Instance) -> PlacedNets:
         nets, times = units.transfers.nets, units.transfers.least_ns
@@ -181,9 +174,7 @@ class PositionBound(SteppingBound):
         self._low, self._high = np.concatenate(low), np.concatenate(high)
         self._region_of, crossing = np.concatenate(region_of), np.concatenate(extra)
         arriving, leaving = arrive[self._region_of] + crossing, leave[self._region_of] + crossing
-        regions = np.arange(self._regions)
-        far = np.searchsorted(self._behind, regions, side="right") - 1
-        near = np.minimum(np.maximum(self._ahead - 1, far), self._regions - 1)
+        near = self._places.too_near(self._ahead, self._behind)
         near_end = self._end[near][self._region_of]
         if self._hops:
             near_end = np.zeros_like(near_end)

@@ -45,6 +45,25 @@ class Regions(Markers):
         for own in self.members.values():
             self.place[own] = np.arange(len(own))
 
+    def horizons(self, away_ns: int) -> tuple[Ints, Ints]:
+        """Return, by region, articulation units h > r and g <= r that lie some work away.
+
+        From a large region they lie a little beyond its other end. The end of the graph counts as
+        articulation unit number `count`.
+        """
+        regions = np.arange(self.count)
+        starts = np.append(self.start, self.end[-1])
+        ahead_to = np.maximum(self.start + away_ns, self.end + away_ns // 4)
+        ahead = np.searchsorted(starts, ahead_to, side="right") - 1
+        behind_to = np.minimum(self.end - away_ns, self.start - away_ns // 4)
+        behind = np.minimum(np.searchsorted(starts, behind_to), regions)
+        return np.clip(ahead, regions + 1, self.count), behind
+
+    def too_near(self, ahead: Ints, behind: Ints) -> Ints:
+        """Return, by region i, the last region j for which j < h(i) or g(j) <= i."""
+        far = np.searchsorted(behind, np.arange(self.count), side="right") - 1
+        return np.minimum(np.maximum(ahead - 1, far), self.count - 1)
+
 
 @dataclass(frozen=True, slots=True)
 class PlacedNets:

@@ -94,14 +94,6 @@ class PullRows:
             sent_ns[net.producer] += time_ns
         return sent_ns
 
-    @cached_property
-    def _read(self) -> list[list[Net]]:
-        read: list[list[Net]] = [[] for _ in range(len(self._units))]
-        for net in self._units.nets:
-            for unit in net.consumers:
-                read[unit].append(net)
-        return read
-
     def cones(self) -> Iterator[Cone]:
         """Yield cones that no load grows by, if they are pulled."""
         slowest_ns = self._units.slowest_ns.tolist()
@@ -132,10 +124,10 @@ class PullRows:
 
     def _cone(self, head: int, inside: set[int]) -> Cone:
         inputs = {
-            id(net): net
+            number: self._units.nets[number]
             for unit in sorted(inside)
-            for net in self._read[unit]
-            if net.producer not in inside
+            for number in self._units.nets_read[unit]
+            if self._units.nets[number].producer not in inside
         }
         return Cone(
             head,

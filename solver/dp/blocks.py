@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.model.colocation import leader_of
 from solver.presolve.graph import quotient_arcs
 from solver.presolve.instance import Instance
-from solver.presolve.transfers import Net, nets_by_unit
+from solver.presolve.transfers import Net
 
 DROPPED = -1
 
@@ -106,25 +107,20 @@ class _Merging:
 
     def __init__(self, units: Instance, free_nets: frozenset[int]) -> None:
         self._units, self._free_nets = units, free_nets
-        self._produces, self._consumes = nets_by_unit(units.nets, len(units))
         self._block = list(range(len(units)))
         self._gone: set[int] = set()
         self._joined: set[int] = set()
         self._dropped: list[tuple[int, tuple[int, ...]]] = []
 
     def _find(self, unit: int) -> int:
-        block = self._block
-        while block[unit] != unit:
-            block[unit] = block[block[unit]]
-            unit = block[unit]
-        return unit
+        return leader_of(self._block, unit)
 
     def settles(self, unit: int) -> bool:
         """Leave out or merge a free unit, if one of the steps of :func:`collapse` does."""
         nets, gone, free_nets = self._units.nets, self._gone, self._free_nets
         # What was merged into the unit is free too, and touches nothing but the unit.
         before = {self._find(u) for u in self._units.predecessors[unit] if u not in gone} - {unit}
-        made, read = self._produces[unit], self._consumes[unit]
+        made, read = self._units.nets_made[unit], self._units.nets_read[unit]
         readers = {self._find(u) for net in made for u in nets[net].consumers} - {unit}
         sources = {
             self._find(nets[net].producer)

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from solver.bounds.markers import Markers
+from solver.model.colocation import leader_of
 from solver.presolve.instance import Instance
 
 _FAR = 4
@@ -206,12 +208,7 @@ class _Builder:
         """Return the first unit of every unit's group."""
         leader = list(range(len(self._units)))
 
-        def find(unit: int) -> int:
-            while leader[unit] != unit:
-                leader[unit] = leader[leader[unit]]
-                unit = leader[unit]
-            return unit
-
+        find = partial(leader_of, leader)
         largest = max((entry.size_bytes for entry in self._units.weights), default=0)
         # Large weights, as of an embedding, may be where there is memory, far from their readers.
         alone = {

@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 
+def leader_of(leader: list[int], index: int) -> int:
+    """Return who leads an index in the end, and shorten the way there (union-find)."""
+    while leader[index] != index:
+        leader[index] = leader[leader[index]]
+        index = leader[index]
+    return index
+
+
 def merged(names: Sequence[str], groups: Iterable[Iterable[str]]) -> tuple[tuple[str, ...], ...]:
     """Merge groups that overlap.
 
@@ -23,19 +31,13 @@ def merged(names: Sequence[str], groups: Iterable[Iterable[str]]) -> tuple[tuple
     index_of = {name: index for index, name in enumerate(names)}
     leader = list(range(len(names)))
 
-    def find(index: int) -> int:
-        while leader[index] != index:
-            leader[index] = leader[leader[index]]
-            index = leader[index]
-        return index
-
     for group in groups:
-        indices = [find(index_of[name]) for name in group]
+        indices = [leader_of(leader, index_of[name]) for name in group]
         for index in indices:
             # The earliest operator leads, so that units come in execution order.
-            first, other = sorted((find(indices[0]), find(index)))
+            first, other = sorted((leader_of(leader, indices[0]), leader_of(leader, index)))
             leader[other] = first
     members: dict[int, list[str]] = {}
     for index, name in enumerate(names):
-        members.setdefault(find(index), []).append(name)
+        members.setdefault(leader_of(leader, index), []).append(name)
     return tuple(map(tuple, members.values()))

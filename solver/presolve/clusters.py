@@ -8,7 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 
+from solver.model.colocation import leader_of
 from solver.presolve.graph import quotient_arcs, topological_order
 from solver.presolve.instance import Instance, SharedBytes
 from solver.presolve.transfers import Net
@@ -48,12 +50,7 @@ def cluster(
     most_work, most_held = share * sum(work), share * sum(held)
     leader = list(range(n))
 
-    def find(unit: int) -> int:
-        while leader[unit] != unit:
-            leader[unit] = leader[leader[unit]]
-            unit = leader[unit]
-        return unit
-
+    find = partial(leader_of, leader)
     successors = list(map(set, units.successors))
     predecessors = list(map(set, units.predecessors))
     while True:

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
+from solver.model.colocation import leader_of
 from solver.model.cuts import NO_BLOCK
 from solver.presolve.device_kinds import limited_devices
 from solver.presolve.instance import Instance
-from solver.presolve.transfers import nets_by_unit
 from solver.presolve.unit_cuts import unit_blocks
 
 MOST_NEIGHBOURS: Final = 64
@@ -63,8 +63,9 @@ class Blocks:
         self._bytes = [net.value_bytes for net in units.nets]
         self._held_bytes = [net.held_bytes for net in units.nets]
         self._readers = [set(net.consumers) for net in units.nets]
-        makes, reads = nets_by_unit(units.nets, self.count)
-        self._makes, self._reads = list(map(set, makes)), list(map(set, reads))
+        self._makes = list(map(set, units.nets_made))
+        self._reads = list(map(set, units.nets_read))
+
         self._is_timed = bool({"bottleneck", "latency"} & set(problem.objective))
         self._counts_bytes = "transfer" in problem.objective
         self._overlap = problem.interconnect.overlap
@@ -159,12 +160,6 @@ class Blocks:
         }
         return sorted(sets)
 
-    def _find(self, unit: int) -> int:
-        while self._anchor[unit] != unit:
-            self._anchor[unit] = self._anchor[self._anchor[unit]]
-            unit = self._anchor[unit]
-        return unit
-
     # -- the test -------------------------------------------------------------------------
 
     def may_move(self, unit: int, anchor: int) -> bool:
@@ -210,7 +205,7 @@ class Blocks:
             return None
         if self._holds_activations and self._may_be_limited(own):
             for storage in self._read_storages[unit]:
-                home = self._find(self._home[storage])
+                home = leader_of(self._anchor, self._home[storage])
                 if home not in (unit, anchor) and anchor not in self._storage_readers[storage]:
                     return None
         saved: list[int] = []

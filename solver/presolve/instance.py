@@ -105,6 +105,17 @@ class Instance:
         return neighbours(len(self), [(target, source) for source, target in self.edges])
 
     @cached_property
+    def nets_made(self) -> tuple[tuple[int, ...], ...]:
+        """The nets of values of each unit, by their places in `nets`."""
+        return neighbours(len(self), ((net.producer, n) for n, net in enumerate(self.nets)))
+
+    @cached_property
+    def nets_read(self) -> tuple[tuple[int, ...], ...]:
+        """The nets that each unit reads, by their places in `nets`."""
+        pairs = ((unit, n) for n, net in enumerate(self.nets) for unit in net.consumers)
+        return neighbours(len(self), pairs)
+
+    @cached_property
     def classes(self) -> tuple[str, ...]:
         """The classes of all devices, sorted."""
         return tuple(sorted({device.device_class for device in self.problem.devices}))

@@ -56,8 +56,10 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import NamedTuple
 
+from solver.model.colocation import leader_of
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import limited_devices
 from solver.presolve.instance import Instance
@@ -287,12 +289,7 @@ class _Finder:
         """Return the parts into which units of unique colour divide the others."""
         leader = list(range(self.count))
 
-        def find(unit: int) -> int:
-            while leader[unit] != unit:
-                leader[unit] = leader[leader[unit]]
-                unit = leader[unit]
-            return unit
-
+        find = partial(leader_of, leader)
         for _, head, tail in self.facts:
             present = Counter(colour[unit] for unit in tail)
             # What all units of a colour have is no reason to keep any of them together.

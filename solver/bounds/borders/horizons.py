@@ -43,7 +43,7 @@ class Horizons:
     def __init__(
         self, places: Regions, average_ns: int, lives: LiveBytes | None, *, relayed: bool
     ) -> None:
-        self._count = places.count
+        self._places = places
         self.ahead: list[Ints] = []
         self.behind: list[Ints] = []
         self.near: list[Ints] = []
@@ -54,18 +54,9 @@ class Horizons:
             self.near.append(np.full(places.count + 1, -1))
             return
         regions = np.arange(places.count)
-        # The end of the graph counts as articulation unit number `count`.
-        starts = np.append(places.start, places.end[-1])
         for part in _HORIZONS:
-            ahead, behind = regions + 1, regions
-            if part:
-                away = int(part * average_ns)
-                reach = np.maximum(places.start + away, places.end + away // 4)
-                ahead = np.searchsorted(starts, reach, side="right") - 1
-                ahead = np.clip(ahead, regions + 1, places.count)
-                reach = np.minimum(places.end - away, places.start - away // 4)
-                behind = np.minimum(np.searchsorted(starts, reach), regions)
-            self._add(ahead, behind)
+            nearest = regions + 1, regions
+            self._add(*(places.horizons(int(part * average_ns)) if part else nearest))
         self.first_live = [0] * len(self.ahead)
         if lives is not None:
             first, *peaks = lives.peaks(int(_PEAK_HORIZON * average_ns)).tolist()
@@ -77,9 +68,7 @@ class Horizons:
 
         `first` is the horizon of the empty set.
         """
-        count = self._count
-        near = np.maximum(ahead - 1, np.searchsorted(behind, np.arange(count), side="right") - 1)
         self.ahead.append(ahead)
         self.behind.append(behind)
         # Everything is too near for no start.
-        self.near.append(np.append(first - 1, np.minimum(near, count - 1)))
+        self.near.append(np.append(first - 1, self._places.too_near(ahead, behind)))

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from solver.presolve.instance import Instance
-from solver.presolve.transfers import nets_by_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +85,12 @@ class _Trees:
         self._place = place = {unit: number for number, unit in enumerate(kept)}
         self.outside = [n for n, net in enumerate(units.nets) if net.producer not in place]
         self.taken: set[int] = set()
-        makes, reads = nets_by_unit(units.nets, len(units))
         self._following = {
             number: [
                 other
                 for unit in units.nets[number].consumers
-                if unit not in place and len(reads[unit]) == 1
-                for other in makes[unit]
+                if unit not in place and len(units.nets_read[unit]) == 1
+                for other in units.nets_made[unit]
             ]
             for number in self.outside
         }

@@ -47,13 +47,10 @@ def choose_skeleton(units: Instance, slots: int, more: int, tight: int = 8) -> S
 class _Choice:
     def __init__(self, units: Instance, slots: int) -> None:
         self.units, self.net_times_ns = units, units.transfers.least_ns
-        count = len(units)
         self.work: list[int] = units.fastest_ns.tolist()
         self.average_ns = max(sum(self.work) // max(slots, 1), 1)
         self.predecessors, self.successors = units.predecessors, units.successors
-        self.nets_of: list[list[int]] = [[] for _ in range(count)]
-        for index, net in enumerate(units.nets):
-            self.nets_of[net.producer].append(index)
+        self.nets_of = units.nets_made
         self._place_on_path()
 
     def _place_on_path(self) -> None:
@@ -174,14 +171,10 @@ class _Choice:
 
         Each reads one net, of a maker or of another such unit.
         """
-        reads: dict[int, list[int]] = {}
-        for index, entry in enumerate(self.units.nets):
-            for unit in entry.consumers:
-                reads.setdefault(unit, []).append(index)
         found: dict[int, int] = {}
         for unit in sorted(loose):
-            if len(reads.get(unit, ())) == 1:
-                (net,) = reads[unit]
+            if len(self.units.nets_read[unit]) == 1:
+                (net,) = self.units.nets_read[unit]
                 if self.units.nets[net].producer in makers | found.keys():
                     found[unit] = net
         return found

@@ -130,14 +130,11 @@ def _least_crossing(
         for net, time_ns in zip(units.nets, units.transfers.default_ns(units.nets), strict=True)
     ]
     left = [len(net.consumers) for net in units.nets]
-    reads: list[list[int]] = [[] for _ in range(len(units))]
     score = [0.0] * len(units)
     for number, net in enumerate(units.nets):
         score[net.producer] += cost[number]
-        for consumer in net.consumers:
-            reads[consumer].append(number)
-            if len(net.consumers) == 1:
-                score[consumer] -= cost[number]
+        if len(net.consumers) == 1:
+            score[net.consumers[0]] -= cost[number]
     waiting = list(map(len, units.predecessors))
     taken = [False] * len(units)
     ready = [(score[unit], unit) for unit in range(len(units)) if not waiting[unit]]
@@ -149,7 +146,7 @@ def _least_crossing(
             continue
         taken[unit] = True
         order.append(unit)
-        for number in reads[unit]:
+        for number in units.nets_read[unit]:
             left[number] -= 1
             if left[number] == 1:
                 last = next((c for c in units.nets[number].consumers if not taken[c]), None)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from solver.heuristics.annealing.stage_state import StageState
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.problem import ObjectiveName
+from solver.presolve.graph import quotient_arcs
 
 PEAK_SCALE = 1_000_000
 """The value of ``peak_memory`` here is in millionths of a capacity, rounded up."""
@@ -282,12 +283,10 @@ class _Annealing:
     def _latency(self, parts: list[int]) -> tuple[float, int]:
         state = self.state
         at, loads = state.at, state.loads()
-        arcs = {(at[source], at[target]) for source, target in state.units.edges}
         finish = loads[:]
-        for source, target in sorted(arcs):
-            if source < target:
-                # Arcs of earlier positions come first, so finish[source] is final.
-                finish[target] = max(finish[target], finish[source] + loads[target])
+        # Arcs of earlier positions come first, so finish[source] is final.
+        for source, target in quotient_arcs(state.units.edges, at):
+            finish[target] = max(finish[target], finish[source] + loads[target])
         longest = max(finish)
         return float(longest), longest
 
