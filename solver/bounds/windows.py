@@ -180,7 +180,6 @@ class StageBounds:
         last_first = [[count - 1 - other for other in own] for own in reversed(units.successors)]
         self._down = closure_sums(last_first, down[::-1])[::-1]
         self._total_work = int(work.sum())
-        self._total_bytes = int(before.sum())
         self._largest_work = int(work.max())
         self._kept = kept
         self._source: WindowSource | None = None
@@ -308,14 +307,6 @@ class StageBounds:
         if source is None or (chunks, slots) != (1, source.slots):
             return False
         return bottleneck_ns <= source.ceiling_ns
-
-    def least_devices(self) -> int:
-        """Return a lower bound of the number of devices: the largest ones that hold all weights.
-
-        More devices than there are when even all of them do not.
-        """
-        room = np.cumsum(sorted(map(_capacity, self._devices), reverse=True))
-        return int(np.searchsorted(room, self._total_bytes)) + 1
 
     def windows(
         self,

@@ -28,12 +28,8 @@ def averages(state: SearchState, clock: Clock) -> Iterator[Finding]:
     if name == "bottleneck":
         stage_bounds, slots = state.stage_bounds, state.presolved.slots
         yield BoundFound(stage_bounds.least_bottleneck_ns(slots, at_least=state.bound))
-    elif name == "devices":
-        yield BoundFound(state.stage_bounds.least_devices())
-    elif name in ("latency", "peak_memory", "step"):
-        yield BoundFound(least_value(direct(state.presolved.units), name, None))
     else:
-        yield BoundFound(0)
+        yield BoundFound(least_value(direct(state.presolved.units), name, None))
     if name == "step" and not problem.interconnect.overlap:
         # Every microbatch takes a device as long as its load says.
         load_ns = state.stage_bounds.least_bottleneck_ns(state.presolved.slots)
