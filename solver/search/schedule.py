@@ -257,19 +257,6 @@ EXACT: Final = (
         ),
         repeats=True,
     ),
-    # It begins anew in each round, and ends by itself where no more is in sight.
-    Step(
-        "semidefinite",
-        bounds.semidefinite_program,
-        share=24.0,
-        when=all_of(
-            is_bottleneck,
-            is_large,
-            gap_above(20),
-            bounds.has_partitions,
-            branch_and_bound.is_wide_open,
-        ),
-    ),
     Step(
         "order neighbours",
         branch_and_bound.order_neighbours,
@@ -284,12 +271,6 @@ EXACT: Final = (
         share=32.0,
         when=branch_and_bound.has_open_branches,
         repeats=True,
-    ),
-    Step(
-        "semidefinite",
-        bounds.semidefinite_program,
-        share=24.0,
-        when=all_of(is_bottleneck, is_large, gap_above(20), bounds.has_partitions),
     ),
     Step(
         "slow annealing",

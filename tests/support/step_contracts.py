@@ -12,7 +12,6 @@ from typing import Final
 
 import pytest
 
-from solver.bounds.semidefinite import program as semidefinite
 from solver.evaluation.evaluate import evaluate
 from solver.heuristics import local_search
 from solver.model.clock import Clock
@@ -45,7 +44,6 @@ BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     "around the load": ("bottleneck", "decoder"),
     "lagrangian": ("bottleneck", "chain", "decoder"),
     "state space": ("bottleneck", "decoder", "layers"),
-    "semidefinite": ("bottleneck", "streams", "decoder"),
 }
 """Steps that bound, and the shapes of the problems to try them on."""
 HEURISTICS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -157,8 +155,6 @@ def make_small_large(monkeypatch: pytest.MonkeyPatch, name: str = "") -> None:
     if name in OF_MANY_ORDERS:
         monkeypatch.setattr(presolved, "_MOST_ORDERS", 0)
     monkeypatch.setattr(presolved, "_LARGE_FROM", 1)
-    monkeypatch.setattr(semidefinite, "_FEWEST_UNITS", 2)
-    monkeypatch.setattr(semidefinite, "_STEPS", 40)
     monkeypatch.setattr(local_search, "_FEW_UNITS", 2)
 
 

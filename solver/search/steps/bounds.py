@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
 
 from solver.bounds.averages import least_value
 from solver.bounds.direct import direct
@@ -11,15 +10,11 @@ from solver.bounds.lagrangian.bound import PriceBound
 from solver.bounds.parts import decomposition
 from solver.bounds.parts.around_load import part_bound_ns
 from solver.bounds.parts.subproblem import has_parts
-from solver.bounds.semidefinite import program as semidefinite
 from solver.bounds.state_space.bound import SkeletonBound
 from solver.model.clock import Clock
 from solver.search.findings import BoundFound, Finding, PartsFound, WindowsFound
 from solver.search.state import SearchState
 from solver.search.steps.heuristics import ideal_program
-
-_RELAXED_PERMILLE: Final = 10
-"""Where the semidefinite program says this much more than was known, linear programs say less."""
 
 
 def averages(state: SearchState, clock: Clock) -> Iterator[Finding]:
@@ -116,32 +111,3 @@ def _has_state_space(state: SearchState) -> bool:
     presolved = state.presolved
     single = len(presolved.kinds) > 1 and bool(presolved.orders(every_length=False))
     return presolved.slots > 1 and not single and SkeletonBound.applies(presolved.units)
-
-
-def semidefinite_program(state: SearchState, clock: Clock) -> Iterator[Finding]:
-    """Bound the bottleneck by which units share a device (:mod:`solver.bounds.semidefinite`).
-
-    It regards all orders at once, and knows no speeds but the greatest.
-    """
-    before, presolved = state.bound, state.presolved
-    found = semidefinite.semidefinite_bound_ns(
-        presolved.units,
-        presolved.slots,
-        at_least_ns=before,
-        ceiling_ns=state.best,
-        clock=clock,
-    )
-    assert state.best is not None
-    yield BoundFound(min(found, state.best))
-    if found > before * (1000 + _RELAXED_PERMILLE) // 1000:
-        for branch in state.begin_branches().all:
-            branch.relaxed = True
-
-
-def has_partitions(state: SearchState) -> bool:
-    """Whether the semidefinite program applies."""
-    return state.kept(_has_partitions)
-
-
-def _has_partitions(state: SearchState) -> bool:
-    return semidefinite.applies(state.presolved.units, state.presolved.slots)

@@ -1,1 +1,0 @@
-"""A bound from a semidefinite relaxation: which units share a device, whatever the order."""
