@@ -397,7 +397,7 @@ def test_ctrl_c_is_one_line_and_130(
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(workloads, "read_json", interrupt)
+    monkeypatch.setattr(workloads, "load_json", interrupt)
     assert main(["solve", str(saved)]) == 130
     assert capsys.readouterr().err.strip() == "interrupted"
 

@@ -90,7 +90,7 @@ def test_transfers_of_plans_are_relayed_over_the_measured_link():
         (("link", "bandwidth_bytes_per_s"), 0, "bandwidth_bytes_per_s is 0"),
         (("link", "latency_ns"), True, "latency_ns is True"),
         (("machine",), "mine", "machine is not an object"),
-        (("other",), 1, "'other' is unknown; the fields are model"),
+        (("colour",), 1, "'colour' is unknown; the fields are model"),
     ],
 )
 def test_files_that_say_something_else_are_refused(tmp_path, path, value, message):
