@@ -3,8 +3,7 @@
 The *position* of what the first stages of a plan run is the work in it, every operator measured on
 its fastest class. A bound that knows how far one stage gets from a position at most knows how far
 1, 2, ... stages get (:mod:`solver.bounds.position_steps`), and which bottleneck is too small for
-them to pass all work: destructive bounding (R. Klein and A. Scholl, "Computing lower bounds by
-destructive improvement", EJOR 112, 1999).
+them to pass all work (:func:`solver.bounds.least_limit.least_limit`).
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from solver.bounds.least_limit import least_limit
 from solver.bounds.position_steps import StageKind, few_kinds, rooms
 from solver.model.devices import Device
 from solver.presolve.instance import Instance
@@ -88,27 +88,17 @@ class DestructiveBound(ABC):
         at_most : int, optional
             No need to look for a bound beyond this one.
         """
-        low = at_least
-        if not self._fails(low, order):
-            return low
         # From there on only memory is in the way.
-        top = max(low, self._largest_ns if at_most is None else min(self._largest_ns, at_most))
-        step = low // _FIRST_STEP + 1
-        high = min(low + step, top)
-        while self._fails(high, order):
-            if high == top:
-                return top
-            low, step = high, 2 * step
-            high = min(low + step, top)
+        most_ns = self._largest_ns if at_most is None else min(self._largest_ns, at_most)
         # Each trial looks at all sets of devices, where no order is given.
-        near = 1 if order is not None or len(self._kinds) == 1 else 1 + low // _NEAR
-        while high - low > near:
-            middle = (low + high) // 2
-            if self._fails(middle, order):
-                low = middle
-            else:
-                high = middle
-        return low + 1
+        is_quick = order is not None or len(self._kinds) == 1
+        return least_limit(
+            lambda limit_ns: self._fails(limit_ns, order),
+            at_least,
+            max(at_least + 1, most_ns),
+            step=at_least // _FIRST_STEP + 1,
+            parts=None if is_quick else _NEAR,
+        )
 
     @abstractmethod
     def _fails(self, bottleneck_ns: int, order: Sequence[Device] | None) -> bool:

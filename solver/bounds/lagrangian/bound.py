@@ -18,6 +18,7 @@ import numpy as np
 from solver.bounds.held_weights import stage_weights
 from solver.bounds.lagrangian.marker_sets import MarkerSets
 from solver.bounds.lagrangian.program import PricedKind, PriceProgram, Relaxed
+from solver.bounds.least_limit import least_limit
 from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
@@ -32,14 +33,13 @@ _LARGEST_PRICE = 1 << 22
 four times that for memory, stays far from what never happens (2**60) on every way."""
 _MEMORY_PRICE = 5.0
 """Most that all memory of a kind is worth, where the time of all devices together is worth 1."""
-_TRIALS = 30
 _ROUNDS = 24
 """Prices to try for one limit."""
 _WAY = 0.4
 """How far new prices go from the best known ones to those that seem best."""
 _FIRST_STEP = 32
 _NEAR = 300
-"""The first limit is above the known bound by one such part of it; the search ends at the other."""
+"""The second limit is above the known bound by one such part of it; the other ends the search."""
 
 
 class PriceBound:
@@ -147,24 +147,14 @@ class PriceBound:
             When to stop.
         """
         search = _Search(self._program(order), self._tick_ns, self._most_ticks, clock)
-        low, high = at_least, at_most
-        step = low // _FIRST_STEP + 1
-        for _ in range(_TRIALS):
-            trial = min(low + step, high - 1)
-            if trial < low or clock.is_over:
-                break
-            if search.refutes(trial):
-                low = trial + 1
-                if high < at_most:
-                    step = (high - low) // 2
-                else:
-                    step *= 2
-            else:
-                high = trial
-                step = (high - low) // 2
-            if step <= low // _NEAR:
-                break
-        return low
+        return least_limit(
+            search.refutes,
+            at_least,
+            at_most,
+            step=at_least // _FIRST_STEP + 1,
+            parts=_NEAR,
+            clock=clock,
+        )
 
     def _program(self, order: Sequence[Device] | None) -> PriceProgram:
         if order is not None:

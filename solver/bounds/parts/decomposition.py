@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Sequence
 
+from solver.bounds.least_limit import least_limit
 from solver.bounds.parts.choice import PartSize, choose_parts
 from solver.bounds.parts.stages import PartStages
 from solver.bounds.parts.subproblem import has_parts, part_of
@@ -140,25 +141,15 @@ class Decomposition:
         clock : Clock
             When to stop.
         """
-        # No plan has a bottleneck of `low`; of `high` nothing is known that rules it out.
-        low, high = least_ns - 1, self.ceiling_ns + 1
-        step_ns = self.ceiling_ns // _STEP + 1
-        limit_ns = self.ceiling_ns
-        while low < limit_ns < high:
-            least = self._least_load(limit_ns)
-            if least is None or least > self._capacity * limit_ns:
-                low = limit_ns
-            else:
-                # With lower limits loads weigh no less.
-                low = max(low, -(-least // self._capacity) - 1)
-                high = limit_ns
-                if limit_ns == least_ns - 1 + step_ns:
-                    break
-            if clock.is_over:
-                break
-            # If not even the first step can be ruled out, there is nothing to find.
-            limit_ns = low + step_ns if low < least_ns else max((low + high) // 2, low + step_ns)
-        return low + 1
+        most_ns = self.ceiling_ns
+        least = self._least_load(most_ns)
+        if least is None or least > self._capacity * most_ns:
+            return most_ns + 1
+        # With lower limits loads weigh no less.
+        least_ns = max(least_ns, -(-least // self._capacity))
+        return least_limit(
+            self.refutes, least_ns, most_ns, step=most_ns // _STEP + 1, parts=_STEP, clock=clock
+        )
 
 
 def applies(units: Instance) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from solver.bounds.least_limit import least_limit
 from solver.bounds.state_space.expansion import TooMuchWork, expanded, ideals_at_borders
 from solver.bounds.state_space.labels import MOST_LABELS, TooManyLabels, Ways
 from solver.bounds.state_space.program import Kind, Program
@@ -236,33 +237,28 @@ class SkeletonBound:
         clock : Clock
             When to look for no better one.
         """
-        refuted, possible = at_least - 1, self.ceiling_ns + 1
-        trial = self.ceiling_ns
         # A program takes as long as there are sets of devices.
         near = min(max(_NEAR // len(self._sets.counts), _LEAST_NEAR), _MOST_NEAR)
-        while possible - refuted > 1 + refuted // near and not clock.is_over:
-            if self._program(trial).reaches_all:
-                possible = trial
-            else:
-                refuted = trial
-            trial = (refuted + possible) // 2
-        return self._refuted_by_ways(refuted, near, clock) + 1
-
-    def _refuted_by_ways(self, refuted: int, near: int, clock: Clock) -> int:
-        """Return the largest limit that is known to be too low, from one that is."""
-        possible = self.ceiling_ns + 1
+        most = self.ceiling_ns + 1
+        least = least_limit(
+            lambda limit_ns: not self._program(limit_ns).reaches_all,
+            at_least,
+            most,
+            parts=near,
+            clock=clock,
+        )
         # Low limits have few ways.
-        step = refuted // _WAY_STEP + 1
+        step = least // _WAY_STEP + 1
+        return least_limit(
+            self._has_no_way, least, most, step=step, growth=1, parts=near, clock=clock
+        )
+
+    def _has_no_way(self, limit_ns: int) -> bool | None:
+        """Whether there are no ways within a limit; None if these are too many to be told."""
         try:
-            while possible - refuted > 1 + refuted // near and not clock.is_over:
-                trial = min(refuted + step, (refuted + possible) // 2)
-                if self._ways(trial).exist:
-                    possible = trial
-                else:
-                    refuted = trial
+            return not self._ways(limit_ns).exist
         except TooManyLabels:
-            pass
-        return refuted
+            return None
 
     def _ways(self, limit_ns: int, order: Sequence[int] | None = None) -> Ways:
         program = self._program(limit_ns)
