@@ -17,7 +17,8 @@ import numpy as np
 from experiments.planners.sequence import LayerSequence
 from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask, judged
 from solver import Device, SolveLimits, SolveStatus, in_flight
-from solver.dp.contiguous.segments import Ints, SegmentRow, SegmentRows
+from solver.dp.contiguous.segments import SegmentRow, SegmentRows
+from solver.model.arrays import Ints
 
 _NAME: Final = "random"
 _MOST_DRAWS: Final = 20

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from solver.model.arrays import Flags, Ints, sums
+from solver.model.arrays import Bools, Ints, sums
 from solver.presolve.graph import arcs_between
 from solver.presolve.instance import Instance
 
@@ -109,9 +109,9 @@ def articulation_units(count: int, edges: Sequence[tuple[int, int]]) -> Ints:
     return np.flatnonzero(forward & backward)
 
 
-def _only_open(first_successor: Ints) -> Flags:
+def _only_open(first_successor: Ints) -> Bools:
     """Return whether each unit is the only open one at its own place."""
     count = len(first_successor)
     closed = np.bincount(first_successor, minlength=count + 1)[:count]
-    only: Flags = np.cumsum(1 - closed) == 1
+    only: Bools = np.cumsum(1 - closed) == 1
     return only

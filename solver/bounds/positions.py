@@ -11,7 +11,6 @@ at most T can reach do not pass all work.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from solver.bounds.held_weights import stage_weights
 from solver.bounds.markers import positions
@@ -19,10 +18,8 @@ from solver.bounds.position_steps import Cells, Steps
 from solver.bounds.region_cuts import LeastCrossing, Region, RegionNet, least_crossing
 from solver.bounds.regions import PlacedNets, Regions
 from solver.bounds.stepping import Step, SteppingBound
-from solver.model.arrays import Ints
+from solver.model.arrays import Floats, Ints
 from solver.presolve.instance import Instance
-
-Floats = npt.NDArray[np.float64]
 
 _CELLS_PER_STAGE = 1600
 """Positions are told apart to this part of the average load."""

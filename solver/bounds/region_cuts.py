@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.model.arrays import Flags, Ints
+from solver.model.arrays import Bools, Ints
 
 _LARGEST_SCALE = 1 << 20
 _LARGEST_FLOW = 1 << 60
@@ -232,7 +232,7 @@ class _Case:
         least = flow.optimal_flow()
         if least >= firm:
             return None
-        chosen: Flags = np.zeros(self.sink + 1, dtype=np.bool_)
+        chosen: Bools = np.zeros(self.sink + 1, dtype=np.bool_)
         chosen[flow.get_source_side_min_cut()] = True
         work_ns = int(self.work[chosen[: self.units]].sum())
         if slope < 0:

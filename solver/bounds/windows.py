@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from solver.bounds.borders.bound import BorderBound
 from solver.bounds.direct import direct
@@ -20,12 +19,10 @@ from solver.bounds.path_markers import PathBound
 from solver.bounds.positions import PositionBound
 from solver.bounds.spine import restricted, spine_units
 from solver.bounds.stepping import SteppingBound
-from solver.dp.pair_sums import Bools, Indices
+from solver.model.arrays import Bools, Indices, Ints
 from solver.model.clock import Clock
 from solver.model.devices import Device
 from solver.presolve.instance import Instance
-
-Ints = npt.NDArray[np.int64]
 
 _BLOCK_BYTES = 8 * 1024 * 1024
 """Size of one block of the transitive closure, which is never held whole."""

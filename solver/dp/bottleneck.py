@@ -19,12 +19,12 @@ from typing import Protocol
 import numpy as np
 
 from solver.dp.device_sets import DeviceSets
-from solver.dp.pair_sums import Bools, Floats
 from solver.dp.readers import Readers
 from solver.dp.set_bits import SetBits, Words
 from solver.dp.stage_list import Families, StageList, StageLister, TooManyStages
 from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import GaveUp, Solution, Stage, largest_sum
+from solver.model.arrays import Bools, Floats
 from solver.model.training import in_flight
 
 _NEAR = (1.01, 1.02, 1.04, 1.08)

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
+from solver.model.arrays import Bools, Floats
 from solver.model.devices import Device
 from solver.presolve.device_kinds import interchangeable_kinds
 from solver.presolve.instance import Instance
@@ -195,11 +195,11 @@ class ViableStates:
         self._own_bytes, self._others_bytes = _sums(counts, everything, room)
         self._own_ns, self._others_ns = _sums(counts, everything, work)
 
-    def states(self, start: int) -> npt.NDArray[np.bool_]:
+    def states(self, start: int) -> Bools:
         """Return which states can run all from `start` on."""
         # Sums of floats are not exact; a few too many states do no harm.
         more = 1 + 1e-9
-        viable: npt.NDArray[np.bool_] = self._after_bytes[start] <= self._own_bytes * more
+        viable: Bools = self._after_bytes[start] <= self._own_bytes * more
         viable &= self._before_bytes[start] <= self._others_bytes * more
         if self._limits_time:
             rest_ns = self._before_ns[-1] - self._before_ns[start]
@@ -214,9 +214,9 @@ def _room_bytes(device: Device) -> float:
 
 
 def _sums(
-    counts: npt.NDArray[np.float64],
-    everything: npt.NDArray[np.float64],
-    amount: npt.NDArray[np.float64],
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    counts: Floats,
+    everything: Floats,
+    amount: Floats,
+) -> tuple[Floats, Floats]:
     """Return the amounts of the devices of each state, and of all the others."""
     return counts @ amount, (everything - counts) @ amount

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from solver.model.arrays import Bools, Indices
 from solver.presolve.graph import neighbours
 
 
@@ -43,7 +44,7 @@ def list_ideals(count: int, edges: Sequence[tuple[int, int]], most: int) -> list
     return found
 
 
-def membership(ideals: Sequence[int], count: int) -> npt.NDArray[np.bool_]:
+def membership(ideals: Sequence[int], count: int) -> Bools:
     """Return for every unit (row) and ideal (column) whether the ideal contains the unit."""
     width = -(-count // 8)
     packed = np.frombuffer(
@@ -53,7 +54,7 @@ def membership(ideals: Sequence[int], count: int) -> npt.NDArray[np.bool_]:
     return np.ascontiguousarray(unpacked.T).astype(np.bool_)
 
 
-def packed_words(member: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
+def packed_words(member: Bools) -> npt.NDArray[np.uint64]:
     """Return each ideal (column of `member`) as 64-bit words, a row for each word."""
     count, ideals = member.shape
     padded = np.zeros((ideals, -(-max(count, 1) // 64) * 8), dtype=np.uint8)
@@ -62,9 +63,7 @@ def packed_words(member: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint64]:
     return np.ascontiguousarray(padded.view(np.uint64).T)
 
 
-def nested(
-    words: npt.NDArray[np.uint64], starts: npt.NDArray[np.intp], ends: npt.NDArray[np.intp]
-) -> npt.NDArray[np.bool_]:
+def nested(words: npt.NDArray[np.uint64], starts: Indices, ends: Indices) -> Bools:
     """Return whether each start (row) is a proper subset of each end (column).
 
     Parameters
@@ -74,7 +73,7 @@ def nested(
     starts, ends : int array
         Ideals.
     """
-    result: npt.NDArray[np.bool_] = ends[None, :] > starts[:, None]
+    result: Bools = ends[None, :] > starts[:, None]
     for word in words:
         here, there = word[starts], word[ends]
         # Most words of most pairs of ranges need no look at single pairs.

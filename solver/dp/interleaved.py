@@ -46,9 +46,9 @@ import numpy as np
 from solver.dp.blocks import DROPPED, Blocks, consuming_blocks
 from solver.dp.device_sets import DeviceSets
 from solver.dp.ideals import membership
-from solver.dp.pair_sums import Bools, Floats, Indices
 from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import GaveUp, Goal, Solution, Sweep
+from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import DeviceKind

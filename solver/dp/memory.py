@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from solver.dp.blocks import DROPPED, Blocks
-from solver.dp.pair_sums import Bools, Floats
-from solver.model.arrays import Ints
+from solver.model.arrays import Bools, Floats, Ints
 from solver.presolve.instance import Instance
 
 _MOST_ENTRIES = 1 << 17

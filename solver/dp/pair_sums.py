@@ -28,11 +28,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.intp]
+from solver.model.arrays import Bools, Floats, Indices, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +145,8 @@ class PairSum:
             here = between >= least
             self._feature(here, here, -float(cost))
 
-    def _count(self, crossing: Crossing) -> npt.NDArray[np.int64]:
-        counts: npt.NDArray[np.int64] = self._member[list(crossing.consumers)].sum(axis=0)
+    def _count(self, crossing: Crossing) -> Ints:
+        counts: Ints = self._member[list(crossing.consumers)].sum(axis=0)
         return counts
 
     def table(self, starts: Indices, ends: Indices) -> Floats:

@@ -25,10 +25,10 @@ from dataclasses import replace
 import numpy as np
 
 from solver.dp.blocks import consuming_blocks
-from solver.dp.pair_sums import Bools, Floats
 from solver.dp.stage_list import StageList
 from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import Stage
+from solver.model.arrays import Bools, Floats
 
 
 class Readers:

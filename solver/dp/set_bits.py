@@ -12,6 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from solver.model.arrays import Bools
+
 Words = npt.NDArray[np.uint64]
 """Families in columns, 64 sets to a row."""
 
@@ -57,7 +59,7 @@ class SetBits:
             for kind, limit in enumerate(limits)
         ]
 
-    def pack(self, flags: npt.NDArray[np.bool_]) -> Words:
+    def pack(self, flags: Bools) -> Words:
         """Return families as words, given which set (row) is in which family (column)."""
         padded = np.zeros((self.words * _WORD, flags.shape[1]), dtype=np.bool_)
         padded[: len(flags)] = flags
@@ -65,7 +67,7 @@ class SetBits:
         words = np.ascontiguousarray(packed.T).view("<u8").T
         return np.ascontiguousarray(words, dtype=np.uint64)
 
-    def unpack(self, family: Words) -> npt.NDArray[np.bool_]:
+    def unpack(self, family: Words) -> Bools:
         """Return which sets are in one family, given as its words."""
         data = np.ascontiguousarray(family.astype("<u8")).view(np.uint8)
         return np.unpackbits(data, count=len(self.sizes), bitorder="little").astype(np.bool_)

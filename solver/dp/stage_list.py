@@ -16,10 +16,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from solver.dp.pair_sums import Bools, Floats, Indices
 from solver.dp.set_bits import SetBits, Words
 from solver.dp.stage_tables import StageTables
-from solver.model.arrays import Ints
+from solver.model.arrays import Bools, Floats, Indices, Ints
 
 _ROWS = 64
 """Starts whose stages are costed together."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from solver.dp.blocks import DROPPED, Blocks, consuming_blocks
 from solver.dp.ideals import membership, nested, packed_words
 from solver.dp.memory import StagePeaks
-from solver.dp.pair_sums import Bools, Crossing, Floats, Indices, PairSum
+from solver.dp.pair_sums import Crossing, PairSum
 from solver.dp.repeated_chains import RepeatedChains
+from solver.model.arrays import Bools, Floats, Indices, Ints
 from solver.presolve.device_kinds import DeviceKind
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import Net
@@ -118,7 +118,7 @@ class StageTables:
         same &= self._profiles[kind] is self._profiles[other]
         return same and np.array_equal(self.kind_work_ns[kind], self.kind_work_ns[other])
 
-    def _per_block(self, of_units: npt.NDArray[np.int64]) -> Floats:
+    def _per_block(self, of_units: Ints) -> Floats:
         sums = np.zeros(self.blocks.count)
         for unit, value in enumerate(of_units):
             if self.blocks.block_of[unit] != DROPPED:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from solver.dp.device_sets import DeviceSets
-from solver.dp.pair_sums import Bools, Floats, Indices
 from solver.dp.stage_tables import StageTables
+from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
 from solver.model.training import in_flight
 

@@ -8,20 +8,17 @@ ideals is exact on them.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from solver.bounds.spine import longest_path
 from solver.dp.ideal_program import SolveIdeals
 from solver.dp.ideals import list_ideals
-from solver.model.arrays import Ints
+from solver.model.arrays import Bools, Ints
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ColocationGroup
 from solver.presolve.graph import quotient_arcs
 from solver.presolve.instance import Instance
-
-_Bools = npt.NDArray[np.bool_]
 
 _MOST_UNITS = 2_000
 """More take too long to compare two by two."""
@@ -96,7 +93,7 @@ def cheap_groups(units: Instance) -> list[list[int]]:
     return _groups(inside, order[:low])
 
 
-def _closures(units: Instance) -> _Bools:
+def _closures(units: Instance) -> Bools:
     """Return, for every unit (row), what it depends on, and itself."""
     inside = np.eye(len(units), dtype=np.bool_)
     for unit, before in enumerate(units.predecessors):
@@ -104,7 +101,7 @@ def _closures(units: Instance) -> _Bools:
     return inside
 
 
-def _costs(units: Instance, inside: _Bools) -> Ints:
+def _costs(units: Instance, inside: Bools) -> Ints:
     """Return the time of all transfers that leave each border."""
     costs = np.zeros(len(units), dtype=np.int64)
     for net, time_ns in zip(units.nets, units.transfers.least_ns, strict=True):
@@ -114,7 +111,7 @@ def _costs(units: Instance, inside: _Bools) -> Ints:
     return costs
 
 
-def _spans(inside: _Bools, costs: Ints, work: Ints) -> Ints:
+def _spans(inside: Bools, costs: Ints, work: Ints) -> Ints:
     """Return the span of every border; of equal ones the later counts as cheaper."""
     before = inside @ work
     spans = np.minimum(before, work @ inside)
@@ -127,7 +124,7 @@ def _spans(inside: _Bools, costs: Ints, work: Ints) -> Ints:
     return spans
 
 
-def _groups(inside: _Bools, borders: Ints) -> list[list[int]]:
+def _groups(inside: Bools, borders: Ints) -> list[list[int]]:
     """Return the units by the borders that contain them, those of most borders first."""
     members: dict[bytes, list[int]] = {}
     for unit, column in enumerate(inside[np.sort(borders)].T):

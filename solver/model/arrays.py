@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     from solver.model.problem import PartitionProblem
 
 Ints = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Indices = npt.NDArray[np.intp]
 
 _LARGEST_FAST_BANDWIDTH: Final = 2**53
 """Up to here the steps of the long division stay below 2**63."""
@@ -59,7 +61,7 @@ class HoldingArrays:
     first: Ints
     last: Ints
     waits_for: Lists
-    stays: Flags
+    stays: Bools
     size_bytes: Ints
 
 

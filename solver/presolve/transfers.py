@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from solver.model.arrays import Flags, Ints, sums
+from solver.model.arrays import Bools, Ints, sums
 from solver.model.devices import STAGING_HOST, Device, Link
 from solver.model.problem import PartitionProblem
 
@@ -251,7 +251,7 @@ class Transfers:
         return result
 
     @cached_property
-    def is_costly(self) -> Flags:
+    def is_costly(self) -> Bools:
         """By operator: whether its value costs time or bytes where it crosses."""
         arrays = self._problem.arrays
         moved_bytes = arrays.value_bytes + arrays.gradient_bytes

@@ -12,10 +12,9 @@ from collections.abc import Collection, Sequence
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from solver.bounds.held_weights import stage_weights
-from solver.model.arrays import Ints
+from solver.model.arrays import Floats, Ints
 from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import Order
@@ -23,7 +22,6 @@ from solver.presolve.instance import Instance
 from solver.search.branches import Branch
 from solver.search.state import SearchState
 
-Floats = npt.NDArray[np.float64]
 _TRIALS = 20
 """Steps of the bisection for the best cut: more precise than the cut is."""
 

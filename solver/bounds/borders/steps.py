@@ -14,7 +14,7 @@ import numpy as np
 
 from solver.bounds.borders.tables import Borders
 from solver.bounds.position_steps import StageKind, compute_room
-from solver.model.arrays import Flags, Ints
+from solver.model.arrays import Bools, Ints
 
 _UNLIMITED = 1 << 60
 
@@ -198,12 +198,12 @@ def capacity_bytes(kind: StageKind) -> int:
     return _UNLIMITED if kind.capacity_bytes is None else min(kind.capacity_bytes, _UNLIMITED)
 
 
-def _meets(need_ns: Ints, need_bytes: Ints, gain_ns: Ints, gain_bytes: Ints) -> Flags:
+def _meets(need_ns: Ints, need_bytes: Ints, gain_ns: Ints, gain_bytes: Ints) -> Bools:
     """Return for each need whether one step of a staircase has both gains."""
     step = np.searchsorted(gain_ns, need_ns)
     some = step < len(gain_ns)
     # Of the steps with enough time the first one has the most bytes.
-    result: Flags = some & (gain_bytes[np.minimum(step, len(gain_ns) - 1)] >= need_bytes)
+    result: Bools = some & (gain_bytes[np.minimum(step, len(gain_ns) - 1)] >= need_bytes)
     return result
 
 

@@ -21,7 +21,7 @@ from solver.bounds.held_weights import stage_weights
 from solver.bounds.regions import PlacedNets, Regions
 from solver.bounds.spine import restricted
 from solver.dp.ideals import list_ideals, membership
-from solver.model.arrays import Flags, Ints
+from solver.model.arrays import Bools, Ints
 from solver.presolve.instance import Instance
 
 _MOST_IDEALS = 100_000
@@ -249,7 +249,7 @@ class BorderList:
         """Return the borders that matter; None if there are too many ideals."""
         places = self.places
         features = self._features()
-        ideals_of: dict[tuple[object, ...], tuple[list[int], Flags] | None] = {}
+        ideals_of: dict[tuple[object, ...], tuple[list[int], Bools] | None] = {}
         shapes: dict[tuple[object, ...], tuple[Ints, list[int]]] = {}
         tables: list[Ints] = []
         regions: list[Ints] = []
@@ -296,7 +296,7 @@ class BorderList:
     def _shape(
         self,
         masks: list[int],
-        member: Flags,
+        member: Bools,
         work: Ints,
         held: Ints,
         features: Sequence[_Feature],
@@ -368,7 +368,7 @@ class BorderList:
         )
 
 
-def _ideals(count: int, arcs: tuple[tuple[int, int], ...]) -> tuple[list[int], Flags] | None:
+def _ideals(count: int, arcs: tuple[tuple[int, int], ...]) -> tuple[list[int], Bools] | None:
     masks = list_ideals(count, arcs, _MOST_IDEALS)
     return None if masks is None else (masks, membership(masks, count))
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from solver.bounds.markers import Markers
 from solver.bounds.spine import main_path
-from solver.model.arrays import Flags, Ints
+from solver.model.arrays import Bools, Ints
 from solver.presolve.instance import Instance
 
 _MOST_MARKERS = 64
@@ -60,7 +60,7 @@ class MarkerSets(Markers):
         least: Ints = table[::-1].cumsum(axis=0)[::-1].cumsum(axis=1)
         return least
 
-    def best(self, values: Ints) -> tuple[Ints, Flags]:
+    def best(self, values: Ints) -> tuple[Ints, Bools]:
         """Return the most that values sum to over the closed sets of each position.
 
         A maximum closure is a minimum cut (Picard, "Maximal closure of a graph", Management
@@ -109,13 +109,13 @@ class MarkerSets(Markers):
             else:
                 # What a gain needs costs nothing.
                 chosen[:size] = True
-        taken: Flags = chosen[:size]
+        taken: Bools = chosen[:size]
         np.add.at(total, position[taken], own[taken])
         return total, taken
 
-    def set_of(self, position: int, taken: Flags) -> Flags:
+    def set_of(self, position: int, taken: Bools) -> Bools:
         """Return the units of the set of a position that :meth:`best` has found."""
-        found: Flags = self.in_from <= position
+        found: Bools = self.in_from <= position
         positions, unit, _, _ = self._open
         found[unit[taken & (positions == position)]] = True
         return found

@@ -10,7 +10,7 @@ import numpy as np
 
 from solver.bounds.lagrangian.marker_sets import MarkerSets
 from solver.dp.device_sets import DeviceSets
-from solver.model.arrays import Flags, Ints
+from solver.model.arrays import Bools, Ints
 
 _NEVER = -(1 << 60)
 
@@ -34,7 +34,7 @@ class PricedKind:
     count: int
     times: Ints
     room: int | None
-    banned: Flags
+    banned: Bools
 
     def best_of(self, other: PricedKind) -> PricedKind:
         """Return a kind of as many devices as both have, as good as either."""
@@ -177,7 +177,7 @@ class _Sweep:
         program: PriceProgram,
         limit: int,
         prices: Sequence[tuple[int, int]],
-        fits: Sequence[Flags],
+        fits: Sequence[Bools],
     ) -> None:
         self._program, self._limit, self._fits = program, limit, fits
         kinds, held = program.kinds, program.held
@@ -192,7 +192,7 @@ class _Sweep:
         count = program.sets.count
         # By the kinds before and after a border, and its position.
         self._border = np.full((len(kinds), len(kinds), count), _NEVER, dtype=np.int64)
-        self._taken: dict[tuple[int, int], Flags] = {}
+        self._taken: dict[tuple[int, int], Bools] = {}
         for before, after in program.adjacent:
             values, taken = program.sets.best(worth[before] - worth[after])
             self._border[before, after] = values
@@ -297,7 +297,7 @@ class _Level:
         return self._rest[kind, place]
 
 
-def _first_starts(fit: Flags) -> list[int]:
+def _first_starts(fit: Bools) -> list[int]:
     """Return the first position from which a stage may go to each; beyond it if from none."""
     count = fit.shape[1] - 1
     starts: list[int] = []

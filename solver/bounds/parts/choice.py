@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.dp.pair_sums import Indices
+from solver.model.arrays import Indices
 from solver.presolve.instance import Instance
 
 _SWEEPS = 4

@@ -10,11 +10,11 @@ import numpy as np
 from solver.dp.blocks import collapse_units
 from solver.dp.device_sets import DeviceSets
 from solver.dp.ideals import list_ideals
-from solver.dp.pair_sums import Floats
 from solver.dp.repeated_chains import identical_chains
 from solver.dp.set_bits import SetBits
 from solver.dp.stage_list import Families, StageLister, TooManyStages
 from solver.dp.stage_tables import StageTables
+from solver.model.arrays import Floats
 from solver.model.clock import Clock
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import interchangeable_kinds

@@ -18,8 +18,7 @@ from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_ske
 from solver.bounds.state_space.stages import StageCosts
 from solver.bounds.windows import BorderIdeals, StageWindows
 from solver.dp.device_sets import DeviceSets
-from solver.dp.pair_sums import Indices
-from solver.model.arrays import Ints
+from solver.model.arrays import Indices, Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
 from solver.presolve.instance import Instance

@@ -16,7 +16,7 @@ from solver.bounds.state_space.stages import (
     joined,
 )
 from solver.bounds.windows import StageWindows
-from solver.dp.pair_sums import Bools
+from solver.model.arrays import Bools
 from solver.model.clock import Clock
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from solver.bounds.state_space.program import Program
 from solver.bounds.state_space.stages import StageCosts
-from solver.dp.pair_sums import Bools, Floats, Indices
+from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import UNLIMITED, Clock
 
 MOST_LABELS = 3_000_000

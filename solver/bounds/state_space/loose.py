@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.bounds.state_space.skeleton import Skeleton
-from solver.dp.pair_sums import Bools, Floats
+from solver.model.arrays import Bools, Floats
 from solver.presolve.instance import SharedBytes
 
 _LITTLE = 8

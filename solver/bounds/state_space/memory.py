@@ -9,7 +9,8 @@ import numpy as np
 from solver.bounds.state_space.skeleton import Skeleton
 from solver.dp.blocks import DROPPED, Blocks
 from solver.dp.memory import StagePeaks
-from solver.dp.pair_sums import Bools, Crossing, Floats, Indices, PairSum
+from solver.dp.pair_sums import Crossing, PairSum
+from solver.model.arrays import Bools, Floats, Indices
 from solver.presolve.instance import Instance
 
 _MOST_PEAKS = 1_500_000

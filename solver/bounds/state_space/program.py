@@ -13,7 +13,7 @@ from solver.bounds.state_space.loose import Loose
 from solver.bounds.state_space.skeleton import Skeleton
 from solver.bounds.state_space.stages import StageCosts, Stages
 from solver.dp.device_sets import DeviceSets
-from solver.dp.pair_sums import Bools, Floats, Indices
+from solver.model.arrays import Bools, Floats, Indices
 
 Sends = npt.NDArray[np.int32]
 Kind = tuple[int, float]

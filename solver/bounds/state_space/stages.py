@@ -12,8 +12,8 @@ from solver.bounds.state_space.loose import Loose
 from solver.bounds.state_space.memory import StageMemory
 from solver.bounds.state_space.skeleton import Feeders, Skeleton
 from solver.dp.ideals import membership, nested, packed_words
-from solver.dp.pair_sums import Bools, Crossing, Floats, Indices, PairSum
-from solver.model.arrays import Ints
+from solver.dp.pair_sums import Crossing, PairSum
+from solver.model.arrays import Bools, Floats, Indices, Ints
 from solver.presolve.instance import Instance
 
 _COLUMNS = 64

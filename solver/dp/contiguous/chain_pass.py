@@ -13,8 +13,9 @@ import itertools
 import numpy as np
 
 from solver.dp.contiguous.kind_costs import banned_before, in_flight, work_before
-from solver.dp.contiguous.segments import Ints, SegmentRow, SegmentRows
+from solver.dp.contiguous.segments import SegmentRow, SegmentRows
 from solver.dp.device_sets import Moves, ViableStates
+from solver.model.arrays import Ints
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from solver.dp.contiguous.segments import Ints
+from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import block_starts
 

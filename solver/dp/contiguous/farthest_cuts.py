@@ -21,8 +21,8 @@ from solver.dp.contiguous.kind_sets import KindSets
 from solver.dp.contiguous.limit_program import KindCosts, LimitProgram, Stage
 from solver.dp.contiguous.linked_kinds import LinkedKind, linked_kinds
 from solver.dp.contiguous.segment_tables import SegmentTables
-from solver.dp.contiguous.segments import Ints
 from solver.evaluation.evaluate import evaluate
+from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from solver.dp.contiguous.segments import Ints
+from solver.model.arrays import Ints
 from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
 from solver.model.training import most_in_flight

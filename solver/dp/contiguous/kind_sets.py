@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from solver.dp.contiguous.segments import Ints
+from solver.model.arrays import Ints
 
 
 class KindSets:

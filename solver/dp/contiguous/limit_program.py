@@ -21,8 +21,8 @@ import numpy as np
 from solver.dp.contiguous.kind_costs import banned_before, in_flight, work_before
 from solver.dp.contiguous.kind_sets import KindSets
 from solver.dp.contiguous.linked_kinds import LinkedKind
-from solver.dp.contiguous.segment_tables import Flags, SegmentTables
-from solver.dp.contiguous.segments import Ints
+from solver.dp.contiguous.segment_tables import SegmentTables
+from solver.model.arrays import Bools, Ints
 from solver.model.plan import PartitionPlan
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import Links
@@ -209,9 +209,9 @@ class LimitProgram:
                 rooms[send, receive] = limit_ns - send_ns - receive_ns
         return rooms[send, receive]
 
-    def _fits(self, kind: int, flying: int) -> Flags:
+    def _fits(self, kind: int, flying: int) -> Bools:
         """Return which segments a kind may run and has the memory for."""
-        allowed: Flags = self._allowed[kind]
+        allowed: Bools = self._allowed[kind]
         capacity = self._costs.capacities[kind]
         if capacity is None:
             return allowed
@@ -220,7 +220,7 @@ class LimitProgram:
             memory = memory + (flying - 1) * self._tables.saved_bytes
         return allowed & (memory <= capacity)
 
-    def _starts(self, fits: Flags) -> Ints:
+    def _starts(self, fits: Bools) -> Ints:
         """Return where the longest segment that fits starts, for each end."""
         ends = np.arange(self._count)
         column = np.argmax(fits, axis=1)

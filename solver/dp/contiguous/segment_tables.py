@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from solver.dp.contiguous.segments import Ints, SegmentRows
+from solver.dp.contiguous.segments import SegmentRows
+from solver.model.arrays import Bools, Ints
 from solver.presolve.instance import Instance
-
-Flags = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,7 @@ class SegmentTables:
 
     places: Ints
     order: list[int]
-    exists: Flags
+    exists: Bools
     memory_bytes: Ints
     saved_bytes: Ints
     send_ns: list[Ints]
@@ -105,7 +103,7 @@ class SegmentTables:
                 part[2 + 2 * profile] = total[ends]
                 part[3 + 2 * profile] = row.receive_ns[profile][at]
         begin = np.arange(count)[:, None] + np.arange(-longest, 0)[None, :]
-        exists: Flags = begin >= 0
+        exists: Bools = begin >= 0
         steps = np.broadcast_to(np.arange(longest)[::-1], begin.shape)
         turned = by_start[:, np.maximum(begin, 0), steps]
         return cls(

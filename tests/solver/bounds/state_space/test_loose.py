@@ -26,8 +26,7 @@ def descendants(units):
 def test_loose_weights_are_released_and_ready_by_reachability(seed, decoder):
     problem = decoder(seed, layers=6)
     units = condense(problem)
-    times = units.transfers.least_ns
-    skeleton = choose_skeleton(units, times, len(problem.devices), MOST_WIDE_NETS)
+    skeleton = choose_skeleton(units, len(problem.devices), MOST_WIDE_NETS)
     member = membership(skeleton.ideals, len(skeleton.units))
     loose = Loose.of(skeleton, member, units.weights)
     after = descendants(units)
@@ -103,4 +102,4 @@ def test_supply_is_the_least_of_all_subsets(seed):
                 if net.producer in set(supplied) - here and here & set(net.consumers)
             )
             costs.append(sum(work[unit] for unit in chosen) + received)
-    assert supply_ns(units, times, work, supplied, reader, elsewhere) == min(costs)
+    assert supply_ns(units, work, supplied, reader, elsewhere) == min(costs)

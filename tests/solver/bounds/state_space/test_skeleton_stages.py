@@ -37,8 +37,7 @@ def test_no_stage_holds_less_where_values_take_memory(seed, decoder):
 
 def assert_no_stage_costs_less(problem, seed):
     units = condense(problem)
-    times = units.transfers.least_ns
-    skeleton = choose_skeleton(units, times, len(problem.devices), MOST_WIDE_NETS)
+    skeleton = choose_skeleton(units, len(problem.devices), MOST_WIDE_NETS)
     classes = sorted({device.device_class for device in problem.devices})
     rooms = [*map(float, range(40)), 1e18]
     costs = StageCosts(units, skeleton, classes, rooms)
