@@ -7,20 +7,17 @@ takes logarithmic time, and all sets of devices can be looked at.
 
 from __future__ import annotations
 
-import itertools
 import math
 from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from solver.model.arrays import Ints
+from solver.presolve.device_kinds import DeviceSets, merged_kinds
 
 _MORE_THAN_ROUNDING = 1 + 1e-12
-_MOST_COMPARED = 40
-"""Kinds of which every two are compared; of more, neighbours alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +289,8 @@ def rooms(
     slots: int,
     total: int,
     step: Callable[[int, StageKind, bool], int],
-    kinds: Counter[StageKind],
+    kinds: Sequence[StageKind],
+    sets: DeviceSets,
     order: Sequence[StageKind] | None = None,
 ) -> list[int]:
     """Return the most that 1, 2, ... stages get to, over all devices or for an order.
@@ -303,8 +301,8 @@ def rooms(
         The most stages, and the position at which everything has run.
     step : callable
         From a position, a kind, and whether the stage is the first, to the farthest end.
-    kinds : Counter of StageKind
-        How many devices there are of each.
+    kinds, sets
+        Of devices.
     order : sequence of StageKind, optional
         The kind of each slot.
     """
@@ -316,41 +314,29 @@ def rooms(
                 done = max(done, step(done, order[slot], slot == 0))
             found.append(done)
         return found
-    entries, limits = list(kinds), list(kinds.values())
-    # By how many devices of each kind are used; a farther start is never worse.
-    farthest = {(0,) * len(entries): 0}
-    for slot in range(slots):
-        following: dict[tuple[int, ...], int] = {}
-        for used, done in farthest.items():
-            for number, kind in enumerate(entries):
-                if used[number] < limits[number]:
-                    more = (*used[:number], used[number] + 1, *used[number + 1 :])
-                    end = step(done, kind, slot == 0) if done < total else done
-                    following[more] = max(following.get(more, 0), done, end)
-        farthest = following or farthest
-        found.append(max(farthest.values()))
-    return found
+    # A farther start is never worse.
+    farthest = [0]
+    for slot, level in enumerate(sets.levels[1 : slots + 1]):
+        for smaller in sets.smaller[level]:
+            best = 0
+            for kind, rest in smaller:
+                done = farthest[rest]
+                end = step(done, kinds[kind], slot == 0) if done < total else done
+                best = max(best, done, end)
+            farthest.append(best)
+        found.append(max(farthest[level]))
+    return found + found[-1:] * (slots - len(found))
 
 
-def few_kinds(kinds: Counter[StageKind], most_sets: int) -> Counter[StageKind]:
-    """Return kinds that are at least as good, few enough for all sets to be told apart.
-
-    The two that are most alike (of many kinds, of neighbours by speed and memory) are counted as
-    one, with the larger memory and the higher speed, until at most `most_sets` sets are left. What
-    devices can reach only grows.
-    """
-    few = Counter(kinds)
-    while math.prod(count + 1 for count in few.values()) > most_sets and len(few) > 1:
-        entries = list(few)
-        if len(entries) <= _MOST_COMPARED:
-            pairs = list(itertools.combinations(entries, 2))
-        else:
-            entries.sort(key=lambda kind: (kind.pays, kind.slowness, kind.room_bytes))
-            pairs = list(itertools.pairwise(entries))
-        a, b = min(pairs, key=lambda pair: _difference(*pair))
-        count = few.pop(a) + few.pop(b)
-        few[a.best_of(b)] += count
-    return few
+def few_kinds(kinds: Mapping[StageKind, int], most_sets: int) -> dict[StageKind, int]:
+    """Return kinds that are at least as good, few enough for all sets to be told apart."""
+    return merged_kinds(
+        kinds,
+        most_sets,
+        _difference,
+        StageKind.best_of,
+        neighbours=lambda kind: (kind.pays, kind.slowness, kind.room_bytes),
+    )
 
 
 def _difference(a: StageKind, b: StageKind) -> tuple[bool, float]:

@@ -17,6 +17,7 @@ from typing import ClassVar
 from solver.bounds.least_limit import least_limit
 from solver.bounds.position_steps import StageKind, few_kinds, rooms
 from solver.model.devices import Device
+from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import Instance
 
 Step = Callable[[int, StageKind, bool], int]
@@ -47,7 +48,9 @@ class DestructiveBound(ABC):
         self._work, self._slowness = units.fastest_ns, units.slowness
         self._transfers = units.transfers
         self._kinds = Counter(self._kind_of(device) for device in devices)
-        self._few_kinds = few_kinds(self._kinds, self.most_sets)
+        few = few_kinds(self._kinds, self.most_sets)
+        self._few_kinds = tuple(few)
+        self._sets = DeviceSets.of(list(few.values()), sum(few.values()))
         self._total = int(self._work.sum())
         # One device takes no longer for everything.
         self._largest_ns = (
@@ -138,7 +141,7 @@ class SteppingBound(DestructiveBound):
             The device of each slot; without it, any device may be anywhere.
         """
         step, kinds = self._step(bottleneck_ns), self._kinds_of(order)
-        return rooms(slots, self._total, step, self._few_kinds, kinds)
+        return rooms(slots, self._total, step, self._few_kinds, self._sets, kinds)
 
     def rooms_from_end_ns(
         self, bottleneck_ns: int, slots: int, order: Sequence[Device] | None = None
@@ -146,7 +149,7 @@ class SteppingBound(DestructiveBound):
         """Return the most work that the last 1, 2, ... stages can have together."""
         step = self._step_back(bottleneck_ns)
         kinds = self._kinds_of(None if order is None else order[::-1])
-        return rooms(slots, self._total, step, self._few_kinds, kinds)
+        return rooms(slots, self._total, step, self._few_kinds, self._sets, kinds)
 
     def _fails(self, bottleneck_ns: int, order: Sequence[Device] | None) -> bool:
         slots = self._slots if order is None else len(order)

@@ -18,14 +18,14 @@ from typing import Protocol
 
 import numpy as np
 
-from solver.dp.device_sets import DeviceSets
 from solver.dp.readers import Readers
 from solver.dp.set_bits import SetBits, Words
 from solver.dp.stage_list import Families, StageList, StageLister, TooManyStages
 from solver.dp.stage_tables import StageTables
-from solver.dp.sweep import GaveUp, Solution, Stage, largest_sum
-from solver.model.arrays import Bools, Floats
+from solver.dp.sweep import GaveUp, Solution, Stage
+from solver.model.arrays import Bools
 from solver.model.training import in_flight
+from solver.presolve.device_kinds import DeviceSets, sums_by_set
 
 _NEAR = (1.01, 1.02, 1.04, 1.08)
 """Ceilings to try before a plan is known, as multiples of a lower bound."""
@@ -89,7 +89,7 @@ class BottleneckSearch:
         self.refuted = -1
         self.best: Solution | None = None
         limits = [len(kind.devices) for kind in tables.kinds]
-        self._most = max(map(sum, sets.counts))
+        self._most = sets.most
         self._readers = Readers(tables)
         self._best_ns: int | None = None
         self._plan: tuple[Stage, ...] = ()
@@ -109,24 +109,13 @@ class BottleneckSearch:
             ]
         self._lister = StageLister(tables, capacity, flying, spend)
         speed = [1 / slowness for slowness in tables.slowness]
-        self._speed, self._speed_of_others = self._rooms(speed)
-        self._memory, self._memory_of_others = self._rooms(capacity)
+        (self._speed, self._speed_of_others), (self._memory, self._memory_of_others) = (
+            sums_by_set(self._bits.counts, limits, amounts, self._most)
+            for amounts in (speed, capacity)
+        )
         first, last = np.zeros(tables.count, dtype=np.intp), np.full(tables.count, tables.count - 1)
         every = np.arange(tables.count)
         self._weights = tables.weights.at(first, every), tables.weights.at(every, last)
-
-    def _rooms(self, amounts: Sequence[float]) -> tuple[Floats, Floats]:
-        """Sum amounts over the devices of each set, and over the best others that may be used."""
-        counts = self._bits.counts.tolist()
-        full = [len(kind.devices) for kind in self.tables.kinds]
-        own = [largest_sum(c, amounts, self._most) for c in counts]
-        others = [
-            largest_sum(
-                [f - n for f, n in zip(full, c, strict=True)], amounts, max(self._most - sum(c), 0)
-            )
-            for c in counts
-        ]
-        return np.array(own), np.array(others)
 
     # -- the search -----------------------------------------------------------------------
 

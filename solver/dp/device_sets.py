@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from solver.model.arrays import Bools, Floats
+from solver.model.arrays import Bools
 from solver.model.devices import Device
-from solver.presolve.device_kinds import interchangeable_kinds
+from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds, sums_by_set
 from solver.presolve.instance import Instance
 
 _MOST_STATES = 1024
@@ -19,65 +18,25 @@ _MOST_STATES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class DeviceSets:
-    """Sets of devices up to exchanges within a kind, the smaller ones first; set 0 is empty.
-
-    Attributes
-    ----------
-    counts : tuple of tuple of int
-        Devices of each kind in each set.
-    smaller : tuple of tuple of (int, int)
-        For each set the pairs (kind, set without one device of that kind).
-    """
-
-    counts: tuple[tuple[int, ...], ...]
-    smaller: tuple[tuple[tuple[int, int], ...], ...]
-
-    @classmethod
-    def of(cls, limits: Sequence[int], most_devices: int) -> DeviceSets:
-        """List the sets of at most `most_devices`, given how many there are of each kind."""
-        ranges = [range(min(limit, most_devices) + 1) for limit in limits]
-        counts = [c for c in itertools.product(*ranges) if sum(c) <= most_devices]
-        counts.sort(key=sum)
-        number = {c: i for i, c in enumerate(counts)}
-        smaller = [
-            tuple((k, number[(*c[:k], c[k] - 1, *c[k + 1 :])]) for k in range(len(c)) if c[k])
-            for c in counts
-        ]
-        return cls(tuple(counts), tuple(smaller))
-
-    @property
-    def larger(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For each set the pairs (kind, set with one device of that kind more)."""
-        found: list[list[tuple[int, int]]] = [[] for _ in self.counts]
-        for number, steps in enumerate(self.smaller):
-            for kind, rest in steps:
-                found[rest].append((kind, number))
-        return tuple(map(tuple, found))
-
-
-@dataclass(frozen=True, slots=True)
 class Moves:
     """The sets of devices that a suffix can use, and how one grows by a device.
 
-    State 0 is the empty set, ``counts[s][k]`` the number of devices of kind k in state s.
-    ``moves[k]`` lists (state, state without one device of kind k).
+    Attributes
+    ----------
+    kinds, names : tuple
+        A device of each kind, and the names of all of them.
+    sets : DeviceSets
+        All of them, or only those of the last devices of one order.
     """
 
     kinds: tuple[Device, ...]
     names: tuple[tuple[str, ...], ...]
-    counts: tuple[tuple[int, ...], ...]
-    moves: tuple[tuple[tuple[int, int], ...], ...]
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Devices in every state."""
-        return tuple(map(sum, self.counts))
+    sets: DeviceSets
 
     @property
     def transition_count(self) -> int:
         """Transitions between states, for every place of a cut."""
-        return sum(map(len, self.moves))
+        return int((self.sets.rest >= 0).sum())
 
     def stretched(self, permille: int) -> Moves:
         """Return the same moves on devices of other capacities."""
@@ -101,18 +60,14 @@ def device_moves(units: Instance) -> list[Moves]:
     """Return the exact state space if it is small, else one for each of a few device orders."""
     kinds = interchangeable_kinds(units)
     counts = [len(kind.devices) for kind in kinds]
-    names = tuple(tuple(device.name for device in kind.devices) for kind in kinds)
+    names = tuple(kind.names for kind in kinds)
     representatives = tuple(kind.device for kind in kinds)
     most = min(sum(counts), units.problem.max_devices or sum(counts))
     if are_few(units):
-        sets = DeviceSets.of(counts, most)
-        moves: list[list[tuple[int, int]]] = [[] for _ in kinds]
-        for state, smaller in enumerate(sets.smaller):
-            for kind, rest in smaller:
-                moves[kind].append((state, rest))
-        return [Moves(representatives, names, sets.counts, tuple(map(tuple, moves)))]
+        return [Moves(representatives, names, DeviceSets.of(counts, most))]
     return [
-        _ordered_moves(representatives, names, order[-most:])
+        # State s uses the last s devices.
+        Moves(representatives, names, DeviceSets.in_order(order[: -most - 1 : -1], len(kinds)))
         for order in _device_orders(representatives, counts)
     ]
 
@@ -120,12 +75,15 @@ def device_moves(units: Instance) -> list[Moves]:
 def order_moves(units: Instance, order: Sequence[str]) -> Moves:
     """Return the moves of one device order, with the devices that it lacks before it."""
     kinds = interchangeable_kinds(units)
-    names = tuple(tuple(device.name for device in kind.devices) for kind in kinds)
-    kind_of = {name: number for number, own in enumerate(names) for name in own}
+    kind_of = {name: number for number, kind in enumerate(kinds) for name in kind.names}
     missing = [name for name in kind_of if name not in order]
     most = units.problem.max_devices or len(kind_of)
     flat = [kind_of[name] for name in (*missing, *order)]
-    return _ordered_moves(tuple(kind.device for kind in kinds), names, flat[-most:])
+    return Moves(
+        tuple(kind.device for kind in kinds),
+        tuple(kind.names for kind in kinds),
+        DeviceSets.in_order(flat[: -most - 1 : -1], len(kinds)),
+    )
 
 
 def _device_orders(kinds: tuple[Device, ...], counts: Sequence[int]) -> list[list[int]]:
@@ -136,18 +94,6 @@ def _device_orders(kinds: tuple[Device, ...], counts: Sequence[int]) -> list[lis
     flat = [kind for kind, count in enumerate(counts) for _ in range(count)]
     orders = [sorted(flat, key=memory), sorted(flat, key=memory, reverse=True), flat, flat[::-1]]
     return [list(order) for order in dict.fromkeys(map(tuple, orders))]
-
-
-def _ordered_moves(
-    kinds: tuple[Device, ...], names: tuple[tuple[str, ...], ...], order: list[int]
-) -> Moves:
-    """State s uses the last s devices of `order`."""
-    moves: list[list[tuple[int, int]]] = [[] for _ in kinds]
-    for state in range(1, len(order) + 1):
-        moves[order[-state]].append((state, state - 1))
-    used = [order[len(order) - state :] for state in range(len(order) + 1)]
-    counts = tuple(tuple(map(last.count, range(len(kinds)))) for last in used)
-    return Moves(kinds, names, counts, tuple(map(tuple, moves)))
 
 
 class ViableStates:
@@ -187,13 +133,14 @@ class ViableStates:
         }
         self._before_ns = np.concatenate([[0.0], np.cumsum(fastest)])
         self._limits_time = ceiling_ns is not None
-        counts = np.array(moves.counts, dtype=np.float64)
-        everything = np.array([len(names) for names in moves.names], dtype=np.float64)
-        room = np.array([_room_bytes(device) for device in moves.kinds])
-        speed = np.array([1.0 / slowness[device.device_class] for device in moves.kinds])
-        work = speed * (0 if ceiling_ns is None else ceiling_ns + 1)
-        self._own_bytes, self._others_bytes = _sums(counts, everything, room)
-        self._own_ns, self._others_ns = _sums(counts, everything, work)
+        everything = [len(names) for names in moves.names]
+        rooms = [math.inf if d.memory_bytes is None else d.memory_bytes for d in moves.kinds]
+        most_ns = 0 if ceiling_ns is None else ceiling_ns + 1
+        work = [most_ns / slowness[device.device_class] for device in moves.kinds]
+        (self._own_bytes, self._others_bytes), (self._own_ns, self._others_ns) = (
+            sums_by_set(moves.sets.counts, everything, amounts, sum(everything))
+            for amounts in (rooms, work)
+        )
 
     def states(self, start: int) -> Bools:
         """Return which states can run all from `start` on."""
@@ -206,17 +153,3 @@ class ViableStates:
             viable &= rest_ns <= self._own_ns * more + 1
             viable &= self._before_ns[start] <= self._others_ns * more + 1
         return viable
-
-
-def _room_bytes(device: Device) -> float:
-    # Infinity times no device would be no number.
-    return 1e30 if device.memory_bytes is None else float(device.memory_bytes)
-
-
-def _sums(
-    counts: Floats,
-    everything: Floats,
-    amount: Floats,
-) -> tuple[Floats, Floats]:
-    """Return the amounts of the devices of each state, and of all the others."""
-    return counts @ amount, (everything - counts) @ amount

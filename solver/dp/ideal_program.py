@@ -60,7 +60,6 @@ from dataclasses import dataclass, replace
 
 from solver.dp.blocks import Blocks, collapse_units
 from solver.dp.contiguous.solver import contiguous_plan
-from solver.dp.device_sets import DeviceSets
 from solver.dp.ideals import list_ideals
 from solver.dp.interleaved import MOST_IDEALS as _MOST_INTERLEAVED
 from solver.dp.interleaved import InterleavedSearch
@@ -74,7 +73,7 @@ from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import DeviceKind, interchangeable_kinds
+from solver.presolve.device_kinds import DeviceKind, DeviceSets, interchangeable_kinds
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import Instance, condense
 from solver.presolve.transfers import Transfers

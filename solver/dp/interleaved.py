@@ -44,14 +44,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.dp.blocks import DROPPED, Blocks, consuming_blocks
-from solver.dp.device_sets import DeviceSets
 from solver.dp.ideals import membership
 from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import GaveUp, Goal, Solution, Sweep
 from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
-from solver.presolve.device_kinds import DeviceKind
+from solver.presolve.device_kinds import DeviceKind, DeviceSets, sums_by_set
 from solver.presolve.instance import Instance
 
 _CEILINGS = (1.002, 1.006, 1.02, 1.05, 1.1, 1.2, 1.4, 1.7, 2.1, 2.7, 3.5, 5.0, 8.0)
@@ -152,20 +151,9 @@ class InterleavedSearch:
 
     def _windows(self) -> None:
         """Sum the speeds of the devices in every set, and of the fastest others."""
-        most = max(map(sum, self.sets.counts))
-        windows = set()
-        for counts in self.sets.counts:
-            inside = sum(c * v for c, v in zip(counts, self._speeds, strict=True))
-            outside = sorted(
-                (
-                    speed
-                    for kind, count, speed in zip(self.kinds, counts, self._speeds, strict=True)
-                    for _ in range(len(kind.devices) - count)
-                ),
-                reverse=True,
-            )
-            windows.add((inside, sum(outside[: most - sum(counts)])))
-        self.windows = sorted(windows)
+        full = [len(kind.devices) for kind in self.kinds]
+        inside, outside = sums_by_set(self.sets.counts, full, self._speeds, self.sets.most)
+        self.windows = sorted(set(zip(inside.tolist(), outside.tolist(), strict=True)))
         self._total_speed = max(inside for inside, _ in self.windows)
 
     def _nets(self) -> None:

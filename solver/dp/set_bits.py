@@ -45,14 +45,11 @@ class SetBits:
     def __init__(self, limits: Sequence[int], most: int) -> None:
         sizes = [limit + 1 for limit in limits]
         self.strides = tuple(math.prod(sizes[:kind]) for kind in range(len(sizes)))
-        numbers = np.arange(math.prod(sizes))
-        self.counts = np.stack(
-            [numbers // stride % size for stride, size in zip(self.strides, sizes, strict=True)],
-            axis=1,
-        )
+        every = np.arange(math.prod(sizes))
+        self.counts = np.stack(np.unravel_index(every, sizes, order="F"), axis=1)
         self.sizes = self.counts.sum(axis=1)
         self.usable = self.sizes <= most
-        self.words = -(-len(numbers) // _WORD)
+        self.words = -(-len(every) // _WORD)
         # Of these a larger set can be made.
         self._may_grow = [
             self.pack(((self.counts[:, kind] < limit) & (self.sizes < most))[:, None])

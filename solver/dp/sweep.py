@@ -7,16 +7,16 @@ s without it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from solver.dp.device_sets import DeviceSets
 from solver.dp.stage_tables import StageTables
 from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
 from solver.model.training import in_flight
+from solver.presolve.device_kinds import DeviceSets, sums_by_set
 
 _ROWS = 64
 """Starts whose stages are costed together."""
@@ -62,15 +62,6 @@ class Solution:
 
     values: Mapping[str, int]
     stages: tuple[Stage, ...]
-
-
-def largest_sum(counts: Sequence[int], amounts: Sequence[float], most: int) -> float:
-    """Return the largest sum of the amounts of at most `most` of the devices."""
-    each = sorted(
-        (a for count, a in zip(counts, amounts, strict=True) for _ in range(count)),
-        reverse=True,
-    )
-    return float(sum(each[:most]))
 
 
 def most_memory_bytes(capacity: float, peak_permille: float | None) -> float:
@@ -145,26 +136,18 @@ class Sweep:
         everything = np.arange(tables.count)
         self._weights_before = tables.weights.table(np.array([0]), everything)[0]
         self._weights_after = tables.weights.table(everything, ends)[:, 0]
-        most = max(map(sum, sets.counts))
         full = [len(kind.devices) for kind in tables.kinds]
         speed = [1 / slowness if slowness else np.inf for slowness in tables.slowness]
-        self._speed = [largest_sum(c, speed, sum(c)) for c in sets.counts]
-        self._memory = [largest_sum(c, self.capacity, sum(c)) for c in sets.counts]
-        others = [[f - c for f, c in zip(full, counts, strict=True)] for counts in sets.counts]
-        room = [most - sum(counts) for counts in sets.counts]
-        self._speed_of_others = [
-            largest_sum(c, speed, n) for c, n in zip(others, room, strict=True)
-        ]
-        self._memory_of_others = [
-            largest_sum(c, self.capacity, n) for c, n in zip(others, room, strict=True)
-        ]
+        (self._speed, self._speed_of_others), (self._memory, self._memory_of_others) = (
+            sums_by_set(sets.counts, full, amounts, sets.most) for amounts in (speed, self.capacity)
+        )
 
     # -- one sweep ------------------------------------------------------------------------
 
     def run(self, goal: Goal) -> Solution | None:
         """Return the optimum of `goal` in one sweep, or None if nothing satisfies its limits."""
         self._goal = goal
-        count, set_count = self.tables.count, len(self.sets.counts)
+        count, set_count = self.tables.count, len(self.sets)
         self._sum = np.full((set_count, count), np.inf)
         self._top = np.full((set_count, count), np.inf)
         self._sum[0, -1] = self._top[0, -1] = 0.0
@@ -195,7 +178,7 @@ class Sweep:
         tables = self.tables
         possible = np.ones(tables.count, dtype=np.bool_)
         possible[-1] = False
-        if self._room(target) == 0:
+        if self.sets.sizes[target] == self.sets.most:
             possible[1:] = False
         ceiling = self._goal.limits.get("bottleneck", np.inf)
         if 0 < ceiling < np.inf:
@@ -207,11 +190,6 @@ class Sweep:
         possible &= self._weights_after <= self._memory[target]
         possible &= self._weights_before <= self._memory_of_others[target]
         return np.flatnonzero(possible)
-
-    def _room(self, target: int) -> int:
-        full = sum(len(kind.devices) for kind in self.tables.kinds)
-        most = max(map(sum, self.sets.counts))
-        return min(most, full) - sum(self.sets.counts[target])
 
     def spend(self, pairs: int) -> None:
         """Count stages that are looked at.
@@ -318,7 +296,7 @@ class Sweep:
 
     def _in_flight(self, target: int) -> int:
         """Return the microbatches in flight in the first of the stages of a set."""
-        following = sum(self.sets.counts[target])
+        following = int(self.sets.sizes[target])
         # One chunk: its memory model with several is another.
         return in_flight(
             self.problem.schedule,
@@ -351,8 +329,7 @@ class Sweep:
         scale = 1
         for name in reversed(self._goal.sums):
             scales.insert(0, float(scale))
-            most = max(map(sum, self.sets.counts))
-            scale *= 1 + (most if name == "devices" else self.tables.most_transfer_bytes)
+            scale *= 1 + (self.sets.most if name == "devices" else self.tables.most_transfer_bytes)
         if scale >= _EXACT:
             raise GaveUp("transfers add up to more bytes than can be compared exactly")
         return scales

@@ -1,15 +1,27 @@
-"""Devices that nothing tells apart, orders of such kinds, and devices whose memory matters."""
+"""Kinds of devices that nothing tells apart, with their sets and orders; whose memory matters."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from solver.model.arrays import Ints
 from solver.model.devices import Device
 from solver.presolve.instance import Instance
 
+Kind = TypeVar("Kind")
 Order = tuple[int, ...]
 """Kinds of devices by slot."""
+
+_MOST_COMPARED = 40
+"""Kinds of which every two are compared; of more, neighbours alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +34,11 @@ class DeviceKind:
     def device(self) -> Device:
         """One of them."""
         return self.devices[0]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(device.name for device in self.devices)
 
 
 def interchangeable_kinds(
@@ -50,6 +67,163 @@ def interchangeable_kinds(
         )
         kinds.setdefault(key, []).append(device)
     return tuple(DeviceKind(tuple(devices)) for devices in kinds.values())
+
+
+def merged_kinds(
+    counts: Mapping[Kind, int],
+    most_sets: int,
+    difference: Callable[[Kind, Kind], Any],
+    best_of: Callable[[Kind, Kind], Kind],
+    neighbours: Callable[[Kind], Any],
+) -> dict[Kind, int]:
+    """Count kinds that are alike as one until few sets of devices are left.
+
+    Parameters
+    ----------
+    counts : mapping of Kind to int
+        How many devices there are of each kind.
+    most_sets : int
+        Merge while there are more sets than this, as long as some kinds may count as one.
+    difference : callable
+        How much is given away where two kinds count as one, or None where they must not. The two
+        kinds for which it is least are merged.
+    best_of : callable
+        A kind that can do whatever one of two can, so that what devices can reach only grows.
+    neighbours : callable
+        A key by which kinds that are alike are neighbours. If kinds are many, only neighbours are
+        compared.
+    """
+    few = dict(counts)
+    while math.prod(count + 1 for count in few.values()) > most_sets:
+        if len(few) <= _MOST_COMPARED:
+            pairs = list(itertools.combinations(few, 2))
+        else:
+            pairs = list(itertools.pairwise(sorted(few, key=neighbours)))
+        given = [(difference(*pair), pair) for pair in pairs]
+        allowed = [entry for entry in given if entry[0] is not None]
+        if not allowed:
+            break
+        _, (one, other) = min(allowed, key=lambda entry: entry[0])
+        best, count = best_of(one, other), few.pop(one) + few.pop(other)
+        few[best] = few.get(best, 0) + count
+    return few
+
+
+@dataclass(frozen=True, eq=False)
+class DeviceSets:
+    """Sets of devices up to exchanges within a kind, the smaller ones first; set 0 is empty.
+
+    Attributes
+    ----------
+    counts : array of int64, shape (sets, kinds)
+        Devices of each kind.
+    rest : array of int64, shape (sets, kinds)
+        The set without one device of the kind, -1 where there is none in it.
+    """
+
+    counts: Ints
+    rest: Ints
+
+    @classmethod
+    def of(cls, limits: Sequence[int], most_devices: int) -> DeviceSets:
+        """List the sets of at most `most_devices`, given how many there are of each kind."""
+        shape = [min(limit, most_devices) + 1 for limit in limits]
+        # By their number in mixed radix, in which a device of a kind is worth its stride.
+        every = np.stack(np.unravel_index(np.arange(math.prod(shape)), shape), axis=1)
+        strides = np.cumprod([1, *shape[:0:-1]])[::-1]
+        sizes = every.sum(axis=1)
+        listed = np.argsort(sizes, kind="stable")[: int((sizes <= most_devices).sum())]
+        place = np.empty(len(every), dtype=np.int64)
+        place[listed] = np.arange(len(listed))
+        counts = every[listed]
+        return cls(counts, np.where(counts > 0, place[listed[:, None] - strides], -1))
+
+    @classmethod
+    def in_order(cls, order: Sequence[int], kinds: int) -> DeviceSets:
+        """List the sets of the first 0, 1, 2, ... devices of an order, given their kinds."""
+        places = np.arange(len(order))
+        added = np.zeros((len(order) + 1, kinds), dtype=np.int64)
+        added[places + 1, list(order)] = 1
+        rest = np.full_like(added, -1)
+        rest[places + 1, list(order)] = places
+        return cls(added.cumsum(axis=0), rest)
+
+    def __len__(self) -> int:
+        """Return how many sets there are."""
+        return len(self.counts)
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """Devices in each set."""
+        sizes: Ints = self.counts.sum(axis=1)
+        return sizes
+
+    @property
+    def most(self) -> int:
+        """Devices in the largest set."""
+        return int(self.sizes[-1])
+
+    @cached_property
+    def levels(self) -> tuple[slice, ...]:
+        """The sets of 0, 1, 2, ... devices."""
+        ends = np.searchsorted(self.sizes, np.arange(self.most + 2)).tolist()
+        return tuple(itertools.starmap(slice, itertools.pairwise(ends)))
+
+    @cached_property
+    def steps(self) -> tuple[tuple[tuple[int, Ints, Ints], ...], ...]:
+        """By level and kind the sets with a device of the kind, and the sets without one of it."""
+        found: list[tuple[tuple[int, Ints, Ints], ...]] = []
+        for level in self.levels:
+            rest = self.rest[level]
+            some = [np.flatnonzero(column >= 0) for column in rest.T]
+            steps = [(k, own + level.start, rest[own, k]) for k, own in enumerate(some)]
+            found.append(tuple(step for step in steps if len(step[1])))
+        return tuple(found)
+
+    @cached_property
+    def smaller(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """For each set the pairs (kind, set without one device of that kind)."""
+        rows = self.rest.tolist()
+        return tuple(tuple((k, rest) for k, rest in enumerate(row) if rest >= 0) for row in rows)
+
+    @cached_property
+    def larger(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+        """For each set the pairs (kind, set with one device of that kind more)."""
+        found: list[list[tuple[int, int]]] = [[] for _ in self.smaller]
+        for number, steps in enumerate(self.smaller):
+            for kind, rest in steps:
+                found[rest].append((kind, number))
+        return tuple(map(tuple, found))
+
+
+def sums_by_set(
+    counts: Ints, everything: Sequence[int], amounts: Sequence[float], most: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Sum amounts over the devices of each set, and over the best others that may be used with it.
+
+    Parameters
+    ----------
+    counts : array of int64, shape (sets, kinds)
+        Devices of each kind.
+    everything : sequence of int
+        How many devices of each kind there are.
+    amounts : sequence of float
+        What a device of each kind adds; may be infinite.
+    most : int
+        The most devices that a plan may use.
+    """
+    best_first = np.argsort(-np.array(amounts), kind="stable")
+    each = np.array(amounts, dtype=np.float64)[best_first]
+    own = counts[:, best_first]
+    others = np.array(everything)[best_first] - own
+    left = np.maximum(most - own.sum(axis=1), 0)[:, None]
+    others = np.clip(left - (others.cumsum(axis=1) - others), 0, others)
+    # Infinity times no device is no number.
+    with_own, with_others = (
+        np.multiply(taken, each, where=taken > 0, out=np.zeros(taken.shape)).sum(axis=1)
+        for taken in (own, others)
+    )
+    return with_own, with_others
 
 
 def device_orders(

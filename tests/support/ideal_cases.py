@@ -3,11 +3,10 @@
 from dataclasses import replace
 
 from solver.dp.blocks import collapse_units
-from solver.dp.device_sets import DeviceSets
 from solver.dp.ideals import list_ideals
 from solver.dp.stage_tables import StageTables
 from solver.model.devices import STAGING_HOST
-from solver.presolve.device_kinds import interchangeable_kinds
+from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds
 from solver.presolve.instance import condense
 from tests.support.random_problems import random_problem
 

@@ -27,8 +27,6 @@ from solver.presolve.instance import Instance
 _MOST_TRIED = 2_000
 """Pairs of a border and a set of devices that are tried on the way back from the end."""
 
-_Used = tuple[int, ...]
-
 
 class BorderBound(DestructiveBound):
     """Lower bounds of the bottleneck of all plans of a problem, for any number of devices.
@@ -82,22 +80,15 @@ class BorderBound(DestructiveBound):
             return True
         return not any(steps.is_done(front) for _, front in self._fronts(steps))
 
-    def _fronts(self, steps: BorderSteps) -> Iterator[tuple[_Used, Front]]:
-        """Yield the fronts of all sets of devices, by how many of each kind there are."""
-        entries, limits = list(self._few_kinds), list(self._few_kinds.values())
-        none = (0,) * len(entries)
-        fronts = {none: steps.start()}
-        yield none, fronts[none]
-        for _ in range(min(self._slots, sum(limits))):
-            following: dict[_Used, list[tuple[Front, StageKind]]] = {}
-            for used, front in fronts.items():
-                for number, kind in enumerate(entries):
-                    if used[number] < limits[number]:
-                        more = (*used[:number], used[number] + 1, *used[number + 1 :])
-                        following.setdefault(more, []).append((front, kind))
-            fronts = {}
-            for used, sources in following.items():
-                fronts[used] = steps.after(sources)
+    def _fronts(self, steps: BorderSteps) -> Iterator[tuple[int, Front]]:
+        """Yield the fronts of all sets of devices, the smaller ones first."""
+        fronts = {0: steps.start()}
+        yield 0, fronts[0]
+        for level in self._sets.levels[1 : self._slots + 1]:
+            for used in reversed(range(level.start, level.stop)):
+                fronts[used] = steps.after(
+                    [(fronts[rest], self._few_kinds[k]) for k, rest in self._sets.smaller[used]]
+                )
                 yield used, fronts[used]
 
     # -- plans ----------------------------------------------------------------------------
@@ -123,7 +114,7 @@ class BorderBound(DestructiveBound):
             others = min(self._slots, sum(self._kinds.values())) - 1
             first_ns = others * sum(value.time_ns for value in self._table.side)
         steps = BorderSteps(self._table, bottleneck_ns, first_ns)
-        fronts: dict[_Used, Front] = {}
+        fronts: dict[int, Front] = {}
         for used, front in self._fronts(steps):
             fronts[used] = front
             if steps.is_done(front):
@@ -132,23 +123,21 @@ class BorderBound(DestructiveBound):
         return None
 
     def _way(
-        self, steps: BorderSteps, fronts: dict[_Used, Front], used: _Used
+        self, steps: BorderSteps, fronts: dict[int, Front], used: int
     ) -> list[tuple[StageKind, int]] | None:
         """Return kinds of devices with the borders at which their stages end."""
-        entries = list(self._few_kinds)
-        failed: set[tuple[_Used, int]] = set()
+        failed: set[tuple[int, int]] = set()
 
-        def steps_before(used: _Used, border: int) -> Iterator[tuple[_Used, int, StageKind | None]]:
-            for number, kind in enumerate(entries):
-                if used[number]:
-                    fewer = (*used[:number], used[number] - 1, *used[number + 1 :])
-                    for source in steps.stages_before(border, fronts[fewer], kind):
-                        yield fewer, source, kind
-                    if border in fronts[fewer]:
-                        yield fewer, border, None
+        def steps_before(used: int, border: int) -> Iterator[tuple[int, int, StageKind | None]]:
+            for number, fewer in self._sets.smaller[used]:
+                kind = self._few_kinds[number]
+                for source in steps.stages_before(border, fronts[fewer], kind):
+                    yield fewer, source, kind
+                if border in fronts[fewer]:
+                    yield fewer, border, None
 
         last = len(steps.borders) - 1
-        way: list[tuple[_Used, int, StageKind | None]] = [(used, last, None)]
+        way: list[tuple[int, int, StageKind | None]] = [(used, last, None)]
         pending = [steps_before(used, last)]
         while way and way[-1][1] != 0:
             step = next((s for s in pending[-1] if s[:2] not in failed), None)

@@ -9,8 +9,6 @@ each other, for all orders of the devices at once.
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -22,6 +20,7 @@ from solver.bounds.least_limit import least_limit
 from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
+from solver.presolve.device_kinds import merged_kinds
 from solver.presolve.instance import Instance
 
 _MOST_SETS = 1000
@@ -160,14 +159,14 @@ class PriceBound:
         if order is not None:
             own = [self._kind_of[device.name] for device in order]
             return PriceProgram(self._sets, self._kinds, self._held, len(own), own)
-        kinds = list(self._kinds)
-        while math.prod(kind.count + 1 for kind in kinds) > _MOST_SETS and len(kinds) > 1:
-            pairs = itertools.combinations(range(len(kinds)), 2)
-            first, second = min(pairs, key=lambda pair: _difference(*(kinds[k] for k in pair)))
-            merged = kinds[first].best_of(kinds[second])
-            kinds = [kind for k, kind in enumerate(kinds) if k not in (first, second)]
-            kinds.append(merged)
-        return PriceProgram(self._sets, kinds, self._held, self._slots)
+        kinds = merged_kinds(
+            {kind: kind.count for kind in self._kinds},
+            _MOST_SETS,
+            _difference,
+            PricedKind.best_of,
+            neighbours=lambda kind: (int(kind.times.sum()), kind.room_or_inf),
+        )
+        return PriceProgram(self._sets, list(kinds), self._held, self._slots)
 
 
 class _Search:
@@ -253,7 +252,7 @@ class _Search:
 
 def _difference(a: PricedKind, b: PricedKind) -> float:
     """Return how much is given away where two kinds count as one."""
-    small, large = sorted((math.inf if kind.room is None else kind.room) for kind in (a, b))
+    small, large = sorted((a.room_or_inf, b.room_or_inf))
     memory = 0.0 if small == large else 1.0 - small / large
     best = int(np.minimum(a.times, b.times).sum())
     return memory + float(a.times.sum() + b.times.sum()) / max(2 * best, 1) - 1.0

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from solver.bounds.lagrangian.marker_sets import MarkerSets
-from solver.dp.device_sets import DeviceSets
 from solver.model.arrays import Bools, Ints
+from solver.presolve.device_kinds import DeviceSets
 
 _NEVER = -(1 << 60)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PricedKind:
     """Devices that bounds by prices do not tell apart.
 
@@ -35,6 +36,11 @@ class PricedKind:
     times: Ints
     room: int | None
     banned: Bools
+
+    @property
+    def room_or_inf(self) -> float:
+        """The room as a number that can be compared."""
+        return math.inf if self.room is None else self.room
 
     def best_of(self, other: PricedKind) -> PricedKind:
         """Return a kind of as many devices as both have, as good as either."""
@@ -86,8 +92,8 @@ class PriceProgram:
     ----------
     adjacent : set of (int, int)
         Kinds that may be next to each other.
-    levels : list of _Level
-        States by the number of devices, from one device on.
+    devices : DeviceSets
+        The states.
 
     Notes
     -----
@@ -121,8 +127,7 @@ class PriceProgram:
     ) -> None:
         self.sets, self.kinds, self.held = sets, tuple(kinds), held
         if order is None:
-            states = DeviceSets.of([kind.count for kind in kinds], most_devices)
-            smaller, sizes = states.smaller, list(map(sum, states.counts))
+            self.devices = DeviceSets.of([kind.count for kind in kinds], most_devices)
             self.adjacent = {
                 (i, j)
                 for i in range(len(kinds))
@@ -130,13 +135,8 @@ class PriceProgram:
                 if i != j or kinds[i].count > 1
             }
         else:
-            smaller = ((), *(((kind, place),) for place, kind in enumerate(order)))
-            sizes = list(range(len(order) + 1))
+            self.devices = DeviceSets.in_order(order, len(kinds))
             self.adjacent = set(itertools.pairwise(order))
-        self.levels = [
-            _Level(self._numbers(sizes, size), self._numbers(sizes, size - 1), smaller)
-            for size in range(1, max(sizes) + 1)
-        ]
         held_certain = sets.certain(held)
         self._times = [sets.certain(kind.times) for kind in kinds]
         self._fits = [
@@ -144,10 +144,6 @@ class PriceProgram:
             & (True if kind.room is None else held_certain <= kind.room)
             for kind in kinds
         ]
-
-    @staticmethod
-    def _numbers(sizes: Sequence[int], size: int) -> list[int]:
-        return [number for number, own in enumerate(sizes) if own == size]
 
     def most(self, limit: int, time: Sequence[int], memory: Sequence[int]) -> Relaxed | None:
         """Return the relaxed plan of most value; None if none has all certain loads in `limit`.
@@ -198,22 +194,22 @@ class _Sweep:
             self._border[before, after] = values
             self._taken[before, after] = taken
         self._starts = [_first_starts(fit) for fit in fits]
-        self._tables: list[Ints] = []
+        shape = len(program.devices), len(kinds), count
+        self._table: Ints = np.full(shape, _NEVER, dtype=np.int64)
 
     def best_end(self) -> _End | None:
-        """Fill the tables, level by level; return where the best plan ends, if there is one."""
+        """Fill the table; return where the best plan ends, if there is one."""
         count = self._program.sets.count
-        end = _End(_NEVER, 0, 0, 0, 0)
-        for level, states in enumerate(self._program.levels):
-            shape = len(states.numbers), len(self._fits), count
-            table = np.full(shape, _NEVER, dtype=np.int64)
-            for kind, (own, rest) in states.steps.items():
+        end = _End(_NEVER, 0, 0, 0)
+        devices, table = self._program.devices, self._table
+        for size, steps in enumerate(devices.steps):
+            for kind, own, rest in steps:
                 fit, whole = self._fits[kind], self._whole[kind]
-                if level == 0:
+                if size == 1:
                     table[own, kind] = np.where(fit[0, :count], whole, _NEVER)
                     last = np.where(fit[:1, count:], self._finished[kind], _NEVER)
                 else:
-                    before = (self._tables[-1][rest] + self._border[:, kind]).max(axis=1)
+                    before = (table[rest] + self._border[:, kind]).max(axis=1)
                     last = np.where(fit[1:, count], before + self._finished[kind], _NEVER)
                     for place, start in enumerate(self._starts[kind]):
                         if start <= place:
@@ -222,9 +218,10 @@ class _Sweep:
                 found = int(last.max())
                 if found > end.value:
                     row, position = divmod(int(last.argmax()), last.shape[1])
-                    end = _End(found, level, int(own[row]), kind, position)
+                    end = _End(found, int(own[row]), kind, position)
             # Sums with what never happens stay far below all others.
-            self._tables.append(np.where(table < _NEVER // 2, _NEVER, table))
+            level = table[devices.levels[size]]
+            level[level < _NEVER // 2] = _NEVER
         return end if end.value > _NEVER // 2 else None
 
     def plan(self, end: _End) -> Relaxed:
@@ -232,13 +229,13 @@ class _Sweep:
         program = self._program
         used = [0] * len(program.kinds)
         loads, held = used.copy(), used.copy()
-        level, row, kind, position = end.level, end.row, end.kind, end.position
+        state, kind, position = end.state, end.kind, end.position
         after = np.ones(len(program.held), dtype=np.int64)
         while True:
             before = np.zeros_like(after)
-            if level:
-                rest = program.levels[level].rest_of(kind, row)
-                reached = self._tables[level - 1][rest] + self._border[:, kind]
+            rest = int(program.devices.rest[state, kind])
+            if rest:
+                reached = self._table[rest] + self._border[:, kind]
                 earlier = int(reached[:, position].argmax())
                 taken = self._taken[earlier, kind]
                 before = program.sets.set_of(position, taken).astype(np.int64)
@@ -246,12 +243,12 @@ class _Sweep:
             # Borders may cross: then some units count negatively.
             loads[kind] += int((program.kinds[kind].times * (after - before)).sum())
             held[kind] += int((program.held * (after - before)).sum())
-            if not level:
+            if not rest:
                 break
-            level, row, kind, after = level - 1, rest, earlier, before
-            if level:
-                rest = program.levels[level].rest_of(kind, row)
-                reached = self._tables[level - 1][rest] + self._border[:, kind]
+            state, kind, after = rest, earlier, before
+            rest = int(program.devices.rest[state, kind])
+            if rest:
+                reached = self._table[rest] + self._border[:, kind]
                 start = self._starts[kind][position]
                 position = start + int(reached.max(axis=0)[start : position + 1].argmax())
         return Relaxed(end.value, tuple(used), tuple(loads), tuple(held), self._limit)
@@ -262,39 +259,9 @@ class _End:
     """The last stage of the best plan so far, and the position of the border before it."""
 
     value: int
-    level: int
-    row: int
+    state: int
     kind: int
     position: int
-
-
-class _Level:
-    """States of one number of devices, by row, and how they come of smaller ones."""
-
-    def __init__(
-        self,
-        numbers: list[int],
-        before: list[int],
-        smaller: Sequence[Sequence[tuple[int, int]]],
-    ) -> None:
-        self.numbers = numbers
-        row = {number: place for place, number in enumerate(before)}
-        pairs: dict[int, tuple[list[int], list[int]]] = {}
-        for place, number in enumerate(numbers):
-            for kind, rest in smaller[number]:
-                own, others = pairs.setdefault(kind, ([], []))
-                own.append(place)
-                others.append(row[rest])
-        self.steps = {kind: (np.array(own), np.array(rest)) for kind, (own, rest) in pairs.items()}
-        self._rest = {
-            (kind, place): rest
-            for kind, (own, others) in pairs.items()
-            for place, rest in zip(own, others, strict=True)
-        }
-
-    def rest_of(self, kind: int, place: int) -> int:
-        """Return the row, a level before, of a state without a device of some kind."""
-        return self._rest[kind, place]
 
 
 def _first_starts(fit: Bools) -> list[int]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from solver.dp.blocks import collapse_units
-from solver.dp.device_sets import DeviceSets
 from solver.dp.ideals import list_ideals
 from solver.dp.repeated_chains import identical_chains
 from solver.dp.set_bits import SetBits
@@ -17,7 +16,7 @@ from solver.dp.stage_tables import StageTables
 from solver.model.arrays import Floats
 from solver.model.clock import Clock
 from solver.model.problem import PartitionProblem
-from solver.presolve.device_kinds import interchangeable_kinds
+from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
 
@@ -84,7 +83,7 @@ class PartStages:
         bits = SetBits(limits, most)
         may = bits.pack(np.repeat(bits.usable[:, None], self._tables.count, axis=1))
         families = Families(bits, self._tables.count, may)
-        most_stages = min(_MOST_STAGES, _MOST_STEPS // len(self._sets.counts))
+        most_stages = min(_MOST_STAGES, _MOST_STEPS // len(self._sets))
         self._all = lister.fill(families, ceiling_ns, most_stages)
         self._fits = lister.followers >= 0
         self._limit_ns, self._stages = ceiling_ns, self._all
@@ -104,7 +103,7 @@ class PartStages:
             Of every load.
         """
         self._limit(limit_ns)
-        least = np.full((len(self._sets.counts), self._tables.count), np.inf)
+        least = np.full((len(self._sets), self._tables.count), np.inf)
         least[0, -1] = 0.0
         # Smaller sets come first.
         for behind, steps in zip(least, self._sets.larger, strict=True):

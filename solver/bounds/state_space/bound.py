@@ -17,10 +17,10 @@ from solver.bounds.state_space.skeleton import Skeleton
 from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.bounds.state_space.stages import StageCosts
 from solver.bounds.windows import BorderIdeals, StageWindows
-from solver.dp.device_sets import DeviceSets
 from solver.model.arrays import Indices, Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.devices import Device
+from solver.presolve.device_kinds import DeviceSets, merged_kinds
 from solver.presolve.instance import Instance
 
 _MOST_SETS = 100
@@ -197,23 +197,11 @@ class SkeletonBound:
 
         Of the same class, the two kinds whose memory differs least are counted as the larger.
         """
-        counts = Counter(self._exact_kind(device) for device in devices)
-        counted_as = {kind: kind for kind in counts}
-        while math.prod(count + 1 for count in counts.values()) > _MOST_SETS:
-            pairs = [
-                (larger[1] / max(smaller[1], 1.0), smaller, larger)
-                for larger, smaller in itertools.permutations(counts, 2)
-                if larger[0] == smaller[0] and larger[1] > smaller[1]
-            ]
-            if not pairs:
-                raise TooMuchWork
-            _, smaller, larger = min(pairs)
-            counts[larger] += counts.pop(smaller)
-            for kind, known in counted_as.items():
-                if known == smaller:
-                    counted_as[kind] = larger
+        exact = Counter(self._exact_kind(device) for device in devices)
+        counts = merged_kinds(exact, _MOST_SETS, _difference, max, neighbours=lambda kind: kind)
+        if math.prod(count + 1 for count in counts.values()) > _MOST_SETS:
+            raise TooMuchWork
         self._kinds = sorted(counts, key=lambda kind: (kind[0], -kind[1]))
-        self._number_of = {kind: self._kinds.index(known) for kind, known in counted_as.items()}
         self._sets = DeviceSets.of([counts[kind] for kind in self._kinds], self.slots)
 
     def _exact_kind(self, device: Device) -> Kind:
@@ -222,7 +210,9 @@ class SkeletonBound:
 
     def kind_of(self, device: Device) -> int:
         """Return the number of the kind that a device is counted as."""
-        return self._number_of[self._exact_kind(device)]
+        exact = self._exact_kind(device)
+        # A kind counts as the next larger one that is left.
+        return self._kinds.index(min(kind for kind in self._kinds if kind >= exact))
 
     # -- the program ----------------------------------------------------------------------
 
@@ -237,7 +227,7 @@ class SkeletonBound:
             When to look for no better one.
         """
         # A program takes as long as there are sets of devices.
-        near = min(max(_NEAR // len(self._sets.counts), _LEAST_NEAR), _MOST_NEAR)
+        near = min(max(_NEAR // len(self._sets), _LEAST_NEAR), _MOST_NEAR)
         most = self.ceiling_ns + 1
         least = least_limit(
             lambda limit_ns: not self._program(limit_ns).reaches_all,
@@ -364,8 +354,8 @@ class SkeletonBound:
             except TooManyLabels:
                 reached = self._program(limit_ns).alive(kinds)
             borders = [np.zeros(self.costs.count, dtype=np.bool_) for _ in range(self.slots + 1)]
-            for counts, alive in zip(self._sets.counts, reached, strict=True):
-                borders[self.slots - sum(counts)] |= alive
+            for size, alive in zip(self._sets.sizes.tolist(), reached, strict=True):
+                borders[self.slots - size] |= alive
             while len(self._known) >= _MOST_KNOWN:
                 del self._known[next(iter(self._known))]
             self._known[limit_ns, kinds] = [np.flatnonzero(alive) for alive in borders]
@@ -378,6 +368,12 @@ class SkeletonBound:
                 self.costs, stages, limit_ns, self._kinds, self._sets, self._at_border
             )
         return self._last
+
+
+def _difference(one: Kind, other: Kind) -> tuple[float, Kind, Kind] | None:
+    smaller, larger = sorted((one, other))
+    same_class = smaller[0] == larger[0]
+    return (larger[1] / max(smaller[1], 1.0), smaller, larger) if same_class else None
 
 
 def _work_share(units: Instance, skeleton: Skeleton) -> float:

@@ -101,7 +101,7 @@ class Ways:
         )
         self._groups = groups[:_MOST_GROUPS]
         self._labels: list[_Labels] = []
-        for state in range(len(program.sets.counts)):
+        for state in range(len(program.sets)):
             if clock.is_over:
                 raise TooManyLabels
             self._labels.append(self._of_set(state))
@@ -146,7 +146,7 @@ class Ways:
             No list is returned if there are more.
         """
         offsets = np.cumsum([0, *(len(labels.amounts) for labels in self._labels)])
-        slots = max(map(sum, self._program.sets.counts))
+        slots = self._program.slots
         extended: list[Indices] = []
         for state, labels in enumerate(self._labels):
             rows = np.flatnonzero(self._on_ways[state][labels.made])

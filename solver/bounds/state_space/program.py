@@ -12,8 +12,8 @@ import numpy.typing as npt
 from solver.bounds.state_space.loose import Loose
 from solver.bounds.state_space.skeleton import Skeleton
 from solver.bounds.state_space.stages import StageCosts, Stages
-from solver.dp.device_sets import DeviceSets
 from solver.model.arrays import Bools, Floats, Indices
+from solver.presolve.device_kinds import DeviceSets
 
 Sends = npt.NDArray[np.int32]
 Kind = tuple[int, float]
@@ -270,18 +270,17 @@ class Program:
         at_border: Sequence[Bools],
     ) -> None:
         self._kinds, self.sets, self._count = kinds, sets, costs.count
-        self.slots = max(map(sum, sets.counts))
+        self.slots = sets.most
         self.level = Level(costs, stages, limit_ns)
-        everything = [max(column) for column in zip(*sets.counts, strict=True)]
         self.rests = []
-        for counts in sets.counts:
-            others = [all_ - own for all_, own in zip(everything, counts, strict=True)]
+        every = sets.counts.max(axis=0) - sets.counts
+        for others, size in zip(every.tolist(), sets.sizes.tolist(), strict=True):
             speeds = [
                 count / costs.slowness[k] for count, (k, _) in zip(others, kinds, strict=True)
             ]
             rooms = [count * room for count, (_, room) in zip(others, kinds, strict=True) if count]
             admitted = costs.within(limit_ns * sum(speeds), sum(rooms))
-            admitted &= at_border[self.slots - sum(counts)]
+            admitted &= at_border[self.slots - size]
             self.rests.append(Rest.nothing(len(costs.made), admitted))
         self.rests[0].end(costs.loose)
         for rest, larger in zip(self.rests, sets.larger, strict=True):
@@ -302,8 +301,8 @@ class Program:
     def is_whole(self, state: int) -> bool:
         """Whether a set has all devices that may be used, and they can run everything."""
         rest = self.rests[state]
-        full = sum(self.sets.counts[state]) == self.slots
-        return full and bool(rest.reached[0]) and not rest.backlog[0]
+        full = self.sets.sizes[state] == self.slots
+        return bool(full and rest.reached[0]) and not rest.backlog[0]
 
     def on(self, kind: int, steps: Steps, loads: Sequence[Floats]) -> Steps:
         """Return the steps that fit on a device."""
@@ -329,17 +328,17 @@ class Program:
             The kind of each slot; without it, those of all orders.
         """
         sets, stages, ready = self.sets, self.level.stages, self.level.loose.ready
-        alive = [np.zeros(self._count, dtype=np.bool_) for _ in sets.counts]
+        alive = [np.zeros(self._count, dtype=np.bool_) for _ in self.rests]
         # The most bytes of loose weights that devices before have room for.
-        hosted = [np.full(self._count, -1.0) for _ in sets.counts]
-        for index, counts in enumerate(sets.counts):
-            own = None if order is None else tuple(order.count(k) for k in range(len(counts)))
-            if (own is None or counts == own) and self.is_whole(index):
+        hosted = [np.full(self._count, -1.0) for _ in self.rests]
+        own = None if order is None else list(map(order.count, range(len(self._kinds))))
+        for index, counts in enumerate(sets.counts.tolist()):
+            if own in (None, counts) and self.is_whole(index):
                 alive[index][0], hosted[index][0] = True, 0.0
-        for state in reversed(range(len(sets.counts))):
+        for state in reversed(range(len(sets))):
             if not alive[state].any():
                 continue
-            position = self.slots - sum(sets.counts[state])
+            position = self.slots - int(sets.sizes[state])
             for kind, rest in sets.smaller[state]:
                 if order is not None and order[position] != kind:
                     continue

@@ -56,7 +56,7 @@ class ChainPass:
         self.rows = SegmentRows(units, receive)
         length = self.rows.length
         self.length = length
-        states = len(moves.sizes)
+        states = len(moves.sets)
         count = len(cuts)
         # Column `count` of a cut is beyond the end of the order: no rest has been found.
         self.place_of_cut = np.append(cuts, length + 1)
@@ -72,8 +72,7 @@ class ChainPass:
             by_place = [[times[index] for index in self.rows.order] for times in send]
             self.send = [self.rows.crossing(times)[None, cuts] for times in by_place]
         # A rest has one device less, so it is on the level before.
-        sizes = np.array(moves.sizes)
-        self.levels = [np.flatnonzero(sizes == size) for size in range(1, int(sizes.max()) + 1)]
+        self.levels = moves.sets.levels[1:]
         self.needs_loads = self.objective in ("bottleneck", "latency") or "bottleneck" in ceilings
         self.work = work_before(problem, self.rows.order, moves.kinds)
         self.banned = banned_before(units, moves.kinds)
@@ -81,9 +80,7 @@ class ChainPass:
         self.stage_count = stage_count
         self.elsewhere = self._pinned_elsewhere_before()
         self.viable = ViableStates(units, moves, ceilings.get("bottleneck"))
-        self.transitions = [
-            np.array(transitions, dtype=np.int64).reshape(-1, 2).T for transitions in moves.moves
-        ]
+        self.transitions = [(np.flatnonzero(own >= 0), own[own >= 0]) for own in moves.sets.rest.T]
 
     # -- tables ---------------------------------------------------------------------------
 
@@ -143,8 +140,8 @@ class ChainPass:
             end = start + reach
             self._extend(row, reach, starts[start])
         values = self.best[:, 0]
-        groups = self.levels if self.every_size else [np.arange(len(values))]
-        states = [int(group[np.argmin(values[group])]) for group in groups if len(group)]
+        groups = self.levels if self.every_size else [slice(0, len(values))]
+        states = [group.start + int(np.argmin(values[group])) for group in groups]
         return [self._plan(state) for state in states if values[state] < _INFINITE]
 
     def _reach(self, row: SegmentRow) -> int:
@@ -198,7 +195,8 @@ class ChainPass:
         if not self.problem.is_training:
             return memory[None, :]
         # Of one microbatch the live bytes know when it is made.
-        counts = [in_flight(self.problem, self.moves.sizes[target]) for target in targets.tolist()]
+        sizes = self.moves.sets.sizes[targets].tolist()
+        counts = [in_flight(self.problem, size) for size in sizes]
         before: Ints = np.array(counts, dtype=np.int64)[:, None] - 1
         return memory[None, :] + before * row.saved_bytes[offset][None, :]
 
@@ -215,7 +213,7 @@ class ChainPass:
         if banned is not None:
             allowed &= (banned[ends] == banned[row.start])[None, :]
         if self.stage_count is not None:
-            numbers = self.stage_count - 1 - np.array(self.moves.sizes, dtype=np.int64)[rests]
+            numbers = self.stage_count - 1 - self.moves.sets.sizes[rests]
             # The first stage starts at the first place, and no other one does.
             fitting = (numbers == 0) if row.start == 0 else (numbers > 0)
             before = self.elsewhere[np.maximum(numbers, 0)]
@@ -231,8 +229,7 @@ class ChainPass:
         if "peak_memory" in self.ceilings:
             allowed &= permille <= self.ceilings["peak_memory"]
         if "devices" in self.ceilings:
-            sizes = np.array(self.moves.sizes, dtype=np.int64)[rests]
-            allowed &= (sizes < self.ceilings["devices"])[:, None]
+            allowed &= (self.moves.sets.sizes[rests] < self.ceilings["devices"])[:, None]
         cost = {
             "devices": np.ones((1, len(ends)), dtype=np.int64),
             "transfer": row.received_values_bytes[offset][None, :],
@@ -295,7 +292,7 @@ class ChainPass:
         `last` on are behind all readers.
         """
         following = np.array(readers)[np.searchsorted(readers, self.cuts[first:last])]
-        counts = np.zeros((len(self.moves.sizes), last - first + 1), dtype=np.int64)
+        counts = np.zeros((len(self.moves.sets), last - first + 1), dtype=np.int64)
         for states in self.levels:
             end = self.end[states, first:last]
             rest = self.rest[states, first:last]

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.dp.contiguous.cut_places import CutPlaces
-from solver.dp.contiguous.kind_sets import KindSets
 from solver.dp.contiguous.limit_program import KindCosts, LimitProgram, Stage
 from solver.dp.contiguous.linked_kinds import LinkedKind, linked_kinds
 from solver.dp.contiguous.segment_tables import SegmentTables
@@ -26,6 +25,7 @@ from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
+from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import Instance
 
 _FEW_PLACES = 200
@@ -128,7 +128,7 @@ class _Search:
         self._units = units
         self._costs = KindCosts(units, kinds, stretch_permille)
         counts = [len(kind.names) for kind in kinds]
-        self._sets = KindSets(counts, units.problem.max_devices or sum(counts))
+        self._sets = DeviceSets.of(counts, units.problem.max_devices or sum(counts))
         self._clock = clock
         self.best: _Judged | None = None
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from solver.dp.contiguous.kind_costs import banned_before, in_flight, work_before
-from solver.dp.contiguous.kind_sets import KindSets
 from solver.dp.contiguous.linked_kinds import LinkedKind
 from solver.dp.contiguous.segment_tables import SegmentTables
 from solver.model.arrays import Bools, Ints
 from solver.model.plan import PartitionPlan
+from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import Links
 
@@ -125,7 +125,7 @@ class LimitProgram:
     ----------
     tables : SegmentTables
         Of the same order, with the transfer times of `costs`.
-    sets : KindSets
+    sets : DeviceSets
         Of the kinds of `costs`.
 
     Attributes
@@ -134,7 +134,7 @@ class LimitProgram:
         No load is more.
     """
 
-    def __init__(self, costs: KindCosts, tables: SegmentTables, sets: KindSets) -> None:
+    def __init__(self, costs: KindCosts, tables: SegmentTables, sets: DeviceSets) -> None:
         self._costs, self._tables, self._sets = costs, tables, sets
         self._count = len(tables.places)
         self._problem = costs.problem
@@ -161,7 +161,9 @@ class LimitProgram:
         whole = np.flatnonzero(starts == 0)
         if not len(whole):
             return None
-        return self._way(steps, reached, int(whole[np.argmin(self._sets.size[whole])]))
+        # Of the smallest sets that with the fewest devices of the last kinds.
+        counts, sizes = self._sets.counts[whole], self._sets.sizes[whole]
+        return self._way(steps, reached, int(whole[np.lexsort((*counts.T, sizes))[0]]))
 
     def _steps(self, limit_ns: int) -> list[list[Ints]]:
         """Return the least start of a segment for every end, by devices of the set and by kind.
@@ -173,7 +175,7 @@ class LimitProgram:
         rooms: dict[tuple[int, int], Ints] = {}
         known: dict[tuple[object, ...], Ints] = {}
         result: list[list[Ints]] = []
-        for size in range(1, len(self._sets.levels) + 1):
+        for size in range(1, len(self._sets.levels)):
             flying = in_flight(self._problem, size) if self._problem.is_training else 1
             level: list[Ints] = []
             for kind, profiles in enumerate(self._costs.profiles):
@@ -229,14 +231,15 @@ class LimitProgram:
 
     def _reach(self, steps: list[list[Ints]]) -> _Reached:
         nodes = self._costs.node_count
-        shape = (nodes, self._sets.count)
+        shape = (nodes, len(self._sets))
         first = (np.full(shape, self._count), np.full(shape, self._count))
         others = np.full(shape, self._count)
         # Behind the last device nothing is sent, so either sort of neighbour is right.
         first[_SAME][:, 0] = others[:, 0] = self._count - 1
         sorts = (_SAME, _OTHER) if nodes > 1 else (_SAME,)
-        for level, sets, table in zip(self._sets.steps, self._sets.levels, steps, strict=True):
-            for kind, targets, rests in level:
+        for size, table in enumerate(steps, start=1):
+            sets = self._sets.levels[size]
+            for kind, targets, rests in self._sets.steps[size]:
                 node = self._costs.nodes[kind]
                 # Taking is three times as fast as indexing, which most of the time went into.
                 same, other = first[_SAME][node].take(rests), others[node].take(rests)
@@ -263,12 +266,12 @@ class LimitProgram:
         )
         stages: list[Stage] = []
         while chosen:
-            table = steps[int(self._sets.size[chosen]) - 1]
+            table = steps[int(self._sets.sizes[chosen]) - 1]
             start = int(reached.first[before][node, chosen])
             stage, chosen, before, node = next(
                 (Stage(kind, start, end), rest, sort, following)
-                for kind, rest in self._sets.smaller(chosen)
-                if self._costs.nodes[kind] == node
+                for kind, rest in enumerate(self._sets.rest[chosen].tolist())
+                if rest >= 0 and self._costs.nodes[kind] == node
                 for sort, following, end in self._behind(reached, node, rest)
                 if table[kind][sort, before, end] == start
             )

@@ -153,7 +153,7 @@ def _stage_counts(units: Instance, moves: Moves) -> Sequence[int | None]:
     Stages are numbered from the first, but found from the last.
     """
     pins = units.problem.stage_pins
-    return range(max(pins.values()) + 1, max(moves.sizes) + 1) if pins else [None]
+    return range(max(pins.values()) + 1, moves.sets.most + 1) if pins else [None]
 
 
 def _values(problem: PartitionProblem, plan: PartitionPlan) -> tuple[int, ...] | None:

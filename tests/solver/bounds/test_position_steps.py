@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from solver.bounds.position_steps import Cells, StageKind, Steps, few_kinds, rooms
+from solver.presolve.device_kinds import DeviceSets
 
 
 def random_cells(rng):
@@ -102,7 +103,8 @@ def test_rooms_look_at_every_order_of_devices():
     def step(limit, kind, _):
         return max(limit, reach.get((name_of[kind], min(limit, 1)), 0))
 
-    found = rooms(2, 10, step, Counter(kinds.values()))
+    sets = DeviceSets.of((1, 1), 2)
+    found = rooms(2, 10, step, list(kinds.values()), sets)
     best = [
         max(step(0, kinds[a], True) for a in kinds),
         max(
@@ -110,7 +112,9 @@ def test_rooms_look_at_every_order_of_devices():
         ),
     ]
     assert found == best
-    assert rooms(2, 10, step, Counter(), [kinds["small"], kinds["large"]]) == [1, 3]
+    # There is no third device.
+    assert rooms(3, 10, step, list(kinds.values()), sets) == [*best, best[-1]]
+    assert rooms(2, 10, step, [], sets, [kinds["small"], kinds["large"]]) == [1, 3]
 
 
 @pytest.mark.parametrize("rooms", [(None, 10, 20, 40), tuple(range(500))], ids=["few", "many"])

@@ -32,7 +32,7 @@ def followed(problem, behind):
 
 def least_bottleneck(tables, sets):
     """The least bottleneck by recursion over all chains; None if there is none."""
-    capacity, most = capacity_of(tables), max(map(sum, sets.counts))
+    capacity = capacity_of(tables)
     ends = {}
     for start, end in stages_of(tables):
         ends.setdefault(start, []).append(end)
@@ -60,7 +60,7 @@ def least_bottleneck(tables, sets):
                         found = min(found, max(stage_ns, best(end, rest)))
         return found
 
-    value = min(best(0, counts) for counts in sets.counts if sum(counts) <= most)
+    value = min(best(0, tuple(counts)) for counts in sets.counts.tolist())
     return None if value == np.inf else value
 
 

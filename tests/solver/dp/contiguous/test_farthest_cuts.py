@@ -20,13 +20,13 @@ from solver.dp.contiguous import linked_kinds as kinds_module
 from solver.dp.contiguous import solver as chain
 from solver.dp.contiguous.cut_places import CutPlaces
 from solver.dp.contiguous.farthest_cuts import farthest_cuts
-from solver.dp.contiguous.kind_sets import KindSets
 from solver.dp.contiguous.limit_program import KindCosts, LimitProgram
 from solver.dp.contiguous.linked_kinds import linked_kinds
 from solver.dp.contiguous.segment_tables import SegmentTables
-from solver.dp.device_sets import DeviceSets, are_few, order_moves
+from solver.dp.device_sets import are_few, order_moves
 from solver.evaluation.evaluate import evaluate
 from solver.model.clock import Clock
+from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import condense
 from tests.support.random_problems import random_problem
 
@@ -117,7 +117,7 @@ def test_tables_cost_what_the_evaluator_does():
         costs = KindCosts(units, kinds)
         places = CutPlaces(units).spread(100)
         tables = SegmentTables.of(units, places, len(places) - 1, costs.send_ns, costs.receive_ns)
-        sets = KindSets([len(kind.names) for kind in kinds], len(problem.devices))
+        sets = DeviceSets.of([len(kind.names) for kind in kinds], len(problem.devices))
         program = LimitProgram(costs, tables, sets)
         stages = program.stages(program.most_ns)
         if stages is None:
@@ -203,31 +203,6 @@ def test_links_that_are_not_those_of_nodes_are_taken_for_the_slowest(monkeypatch
     assert farthest_cuts(condense(problem)) is None
 
 
-def test_sets_are_those_of_a_list():
-    for counts, most in [((2, 1, 3), 6), ((2, 1, 3), 4), ((1, 1, 1, 1), 3), ((5,), 5)]:
-        listed = DeviceSets.of(counts, most)
-        sets = KindSets(counts, most)
-        number = [
-            sum(n * stride for n, stride in zip(c, sets.strides, strict=True))
-            for c in listed.counts
-        ]
-        assert sorted(number) == sorted([0, *np.concatenate(sets.levels).tolist()])
-        for own, smaller in zip(number, listed.smaller, strict=True):
-            expected = {(kind, number[rest]) for kind, rest in smaller}
-            assert set(sets.smaller(own)) == expected
-        steps = {
-            (kind, target, rest)
-            for level in sets.steps
-            for kind, targets, rests in level
-            for target, rest in zip(targets.tolist(), rests.tolist(), strict=True)
-        }
-        assert steps == {
-            (kind, own, number[rest])
-            for own, smaller in zip(number, listed.smaller, strict=True)
-            for kind, rest in smaller
-        }
-
-
 def test_late_searches_end_with_their_first_plan(monkeypatch):
     units = condense(nodes_of_two(8))
     asked = []
@@ -282,10 +257,10 @@ def test_chains_use_it_where_sets_are_many(monkeypatch, later):
 def test_an_order_of_devices_is_a_chain_of_its_own():
     units = condense(nodes_of_two(4, max_devices=3))
     moves = order_moves(units, ("d2", "d0"))
-    assert moves.sizes == (0, 1, 2, 3)
+    assert moves.sets.sizes.tolist() == [0, 1, 2, 3]
     used = [
         {names[0] for names, count in zip(moves.names, counts, strict=True) if count}
-        for counts in moves.counts
+        for counts in moves.sets.counts.tolist()
     ]
     assert used == [set(), {"d0"}, {"d2", "d0"}, {"d3", "d2", "d0"}]
 
