@@ -4,7 +4,8 @@
         [--rows ROW ...] [--seeds N ...] [--time-limit S] [--workers N] [--captured FOLDER]
     python benchmarks/bench_ablation.py CELLS.jsonl --table
 
-Rows are those of ``bench_workloads.py`` (``--list`` there names them). Each row is solved with all
+Rows are those of ``bench_workloads.py`` (``--list`` there names them), of the published,
+interleaved, NASNet and zoo groups unless others are named. Each row is solved with all
 steps first, and then without each step that ran: a step that did not run changes nothing. A cell is
 a run in a fresh process and a line of ``CELLS.jsonl``; a cell that is in the file is not run again,
 so an interrupted table goes on.

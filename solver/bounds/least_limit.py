@@ -43,11 +43,11 @@ def least_limit(
         An interval of the bound's part of this size is not looked into; by default every limit is
         told apart.
     clock : Clock
-        Asked after each trial.
+        Asked before each trial.
     """
     trial = high - 1 if step is None else low
     is_left = False
-    while low < high:
+    while low < high and not clock.is_over:
         refuted = refutes(trial)
         if refuted is None:
             break
@@ -55,7 +55,7 @@ def least_limit(
             low = trial + 1
         else:
             high, is_left = trial, True
-        if clock.is_over or high - low <= (0 if parts is None else low // parts):
+        if high - low <= (0 if parts is None else low // parts):
             break
         if step is None or is_left:
             trial = (low + high) // 2
