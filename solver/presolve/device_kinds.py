@@ -10,9 +10,8 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
-from solver.model.arrays import Ints
+from solver.model.arrays import Floats, Ints
 from solver.model.devices import Device
 from solver.presolve.instance import Instance
 
@@ -198,7 +197,7 @@ class DeviceSets:
 
 def sums_by_set(
     counts: Ints, everything: Sequence[int], amounts: Sequence[float], most: int
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+) -> tuple[Floats, Floats]:
     """Sum amounts over the devices of each set, and over the best others that may be used with it.
 
     Parameters
