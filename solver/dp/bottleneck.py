@@ -21,11 +21,11 @@ import numpy as np
 from solver.dp.readers import Readers
 from solver.dp.set_bits import SetBits, Words
 from solver.dp.stage_list import Families, StageList, StageLister, TooManyStages
-from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import GaveUp, Solution, Stage
 from solver.model.arrays import Bools
-from solver.model.training import in_flight
 from solver.presolve.device_kinds import DeviceSets, sums_by_set
+from solver.stages.costs import StageCosts
+from solver.stages.in_flight import in_flight
 
 _NEAR = (1.01, 1.02, 1.04, 1.08)
 """Ceilings to try before a plan is known, as multiples of a lower bound."""
@@ -79,7 +79,7 @@ class BottleneckSearch:
 
     def __init__(
         self,
-        tables: StageTables,
+        tables: StageCosts,
         sets: DeviceSets,
         capacity: Sequence[float],
         incumbent: Incumbent,
@@ -94,28 +94,13 @@ class BottleneckSearch:
         self._best_ns: int | None = None
         self._plan: tuple[Stage, ...] = ()
         self._bits = SetBits(limits, self._most)
-        problem = tables.problem
-        flying = [1] * self._most
-        if problem.is_training:
-            flying = [
-                in_flight(
-                    problem.schedule,
-                    problem.microbatches,
-                    chunks=1,
-                    devices=behind + 1,
-                    followers=behind,
-                )
-                for behind in range(self._most)
-            ]
+        flying = [in_flight(tables.problem, following) for following in range(1, self._most + 1)]
         self._lister = StageLister(tables, capacity, flying, spend)
         speed = [1 / slowness for slowness in tables.slowness]
         (self._speed, self._speed_of_others), (self._memory, self._memory_of_others) = (
             sums_by_set(self._bits.counts, limits, amounts, self._most)
             for amounts in (speed, capacity)
         )
-        first, last = np.zeros(tables.count, dtype=np.intp), np.full(tables.count, tables.count - 1)
-        every = np.arange(tables.count)
-        self._weights = tables.weights.at(first, every), tables.weights.at(every, last)
 
     # -- the search -----------------------------------------------------------------------
 
@@ -129,19 +114,19 @@ class BottleneckSearch:
         GaveUp
             If there is more to look at than the limits allow.
         """
-        total_ns = float(self.tables.work_ns[-1])
+        total_ns = float(self.tables.ideals.work_ns[-1])
         most_speed = float(self._speed[self._bits.usable].max())
         least = max(total_ns / most_speed, float(self.tables.largest_unit_ns))
         # Floats of ratios are not exact: give it away rather than claim too much.
         self.refuted = math.ceil(least * (1 - 1e-9)) - 1
-        if self.tables.count == 1:
+        if len(self.tables.ideals) == 1:
             self.best = Solution({"bottleneck": 0}, ())
             return self.best
         for factor in _NEAR if least > 0 else ():
             if self._settle(int(least * factor)):
                 return self.best
         known = self._incumbent()
-        if known is None or (self.tables.count > _MANY_IDEALS and known > _FAR * least):
+        if known is None or (len(self.tables.ideals) > _MANY_IDEALS and known > _FAR * least):
             known = self._incumbent(thorough=True)
         if known is None:
             return self.best if self._settle(self.tables.most_load_ns) else None
@@ -185,7 +170,7 @@ class BottleneckSearch:
 
     def _solve_below(self, ceiling: int, most_stages: int) -> bool:
         """Find the best plan of at most `ceiling` with one list; False if there is none."""
-        families = Families(self._bits, self.tables.count, self._may(ceiling))
+        families = Families(self._bits, len(self.tables.ideals), self._may(ceiling))
         stages = self._lister.fill(families, ceiling, most_stages)
         found = None if stages is None else self._explored(stages, families, ceiling)
         if found is None:
@@ -223,7 +208,7 @@ class BottleneckSearch:
 
     def _families(self, stages: StageList, may: Words) -> Families:
         self._spend(len(stages.end))
-        families = Families(self._bits, self.tables.count, may)
+        families = Families(self._bits, len(self.tables.ideals), may)
         families.extend(stages, self._lister.followers)
         return families
 
@@ -265,7 +250,7 @@ class BottleneckSearch:
         work below the ceiling of the load, and its weights in the memory. Work is measured by
         each unit's fastest class, of which a device does at most ceiling / slowness.
         """
-        bits, work_ns = self._bits, self.tables.work_ns
+        bits, held, work_ns = self._bits, self.tables.held, self.tables.ideals.work_ns
         # Floats of ratios are not exact; a few too many ideals do no harm.
         most_ns = [
             (ceiling * speed * (1 + 1e-9) + 1)[:, None]
@@ -274,11 +259,11 @@ class BottleneckSearch:
         usable = bits.usable[:, None]
         parts: list[Words] = []
         width = max(1, _MOST_ENTRIES // len(usable))
-        for first in range(0, self.tables.count, width):
+        for first in range(0, len(self.tables.ideals), width):
             some = slice(first, first + width)
             may = (work_ns[-1] - work_ns[some] <= most_ns[0]) & (work_ns[some] <= most_ns[1])
-            may &= self._weights[1][some] <= self._memory[:, None]
-            may &= self._weights[0][some] <= self._memory_of_others[:, None]
+            may &= held.weights_after[some] <= self._memory[:, None]
+            may &= held.weights_before[some] <= self._memory_of_others[:, None]
             may &= usable
             parts.append(bits.pack(may))
         return np.hstack(parts)
@@ -292,7 +277,7 @@ class BottleneckSearch:
         number = int(sets[np.argmin(bits.sizes[sets])])
         start = 0
         chosen: list[tuple[int, Stage]] = []
-        while start != self.tables.count - 1:
+        while start != len(self.tables.ideals) - 1:
             load_ns, kind, end = min(self._steps(families, stages, start, number))
             chosen.append((int(load_ns), Stage(kind, start, end)))
             start, number = end, number - bits.strides[kind]

@@ -42,10 +42,10 @@ all (:mod:`solver.dp.interleaved`, with the proof). Only ``bottleneck`` with the
 ``weights`` is done; everything else is declined.
 
 **What makes it fast.** Units that some best plan keeps together are merged first
-(:mod:`solver.presolve.dominance`, :func:`solver.dp.blocks.collapse`), which removes most ideals
+(:mod:`solver.presolve.dominance`, :func:`solver.stages.blocks.collapse`), which removes most ideals
 of some graphs: every dangling output doubles their number. Of ideals that differ by exchanges of
-identical chains one is regarded (:mod:`solver.dp.repeated_chains`). Costs of all pairs of
-ideals in a block are one matrix product (:mod:`solver.dp.pair_sums`). The stages below a
+identical chains one is regarded (:mod:`solver.stages.repeated_chains`). Costs of all pairs of
+ideals in a block are one matrix product (:mod:`solver.stages.pair_sums`). The stages below a
 ceiling on the load are few, and the same for all sets of devices: for the bottleneck they are
 listed once, and each set is a bit (:mod:`solver.dp.stage_list`,
 :mod:`solver.dp.bottleneck`). Other objectives take a sweep for each set
@@ -58,14 +58,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from solver.dp.blocks import Blocks, collapse_units
 from solver.dp.contiguous.solver import contiguous_plan
-from solver.dp.ideals import list_ideals
 from solver.dp.interleaved import MOST_IDEALS as _MOST_INTERLEAVED
 from solver.dp.interleaved import InterleavedSearch
 from solver.dp.objectives import Minimiser
-from solver.dp.repeated_chains import RepeatedChains, identical_chains
-from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import GaveUp, Solution
 from solver.evaluation.evaluate import Evaluation, evaluate
 from solver.evaluation.result import SolveStatus
@@ -77,6 +73,10 @@ from solver.presolve.device_kinds import DeviceKind, DeviceSets, interchangeable
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import Instance, condense
 from solver.presolve.transfers import Transfers
+from solver.stages.blocks import Blocks, collapse_units
+from solver.stages.costs import StageCosts
+from solver.stages.ideals import list_ideals
+from solver.stages.repeated_chains import RepeatedChains, identical_chains
 
 MOST_IDEALS = 40_000
 MOST_SETS = 1_024
@@ -253,7 +253,7 @@ def _solve_blocks(
             units, kinds, blocks, ideals, sets, known.bottleneck_ns, clock, _MOST_PAIRS
         )
         return _interleave(search, known)
-    tables = StageTables(units, kinds, blocks, ideals, chains)
+    tables = StageCosts(units, kinds, blocks, ideals, chains)
     minimiser = Minimiser(tables, sets, known.bottleneck_ns, clock, _MOST_PAIRS)
     try:
         found = minimiser.minimise()
@@ -353,13 +353,13 @@ class _Known:
             self.plan, self._bottleneck_ns = plan, evaluation.bottleneck_ns
 
 
-def _plan(tables: StageTables, solution: Solution, chains: RepeatedChains) -> PartitionPlan:
+def _plan(tables: StageCosts, solution: Solution, chains: RepeatedChains) -> PartitionPlan:
     blocks = tables.blocks
     free = [[device.name for device in kind.devices] for kind in tables.kinds]
     order = [free[stage.kind].pop(0) for stage in solution.stages]
     stage_of_block = [0] * blocks.count
     for position, stage in enumerate(solution.stages):
-        inside = tables.member[:, stage.end] & ~tables.member[:, stage.start]
+        inside = tables.ideals.between(stage.start, stage.end)
         for block in inside.nonzero()[0]:
             stage_of_block[int(block)] = position
     chains.place(stage_of_block)

@@ -19,7 +19,7 @@ with these middles are the plans of one chunk of the remaining graph, at the sam
 So :mod:`solver.dp.sweep` solves the problem with given middles exactly, and the best of
 all is the optimum. The ideals of the remaining graph are the unions of one ideal of every round,
 ``U = (I_1 - M_0) | (I_2 - M_1) | ...`` with ``M_{c-1} <= I_c <= M_c``. Merging units without cost
-(:func:`solver.dp.blocks.collapse`) moves them to the stage of a neighbour, which is a place in
+(:func:`solver.stages.blocks.collapse`) moves them to the stage of a neighbour, which is a place in
 a chunk as well as a device; its proof holds for stages of any number of chunks.
 
 **What keeps unions few.** Let T be a ceiling on the load, and U what s of at most m devices run.
@@ -43,15 +43,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.dp.blocks import DROPPED, Blocks, consuming_blocks
-from solver.dp.ideals import membership
-from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import GaveUp, Goal, Solution, Sweep
 from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import DeviceKind, DeviceSets, sums_by_set
 from solver.presolve.instance import Instance
+from solver.stages.blocks import DROPPED, Blocks, consuming_blocks
+from solver.stages.costs import StageCosts
+from solver.stages.ideals import membership
 
 _CEILINGS = (1.002, 1.006, 1.02, 1.05, 1.1, 1.2, 1.4, 1.7, 2.1, 2.7, 3.5, 5.0, 8.0)
 """Ceilings on the load to try, as multiples of its lower bound."""
@@ -259,7 +259,7 @@ class InterleavedSearch:
         unions = self._unions(middles, ceiling)
         if unions is None:
             return None
-        tables = StageTables(self.units, self.kinds, self.blocks, unions)
+        tables = StageCosts(self.units, self.kinds, self.blocks, unions)
         left = self.most_pairs - self.pairs
         sweep = Sweep(tables, self.sets, self.clock, left)
         sweep.refuted = float(self.refuted)
@@ -370,10 +370,10 @@ class InterleavedSearch:
         return own, other
 
 
-def _masks(tables: StageTables, solution: Solution) -> tuple[tuple[int, int], ...]:
+def _masks(tables: StageCosts, solution: Solution) -> tuple[tuple[int, int], ...]:
     """Return kind and blocks of every stage."""
     result = []
     for stage in solution.stages:
-        inside = tables.member[:, stage.end] & ~tables.member[:, stage.start]
+        inside = tables.ideals.between(stage.start, stage.end)
         result.append((stage.kind, sum(1 << int(block) for block in inside.nonzero()[0])))
     return tuple(result)

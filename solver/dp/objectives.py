@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from solver.dp.bottleneck import BottleneckSearch, Incumbent
-from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import Goal, Solution, Sweep, most_memory_bytes
 from solver.model.clock import Clock
 from solver.presolve.device_kinds import DeviceSets
+from solver.stages.costs import StageCosts
 
 _LARGEST = ("bottleneck", "peak_memory")
 
@@ -35,7 +35,7 @@ class Minimiser:
 
     def __init__(
         self,
-        tables: StageTables,
+        tables: StageCosts,
         sets: DeviceSets,
         incumbent: Incumbent,
         clock: Clock,

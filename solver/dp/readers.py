@@ -24,18 +24,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from solver.dp.blocks import consuming_blocks
 from solver.dp.stage_list import StageList
-from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import Stage
 from solver.model.arrays import Bools, Floats
+from solver.stages.blocks import consuming_blocks
+from solver.stages.costs import StageCosts
 
 
 class Readers:
     """Values that several blocks read, each of which is sent to all devices that do."""
 
-    def __init__(self, tables: StageTables) -> None:
-        self._member = tables.member
+    def __init__(self, tables: StageCosts) -> None:
+        self._member = tables.ideals.member
         self._nets: list[tuple[int, tuple[int, ...]]] = []
         self._cost_ns: list[int] = []
         transfers = tables.units.transfers

@@ -17,13 +17,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from solver.dp.set_bits import SetBits, Words
-from solver.dp.stage_tables import StageTables
 from solver.model.arrays import Bools, Floats, Indices, Ints
+from solver.stages.costs import StageCosts
 
 _ROWS = 64
 """Starts whose stages are costed together."""
-_DENSE = 64
-"""Pairs of ideals for each that is a stage; with more, stages are costed one by one."""
 
 
 class TooManyStages(Exception):  # noqa: N818
@@ -188,7 +186,7 @@ class StageLister:
 
     def __init__(
         self,
-        tables: StageTables,
+        tables: StageCosts,
         capacity: Sequence[float],
         in_flight: Sequence[int],
         spend: Callable[[int], None],
@@ -196,7 +194,7 @@ class StageLister:
         self._tables, self._capacity, self._spend = tables, np.array(capacity), spend
         # The most stages behind one with these microbatches in flight.
         self._most_behind = {count: place for place, count in enumerate(in_flight)}
-        sizes = tables.member.sum(axis=0)
+        sizes = tables.ideals.member.sum(axis=0)
         # Ideals of equally many blocks, the largest first, without the last one.
         order = np.argsort(-sizes, kind="stable")[1:]
         self._levels = np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1)
@@ -225,7 +223,7 @@ class StageLister:
             None if there are no stages.
         """
         listed: list[StageList] = []
-        alive = np.zeros(self._tables.count, dtype=np.bool_)
+        alive = np.zeros(len(self._tables.ideals), dtype=np.bool_)
         alive[-1] = True
         count = 0
         for level in self._levels:
@@ -252,13 +250,13 @@ class StageLister:
             kind = kinds[0]
             # Floats of ratios are not exact; a few too many ends do no harm.
             reach_ns = ceiling / tables.slowness[kind] * (1 + 1e-9) + 1
-            reach_ns += tables.work_ns[starts[-1]]
-            high = int(np.searchsorted(tables.work_ns[ends], reach_ns, side="right"))
+            reach_ns += tables.ideals.work_ns[starts[-1]]
+            high = int(np.searchsorted(tables.ideals.work_ns[ends], reach_ns, side="right"))
             rows, columns = starts, ends[low:high]
             if not len(columns):
                 continue
             self._spend(len(rows) * len(columns))
-            fits = tables.nested(rows, columns)
+            fits = tables.ideals.nested(rows, columns)
             fits &= tables.compute_ns(kind, rows, columns) <= ceiling
             may = tables.allowed(kind, rows, columns)
             if may is not None:
@@ -276,31 +274,14 @@ class StageLister:
 
     def _behind(self, kinds: Sequence[int], starts: Indices, ends: Indices, chosen: Bools) -> Ints:
         """Return the most stages behind each chosen stage (row) by kind (column); -1 if none."""
-        row, column = np.nonzero(chosen)
-        pairs = starts[row], ends[column]
+        count = int(np.count_nonzero(chosen))
         capacity = self._capacity[list(kinds)]
-        most = max(self._most_behind.values())
-        result = np.full((len(row), len(kinds)), most, dtype=np.int64)
-        if np.isinf(capacity).all() or not len(row):
-            return result
-        tables = self._tables
-        if len(row) * _DENSE < chosen.size:
-            memory = tables.memory_parts(*pairs, paired=True)
-        else:
-            memory = tables.memory_parts(starts, ends).of(chosen)
-        held = memory.always + memory.waiting
-        spread = memory.allocated - memory.waiting
-        saved = tables.saved_bytes(*pairs)
-        uncertain = np.zeros(len(row), dtype=np.bool_)
-        for count in self._most_behind:
-            left = capacity - (held + (count - 1) * saved)[:, None]
-            uncertain |= ((left >= 0) & (left < spread[:, None])).any(axis=1)
-        exact = np.flatnonzero(uncertain)
-        peaks = tables.peak_bytes(*(part[exact] for part in pairs))
-        held[exact] = memory.always[exact] + peaks
-        result[:] = -1
-        for count, place in self._most_behind.items():
-            result[(held + (count - 1) * saved)[:, None] <= capacity] = place
+        if np.isinf(capacity).all() or not count:
+            return np.full((count, len(kinds)), max(self._most_behind.values()), dtype=np.int64)
+        memory = self._tables.held.of(starts, ends, chosen)
+        result = np.full((count, len(kinds)), -1, dtype=np.int64)
+        for in_flight, place in self._most_behind.items():
+            result[memory.extra_ns(capacity, in_flight) == 0] = place
         return result
 
     def _classified(

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from solver.dp.stage_tables import StageTables
 from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
-from solver.model.training import in_flight
 from solver.presolve.device_kinds import DeviceSets, sums_by_set
+from solver.stages.costs import StageCosts
+from solver.stages.in_flight import in_flight
 
 _ROWS = 64
 """Starts whose stages are costed together."""
@@ -119,7 +119,7 @@ class Sweep:
 
     def __init__(
         self,
-        tables: StageTables,
+        tables: StageCosts,
         sets: DeviceSets,
         clock: Clock,
         most_pairs: int,
@@ -132,10 +132,6 @@ class Sweep:
             np.inf if kind.device.memory_bytes is None else float(kind.device.memory_bytes)
             for kind in tables.kinds
         ]
-        ends = np.array([tables.count - 1])
-        everything = np.arange(tables.count)
-        self._weights_before = tables.weights.table(np.array([0]), everything)[0]
-        self._weights_after = tables.weights.table(everything, ends)[:, 0]
         full = [len(kind.devices) for kind in tables.kinds]
         speed = [1 / slowness if slowness else np.inf for slowness in tables.slowness]
         (self._speed, self._speed_of_others), (self._memory, self._memory_of_others) = (
@@ -147,7 +143,7 @@ class Sweep:
     def run(self, goal: Goal) -> Solution | None:
         """Return the optimum of `goal` in one sweep, or None if nothing satisfies its limits."""
         self._goal = goal
-        count, set_count = self.tables.count, len(self.sets)
+        count, set_count = len(self.tables.ideals), len(self.sets)
         self._sum = np.full((set_count, count), np.inf)
         self._top = np.full((set_count, count), np.inf)
         self._sum[0, -1] = self._top[0, -1] = 0.0
@@ -176,19 +172,20 @@ class Sweep:
         each unit's fastest class, of which a device does at most ceiling / slowness.
         """
         tables = self.tables
-        possible = np.ones(tables.count, dtype=np.bool_)
+        possible = np.ones(len(tables.ideals), dtype=np.bool_)
         possible[-1] = False
         if self.sets.sizes[target] == self.sets.most:
             possible[1:] = False
         ceiling = self._goal.limits.get("bottleneck", np.inf)
         if 0 < ceiling < np.inf:
-            total = tables.work_ns[-1]
+            work_ns = tables.ideals.work_ns
             # Floats of ratios are not exact; a few too many ideals do no harm.
-            possible &= total - tables.work_ns <= ceiling * self._speed[target] * (1 + 1e-9) + 1
+            most_ns = ceiling * self._speed[target] * (1 + 1e-9) + 1
+            possible &= work_ns[-1] - work_ns <= most_ns
             others = ceiling * self._speed_of_others[target]
-            possible &= tables.work_ns <= others * (1 + 1e-9) + 1
-        possible &= self._weights_after <= self._memory[target]
-        possible &= self._weights_before <= self._memory_of_others[target]
+            possible &= work_ns <= others * (1 + 1e-9) + 1
+        possible &= tables.held.weights_after <= self._memory[target]
+        possible &= tables.held.weights_before <= self._memory_of_others[target]
         return np.flatnonzero(possible)
 
     def spend(self, pairs: int) -> None:
@@ -221,7 +218,7 @@ class Sweep:
         lower = upper = np.zeros((1, 1))
         most_memory = most_memory_bytes(capacity, limits.get("peak_memory"))
         if capacity < np.inf:
-            lower, upper = tables.memory_bytes(starts, ends, self._in_flight(target))
+            lower, upper = tables.held.bounds(starts, ends, self._in_flight(target))
             allowed &= lower <= most_memory
         if not allowed.any():
             return
@@ -256,13 +253,13 @@ class Sweep:
         ceiling, slowness = self._goal.limits.get("bottleneck", np.inf), tables.slowness[kind]
         low, high = int(np.searchsorted(ends, starts[0], side="right")), len(ends)
         if ceiling < np.inf and slowness > 0:
-            reach = tables.work_ns[starts[-1]] + ceiling / slowness * (1 + 1e-9) + 1
-            high = int(np.searchsorted(tables.work_ns[ends], reach, side="right"))
+            reach = tables.ideals.work_ns[starts[-1]] + ceiling / slowness * (1 + 1e-9) + 1
+            high = int(np.searchsorted(tables.ideals.work_ns[ends], reach, side="right"))
         ends = ends[low:high]
         if not len(ends):
             return starts, ends, np.zeros((len(starts), 0), dtype=np.bool_)
         self.spend(len(starts) * len(ends))
-        allowed = tables.nested(starts, ends)
+        allowed = tables.ideals.nested(starts, ends)
         if ceiling < np.inf:
             allowed &= tables.compute_ns(kind, starts, ends) <= ceiling
         may = tables.allowed(kind, starts, ends)
@@ -281,7 +278,7 @@ class Sweep:
                 tried.target, starts[row], total[row, pick], top[row, pick]
             ):
                 exact = float(
-                    self.tables.exact_memory_bytes(
+                    self.tables.held.exact(
                         int(starts[row]), int(ends[pick]), self._in_flight(tried.target)
                     )
                 )
@@ -296,15 +293,7 @@ class Sweep:
 
     def _in_flight(self, target: int) -> int:
         """Return the microbatches in flight in the first of the stages of a set."""
-        following = int(self.sets.sizes[target])
-        # One chunk: its memory model with several is another.
-        return in_flight(
-            self.problem.schedule,
-            self.problem.microbatches,
-            chunks=1,
-            devices=following,
-            followers=following - 1,
-        )
+        return in_flight(self.problem, int(self.sets.sizes[target]))
 
     @staticmethod
     def _permille(memory_bytes: Floats, capacity: float) -> Floats:
@@ -320,7 +309,7 @@ class Sweep:
             if name == "devices":
                 packed = packed + scale
             else:
-                packed = packed + scale * self.tables.transfer.table(starts, ends)
+                packed = packed + scale * self.tables.transfer_bytes.table(starts, ends)
         return packed
 
     def _scales(self) -> list[float]:
@@ -363,7 +352,7 @@ class Sweep:
             values[self._goal.largest] = int(self._top[state, 0])
         stages: list[Stage] = []
         start = 0
-        while start != self.tables.count - 1:
+        while start != len(self.tables.ideals) - 1:
             end = int(self._end[state, start])
             kind, rest = self.sets.smaller[state][int(self._step[state, start])]
             stages.append(Stage(kind, start, end))

@@ -11,7 +11,6 @@ import numpy as np
 
 from solver.bounds.spine import longest_path
 from solver.dp.ideal_program import SolveIdeals
-from solver.dp.ideals import list_ideals
 from solver.model.arrays import Bools, Ints
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
@@ -19,6 +18,7 @@ from solver.model.plan import PartitionPlan
 from solver.model.problem import ColocationGroup
 from solver.presolve.graph import quotient_arcs
 from solver.presolve.instance import Instance
+from solver.stages.ideals import list_ideals
 
 _MOST_UNITS = 2_000
 """More take too long to compare two by two."""

@@ -23,7 +23,8 @@ from tests.support.sources import (
 
 LAYERS = {
     "solver": """
-        model < evaluation < io < presolve < dp < bounds < cp < heuristics < search < diagnosis
+        model < evaluation < io < presolve < stages < dp < bounds < cp < heuristics < search
+        < diagnosis
     """,
     "fx_bridge": """
         storages < capture < costs, checkpoint, equivalence, memory < batch, split

@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 
-from solver.dp.blocks import collapse_units
-from solver.dp.ideals import list_ideals
-from solver.dp.stage_tables import StageTables
 from solver.model.devices import STAGING_HOST
 from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds
 from solver.presolve.instance import condense
+from solver.stages.blocks import collapse_units
+from solver.stages.costs import StageCosts
+from solver.stages.ideals import list_ideals
 from tests.support.random_problems import random_problem
 
 
@@ -31,7 +31,7 @@ def tables_of(problem):
     kinds = interchangeable_kinds(units)
     blocks = collapse_units(units, forget_weights=False)
     ideals = list_ideals(blocks.count, blocks.edges, 10_000)
-    tables = StageTables(units, kinds, blocks, ideals)
+    tables = StageCosts(units, kinds, blocks, ideals)
     most = problem.max_devices or len(problem.devices)
     counts = [len(kind.devices) for kind in kinds]
     return tables, DeviceSets.of(counts, min(most, len(problem.devices)))
@@ -39,10 +39,10 @@ def tables_of(problem):
 
 def stages_of(tables):
     """All pairs of nested ideals."""
-    inside = tables.member.T
+    inside = tables.ideals.member.T
     return [
         (start, end)
-        for start in range(tables.count)
-        for end in range(tables.count)
+        for start in range(len(tables.ideals))
+        for end in range(len(tables.ideals))
         if start != end and not (inside[start] & ~inside[end]).any()
     ]

@@ -20,9 +20,9 @@ from solver.bounds.borders.side_values import SideValue, side_values
 from solver.bounds.held_weights import stage_weights
 from solver.bounds.regions import PlacedNets, Regions
 from solver.bounds.spine import restricted
-from solver.dp.ideals import list_ideals, membership
 from solver.model.arrays import Bools, Ints
 from solver.presolve.instance import Instance
+from solver.stages.ideals import list_ideals, membership
 
 _MOST_IDEALS = 100_000
 """Ideals of one region."""

@@ -7,18 +7,18 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from solver.dp.blocks import collapse_units
-from solver.dp.ideals import list_ideals
-from solver.dp.repeated_chains import identical_chains
 from solver.dp.set_bits import SetBits
 from solver.dp.stage_list import Families, StageLister, TooManyStages
-from solver.dp.stage_tables import StageTables
 from solver.model.arrays import Floats
 from solver.model.clock import Clock
 from solver.model.problem import PartitionProblem
 from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
+from solver.stages.blocks import collapse_units
+from solver.stages.costs import StageCosts
+from solver.stages.ideals import list_ideals
+from solver.stages.repeated_chains import identical_chains
 
 _MOST_IDEALS = 12_000
 _MOST_STAGES = 1_500_000
@@ -64,7 +64,7 @@ class PartStages:
         ideals = list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], _MOST_IDEALS)
         if ideals is None:
             raise TooManyStages
-        self._tables = StageTables(units, kinds, blocks, ideals, chains)
+        self._tables = StageCosts(units, kinds, blocks, ideals, chains)
         self._weights = [weights[kind.device.device_class] for kind in kinds]
         if self._tables.most_load_ns * max(self._weights) * len(part.devices) >= _EXACT:
             raise TooManyStages
@@ -81,8 +81,8 @@ class PartStages:
         ]
         lister = StageLister(self._tables, capacity, [1] * most, self._spend)
         bits = SetBits(limits, most)
-        may = bits.pack(np.repeat(bits.usable[:, None], self._tables.count, axis=1))
-        families = Families(bits, self._tables.count, may)
+        may = bits.pack(np.repeat(bits.usable[:, None], len(self._tables.ideals), axis=1))
+        families = Families(bits, len(self._tables.ideals), may)
         most_stages = min(_MOST_STAGES, _MOST_STEPS // len(self._sets))
         self._all = lister.fill(families, ceiling_ns, most_stages)
         self._fits = lister.followers >= 0
@@ -103,7 +103,7 @@ class PartStages:
             Of every load.
         """
         self._limit(limit_ns)
-        least = np.full((len(self._sets), self._tables.count), np.inf)
+        least = np.full((len(self._sets), len(self._tables.ideals)), np.inf)
         least[0, -1] = 0.0
         # Smaller sets come first.
         for behind, steps in zip(least, self._sets.larger, strict=True):
@@ -148,7 +148,7 @@ class PartStages:
             self._least_by_order.clear()
 
     def _nothing_left(self) -> Floats:
-        costs = np.full(self._tables.count, np.inf)
+        costs = np.full(len(self._tables.ideals), np.inf)
         costs[-1] = 0.0
         return costs
 

@@ -271,7 +271,7 @@ class SkeletonBound:
         what is before them and before what is after them.
         """
         borders = self._borders_within(limit_ns, order)
-        member = self.costs.member
+        member = self.costs.ideals.member
         count = len(self._units)
         first, last = [0] * count, [self.slots - 1] * count
         for border, alive in enumerate(borders):
@@ -311,7 +311,9 @@ class SkeletonBound:
             ends = np.concatenate([stages.end[pairs], same])
             columns = [np.searchsorted(before, starts), np.searchsorted(behind, ends)]
             follows.append(np.column_stack(columns))
-        inside = tuple(np.ascontiguousarray(self.costs.member[:, alive]) for alive in borders)
+        inside = tuple(
+            np.ascontiguousarray(self.costs.ideals.member[:, alive]) for alive in borders
+        )
         return BorderIdeals(self.skeleton.units, inside, tuple(follows))
 
     def orders(
@@ -353,7 +355,9 @@ class SkeletonBound:
                 reached = self._ways(limit_ns, kinds).alive()
             except TooManyLabels:
                 reached = self._program(limit_ns).alive(kinds)
-            borders = [np.zeros(self.costs.count, dtype=np.bool_) for _ in range(self.slots + 1)]
+            borders = [
+                np.zeros(len(self.costs.ideals), dtype=np.bool_) for _ in range(self.slots + 1)
+            ]
             for size, alive in zip(self._sets.sizes.tolist(), reached, strict=True):
                 borders[self.slots - size] |= alive
             while len(self._known) >= _MOST_KNOWN:

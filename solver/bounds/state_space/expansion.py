@@ -26,9 +26,9 @@ class TooMuchWork(Exception):  # noqa: N818
 
 def ideals_at_borders(costs: StageCosts, windows: StageWindows, slots: int) -> list[Bools]:
     """Return which ideals can be at each of the `slots` + 1 borders, by windows of units."""
-    member, units = costs.member, list(costs.skeleton.units)
-    low = np.zeros(costs.count, dtype=np.int64)
-    high = np.full(costs.count, slots, dtype=np.int64)
+    member, units = costs.ideals.member, list(costs.skeleton.units)
+    low = np.zeros(len(costs.ideals), dtype=np.int64)
+    high = np.full(len(costs.ideals), slots, dtype=np.int64)
     first, last = np.array(windows.first)[units], np.array(windows.last)[units]
     for position in range(slots):
         rows = first == position
@@ -66,7 +66,7 @@ def expanded(
     """
     rest = Rest.nothing(len(costs.made), at_border[-1])
     rest.end(costs.loose)
-    done = np.zeros(costs.count, dtype=np.bool_)
+    done = np.zeros(len(costs.ideals), dtype=np.bool_)
     parts: list[Stages] = []
     cells = kept = 0
     for border in reversed(range(len(at_border) - 1)):

@@ -132,7 +132,7 @@ class Ways:
         """Return, for every set of devices, the ideals that are on some way."""
         found: list[Bools] = []
         for labels, marked in zip(self._labels, self._on_ways, strict=True):
-            ideals = np.zeros(self._costs.count, dtype=np.bool_)
+            ideals = np.zeros(len(self._costs.ideals), dtype=np.bool_)
             ideals[labels.ideals[marked]] = True
             found.append(ideals)
         return found
@@ -175,17 +175,17 @@ class Ways:
         parts = list(self._extended(state))
         width = 2 * self._wide + 1
         if state == 0:
-            end = np.array([self._costs.count - 1])
+            end = np.array([len(self._costs.ideals) - 1])
             amounts = np.zeros((1, width))
             amounts[0, -1] = self._program.level.loose.released[-1]
             parts = [(end, amounts, np.zeros((0, 2), dtype=np.intp))]
         if not parts:
             none = np.zeros(0, dtype=np.intp)
-            first = np.zeros(self._costs.count + 1, dtype=np.intp)
+            first = np.zeros(len(self._costs.ideals) + 1, dtype=np.intp)
             return _Labels(first, np.zeros((0, width)), none, none.reshape(0, 2))
         ideals, amounts, parents = (np.concatenate(column) for column in zip(*parts, strict=True))
         kept, made = _undominated(ideals, amounts)
-        first = np.searchsorted(ideals[kept], np.arange(self._costs.count + 1))
+        first = np.searchsorted(ideals[kept], np.arange(len(self._costs.ideals) + 1))
         return _Labels(first, amounts[kept], made[: len(parents)], parents)
 
     def _extended(self, state: int) -> Iterator[tuple[Indices, Floats, Indices]]:

@@ -269,7 +269,7 @@ class Program:
         sets: DeviceSets,
         at_border: Sequence[Bools],
     ) -> None:
-        self._kinds, self.sets, self._count = kinds, sets, costs.count
+        self._kinds, self.sets, self._count = kinds, sets, len(costs.ideals)
         self.slots = sets.most
         self.level = Level(costs, stages, limit_ns)
         self.rests = []

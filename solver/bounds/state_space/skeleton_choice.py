@@ -10,9 +10,9 @@ from solver.bounds.markers import Markers
 from solver.bounds.spine import longest_path
 from solver.bounds.state_space.skeleton import Feeders, LocalNet, Skeleton, WideNet
 from solver.bounds.state_space.supply import supply_ns
-from solver.dp.ideals import list_ideals
 from solver.model.arrays import Ints
 from solver.presolve.instance import Instance
+from solver.stages.ideals import list_ideals
 
 MOST_IDEALS = 60_000
 _LITTLE = 500

@@ -9,15 +9,18 @@ import numpy as np
 
 from solver.bounds.spine import restricted
 from solver.bounds.state_space.loose import Loose
-from solver.bounds.state_space.memory import StageMemory
 from solver.bounds.state_space.skeleton import Feeders, Skeleton
-from solver.dp.ideals import membership, nested, packed_words
-from solver.dp.pair_sums import Crossing, PairSum
 from solver.model.arrays import Bools, Floats, Indices, Ints
 from solver.presolve.instance import Instance
+from solver.stages.blocks import DROPPED, Blocks
+from solver.stages.held_bytes import HeldBytes, MemoryOfStages
+from solver.stages.ideals import Ideals
+from solver.stages.pair_sums import Crossing, PairSum
 
 _COLUMNS = 64
 """Ends whose stages are costed together."""
+_MOST_PEAKS = 1_500_000
+"""Stages whose peaks are looked at, which takes some microseconds for each; of others, the end."""
 MOST_CELLS = 1_500_000_000
 """Most pairs of ideals to look at."""
 MOST_STAGES = 4_000_000
@@ -111,47 +114,40 @@ class StageCosts:
     ) -> None:
         self.skeleton = skeleton
         kept = skeleton.units
-        place = {unit: number for number, unit in enumerate(kept)}
+        places = [DROPPED] * len(units)
+        for place, unit in enumerate(kept):
+            places[unit] = place
+        blocks = Blocks(len(kept), tuple(places), skeleton.edges, (), frozenset())
         own = restricted(units, kept)
-        member = membership(skeleton.ideals, len(kept))
-        work = own.fastest_ns @ member
-        order = np.argsort(work, kind="stable")
-        self.member: Bools = np.ascontiguousarray(member[:, order])
-        self.count = len(skeleton.ideals)
-        self.work_ns: Ints = work[order]
-        self.class_work_ns: list[Floats] = [
-            (own.work_ns[name] @ self.member).astype(np.float64) for name in classes
-        ]
-        self._words = packed_words(self.member)
-        self._move = PairSum(self.member)
+        self.ideals = Ideals.of(skeleton.ideals, own.fastest_ns.astype(np.float64))
+        member = self.ideals.member
+        self._work_ns = [own.work_ns[name].astype(np.float64) @ member for name in classes]
+        self._move = PairSum(member)
         for net in skeleton.local_nets:
             crossing = Crossing(net.producer, net.readers, net.time_ns)
             self._move.add_sent(crossing)
             self._move.add_received(crossing)
         self._move.add_units(skeleton.supply_ns)
         self.slowness = [own.slowness[name] for name in classes]
-        self._weights_bytes = np.zeros(self.count)
-        for entry in units.weights:
-            holders = [place[unit] for unit in entry.units if unit in place]
-            self._weights_bytes += entry.size_bytes * self.member[holders].any(axis=0)
-        self.loose = Loose.of(skeleton, self.member, units.weights)
-        self._memory = StageMemory(units, skeleton, self.member, rooms, self.loose.total)
-        self._most_bytes = max(rooms)
-        self.made: list[Bools] = [self.member[net.producer] for net in skeleton.wide]
+        self._held = HeldBytes(units, blocks, self.ideals)
+        self.loose = Loose.of(skeleton, member, units.weights)
+        self._rooms_bytes, self._peaks_left = np.array(rooms), _MOST_PEAKS
+        self.made: list[Bools] = [member[net.producer] for net in skeleton.wide]
         self._read: list[Ints] = [
-            self.member[list(net.readers)].sum(axis=0, dtype=np.int64) for net in skeleton.wide
+            member[list(net.readers)].sum(axis=0, dtype=np.int64) for net in skeleton.wide
         ]
         self._least: list[Ints] = []
         self._remote: list[Ints] = []
         for group in skeleton.feeders:
             least, remote = _by_reader(group, len(kept))
-            self._least.append(least @ self.member)
-            self._remote.append(remote @ self.member)
+            self._least.append(least @ member)
+            self._remote.append(remote @ member)
 
     def within(self, work_ns: float, weights_bytes: float) -> Bools:
         """Return the ideals with at most this work on the fastest class, and these weights."""
-        result: Bools = self.work_ns * (1 - 1e-9) <= work_ns
-        return result & (self._weights_bytes <= weights_bytes)
+        fits: Bools = self.ideals.work_ns * (1 - 1e-9) <= work_ns
+        fits &= self._held.weights_before <= weights_bytes
+        return fits
 
     def reads(self, net: int, stages: Stages) -> Bools:
         """Return whether a kept unit of each stage reads a wide value."""
@@ -168,16 +164,16 @@ class StageCosts:
         most_ns : int
             The limit on the load.
         """
-        least = self.work_ns[starts]
-        low = int(np.searchsorted(least, self.work_ns[ends[0]] - most_ns))
-        high = int(np.searchsorted(least, self.work_ns[ends[-1]], side="right"))
+        work_ns = self.ideals.work_ns
+        low = int(np.searchsorted(work_ns[starts], work_ns[ends[0]] - most_ns))
+        high = int(np.searchsorted(work_ns[starts], work_ns[ends[-1]], side="right"))
         starts = starts[low:high]
-        fits = nested(self._words, starts, ends)
-        fits &= self.work_ns[ends][None, :] - self.work_ns[starts][:, None] <= most_ns
+        fits = self.ideals.nested(starts, ends)
+        fits &= work_ns[ends][None, :] - work_ns[starts][:, None] <= most_ns
         some = fits.any(axis=1)
         starts, fits = starts[some], fits[some]
         if not len(starts):
-            return _none(len(self.class_work_ns), len(self._least))
+            return _none(len(self._work_ns), len(self._least))
         load = self._move.table(starts, ends)
         remote: list[Floats] = []
         for number, group in enumerate(self.skeleton.feeders):
@@ -185,27 +181,34 @@ class StageCosts:
             least_ns = np.minimum(local, away)
             load = load + least_ns
             remote.append(away - least_ns)
-        held = self._memory.at_end(starts, ends)
-        loads = [
-            load + (work[ends][None, :] - work[starts][:, None]) for work in self.class_work_ns
-        ]
+        loads = [load + (work[ends][None, :] - work[starts][:, None]) for work in self._work_ns]
         fits &= np.minimum.reduce(loads) <= most_ns
-        fits &= held <= self._most_bytes
         rows, columns = np.nonzero(fits)
-        peak = self._memory.held_bytes(starts[rows], ends[columns], held[rows, columns])
-        some = peak <= self._most_bytes
-        rows, columns, peak = rows[some], columns[some], peak[some]
+        held = self._held_bytes(self._held.of(starts, ends, fits))
+        some = held <= self._rooms_bytes.max()
+        rows, columns = rows[some], columns[some]
         return Stages(
             starts[rows],
             ends[columns],
             [table[rows, columns] for table in loads],
-            peak,
+            held[some],
             [table[rows, columns] for table in remote],
             [
                 (amounts[ends[columns]] - amounts[starts[rows]]).astype(np.float64)
                 for amounts in self._remote
             ],
         )
+
+    def _held_bytes(self, memory: MemoryOfStages) -> Floats:
+        """Return what kept units make stages hold at least, exactly where that may matter."""
+        left = self._rooms_bytes - memory.bytes[:, None]
+        # Little that passes leaves nearly as much room for the weights of other units.
+        beside = np.where(2 * memory.spread >= self.loose.total, self.loose.total, 0)
+        uncertain = ((left >= 0) & (left < (memory.spread + beside)[:, None])).any(axis=1)
+        self._peaks_left -= int(np.count_nonzero(uncertain))
+        if self._peaks_left >= 0:
+            memory.look(uncertain)
+        return memory.bytes
 
     def _feeding(
         self, number: int, group: Feeders, starts: Indices, ends: Indices

@@ -12,7 +12,7 @@ import itertools
 
 import numpy as np
 
-from solver.dp.contiguous.kind_costs import banned_before, in_flight, work_before
+from solver.dp.contiguous.kind_costs import banned_before, work_before
 from solver.dp.contiguous.segments import SegmentRow, SegmentRows
 from solver.dp.device_sets import Moves, ViableStates
 from solver.model.arrays import Ints
@@ -21,6 +21,7 @@ from solver.model.problem import PartitionProblem
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import Links
 from solver.presolve.unit_cuts import block_starts, unit_stages
+from solver.stages.in_flight import in_flight
 
 _INFINITE = 1 << 61
 

@@ -13,7 +13,6 @@ import numpy as np
 from solver.model.arrays import Ints
 from solver.model.devices import Device
 from solver.model.problem import PartitionProblem
-from solver.model.training import most_in_flight
 from solver.presolve.instance import Instance
 
 
@@ -49,22 +48,3 @@ def banned_before(units: Instance, devices: Sequence[Device]) -> list[Ints | Non
         else:
             banned.append(None)
     return banned
-
-
-def in_flight(problem: PartitionProblem, following: int) -> int:
-    """Return the microbatches in flight on the first of the last `following` devices.
-
-    With several chunks per device it depends on the number of all devices; the most is
-    counted.
-    """
-    most = len(problem.devices) if problem.chunks_per_device > 1 else following
-    return max(
-        most_in_flight(
-            problem.schedule,
-            problem.microbatches,
-            chunks=problem.chunks_per_device,
-            devices=devices,
-            followers=following - 1,
-        )
-        for devices in range(following, most + 1)
-    )

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from solver.dp.contiguous.kind_costs import banned_before, in_flight, work_before
+from solver.dp.contiguous.kind_costs import banned_before, work_before
 from solver.dp.contiguous.linked_kinds import LinkedKind
 from solver.dp.contiguous.segment_tables import SegmentTables
 from solver.model.arrays import Bools, Ints
@@ -26,6 +26,7 @@ from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import DeviceSets
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import Links
+from solver.stages.in_flight import in_flight
 
 _SAME, _OTHER = 0, 1
 """Neighbours of the same node, and of another one."""
@@ -176,7 +177,7 @@ class LimitProgram:
         known: dict[tuple[object, ...], Ints] = {}
         result: list[list[Ints]] = []
         for size in range(1, len(self._sets.levels)):
-            flying = in_flight(self._problem, size) if self._problem.is_training else 1
+            flying = in_flight(self._problem, size)
             level: list[Ints] = []
             for kind, profiles in enumerate(self._costs.profiles):
                 key = (

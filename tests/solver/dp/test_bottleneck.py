@@ -41,14 +41,14 @@ def least_bottleneck(tables, sets):
     def load_ns(kind, start, end, behind):
         pair = np.array([start]), np.array([end])
         may = tables.allowed(kind, *pair)
-        held = tables.exact_memory_bytes(start, end, followed(tables.problem, behind))
+        held = tables.held.exact(start, end, followed(tables.problem, behind))
         if (may is not None and not may.all()) or held > capacity[kind]:
             return np.inf
         return float(tables.load_ns(kind, *pair)[0, 0])
 
     @functools.cache
     def best(ideal, counts):
-        if ideal == tables.count - 1:
+        if ideal == len(tables.ideals) - 1:
             return np.inf if any(counts) else 0.0
         found = np.inf
         for kind, count in enumerate(counts):
@@ -76,7 +76,7 @@ def is_plan(tables, solution):
     place = 0
     for behind, stage in zip(reversed(range(len(solution.stages))), solution.stages, strict=True):
         pair = np.array([stage.start]), np.array([stage.end])
-        held = tables.exact_memory_bytes(stage.start, stage.end, followed(tables.problem, behind))
+        held = tables.held.exact(stage.start, stage.end, followed(tables.problem, behind))
         if (
             stage.start != place
             or tables.load_ns(stage.kind, *pair)[0, 0] > solution.values["bottleneck"]
@@ -86,7 +86,7 @@ def is_plan(tables, solution):
         place = stage.end
     used = [stage.kind for stage in solution.stages]
     enough = all(used.count(k) <= len(kind.devices) for k, kind in enumerate(tables.kinds))
-    return place == tables.count - 1 and enough
+    return place == len(tables.ideals) - 1 and enough
 
 
 @pytest.mark.parametrize("known", [False, True])

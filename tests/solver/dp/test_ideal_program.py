@@ -11,11 +11,11 @@ import solver.dp.ideal_program
 from experiments.workloads.reader import load_workload
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
 from solver.dp.ideal_program import can_win, why_declined
-from solver.dp.ideals import list_ideals, membership
-from solver.dp.pair_sums import Crossing, PairSum
 from solver.evaluation.result import SolveStatus
 from solver.model.devices import STAGING_HOST
 from solver.model.problem import ColocationGroup, GraphInput, Weight
+from solver.stages.ideals import list_ideals, membership
+from solver.stages.pair_sums import Crossing, PairSum
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 

@@ -7,18 +7,18 @@ import numpy as np
 import pytest
 
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
-from solver.dp.blocks import collapse_units
-from solver.dp.ideals import list_ideals
 from solver.dp.readers import Readers
 from solver.dp.set_bits import SetBits
 from solver.dp.stage_list import Families, StageLister
-from solver.dp.stage_tables import StageTables
 from solver.dp.sweep import Stage
 from solver.evaluation.evaluate import evaluate
 from solver.evaluation.result import SolveStatus
 from solver.model.plan import PartitionPlan
 from solver.presolve.device_kinds import interchangeable_kinds
 from solver.presolve.instance import condense
+from solver.stages.blocks import collapse_units
+from solver.stages.costs import StageCosts
+from solver.stages.ideals import list_ideals
 from tests.support.oracle import brute_force
 from tests.support.random_problems import to_instance
 
@@ -45,15 +45,18 @@ def tables_of(problem):
     units = condense(problem)
     kinds = interchangeable_kinds(units)
     blocks = collapse_units(units, forget_weights=False)
-    return StageTables(units, kinds, blocks, list_ideals(blocks.count, blocks.edges, 1000))
+    return StageCosts(units, kinds, blocks, list_ideals(blocks.count, blocks.edges, 1000))
 
 
 def chains(tables, place=0, left=4):
     """All plans, as borders between stages."""
-    if place == tables.count - 1:
+    if place == len(tables.ideals) - 1:
         yield ()
-    for end in range(tables.count) if left and place != tables.count - 1 else ():
-        if end != place and not (tables.member[:, place] & ~tables.member[:, end]).any():
+    for end in range(len(tables.ideals)) if left and place != len(tables.ideals) - 1 else ():
+        if (
+            end != place
+            and not (tables.ideals.member[:, place] & ~tables.ideals.member[:, end]).any()
+        ):
             for rest in chains(tables, end, left - 1):
                 yield (Stage(0, place, end), *rest)
 
@@ -63,7 +66,9 @@ def true_loads_ns(tables, stages):
     of_block = {
         int(block): place
         for place, stage in enumerate(stages)
-        for block in np.flatnonzero(tables.member[:, stage.end] & ~tables.member[:, stage.start])
+        for block in np.flatnonzero(
+            tables.ideals.member[:, stage.end] & ~tables.ideals.member[:, stage.start]
+        )
     }
     of_unit = tables.blocks.stage_of_units([of_block[b] for b in range(tables.blocks.count)])
     order = tuple(f"d{place}" for place in range(len(stages)))
@@ -81,8 +86,8 @@ def loads_ns(tables, stages):
 
 def list_of(tables, ceiling):
     bits = SetBits([4], 4)
-    may = bits.pack(np.ones((5, tables.count), dtype=np.bool_))
-    families = Families(bits, tables.count, may)
+    may = bits.pack(np.ones((5, len(tables.ideals)), dtype=np.bool_))
+    families = Families(bits, len(tables.ideals), may)
     lister = StageLister(tables, [np.inf], (1, 1, 1, 1), lambda pairs: None)
     return lister.fill(families, ceiling, 100_000)
 

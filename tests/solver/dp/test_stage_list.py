@@ -21,8 +21,8 @@ def everything(seed):
         np.inf if kind.device.memory_bytes is None else float(kind.device.memory_bytes)
         for kind in tables.kinds
     ]
-    may = bits.pack(np.ones((len(bits.sizes), tables.count), dtype=np.bool_))
-    return tables, bits, capacity, Families(bits, tables.count, may)
+    may = bits.pack(np.ones((len(bits.sizes), len(tables.ideals)), dtype=np.bool_))
+    return tables, bits, capacity, Families(bits, len(tables.ideals), may)
 
 
 def lister_of(tables, capacity):
@@ -39,7 +39,7 @@ def expected_stages(tables, capacity, ceiling):
             may = tables.allowed(kind, *pair)
             load_ns = float(tables.load_ns(kind, *pair)[0, 0])
             fits = [
-                tables.exact_memory_bytes(start, end, count) <= capacity[kind]
+                tables.held.exact(start, end, count) <= capacity[kind]
                 for count in IN_FLIGHT[: len(tables.problem.devices)]
             ]
             if load_ns <= ceiling and (may is None or may.all()) and fits[0]:
@@ -61,9 +61,9 @@ def listed_stages(stages, followers):
 
 def families_of(tables, bits, stages):
     """By ideal the sets of devices that can run all outside it, by recursion."""
-    found = [set() for _ in range(tables.count)]
+    found = [set() for _ in range(len(tables.ideals))]
     found[-1].add((0,) * len(tables.kinds))
-    for start in reversed(range(tables.count)):
+    for start in reversed(range(len(tables.ideals))):
         for (first, end, kind), (_, most) in stages.items():
             if first != start:
                 continue

@@ -17,12 +17,12 @@ from solver import (
     solve,
 )
 from solver.dp.ideal_program import solve_ideals
-from solver.dp.ideals import list_ideals
 from solver.heuristics import cheap_borders
 from solver.heuristics.cheap_borders import cheap_groups, plan_at_cheap_borders
 from solver.heuristics.local_search import better_plan
 from solver.model.clock import UNLIMITED
 from solver.presolve.instance import condense
+from solver.stages.ideals import list_ideals
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 

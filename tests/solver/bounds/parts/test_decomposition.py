@@ -9,10 +9,10 @@ from solver import Device, Operator, PartitionPlan, PartitionProblem, SolveLimit
 from solver.bounds.averages import least_average_ns
 from solver.bounds.parts.choice import PartSize, choose_parts
 from solver.bounds.parts.decomposition import Decomposition, applies
-from solver.dp.ideals import list_ideals
 from solver.model.clock import UNLIMITED, Clock
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
+from solver.stages.ideals import list_ideals
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 

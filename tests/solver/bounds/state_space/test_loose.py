@@ -10,8 +10,8 @@ from solver import Device, Operator, PartitionProblem, Weight
 from solver.bounds.state_space.loose import Loose
 from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
 from solver.bounds.state_space.supply import supply_ns
-from solver.dp.ideals import membership
 from solver.presolve.instance import condense
+from solver.stages.ideals import membership
 from tests.support.graphs import LINK
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from solver import Device, Operator, PartitionProblem
 from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
-from solver.dp.ideals import list_ideals
 from solver.presolve.instance import condense
+from solver.stages.ideals import list_ideals
 from tests.support.graphs import LINK
 
 

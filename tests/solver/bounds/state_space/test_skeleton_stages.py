@@ -56,10 +56,10 @@ def assert_no_stage_costs_less(problem, seed):
             if (before == done).all():
                 continue
             start, end = (
-                int(np.flatnonzero((costs.member == ideal[:, None]).all(axis=0))[0])
+                int(np.flatnonzero((costs.ideals.member == ideal[:, None]).all(axis=0))[0])
                 for ideal in (before, done)
             )
-            found = costs.into(np.array([end]), np.arange(costs.count), most_ns=10**6)
+            found = costs.into(np.array([end]), np.arange(len(costs.ideals)), most_ns=10**6)
             (row,) = np.flatnonzero(found.start == start)
             (usage,) = (entry for entry in evaluation.usage if entry.device == stage.device)
             number = classes.index(problem.device_of[stage.device].device_class)

@@ -22,7 +22,7 @@ Of the second and third kind it matters only how many blocks of a level are in t
 the two ideals say, whatever the chains do. Repeat until at every level i, which n chains are at
 before the stage and m behind it, min(n, m) rest. Then n - min(n, m) links are received and m -
 min(n, m) sent, which are sums of products of indicators of both ideals
-(:meth:`solver.dp.pair_sums.PairSum.add_links`). Chains that do not rest are matched in order
+(:meth:`solver.stages.pair_sums.PairSum.add_links`). Chains that do not rest are matched in order
 of their levels, which works if anything does, and it does where one sorted ideal contains the
 other. Where values are relayed, each link that an ideal cuts hops over its border, and the number
 of those is a function of the ideal alone.
@@ -37,11 +37,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from solver.dp.blocks import DROPPED, Blocks
 from solver.presolve.device_kinds import limited_devices
 from solver.presolve.graph import neighbours
 from solver.presolve.instance import Instance
 from solver.presolve.symmetry import identical_blocks
+from solver.stages.blocks import DROPPED, Blocks
 
 Chains = tuple[tuple[int, ...], ...]
 """The chains of a group; for each its blocks in order."""

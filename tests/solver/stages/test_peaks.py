@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 from solver import Device, Operator, PartitionProblem
-from solver.dp.blocks import DROPPED
 from solver.evaluation.evaluate import stage_memory_bytes
+from solver.stages.blocks import DROPPED
 from tests.support.ideal_cases import stage_tables, stages_of, tables_of
 
 
 def members(tables, start, end):
     """The names of the operators of a stage."""
-    inside = tables.member[:, end] & ~tables.member[:, start]
+    inside = tables.ideals.between(start, end)
     return [
         tables.problem.operators[index].name
         for unit, operators in enumerate(tables.units.members)
@@ -28,17 +28,17 @@ def test_memory_of_stages(model):
         if tables.problem.memory_model != model:
             continue
         pairs = np.array(stages_of(tables)[:60]).T
-        parts = tables.memory_parts(*pairs, paired=True)
-        exact = parts.always + tables.peak_bytes(*pairs)
+        parts = tables.held.parts(*pairs, paired=True)
+        exact = parts.always + tables.held.peaks(*pairs)
         assert (parts.always + parts.waiting <= exact).all()
         assert (exact <= parts.always + parts.allocated).all()
-        saved = tables.saved_bytes(*pairs)
+        saved = tables.held.saved(*pairs)
         for place, (start, end) in enumerate(pairs.T.tolist()):
             names = members(tables, start, end)
             for in_flight in (1, 3):
                 expected = stage_memory_bytes(tables.problem, names, in_flight)
                 assert exact[place] + (in_flight - 1) * saved[place] == expected, seed
-                assert tables.exact_memory_bytes(start, end, in_flight) == expected, seed
+                assert tables.held.exact(start, end, in_flight) == expected, seed
             compared += 1
     assert compared > 500
 
@@ -46,15 +46,15 @@ def test_memory_of_stages(model):
 def test_bounds_of_all_pairs_are_those_of_single_ones():
     tables, _ = stage_tables(3, memory_model="inference")
     pairs = stages_of(tables)
-    every = np.arange(tables.count)
-    chosen = np.zeros((tables.count, tables.count), dtype=np.bool_)
+    every = np.arange(len(tables.ideals))
+    chosen = np.zeros((len(tables.ideals), len(tables.ideals)), dtype=np.bool_)
     chosen[tuple(np.array(pairs).T)] = True
-    of_all = tables.memory_parts(every, every).of(chosen)
-    single = tables.memory_parts(*np.array(sorted(pairs)).T, paired=True)
+    of_all = tables.held.parts(every, every).of(chosen)
+    single = tables.held.parts(*np.array(sorted(pairs)).T, paired=True)
     assert of_all.always.tolist() == single.always.tolist()
     assert of_all.waiting.tolist() == single.waiting.tolist()
     assert of_all.allocated.tolist() == single.allocated.tolist()
-    lower, upper = tables.memory_bytes(every, every, 1)
+    lower, upper = tables.held.bounds(every, every, 1)
     assert (lower[chosen] == single.always + single.waiting).all()
     assert (upper[chosen] == single.always + single.allocated).all()
 
@@ -71,7 +71,7 @@ def test_what_passes_bounds_a_chain():
         memory_model="inference",
     )
     tables = tables_of(chain)[0]
-    parts = tables.memory_parts(np.array([0]), np.array([tables.count - 1]), paired=True)
+    parts = tables.held.parts(np.array([0]), np.array([len(tables.ideals) - 1]), paired=True)
     assert parts.waiting.tolist() == [0]
     assert parts.allocated.tolist() == [200]
-    assert tables.peak_bytes(np.array([0]), np.array([tables.count - 1])).tolist() == [200]
+    assert tables.held.peaks(np.array([0]), np.array([len(tables.ideals) - 1])).tolist() == [200]

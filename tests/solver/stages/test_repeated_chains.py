@@ -9,14 +9,14 @@ import pytest
 
 import solver.dp.ideal_program
 from solver import Device, Interconnect, Link, Operator, PartitionProblem, SolveLimits, solve
-from solver.dp.blocks import collapse
-from solver.dp.ideals import list_ideals
-from solver.dp.repeated_chains import RepeatedChains, repeated_chains
 from solver.evaluation.result import SolveStatus
 from solver.model.devices import STAGING_HOST
 from solver.model.problem import ColocationGroup, Weight
 from solver.presolve.dominance import simplify
 from solver.presolve.instance import condense
+from solver.stages.blocks import collapse
+from solver.stages.ideals import list_ideals
+from solver.stages.repeated_chains import RepeatedChains, repeated_chains
 from tests.support.oracle import brute_force
 from tests.support.random_problems import to_instance
 from tests.support.repeated_blocks import layers_of_blocks, problem_with_blocks

@@ -1,4 +1,4 @@
-"""Ideals of a graph: listing them, and what they contain.
+"""Ideals of a graph: listing them, what they contain, and which are within one another.
 
 An *ideal* is a set of units that contains all predecessors of its members: what the first
 stages of a plan can run together.
@@ -7,11 +7,13 @@ stages of a plan can run together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from solver.model.arrays import Bools, Indices
+from solver.model.arrays import Bools, Floats, Indices
 from solver.presolve.graph import neighbours
 
 
@@ -54,29 +56,62 @@ def membership(ideals: Sequence[int], count: int) -> Bools:
     return np.ascontiguousarray(unpacked.T).astype(np.bool_)
 
 
-def packed_words(member: Bools) -> npt.NDArray[np.uint64]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Ideals:
+    """Ideals in the order of their work, every ideal after its subsets; pairs of them are stages.
+
+    Attributes
+    ----------
+    member : Bools, shape (units, ideals)
+        By ideal, the units inside.
+    work_ns : Floats, shape (ideals,)
+        Least work of each; ascending.
+    """
+
+    member: Bools
+    work_ns: Floats
+    _words: npt.NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, masks: Sequence[int], work_ns: Floats) -> Self:
+        """Order ideals by work.
+
+        Parameters
+        ----------
+        masks : sequence of int
+            Ideals as bits, the smaller ones first.
+        work_ns : Floats, shape (units,)
+            Least work of each unit.
+        """
+        member = membership(masks, len(work_ns))
+        work = work_ns @ member
+        order = np.argsort(work, kind="stable")
+        member = np.ascontiguousarray(member[:, order])
+        return cls(member, work[order], _packed_words(member))
+
+    def __len__(self) -> int:
+        return len(self.work_ns)
+
+    def nested(self, starts: Indices, ends: Indices) -> Bools:
+        """Return whether each start (row) is a proper subset of each end (column)."""
+        result: Bools = ends[None, :] > starts[:, None]
+        for word in self._words:
+            here, there = word[starts], word[ends]
+            # Most words of most pairs of ranges need no look at single pairs.
+            if int(np.bitwise_or.reduce(here)) & ~int(np.bitwise_and.reduce(there)):
+                result &= (here[:, None] & ~there[None, :]) == 0
+        return result
+
+    def between(self, starts: Indices | int, ends: Indices | int) -> Bools:
+        """Return the units (rows) of the stage from each start to the end at its place."""
+        result: Bools = self.member[:, ends] & ~self.member[:, starts]
+        return result
+
+
+def _packed_words(member: Bools) -> npt.NDArray[np.uint64]:
     """Return each ideal (column of `member`) as 64-bit words, a row for each word."""
     count, ideals = member.shape
     padded = np.zeros((ideals, -(-max(count, 1) // 64) * 8), dtype=np.uint8)
     packed = np.packbits(member, axis=0, bitorder="little").T
     padded[:, : packed.shape[1]] = packed
     return np.ascontiguousarray(padded.view(np.uint64).T)
-
-
-def nested(words: npt.NDArray[np.uint64], starts: Indices, ends: Indices) -> Bools:
-    """Return whether each start (row) is a proper subset of each end (column).
-
-    Parameters
-    ----------
-    words : uint64 array, shape (words, ideals)
-        From :func:`packed_words`, with every ideal after its subsets.
-    starts, ends : int array
-        Ideals.
-    """
-    result: Bools = ends[None, :] > starts[:, None]
-    for word in words:
-        here, there = word[starts], word[ends]
-        # Most words of most pairs of ranges need no look at single pairs.
-        if int(np.bitwise_or.reduce(here)) & ~int(np.bitwise_and.reduce(there)):
-            result &= (here[:, None] & ~there[None, :]) == 0
-    return result

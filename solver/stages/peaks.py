@@ -1,12 +1,12 @@
-"""Peak memory of many stages at once, of each of which the blocks are known."""
+"""The most bytes of storages that are there at once, of many stages whose blocks are known."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from solver.dp.blocks import DROPPED, Blocks
 from solver.model.arrays import Bools, Floats, Ints
 from solver.presolve.instance import Instance
+from solver.stages.blocks import DROPPED, Blocks
 
 _MOST_ENTRIES = 1 << 17
 """Holdings (and operators) times stages that are looked at together, in a cache."""

@@ -71,6 +71,7 @@ class PairSum:
         self._stacked: tuple[Bools, Bools, Floats] | None = None
 
     def _feature(self, start: Bools, end: Bools, cost: float) -> None:
+        assert self._stacked is None, "a sum is complete when it is first asked for"
         if cost and start.any():
             self._starts.append(start)
             self._ends.append(end)
@@ -131,7 +132,7 @@ class PairSum:
         """Add a cost for each link of identical chains that is sent (or received).
 
         Of n chains between two levels before the set, and m behind it, min(n, m) rest
-        (:mod:`solver.dp.repeated_chains`).
+        (:mod:`solver.stages.repeated_chains`).
 
         Parameters
         ----------

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from solver.model.arrays import Bools, Floats, Ints
 from solver.model.colocation import leader_of
 from solver.presolve.graph import quotient_arcs
 from solver.presolve.instance import Instance
 from solver.presolve.transfers import Net
+from solver.stages.pair_sums import Crossing
 
 DROPPED = -1
 
@@ -39,6 +41,14 @@ class Blocks:
     edges: tuple[tuple[int, int], ...]
     dropped: tuple[tuple[int, tuple[int, ...]], ...]
     weightless: frozenset[int]
+
+    def sums(self, of_units: Ints) -> Floats:
+        """Return the sum of an amount of units by block, without those that were dropped."""
+        block_of = np.array(self.block_of)
+        kept = block_of != DROPPED
+        amounts = np.asarray(of_units, dtype=np.float64)
+        sums: Floats = np.bincount(block_of[kept], amounts[kept], self.count).astype(np.float64)
+        return sums
 
     def stage_of_units(self, stage_of_block: Sequence[int]) -> list[int]:
         """Return the stage of every unit, given that of every block."""
@@ -223,3 +233,37 @@ def consuming_blocks(net: Net, blocks: Blocks) -> tuple[int, tuple[int, ...]] | 
     if not consumers or (net.producer >= 0 and producer == DROPPED):
         return None
     return producer, tuple(sorted(consumers))
+
+
+def crossings(nets: Sequence[Net], costs: Sequence[int], blocks: Blocks) -> list[Crossing]:
+    """Return the nets that may cross at some cost; those of the same ends as one."""
+    merged: dict[tuple[int, tuple[int, ...]], int] = {}
+    for net, cost in zip(nets, costs, strict=True):
+        ends = consuming_blocks(net, blocks)
+        if cost and ends is not None:
+            merged[ends] = merged.get(ends, 0) + cost
+    return [Crossing(*ends, cost) for ends, cost in merged.items()]
+
+
+def relayed(nets: Sequence[Net], costs: Sequence[int], blocks: Blocks, member: Bools) -> Floats:
+    """Sum, by ideal, the costs of the nets that are relayed over the border behind it.
+
+    Those are made in it and read after it, or outputs; nothing leaves the last ideal.
+
+    Parameters
+    ----------
+    member : Bools, shape (blocks, ideals)
+        By ideal, the blocks inside.
+    """
+    sums = np.zeros(member.shape[1])
+    for net, cost in zip(nets, costs, strict=True):
+        producer = blocks.block_of[net.producer]
+        if not cost or producer == DROPPED:
+            continue
+        hops = member[producer]
+        if not net.is_output:
+            readers = {blocks.block_of[unit] for unit in net.consumers}
+            hops = hops & ~member[sorted(readers - {DROPPED})].all(axis=0)
+        sums[hops] += cost
+    sums[-1] = 0.0
+    return sums

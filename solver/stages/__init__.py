@@ -1,0 +1,1 @@
+"""Stages between two ideals: what they work, send, receive and hold."""

@@ -1,0 +1,179 @@
+"""What the stages between ideals cost on each kind of devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from solver.model.arrays import Bools, Floats, Indices
+from solver.presolve.device_kinds import DeviceKind
+from solver.presolve.instance import Instance
+from solver.stages.blocks import Blocks, crossings, relayed
+from solver.stages.held_bytes import HeldBytes
+from solver.stages.ideals import Ideals
+from solver.stages.pair_sums import Crossing, PairSum
+from solver.stages.repeated_chains import RepeatedChains
+
+
+class StageCosts:
+    """Work, transfers and memory of the stages between a problem's ideals.
+
+    Parameters
+    ----------
+    masks : sequence of int
+        All ideals of the blocks as bits, the smaller ones first.
+    chains : RepeatedChains, optional
+        Groups of identical chains, of which `masks` has only those that satisfy their arcs.
+
+    Attributes
+    ----------
+    ideals : Ideals
+        By each unit's fastest class. Methods take indices of these.
+    held : HeldBytes
+        Memory of the same stages.
+    slowness : list of float
+        Least ratio of the work of a set of units on a kind to its fastest work.
+    largest_unit_ns : int
+        The most work that one unit needs, wherever it runs.
+    alike : list of list of int
+        The kinds by what their stages cost, whatever memory they have.
+    transfer_bytes : PairSum
+        What stages receive.
+    """
+
+    def __init__(
+        self,
+        units: Instance,
+        kinds: Sequence[DeviceKind],
+        blocks: Blocks,
+        masks: Sequence[int],
+        chains: RepeatedChains | None = None,
+    ) -> None:
+        self._links = {} if chains is None else chains.links()
+        self.units, self.problem, self.kinds, self.blocks = units, units.problem, kinds, blocks
+        classes = [kind.device.device_class for kind in kinds]
+        self.slowness = [units.slowness[name] for name in classes]
+        self.largest_unit_ns = int(units.fastest_ns.max())
+        self.ideals = Ideals.of(masks, blocks.sums(units.fastest_ns))
+        member = self.ideals.member
+        self._work_ns = [blocks.sums(units.work_ns[name]) @ member for name in classes]
+        self.held = HeldBytes(units, blocks, self.ideals)
+        self._build_bans()
+        if units.transfers.hops:
+            self._build_relays()
+        else:
+            self._build_transfers()
+        self.alike = self._alike()
+        self.most_load_ns = self._most_load_ns()
+
+    def _most_load_ns(self) -> int:
+        """Return what no load exceeds: all work, and every value sent and received."""
+        work_ns = max(float(work[-1]) for work in self._work_ns)
+        return int(work_ns) + 2 * sum(self.units.transfers.most_ns)
+
+    def _alike(self) -> list[list[int]]:
+        groups: list[list[int]] = []
+        for kind in range(len(self.kinds)):
+            same = [group for group in groups if self._costs_as(kind, group[0])]
+            if same:
+                same[0].append(kind)
+            else:
+                groups.append([kind])
+        return groups
+
+    def _costs_as(self, kind: int, other: int) -> bool:
+        banned, banned_other = self._banned[kind], self._banned[other]
+        if banned is None or banned_other is None:
+            same = banned is banned_other
+        else:
+            same = np.array_equal(banned, banned_other)
+        same &= self._moved_ns[kind] is self._moved_ns[other]
+        return same and np.array_equal(self._work_ns[kind], self._work_ns[other])
+
+    def _build_bans(self) -> None:
+        """Count, in every ideal, the blocks that a kind may not run; None if it may run all."""
+        self._banned: list[Floats | None] = []
+        for kind in self.kinds:
+            flags = np.array(
+                [a is not None and kind.device.name not in a for a in self.units.allowed_devices]
+            )
+            counted = self.blocks.sums(flags.astype(np.int64)) @ self.ideals.member
+            self._banned.append(counted if flags.any() else None)
+
+    def _build_transfers(self) -> None:
+        nets, transfers = self.units.nets, self.units.transfers
+        member = self.ideals.member
+        known: dict[tuple[tuple[int, ...], ...], tuple[PairSum, ...]] = {}
+        self._moved_ns: list[tuple[PairSum, ...]] = []
+        for kind in self.kinds:
+            # No two devices differ in their links to others.
+            times = transfers.send_ns(kind.device).most, transfers.receive_ns(kind.device).most
+            key = tuple(map(tuple, times))
+            if key not in known:
+                send = PairSum(member)
+                # Times that overlap are compared, others are added.
+                receive = PairSum(member) if self.problem.interconnect.overlap else send
+                for crossing in self._without_links(send, key[0], sent=True):
+                    send.add_sent(crossing)
+                for crossing in self._without_links(receive, key[1], sent=False):
+                    receive.add_received(crossing)
+                known[key] = (send,) if receive is send else (send, receive)
+            self._moved_ns.append(known[key])
+        self.transfer_bytes = PairSum(member)
+        self.most_transfer_bytes = sum(net.value_bytes * len(net.consumers) for net in nets)
+        if "transfer" in self.problem.objective:
+            sizes_bytes = [net.value_bytes for net in nets]
+            for crossing in self._without_links(self.transfer_bytes, sizes_bytes, sent=False):
+                self.transfer_bytes.add_received(crossing)
+
+    def _without_links(
+        self, table: PairSum, costs: Sequence[int], *, sent: bool
+    ) -> Iterator[Crossing]:
+        """Add the links of identical chains to a table, and yield all other crossings."""
+        for crossing in crossings(self.units.nets, costs, self.blocks):
+            levels = self._links.get((crossing.producer, crossing.consumers[0]))
+            if levels is None or len(crossing.consumers) > 1:
+                yield crossing
+            elif crossing.producer == levels[0][0]:
+                # One chain for all: what they cost is equal.
+                table.add_links(*levels, crossing.cost, sent=sent)
+
+    def _build_relays(self) -> None:
+        """Charge to both stages at the border after an ideal what is passed on over it."""
+        nets, member = self.units.transfers.nets, self.ideals.member
+        crossing_ns = relayed(nets, self.units.transfers.most_ns, self.blocks, member)
+        send, receive = PairSum(member), PairSum(member)
+        send.of_end += crossing_ns
+        receive.of_start += crossing_ns
+        tables: tuple[PairSum, ...] = (send, receive)
+        if not self.problem.interconnect.overlap:
+            send.of_start += crossing_ns
+            tables = (send,)
+        self._moved_ns = [tables] * len(self.kinds)
+        sizes_bytes = [net.value_bytes for net in nets]
+        self.transfer_bytes = PairSum(member)
+        self.transfer_bytes.of_start += relayed(nets, sizes_bytes, self.blocks, member)
+        self.most_transfer_bytes = sum(sizes_bytes) * (len(self.problem.devices) - 1)
+
+    # -- pairs of ideals ------------------------------------------------------------------
+
+    def allowed(self, kind: int, starts: Indices, ends: Indices) -> Bools | None:
+        """Return whether `kind` may run each stage; None if it may run all."""
+        banned = self._banned[kind]
+        return None if banned is None else banned[starts][:, None] == banned[ends][None, :]
+
+    def compute_ns(self, kind: int, starts: Indices, ends: Indices) -> Floats:
+        """Return the compute time of each stage on `kind`."""
+        work = self._work_ns[kind]
+        result: Floats = work[ends][None, :] - work[starts][:, None]
+        return result
+
+    def load_ns(self, kind: int, starts: Indices, ends: Indices) -> Floats:
+        """Return the load of each stage on `kind`."""
+        result = self.compute_ns(kind, starts, ends)
+        tables = self._moved_ns[kind]
+        for table in tables:
+            part = table.table(starts, ends)
+            result = result + part if len(tables) == 1 else np.maximum(result, part)
+        return result

@@ -1,0 +1,253 @@
+"""What the stages between ideals hold in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from solver.model.arrays import Bools, Floats, Indices
+from solver.presolve.instance import Instance
+from solver.stages.blocks import DROPPED, Blocks, crossings, relayed
+from solver.stages.ideals import Ideals
+from solver.stages.pair_sums import Crossing, PairSum
+from solver.stages.peaks import StagePeaks
+
+_DENSE = 64
+"""Pairs of ideals for each that is a stage; with more, stages are looked at one by one."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldParts:
+    """What stages hold with one microbatch in flight, in bytes.
+
+    Attributes
+    ----------
+    always : Floats
+        All the time: weights, graph inputs and received values.
+    waiting : Floats
+        Storages that wait for the end of the stage, which are all held then.
+    allocated : Floats
+        No fewer bytes than all storages at any time: what waits, and all others at once or, if
+        less, the most that passes.
+    """
+
+    always: Floats
+    waiting: Floats
+    allocated: Floats
+
+    @property
+    def at_end(self) -> Floats:
+        """What stages hold when they end, which is no more than their peaks."""
+        result: Floats = self.always + self.waiting
+        return result
+
+    def of(self, chosen: Bools) -> HeldParts:
+        """Return those of the chosen stages."""
+        parts = self.always, self.waiting, self.allocated
+        return HeldParts(*(np.broadcast_to(part, chosen.shape)[chosen] for part in parts))
+
+
+class HeldBytes:
+    """Memory of stages of blocks, as :mod:`solver.evaluation.stage_memory` defines it.
+
+    Parameters
+    ----------
+    blocks : Blocks
+        Of `units`. Units that are dropped count for nothing.
+    ideals : Ideals
+        Of the blocks.
+
+    Attributes
+    ----------
+    weights_before, weights_after : Floats, shape (ideals,)
+        Bytes of the weights within each ideal and outside it.
+
+    Notes
+    -----
+    If units that matter are dropped, this is a lower bound. *Proof.* Memory is the weights, graph
+    inputs and received values of a stage S, and the largest sum of storages while one of its
+    operators runs. Let K be the units of S that are in blocks. Each term only grows with S: a value
+    that K reads and S does not make is received by S; what S makes beside K counts for nothing
+    here, nor does what waits for units that are dropped. A storage that K makes is there from its
+    first to its last position whatever else S runs, and to the end of the stage if it waits
+    for a unit outside S; a unit of another block outside K is one. ∎
+    """
+
+    def __init__(self, units: Instance, blocks: Blocks, ideals: Ideals) -> None:
+        self._units, self._blocks, self._ideals = units, blocks, ideals
+        problem, member = units.problem, ideals.member
+        self._always, self._saved = PairSum(member), PairSum(member)
+        self.weights_before, self.weights_after = np.zeros((2, len(ideals)))
+        for crossing in self._touched([(e.units, e.size_bytes) for e in units.weights]):
+            self._always.add_touched(crossing)
+            inside = member[list(crossing.consumers)]
+            self.weights_before += crossing.cost * inside.any(axis=0)
+            self.weights_after += crossing.cost * ~inside.all(axis=0)
+        self._exact: dict[tuple[int, int], tuple[int, int]] = {}
+        self._only_weights = problem.memory_model == "weights"
+        self._is_training = problem.is_training
+        self._peaks = StagePeaks(units, blocks)
+        if self._only_weights:
+            return
+        for crossing in self._touched([(e.units, e.size_bytes) for e in units.saved]):
+            self._saved.add_touched(crossing)
+        for crossing in self._touched([(n.consumers, n.held_bytes) for n in units.input_nets]):
+            self._always.add_touched(crossing)
+        self._build_received()
+        self._build_storages()
+        self._passing_within, self._passing_after = self._peaks.passing_bytes(member)
+
+    def _touched(self, of_units: Sequence[tuple[tuple[int, ...], int]]) -> list[Crossing]:
+        """Return what any block of some units makes a stage hold; of the same blocks as one."""
+        blocks, merged = self._blocks, dict[tuple[int, ...], int]()
+        for members, size_bytes in of_units:
+            held = {blocks.block_of[unit] for unit in members if unit not in blocks.weightless}
+            key = tuple(sorted(held - {DROPPED}))
+            if key:
+                merged[key] = merged.get(key, 0) + size_bytes
+        return [Crossing(DROPPED, key, size_bytes) for key, size_bytes in merged.items()]
+
+    def _build_received(self) -> None:
+        blocks, nets = self._blocks, self._units.transfers.nets
+        held_bytes = [net.held_bytes for net in nets]
+        if self._units.transfers.hops:
+            returned_bytes = [net.returned_bytes for net in nets]
+            member = self._ideals.member
+            self._always.of_start += relayed(nets, held_bytes, blocks, member)
+            self._always.of_end += relayed(nets, returned_bytes, blocks, member)
+            return
+        for crossing in crossings(nets, held_bytes, blocks):
+            self._always.add_received(crossing)
+
+    def _build_storages(self) -> None:
+        blocks, member = self._blocks, self._ideals.member
+        self._waiting, self._allocated = PairSum(member), PairSum(member)
+        everything, waiting = [0] * blocks.count, [0] * blocks.count
+        for storage in self._units.storages:
+            block = blocks.block_of[storage.unit]
+            if block == DROPPED:
+                continue
+            everything[block] += storage.size_bytes
+            readers = {blocks.block_of[unit] for unit in storage.readers} - {block, DROPPED}
+            if storage.is_output:
+                waiting[block] += storage.size_bytes
+            elif readers:
+                crossing = Crossing(block, tuple(sorted(readers)), storage.size_bytes)
+                self._waiting.add_sent(crossing)
+        self._waiting.add_units(waiting)
+        self._allocated.add_units(everything)
+
+    def parts(self, starts: Indices, ends: Indices, *, paired: bool = False) -> HeldParts:
+        """Return what all stages from a start to an end hold, in parts.
+
+        If `paired`, of those from each start to the end at the same place.
+        """
+        sums = PairSum.at if paired else PairSum.table
+        always = sums(self._always, starts, ends)
+        if self._only_weights:
+            nothing = np.zeros((1,) * always.ndim)
+            return HeldParts(always, nothing, nothing)
+        waiting, allocated = sums(self._waiting, starts, ends), sums(self._allocated, starts, ends)
+        passing = self.passing(starts if paired else starts[:, None], ends)
+        return HeldParts(always, waiting, np.minimum(allocated, waiting + passing))
+
+    def passing(self, starts: Indices, ends: Indices) -> Floats:
+        """Return the most that comes and goes within each stage, at most."""
+        if self._only_weights:
+            return np.zeros(1)
+        return np.minimum(self._passing_after[starts], self._passing_within[ends])
+
+    def bounds(self, starts: Indices, ends: Indices, in_flight: int) -> tuple[Floats, Floats]:
+        """Return a lower and an upper bound of what all stages from a start to an end hold."""
+        parts = self.parts(starts, ends)
+        lower, upper = parts.at_end, parts.always + parts.allocated
+        if self._is_training and in_flight > 1:
+            # Of one microbatch it is among the storages.
+            saved = (in_flight - 1) * self._saved.table(starts, ends)
+            lower, upper = lower + saved, upper + saved
+        return lower, upper
+
+    def of(self, starts: Indices, ends: Indices, chosen: Bools) -> MemoryOfStages:
+        """Return the memory of the chosen stages from a start (row) to an end (column)."""
+        row, column = np.nonzero(chosen)
+        pairs = starts[row], ends[column]
+        if len(row) * _DENSE < chosen.size:
+            parts = self.parts(*pairs, paired=True)
+        else:
+            parts = self.parts(starts, ends).of(chosen)
+        return MemoryOfStages(self, *pairs, parts)
+
+    def saved(self, starts: Indices, ends: Indices) -> Floats:
+        """Return what the stages of pairs hold in addition for each further microbatch."""
+        return self._saved.at(starts, ends)
+
+    def peaks(self, starts: Indices, ends: Indices) -> Floats:
+        """Return the peak of the storages of the stages of pairs.
+
+        With what stages hold always it is all that they hold.
+        """
+        return self._peaks.peak_bytes(self._ideals.between(starts, ends)).astype(np.float64)
+
+    def exact(self, start: int, end: int, in_flight: int) -> int:
+        """Return what one stage holds."""
+        if (start, end) not in self._exact:
+            pair = np.array([start]), np.array([end])
+            one = self._always.at(*pair) + self.peaks(*pair)
+            self._exact[start, end] = int(one[0]), int(self.saved(*pair)[0])
+        one_bytes, saved_bytes = self._exact[start, end]
+        return one_bytes + (in_flight - 1) * saved_bytes
+
+
+class MemoryOfStages:
+    """What n stages hold: known as far as it was asked for.
+
+    Attributes
+    ----------
+    bytes : Floats, shape (n,)
+        With one microbatch in flight, what is known to be held.
+    spread : Floats, shape (n,)
+        How much more that may be at most.
+    """
+
+    def __init__(self, held: HeldBytes, starts: Indices, ends: Indices, parts: HeldParts) -> None:
+        self._held, self._starts, self._ends = held, starts, ends
+        self._always = parts.always
+        self.spread = np.broadcast_to(parts.allocated - parts.waiting, starts.shape).copy()
+        self._saved = held.saved(starts, ends)
+        self.bytes = parts.at_end
+
+    def look(self, uncertain: npt.ArrayLike) -> None:
+        """Find out what the stages that are marked hold, exactly."""
+        found = np.flatnonzero(uncertain)
+        peaks = self._held.peaks(self._starts[found], self._ends[found])
+        self.bytes[found] = self._always[found] + peaks
+        self.spread[found] = 0.0
+
+    def extra_ns(self, rooms_bytes: Floats, in_flight: int) -> Floats:
+        """Return the least time that choices within each stage add so that it fits.
+
+        What a stage costs in a room is its load, and this. Here, and nowhere else, memory is
+        traded for time; today nothing is chosen within a stage, which fits as it is or not at all.
+        All bounds that ignore it, and all that ask with more room than there is, hold for any
+        choices that can only add time.
+
+        Parameters
+        ----------
+        rooms_bytes : Floats, shape (rooms,)
+            Memory of devices.
+        in_flight : int
+            Microbatches.
+
+        Returns
+        -------
+        Floats, shape (n, rooms)
+            Nanoseconds: 0 where a stage fits, infinite where it does not.
+        """
+        saved = (in_flight - 1) * self._saved
+        left = rooms_bytes - (self.bytes + saved)[:, None]
+        self.look(((left >= 0) & (left < self.spread[:, None])).any(axis=1))
+        fits = (self.bytes + saved)[:, None] <= rooms_bytes
+        return np.where(fits, 0.0, np.inf)
