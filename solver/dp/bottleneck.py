@@ -79,24 +79,24 @@ class BottleneckSearch:
 
     def __init__(
         self,
-        tables: StageCosts,
+        costs: StageCosts,
         sets: DeviceSets,
         capacity: Sequence[float],
         incumbent: Incumbent,
         spend: Callable[[int], None],
     ) -> None:
-        self.tables, self._incumbent, self._spend = tables, incumbent, spend
+        self.costs, self._incumbent, self._spend = costs, incumbent, spend
         self.refuted = -1
         self.best: Solution | None = None
-        limits = [len(kind.devices) for kind in tables.kinds]
+        limits = [len(kind.devices) for kind in costs.kinds]
         self._most = sets.most
-        self._readers = Readers(tables)
+        self._readers = Readers(costs)
         self._best_ns: int | None = None
         self._plan: tuple[Stage, ...] = ()
         self._bits = SetBits(limits, self._most)
-        flying = [in_flight(tables.problem, following) for following in range(1, self._most + 1)]
-        self._lister = StageLister(tables, capacity, flying, spend)
-        speed = [1 / slowness for slowness in tables.slowness]
+        flying = [in_flight(costs.problem, following) for following in range(1, self._most + 1)]
+        self._lister = StageLister(costs, capacity, flying, spend)
+        speed = [1 / slowness for slowness in costs.slowness]
         (self._speed, self._speed_of_others), (self._memory, self._memory_of_others) = (
             sums_by_set(self._bits.counts, limits, amounts, self._most)
             for amounts in (speed, capacity)
@@ -114,22 +114,22 @@ class BottleneckSearch:
         GaveUp
             If there is more to look at than the limits allow.
         """
-        total_ns = float(self.tables.ideals.work_ns[-1])
+        total_ns = float(self.costs.ideals.work_ns[-1])
         most_speed = float(self._speed[self._bits.usable].max())
-        least = max(total_ns / most_speed, float(self.tables.largest_unit_ns))
+        least = max(total_ns / most_speed, float(self.costs.largest_unit_ns))
         # Floats of ratios are not exact: give it away rather than claim too much.
         self.refuted = math.ceil(least * (1 - 1e-9)) - 1
-        if len(self.tables.ideals) == 1:
+        if len(self.costs.ideals) == 1:
             self.best = Solution({"bottleneck": 0}, ())
             return self.best
         for factor in _NEAR if least > 0 else ():
             if self._settle(int(least * factor)):
                 return self.best
         known = self._incumbent()
-        if known is None or (len(self.tables.ideals) > _MANY_IDEALS and known > _FAR * least):
+        if known is None or (len(self.costs.ideals) > _MANY_IDEALS and known > _FAR * least):
             known = self._incumbent(thorough=True)
         if known is None:
-            return self.best if self._settle(self.tables.most_load_ns) else None
+            return self.best if self._settle(self.costs.most_load_ns) else None
         if self._find_with_few_stages(known - 1) or self._settle(known - 1):
             return self.best
         # No plan is better than the incumbent, whose stages are known elsewhere.
@@ -170,7 +170,7 @@ class BottleneckSearch:
 
     def _solve_below(self, ceiling: int, most_stages: int) -> bool:
         """Find the best plan of at most `ceiling` with one list; False if there is none."""
-        families = Families(self._bits, len(self.tables.ideals), self._may(ceiling))
+        families = Families(self._bits, len(self.costs.ideals), self._may(ceiling))
         stages = self._lister.fill(families, ceiling, most_stages)
         found = None if stages is None else self._explored(stages, families, ceiling)
         if found is None:
@@ -208,7 +208,7 @@ class BottleneckSearch:
 
     def _families(self, stages: StageList, may: Words) -> Families:
         self._spend(len(stages.end))
-        families = Families(self._bits, len(self.tables.ideals), may)
+        families = Families(self._bits, len(self.costs.ideals), may)
         families.extend(stages, self._lister.followers)
         return families
 
@@ -250,7 +250,7 @@ class BottleneckSearch:
         work below the ceiling of the load, and its weights in the memory. Work is measured by
         each unit's fastest class, of which a device does at most ceiling / slowness.
         """
-        bits, held, work_ns = self._bits, self.tables.held, self.tables.ideals.work_ns
+        bits, held, work_ns = self._bits, self.costs.held, self.costs.ideals.work_ns
         # Floats of ratios are not exact; a few too many ideals do no harm.
         most_ns = [
             (ceiling * speed * (1 + 1e-9) + 1)[:, None]
@@ -259,7 +259,7 @@ class BottleneckSearch:
         usable = bits.usable[:, None]
         parts: list[Words] = []
         width = max(1, _MOST_ENTRIES // len(usable))
-        for first in range(0, len(self.tables.ideals), width):
+        for first in range(0, len(self.costs.ideals), width):
             some = slice(first, first + width)
             may = (work_ns[-1] - work_ns[some] <= most_ns[0]) & (work_ns[some] <= most_ns[1])
             may &= held.weights_after[some] <= self._memory[:, None]
@@ -277,7 +277,7 @@ class BottleneckSearch:
         number = int(sets[np.argmin(bits.sizes[sets])])
         start = 0
         chosen: list[tuple[int, Stage]] = []
-        while start != len(self.tables.ideals) - 1:
+        while start != len(self.costs.ideals) - 1:
             load_ns, kind, end = min(self._steps(families, stages, start, number))
             chosen.append((int(load_ns), Stage(kind, start, end)))
             start, number = end, number - bits.strides[kind]

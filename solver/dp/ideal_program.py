@@ -89,7 +89,7 @@ _INTERLEAVED = {2: (60, 250), 3: (20, 30)}
 _CHEAP_TRANSFERS = 0.5
 """Ratio of all transfer times to all work up to which many ideals are few enough."""
 _MOST_ENTRIES = 16_000_000
-"""Most ideals times blocks: the tables take some twenty bytes for each."""
+"""Most ideals times blocks: the costs take some twenty bytes for each."""
 
 
 Improve = Callable[[Instance, Sequence[PartitionPlan]], PartitionPlan | None]
@@ -253,8 +253,8 @@ def _solve_blocks(
             units, kinds, blocks, ideals, sets, known.bottleneck_ns, clock, _MOST_PAIRS
         )
         return _interleave(search, known)
-    tables = StageCosts(units, kinds, blocks, ideals, chains)
-    minimiser = Minimiser(tables, sets, known.bottleneck_ns, clock, _MOST_PAIRS)
+    costs = StageCosts(units, kinds, blocks, ideals, chains)
+    minimiser = Minimiser(costs, sets, known.bottleneck_ns, clock, _MOST_PAIRS)
     try:
         found = minimiser.minimise()
     except GaveUp as stopped:
@@ -262,7 +262,7 @@ def _solve_blocks(
     if found is None:
         return IdealAnswer(SolveStatus.INFEASIBLE, reason="proven: no plan fits")
     solution, values = found
-    plan = _plan(tables, solution, chains) if solution.stages or not known.plan else known.plan
+    plan = _plan(costs, solution, chains) if solution.stages or not known.plan else known.plan
     assert blocks.weightless or evaluate(problem, plan).feasible
     return _judge(problem, plan, known, values)
 
@@ -274,7 +274,7 @@ def _stopped(minimiser: Minimiser, chains: RepeatedChains, reason: str) -> Ideal
         return IdealAnswer(SolveStatus.UNKNOWN, reason=reason)
     bounds = (search.refuted + 1,)
     if search.best is not None:
-        plan = _plan(minimiser.tables, search.best, chains)
+        plan = _plan(minimiser.costs, search.best, chains)
         evaluation = evaluate(minimiser.problem, plan)
         if evaluation.feasible:
             return IdealAnswer(SolveStatus.FEASIBLE, plan, evaluation, bounds)
@@ -353,15 +353,15 @@ class _Known:
             self.plan, self._bottleneck_ns = plan, evaluation.bottleneck_ns
 
 
-def _plan(tables: StageCosts, solution: Solution, chains: RepeatedChains) -> PartitionPlan:
-    blocks = tables.blocks
-    free = [[device.name for device in kind.devices] for kind in tables.kinds]
+def _plan(costs: StageCosts, solution: Solution, chains: RepeatedChains) -> PartitionPlan:
+    blocks = costs.blocks
+    free = [[device.name for device in kind.devices] for kind in costs.kinds]
     order = [free[stage.kind].pop(0) for stage in solution.stages]
     stage_of_block = [0] * blocks.count
     for position, stage in enumerate(solution.stages):
-        inside = tables.ideals.between(stage.start, stage.end)
+        inside = costs.ideals.between(stage.start, stage.end)
         for block in inside.nonzero()[0]:
             stage_of_block[int(block)] = position
     chains.place(stage_of_block)
     stages = blocks.stage_of_units(stage_of_block)
-    return PartitionPlan(tables.units.lift([order[stage] for stage in stages]), tuple(order))
+    return PartitionPlan(costs.units.lift([order[stage] for stage in stages]), tuple(order))

@@ -259,9 +259,9 @@ class InterleavedSearch:
         unions = self._unions(middles, ceiling)
         if unions is None:
             return None
-        tables = StageCosts(self.units, self.kinds, self.blocks, unions)
+        costs = StageCosts(self.units, self.kinds, self.blocks, unions)
         left = self.most_pairs - self.pairs
-        sweep = Sweep(tables, self.sets, self.clock, left)
+        sweep = Sweep(costs, self.sets, self.clock, left)
         sweep.refuted = float(self.refuted)
         limits = {} if ceiling == np.inf else {"bottleneck": ceiling}
         solution = sweep.run(Goal((), "bottleneck", limits))
@@ -271,7 +271,7 @@ class InterleavedSearch:
         return Interleaved(
             solution.values["bottleneck"],
             tuple(self.ideals[index] for index in middles),
-            _masks(tables, solution),
+            _masks(costs, solution),
         )
 
     def _unions(self, middles: tuple[int, ...], ceiling: float) -> list[int] | None:
@@ -287,7 +287,7 @@ class InterleavedSearch:
         ]
         if math.prod(len(entry) for entry in rounds) > _MOST_CANDIDATES:
             raise GaveUp(f"some chunks have more than {_MOST_CANDIDATES:,} pairs of ideals")
-        # Looking at a union and building the tables cost about as much as these stages.
+        # Looking at a union and building the costs cost about as much as these stages.
         self.pairs += _SET_UP + math.prod(len(entry) for entry in rounds)
         if self.pairs > self.most_pairs:
             raise GaveUp(f"there are more than {self.most_pairs:,} candidate stages")
@@ -370,10 +370,10 @@ class InterleavedSearch:
         return own, other
 
 
-def _masks(tables: StageCosts, solution: Solution) -> tuple[tuple[int, int], ...]:
+def _masks(costs: StageCosts, solution: Solution) -> tuple[tuple[int, int], ...]:
     """Return kind and blocks of every stage."""
     result = []
     for stage in solution.stages:
-        inside = tables.ideals.between(stage.start, stage.end)
+        inside = costs.ideals.between(stage.start, stage.end)
         result.append((stage.kind, sum(1 << int(block) for block in inside.nonzero()[0])))
     return tuple(result)

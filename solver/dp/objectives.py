@@ -35,15 +35,15 @@ class Minimiser:
 
     def __init__(
         self,
-        tables: StageCosts,
+        costs: StageCosts,
         sets: DeviceSets,
         incumbent: Incumbent,
         clock: Clock,
         most_pairs: int,
     ) -> None:
-        self.problem, self.tables, self._sets = tables.problem, tables, sets
+        self.problem, self.costs, self._sets = costs.problem, costs, sets
         self._incumbent = incumbent
-        self._sweep = Sweep(tables, sets, clock, most_pairs)
+        self._sweep = Sweep(costs, sets, clock, most_pairs)
         self.search: BottleneckSearch | None = None
 
     def minimise(self) -> tuple[Solution, tuple[int, ...]] | None:
@@ -84,7 +84,7 @@ class Minimiser:
             for size_bytes in sweep.capacity
         ]
         self.search = BottleneckSearch(
-            self.tables,
+            self.costs,
             self._sets,
             capacity,
             # A plan that breaks earlier limits says nothing.

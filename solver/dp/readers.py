@@ -34,17 +34,17 @@ from solver.stages.costs import StageCosts
 class Readers:
     """Values that several blocks read, each of which is sent to all devices that do."""
 
-    def __init__(self, tables: StageCosts) -> None:
-        self._member = tables.ideals.member
+    def __init__(self, costs: StageCosts) -> None:
+        self._member = costs.ideals.member
         self._nets: list[tuple[int, tuple[int, ...]]] = []
         self._cost_ns: list[int] = []
-        transfers = tables.units.transfers
+        transfers = costs.units.transfers
         # Where sends overlap compute or receives, loads do not say what one more would add.
-        if transfers.sends_once or tables.problem.interconnect.overlap:
+        if transfers.sends_once or costs.problem.interconnect.overlap:
             return
         found: dict[tuple[int, tuple[int, ...]], int] = {}
         for net, time_ns in zip(transfers.nets, transfers.least_ns, strict=True):
-            ends = consuming_blocks(net, tables.blocks)
+            ends = consuming_blocks(net, costs.blocks)
             if time_ns and ends is not None and len(ends[1]) > 1:
                 found[ends] = found.get(ends, 0) + time_ns
         self._nets, self._cost_ns = list(found), list(found.values())

@@ -186,15 +186,15 @@ class StageLister:
 
     def __init__(
         self,
-        tables: StageCosts,
+        costs: StageCosts,
         capacity: Sequence[float],
         in_flight: Sequence[int],
         spend: Callable[[int], None],
     ) -> None:
-        self._tables, self._capacity, self._spend = tables, np.array(capacity), spend
+        self._costs, self._capacity, self._spend = costs, np.array(capacity), spend
         # The most stages behind one with these microbatches in flight.
         self._most_behind = {count: place for place, count in enumerate(in_flight)}
-        sizes = tables.ideals.member.sum(axis=0)
+        sizes = costs.ideals.member.sum(axis=0)
         # Ideals of equally many blocks, the largest first, without the last one.
         order = np.argsort(-sizes, kind="stable")[1:]
         self._levels = np.split(order, np.flatnonzero(np.diff(sizes[order])) + 1)
@@ -223,7 +223,7 @@ class StageLister:
             None if there are no stages.
         """
         listed: list[StageList] = []
-        alive = np.zeros(len(self._tables.ideals), dtype=np.bool_)
+        alive = np.zeros(len(self._costs.ideals), dtype=np.bool_)
         alive[-1] = True
         count = 0
         for level in self._levels:
@@ -244,27 +244,27 @@ class StageLister:
 
     def _blocks(self, starts: Indices, ends: Indices, ceiling: float) -> Iterator[_Block]:
         """Yield the stages from some starts to some ends by kinds and classes."""
-        tables = self._tables
+        costs = self._costs
         low = int(np.searchsorted(ends, starts[0], side="right"))
-        for kinds in tables.alike:
+        for kinds in costs.alike:
             kind = kinds[0]
             # Floats of ratios are not exact; a few too many ends do no harm.
-            reach_ns = ceiling / tables.slowness[kind] * (1 + 1e-9) + 1
-            reach_ns += tables.ideals.work_ns[starts[-1]]
-            high = int(np.searchsorted(tables.ideals.work_ns[ends], reach_ns, side="right"))
+            reach_ns = ceiling / costs.slowness[kind] * (1 + 1e-9) + 1
+            reach_ns += costs.ideals.work_ns[starts[-1]]
+            high = int(np.searchsorted(costs.ideals.work_ns[ends], reach_ns, side="right"))
             rows, columns = starts, ends[low:high]
             if not len(columns):
                 continue
             self._spend(len(rows) * len(columns))
-            fits = tables.ideals.nested(rows, columns)
-            fits &= tables.compute_ns(kind, rows, columns) <= ceiling
-            may = tables.allowed(kind, rows, columns)
+            fits = costs.ideals.nested(rows, columns)
+            fits &= costs.compute_ns(kind, rows, columns) <= ceiling
+            may = costs.allowed(kind, rows, columns)
             if may is not None:
                 fits &= may
             rows, columns, fits = _without_empty(rows, columns, fits)
             if not len(rows):
                 continue
-            load_ns = tables.load_ns(kind, rows, columns)
+            load_ns = costs.load_ns(kind, rows, columns)
             fits &= load_ns <= ceiling
             row, column = np.nonzero(fits)
             behind = self._behind(kinds, rows, columns, fits)
@@ -278,7 +278,7 @@ class StageLister:
         capacity = self._capacity[list(kinds)]
         if np.isinf(capacity).all() or not count:
             return np.full((count, len(kinds)), max(self._most_behind.values()), dtype=np.int64)
-        memory = self._tables.held.of(starts, ends, chosen)
+        memory = self._costs.held.of(starts, ends, chosen)
         result = np.full((count, len(kinds)), -1, dtype=np.int64)
         for in_flight, place in self._most_behind.items():
             result[memory.extra_ns(capacity, in_flight) == 0] = place

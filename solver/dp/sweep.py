@@ -119,21 +119,21 @@ class Sweep:
 
     def __init__(
         self,
-        tables: StageCosts,
+        costs: StageCosts,
         sets: DeviceSets,
         clock: Clock,
         most_pairs: int,
     ) -> None:
-        self.tables, self.sets, self.problem = tables, sets, tables.problem
+        self.costs, self.sets, self.problem = costs, sets, costs.problem
         self.clock, self.most_pairs = clock, most_pairs
         self.pairs = 0
         self.refuted = -1.0
         self.capacity = [
             np.inf if kind.device.memory_bytes is None else float(kind.device.memory_bytes)
-            for kind in tables.kinds
+            for kind in costs.kinds
         ]
-        full = [len(kind.devices) for kind in tables.kinds]
-        speed = [1 / slowness if slowness else np.inf for slowness in tables.slowness]
+        full = [len(kind.devices) for kind in costs.kinds]
+        speed = [1 / slowness if slowness else np.inf for slowness in costs.slowness]
         (self._speed, self._speed_of_others), (self._memory, self._memory_of_others) = (
             sums_by_set(sets.counts, full, amounts, sets.most) for amounts in (speed, self.capacity)
         )
@@ -143,7 +143,7 @@ class Sweep:
     def run(self, goal: Goal) -> Solution | None:
         """Return the optimum of `goal` in one sweep, or None if nothing satisfies its limits."""
         self._goal = goal
-        count, set_count = len(self.tables.ideals), len(self.sets)
+        count, set_count = len(self.costs.ideals), len(self.sets)
         self._sum = np.full((set_count, count), np.inf)
         self._top = np.full((set_count, count), np.inf)
         self._sum[0, -1] = self._top[0, -1] = 0.0
@@ -171,21 +171,21 @@ class Sweep:
         work below the ceiling of the load, and its weights in the memory. Work is measured by
         each unit's fastest class, of which a device does at most ceiling / slowness.
         """
-        tables = self.tables
-        possible = np.ones(len(tables.ideals), dtype=np.bool_)
+        costs = self.costs
+        possible = np.ones(len(costs.ideals), dtype=np.bool_)
         possible[-1] = False
         if self.sets.sizes[target] == self.sets.most:
             possible[1:] = False
         ceiling = self._goal.limits.get("bottleneck", np.inf)
         if 0 < ceiling < np.inf:
-            work_ns = tables.ideals.work_ns
+            work_ns = costs.ideals.work_ns
             # Floats of ratios are not exact; a few too many ideals do no harm.
             most_ns = ceiling * self._speed[target] * (1 + 1e-9) + 1
             possible &= work_ns[-1] - work_ns <= most_ns
             others = ceiling * self._speed_of_others[target]
             possible &= work_ns <= others * (1 + 1e-9) + 1
-        possible &= tables.held.weights_after <= self._memory[target]
-        possible &= tables.held.weights_before <= self._memory_of_others[target]
+        possible &= costs.held.weights_after <= self._memory[target]
+        possible &= costs.held.weights_before <= self._memory_of_others[target]
         return np.flatnonzero(possible)
 
     def spend(self, pairs: int) -> None:
@@ -206,19 +206,19 @@ class Sweep:
         self, target: int, step: int, kind: int, rest: int, starts: Indices, ends: Indices
     ) -> None:
         """Try all stages from `starts` to `ends` on `kind` before the devices `rest`."""
-        tables, limits, goal = self.tables, self._goal.limits, self._goal
+        costs, limits, goal = self.costs, self._goal.limits, self._goal
         starts, ends, allowed = self._possible(kind, starts, ends)
         if not allowed.any():
             return
         load: Floats = np.zeros((1, 1))
         if goal.largest == "bottleneck" or "bottleneck" in limits:
-            load = tables.load_ns(kind, starts, ends)
+            load = costs.load_ns(kind, starts, ends)
             allowed &= load <= limits.get("bottleneck", np.inf)
         capacity = self.capacity[kind]
         lower = upper = np.zeros((1, 1))
         most_memory = most_memory_bytes(capacity, limits.get("peak_memory"))
         if capacity < np.inf:
-            lower, upper = tables.held.bounds(starts, ends, self._in_flight(target))
+            lower, upper = costs.held.bounds(starts, ends, self._in_flight(target))
             allowed &= lower <= most_memory
         if not allowed.any():
             return
@@ -249,20 +249,20 @@ class Sweep:
         self, kind: int, starts: Indices, ends: Indices
     ) -> tuple[Indices, Indices, Bools]:
         """Return starts and ends with some stage that work, pins and order allow, and which."""
-        tables = self.tables
-        ceiling, slowness = self._goal.limits.get("bottleneck", np.inf), tables.slowness[kind]
+        costs = self.costs
+        ceiling, slowness = self._goal.limits.get("bottleneck", np.inf), costs.slowness[kind]
         low, high = int(np.searchsorted(ends, starts[0], side="right")), len(ends)
         if ceiling < np.inf and slowness > 0:
-            reach = tables.ideals.work_ns[starts[-1]] + ceiling / slowness * (1 + 1e-9) + 1
-            high = int(np.searchsorted(tables.ideals.work_ns[ends], reach, side="right"))
+            reach = costs.ideals.work_ns[starts[-1]] + ceiling / slowness * (1 + 1e-9) + 1
+            high = int(np.searchsorted(costs.ideals.work_ns[ends], reach, side="right"))
         ends = ends[low:high]
         if not len(ends):
             return starts, ends, np.zeros((len(starts), 0), dtype=np.bool_)
         self.spend(len(starts) * len(ends))
-        allowed = tables.ideals.nested(starts, ends)
+        allowed = costs.ideals.nested(starts, ends)
         if ceiling < np.inf:
-            allowed &= tables.compute_ns(kind, starts, ends) <= ceiling
-        may = tables.allowed(kind, starts, ends)
+            allowed &= costs.compute_ns(kind, starts, ends) <= ceiling
+        may = costs.allowed(kind, starts, ends)
         if may is not None:
             allowed &= may
         some_start, some_end = allowed.any(axis=1), allowed.any(axis=0)
@@ -278,7 +278,7 @@ class Sweep:
                 tried.target, starts[row], total[row, pick], top[row, pick]
             ):
                 exact = float(
-                    self.tables.held.exact(
+                    self.costs.held.exact(
                         int(starts[row]), int(ends[pick]), self._in_flight(tried.target)
                     )
                 )
@@ -309,7 +309,7 @@ class Sweep:
             if name == "devices":
                 packed = packed + scale
             else:
-                packed = packed + scale * self.tables.transfer_bytes.table(starts, ends)
+                packed = packed + scale * self.costs.transfer_bytes.table(starts, ends)
         return packed
 
     def _scales(self) -> list[float]:
@@ -318,7 +318,7 @@ class Sweep:
         scale = 1
         for name in reversed(self._goal.sums):
             scales.insert(0, float(scale))
-            scale *= 1 + (self.sets.most if name == "devices" else self.tables.most_transfer_bytes)
+            scale *= 1 + (self.sets.most if name == "devices" else self.costs.most_transfer_bytes)
         if scale >= _EXACT:
             raise GaveUp("transfers add up to more bytes than can be compared exactly")
         return scales
@@ -352,7 +352,7 @@ class Sweep:
             values[self._goal.largest] = int(self._top[state, 0])
         stages: list[Stage] = []
         start = 0
-        while start != len(self.tables.ideals) - 1:
+        while start != len(self.costs.ideals) - 1:
             end = int(self._end[state, start])
             kind, rest = self.sets.smaller[state][int(self._step[state, start])]
             stages.append(Stage(kind, start, end))

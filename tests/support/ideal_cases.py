@@ -1,4 +1,4 @@
-"""Small problems that the program over ideals solves, with the tables of their stages."""
+"""Small problems that the program over ideals solves, with the costs of their stages."""
 
 from dataclasses import replace
 
@@ -11,8 +11,8 @@ from solver.stages.ideals import list_ideals
 from tests.support.random_problems import random_problem
 
 
-def stage_tables(seed, **settings):
-    """The tables of a random problem without links between devices, and its sets of devices."""
+def stage_costs(seed, **settings):
+    """The costs of a random problem without links between devices, and its sets of devices."""
     problem = random_problem(seed, **settings)
     links = {
         pair: link for pair, link in problem.interconnect.links.items() if STAGING_HOST in pair
@@ -22,27 +22,27 @@ def stage_tables(seed, **settings):
         objective=("bottleneck",),
         interconnect=replace(problem.interconnect, links=links),
     )
-    return tables_of(problem)
+    return costs_of(problem)
 
 
-def tables_of(problem):
-    """The tables of a problem's stages, and its sets of devices."""
+def costs_of(problem):
+    """The costs of a problem's stages, and its sets of devices."""
     units = condense(problem)
     kinds = interchangeable_kinds(units)
     blocks = collapse_units(units, forget_weights=False)
     ideals = list_ideals(blocks.count, blocks.edges, 10_000)
-    tables = StageCosts(units, kinds, blocks, ideals)
+    costs = StageCosts(units, kinds, blocks, ideals)
     most = problem.max_devices or len(problem.devices)
     counts = [len(kind.devices) for kind in kinds]
-    return tables, DeviceSets.of(counts, min(most, len(problem.devices)))
+    return costs, DeviceSets.of(counts, min(most, len(problem.devices)))
 
 
-def stages_of(tables):
+def stages_of(costs):
     """All pairs of nested ideals."""
-    inside = tables.ideals.member.T
+    inside = costs.ideals.member.T
     return [
         (start, end)
-        for start in range(len(tables.ideals))
-        for end in range(len(tables.ideals))
+        for start in range(len(costs.ideals))
+        for end in range(len(costs.ideals))
         if start != end and not (inside[start] & ~inside[end]).any()
     ]

@@ -64,9 +64,9 @@ class PartStages:
         ideals = list_ideals(blocks.count, [*blocks.edges, *chains.arcs()], _MOST_IDEALS)
         if ideals is None:
             raise TooManyStages
-        self._tables = StageCosts(units, kinds, blocks, ideals, chains)
+        self._costs = StageCosts(units, kinds, blocks, ideals, chains)
         self._weights = [weights[kind.device.device_class] for kind in kinds]
-        if self._tables.most_load_ns * max(self._weights) * len(part.devices) >= _EXACT:
+        if self._costs.most_load_ns * max(self._weights) * len(part.devices) >= _EXACT:
             raise TooManyStages
         self._kind_of = {d.name: i for i, kind in enumerate(kinds) for d in kind.devices}
         most = len(part.devices)
@@ -79,10 +79,10 @@ class PartStages:
             math.inf if kind.device.memory_bytes is None else float(kind.device.memory_bytes)
             for kind in kinds
         ]
-        lister = StageLister(self._tables, capacity, [1] * most, self._spend)
+        lister = StageLister(self._costs, capacity, [1] * most, self._spend)
         bits = SetBits(limits, most)
-        may = bits.pack(np.repeat(bits.usable[:, None], len(self._tables.ideals), axis=1))
-        families = Families(bits, len(self._tables.ideals), may)
+        may = bits.pack(np.repeat(bits.usable[:, None], len(self._costs.ideals), axis=1))
+        families = Families(bits, len(self._costs.ideals), may)
         most_stages = min(_MOST_STAGES, _MOST_STEPS // len(self._sets))
         self._all = lister.fill(families, ceiling_ns, most_stages)
         self._fits = lister.followers >= 0
@@ -103,7 +103,7 @@ class PartStages:
             Of every load.
         """
         self._limit(limit_ns)
-        least = np.full((len(self._sets), len(self._tables.ideals)), np.inf)
+        least = np.full((len(self._sets), len(self._costs.ideals)), np.inf)
         least[0, -1] = 0.0
         # Smaller sets come first.
         for behind, steps in zip(least, self._sets.larger, strict=True):
@@ -148,16 +148,16 @@ class PartStages:
             self._least_by_order.clear()
 
     def _nothing_left(self) -> Floats:
-        costs = np.full(len(self._tables.ideals), np.inf)
-        costs[-1] = 0.0
-        return costs
+        least = np.full(len(self._costs.ideals), np.inf)
+        least[-1] = 0.0
+        return least
 
     def _with_stage(self, behind: Floats, weight: int) -> Floats:
         """Return the least cost of a stage and what is behind it, by groups of stages."""
         if self._stages is None or not len(self._stages.end):
             return np.empty(0)
-        costs = behind[self._stages.end] + weight * self._stages.load_ns
-        return np.asarray(np.minimum.reduceat(costs, self._stages.first[:-1]))
+        least = behind[self._stages.end] + weight * self._stages.load_ns
+        return np.asarray(np.minimum.reduceat(least, self._stages.first[:-1]))
 
     def _put_before(self, least: Floats, with_one: Floats, kind: int) -> None:
         """Lower costs to those with one more stage, where it fits on a device of a kind."""

@@ -11,15 +11,15 @@ from solver.dp.bottleneck import BottleneckSearch
 from solver.dp.sweep import GaveUp
 from solver.model.devices import Interconnect, Link
 from solver.model.training import in_flight
-from tests.support.ideal_cases import stage_tables, stages_of, tables_of
+from tests.support.ideal_cases import costs_of, stage_costs, stages_of
 from tests.support.oracle import brute_force
 from tests.support.random_problems import to_instance
 
 
-def capacity_of(tables):
+def capacity_of(costs):
     return [
         np.inf if kind.device.memory_bytes is None else float(kind.device.memory_bytes)
-        for kind in tables.kinds
+        for kind in costs.kinds
     ]
 
 
@@ -30,25 +30,25 @@ def followed(problem, behind):
     )
 
 
-def least_bottleneck(tables, sets):
+def least_bottleneck(costs, sets):
     """The least bottleneck by recursion over all chains; None if there is none."""
-    capacity = capacity_of(tables)
+    capacity = capacity_of(costs)
     ends = {}
-    for start, end in stages_of(tables):
+    for start, end in stages_of(costs):
         ends.setdefault(start, []).append(end)
 
     @functools.cache
     def load_ns(kind, start, end, behind):
         pair = np.array([start]), np.array([end])
-        may = tables.allowed(kind, *pair)
-        held = tables.held.exact(start, end, followed(tables.problem, behind))
+        may = costs.allowed(kind, *pair)
+        held = costs.held.exact(start, end, followed(costs.problem, behind))
         if (may is not None and not may.all()) or held > capacity[kind]:
             return np.inf
-        return float(tables.load_ns(kind, *pair)[0, 0])
+        return float(costs.load_ns(kind, *pair)[0, 0])
 
     @functools.cache
     def best(ideal, counts):
-        if ideal == len(tables.ideals) - 1:
+        if ideal == len(costs.ideals) - 1:
             return np.inf if any(counts) else 0.0
         found = np.inf
         for kind, count in enumerate(counts):
@@ -64,39 +64,39 @@ def least_bottleneck(tables, sets):
     return None if value == np.inf else value
 
 
-def search_of(tables, sets, known=None, spend=lambda pairs: None):
+def search_of(costs, sets, known=None, spend=lambda pairs: None):
     def incumbent(*, thorough=False):
         return known
 
-    return BottleneckSearch(tables, sets, capacity_of(tables), incumbent, spend)
+    return BottleneckSearch(costs, sets, capacity_of(costs), incumbent, spend)
 
 
-def is_plan(tables, solution):
+def is_plan(costs, solution):
     """Whether stages follow each other from nothing to everything, below the value."""
     place = 0
     for behind, stage in zip(reversed(range(len(solution.stages))), solution.stages, strict=True):
         pair = np.array([stage.start]), np.array([stage.end])
-        held = tables.held.exact(stage.start, stage.end, followed(tables.problem, behind))
+        held = costs.held.exact(stage.start, stage.end, followed(costs.problem, behind))
         if (
             stage.start != place
-            or tables.load_ns(stage.kind, *pair)[0, 0] > solution.values["bottleneck"]
-            or held > capacity_of(tables)[stage.kind]
+            or costs.load_ns(stage.kind, *pair)[0, 0] > solution.values["bottleneck"]
+            or held > capacity_of(costs)[stage.kind]
         ):
             return False
         place = stage.end
     used = [stage.kind for stage in solution.stages]
-    enough = all(used.count(k) <= len(kind.devices) for k, kind in enumerate(tables.kinds))
-    return place == len(tables.ideals) - 1 and enough
+    enough = all(used.count(k) <= len(kind.devices) for k, kind in enumerate(costs.kinds))
+    return place == len(costs.ideals) - 1 and enough
 
 
 @pytest.mark.parametrize("known", [False, True])
 def test_it_equals_all_chains(known):
     solved = raised = stages = 0
     for seed in range(120):
-        tables, sets = stage_tables(seed, max_operators=6)
-        expected = least_bottleneck(tables, sets)
-        optimum = brute_force(to_instance(tables.problem))
-        search = search_of(tables, sets, optimum[0][0] if known and optimum else None)
+        costs, sets = stage_costs(seed, max_operators=6)
+        expected = least_bottleneck(costs, sets)
+        optimum = brute_force(to_instance(costs.problem))
+        search = search_of(costs, sets, optimum[0][0] if known and optimum else None)
         found = search.minimise()
         if expected is None:
             assert found is None, seed
@@ -105,7 +105,7 @@ def test_it_equals_all_chains(known):
         value = found.values["bottleneck"]
         assert search.refuted == value - 1, seed
         # The incumbent's are not known, and needed only if it is not the best plan.
-        assert is_plan(tables, found) if found.stages else known and value == optimum[0][0], seed
+        assert is_plan(costs, found) if found.stages else known and value == optimum[0][0], seed
         stages += len(found.stages)
         # More sends than the stages say may be counted, never too many.
         assert expected <= value <= optimum[0][0], seed
@@ -122,9 +122,9 @@ def test_long_lists(monkeypatch, most):
     monkeypatch.setattr(solver.dp.bottleneck, "_MOST_STAGES", most)
     solved = stopped = 0
     for seed in range(60):
-        tables, sets = stage_tables(seed, max_operators=6)
-        expected = least_bottleneck(tables, sets)
-        search = search_of(tables, sets)
+        costs, sets = stage_costs(seed, max_operators=6)
+        expected = least_bottleneck(costs, sets)
+        search = search_of(costs, sets)
         try:
             found = search.minimise()
         except GaveUp as reason:
@@ -135,7 +135,7 @@ def test_long_lists(monkeypatch, most):
             if expected is None:
                 assert found is None
             else:
-                optimum = brute_force(to_instance(tables.problem))[0][0]
+                optimum = brute_force(to_instance(costs.problem))[0][0]
                 assert expected <= found.values["bottleneck"] <= optimum, seed
             solved += 1
     assert solved > 5
@@ -144,8 +144,8 @@ def test_long_lists(monkeypatch, most):
 
 def test_it_stops_with_what_it_has():
     """Tests every effort: the bound never passes the optimum, the plan is never better."""
-    tables, sets = stage_tables(47, max_operators=8)
-    expected = least_bottleneck(tables, sets)
+    costs, sets = stage_costs(47, max_operators=8)
+    expected = least_bottleneck(costs, sets)
     bounds, plans = [], 0
     for effort in range(0, 100_000, 29):
         left = effort
@@ -156,14 +156,14 @@ def test_it_stops_with_what_it_has():
             if left < 0:
                 raise GaveUp("enough")
 
-        search = search_of(tables, sets, spend=spend)
+        search = search_of(costs, sets, spend=spend)
         try:
             search.minimise()
         except GaveUp:
             bounds.append(search.refuted + 1)
             if search.best is not None:
                 assert search.best.values["bottleneck"] >= expected
-                assert is_plan(tables, search.best)
+                assert is_plan(costs, search.best)
                 plans += 1
         else:
             break
@@ -174,7 +174,7 @@ def test_it_stops_with_what_it_has():
 
 
 def value_at_the_end():
-    """The tables of a graph whose last value no device holds besides the operators beside it."""
+    """The costs of a graph whose last value no device holds besides the operators beside it."""
     steps = [
         Operator(f"step{i}", 10, (f"step{i - 1}",) if i else (), value_bytes=1) for i in range(80)
     ]
@@ -185,23 +185,23 @@ def value_at_the_end():
         devices=tuple(Device(f"d{i}") for i in range(6)),
         interconnect=Interconnect(Link(bandwidth_bytes_per_s=1_000_000_000, latency_ns=0)),
     )
-    return tables_of(problem)
+    return costs_of(problem)
 
 
 def test_what_the_end_of_the_graph_rules_out_lists_few_stages(monkeypatch):
     monkeypatch.setattr(solver.dp.bottleneck, "_FEW_STAGES", 500)
-    tables, sets = value_at_the_end()
+    costs, sets = value_at_the_end()
     looked_at = []
-    search = search_of(tables, sets, 801, looked_at.append)
+    search = search_of(costs, sets, 801, looked_at.append)
     found = search.minimise()
     assert found.values == {"bottleneck": 801}
     assert search.refuted == 800
     few = sum(looked_at)
     looked_at.clear()
     # What is better than a worse incumbent has to be found, among many stages.
-    found = search_of(tables, sets, 1000, looked_at.append).minimise()
+    found = search_of(costs, sets, 1000, looked_at.append).minimise()
     assert found.values == {"bottleneck": 801}
-    assert is_plan(tables, found)
+    assert is_plan(costs, found)
     assert few < sum(looked_at)
 
 
@@ -209,9 +209,9 @@ def test_a_plan_one_better_than_the_incumbent_is_found_where_few_stages_decide_n
     monkeypatch,
 ):
     monkeypatch.setattr(solver.dp.bottleneck, "_FEW_STAGES", 0)
-    tables, sets = value_at_the_end()
-    search = search_of(tables, sets, 802)
+    costs, sets = value_at_the_end()
+    search = search_of(costs, sets, 802)
     found = search.minimise()
     assert found.values == {"bottleneck": 801}
     assert search.refuted == 800
-    assert is_plan(tables, found)
+    assert is_plan(costs, found)

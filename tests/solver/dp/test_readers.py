@@ -41,80 +41,80 @@ def problem_of(seed, *, overlap=False):
     )
 
 
-def tables_of(problem):
+def costs_of(problem):
     units = condense(problem)
     kinds = interchangeable_kinds(units)
     blocks = collapse_units(units, forget_weights=False)
     return StageCosts(units, kinds, blocks, list_ideals(blocks.count, blocks.edges, 1000))
 
 
-def chains(tables, place=0, left=4):
+def chains(costs, place=0, left=4):
     """All plans, as borders between stages."""
-    if place == len(tables.ideals) - 1:
+    if place == len(costs.ideals) - 1:
         yield ()
-    for end in range(len(tables.ideals)) if left and place != len(tables.ideals) - 1 else ():
+    for end in range(len(costs.ideals)) if left and place != len(costs.ideals) - 1 else ():
         if (
             end != place
-            and not (tables.ideals.member[:, place] & ~tables.ideals.member[:, end]).any()
+            and not (costs.ideals.member[:, place] & ~costs.ideals.member[:, end]).any()
         ):
-            for rest in chains(tables, end, left - 1):
+            for rest in chains(costs, end, left - 1):
                 yield (Stage(0, place, end), *rest)
 
 
-def true_loads_ns(tables, stages):
+def true_loads_ns(costs, stages):
     """The loads of the stages of a plan, by the evaluator."""
     of_block = {
         int(block): place
         for place, stage in enumerate(stages)
         for block in np.flatnonzero(
-            tables.ideals.member[:, stage.end] & ~tables.ideals.member[:, stage.start]
+            costs.ideals.member[:, stage.end] & ~costs.ideals.member[:, stage.start]
         )
     }
-    of_unit = tables.blocks.stage_of_units([of_block[b] for b in range(tables.blocks.count)])
+    of_unit = costs.blocks.stage_of_units([of_block[b] for b in range(costs.blocks.count)])
     order = tuple(f"d{place}" for place in range(len(stages)))
-    plan = PartitionPlan(tables.units.lift([order[place] for place in of_unit]), order)
-    loads = {usage.device: usage.load_ns for usage in evaluate(tables.problem, plan).usage}
+    plan = PartitionPlan(costs.units.lift([order[place] for place in of_unit]), order)
+    loads = {usage.device: usage.load_ns for usage in evaluate(costs.problem, plan).usage}
     return [loads.get(name, 0) for name in order]
 
 
-def loads_ns(tables, stages):
+def loads_ns(costs, stages):
     return [
-        int(tables.load_ns(0, np.array([stage.start]), np.array([stage.end]))[0, 0])
+        int(costs.load_ns(0, np.array([stage.start]), np.array([stage.end]))[0, 0])
         for stage in stages
     ]
 
 
-def list_of(tables, ceiling):
+def list_of(costs, ceiling):
     bits = SetBits([4], 4)
-    may = bits.pack(np.ones((5, len(tables.ideals)), dtype=np.bool_))
-    families = Families(bits, len(tables.ideals), may)
-    lister = StageLister(tables, [np.inf], (1, 1, 1, 1), lambda pairs: None)
+    may = bits.pack(np.ones((5, len(costs.ideals)), dtype=np.bool_))
+    families = Families(bits, len(costs.ideals), may)
+    lister = StageLister(costs, [np.inf], (1, 1, 1, 1), lambda pairs: None)
     return lister.fill(families, ceiling, 100_000)
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_what_is_missing_is_what_the_evaluator_adds(seed):
-    tables = tables_of(problem_of(seed))
-    readers, some = Readers(tables), 0
-    for stages in itertools.islice(chains(tables), 300):
-        loads = loads_ns(tables, stages)
+    costs = costs_of(problem_of(seed))
+    readers, some = Readers(costs), 0
+    for stages in itertools.islice(chains(costs), 300):
+        loads = loads_ns(costs, stages)
         for at, time_ns in readers.missing(stages, {}).values():
             loads[at] += time_ns
             some += 1
-        assert loads == true_loads_ns(tables, stages)
+        assert loads == true_loads_ns(costs, stages)
     assert some > 5
 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_raised_loads_are_no_more_than_true_ones(seed):
     """Tests all plans below several ceilings: none is lost, and no load exceeds the true one."""
-    tables = tables_of(problem_of(seed))
-    readers = Readers(tables)
-    plans = [(stages, true_loads_ns(tables, stages)) for stages in chains(tables)]
+    costs = costs_of(problem_of(seed))
+    readers = Readers(costs)
+    plans = [(stages, true_loads_ns(costs, stages)) for stages in chains(costs)]
     values = sorted({max(loads) for _, loads in plans})
     changed = 0
     for ceiling in values[:: max(1, len(values) // 8)]:
-        stages = list_of(tables, ceiling)
+        stages = list_of(costs, ceiling)
         while (raised := readers.raised(stages, range(len(readers)))) is not None:
             stages = raised.below(ceiling)
             changed += 1
@@ -135,8 +135,8 @@ def test_raised_loads_are_no_more_than_true_ones(seed):
 
 
 def test_overlapping_sends_are_left_alone():
-    assert len(Readers(tables_of(problem_of(1, overlap=True)))) == 0
-    assert len(Readers(tables_of(problem_of(1)))) > 0
+    assert len(Readers(costs_of(problem_of(1, overlap=True)))) == 0
+    assert len(Readers(costs_of(problem_of(1)))) > 0
 
 
 def test_a_value_that_each_stage_reads():

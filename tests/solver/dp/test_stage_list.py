@@ -7,7 +7,7 @@ import pytest
 
 from solver.dp.set_bits import SetBits
 from solver.dp.stage_list import Families, StageLister, TooManyStages
-from tests.support.ideal_cases import stage_tables, stages_of
+from tests.support.ideal_cases import stage_costs, stages_of
 
 SEEDS = range(30)
 IN_FLIGHT = (1, 2, 2, 3)
@@ -15,32 +15,32 @@ IN_FLIGHT = (1, 2, 2, 3)
 
 def everything(seed):
     """Tables, sets as bits, memory by kind, and families that nothing is known of."""
-    tables, _ = stage_tables(seed, max_operators=6)
-    bits = SetBits([len(kind.devices) for kind in tables.kinds], len(tables.problem.devices))
+    costs, _ = stage_costs(seed, max_operators=6)
+    bits = SetBits([len(kind.devices) for kind in costs.kinds], len(costs.problem.devices))
     capacity = [
         np.inf if kind.device.memory_bytes is None else float(kind.device.memory_bytes)
-        for kind in tables.kinds
+        for kind in costs.kinds
     ]
-    may = bits.pack(np.ones((len(bits.sizes), len(tables.ideals)), dtype=np.bool_))
-    return tables, bits, capacity, Families(bits, len(tables.ideals), may)
+    may = bits.pack(np.ones((len(bits.sizes), len(costs.ideals)), dtype=np.bool_))
+    return costs, bits, capacity, Families(bits, len(costs.ideals), may)
 
 
-def lister_of(tables, capacity):
-    in_flight = IN_FLIGHT[: len(tables.problem.devices)]
-    return StageLister(tables, capacity, in_flight, lambda pairs: None)
+def lister_of(costs, capacity):
+    in_flight = IN_FLIGHT[: len(costs.problem.devices)]
+    return StageLister(costs, capacity, in_flight, lambda pairs: None)
 
 
-def expected_stages(tables, capacity, ceiling):
+def expected_stages(costs, capacity, ceiling):
     """For every stage, by its ends, its load and most followers on each kind."""
     found = {}
-    for start, end in stages_of(tables):
+    for start, end in stages_of(costs):
         pair = np.array([start]), np.array([end])
-        for kind in range(len(tables.kinds)):
-            may = tables.allowed(kind, *pair)
-            load_ns = float(tables.load_ns(kind, *pair)[0, 0])
+        for kind in range(len(costs.kinds)):
+            may = costs.allowed(kind, *pair)
+            load_ns = float(costs.load_ns(kind, *pair)[0, 0])
             fits = [
-                tables.held.exact(start, end, count) <= capacity[kind]
-                for count in IN_FLIGHT[: len(tables.problem.devices)]
+                costs.held.exact(start, end, count) <= capacity[kind]
+                for count in IN_FLIGHT[: len(costs.problem.devices)]
             ]
             if load_ns <= ceiling and (may is None or may.all()) and fits[0]:
                 found[start, end, kind] = load_ns, max(np.flatnonzero(fits))
@@ -59,17 +59,17 @@ def listed_stages(stages, followers):
     return found
 
 
-def families_of(tables, bits, stages):
+def families_of(costs, bits, stages):
     """By ideal the sets of devices that can run all outside it, by recursion."""
-    found = [set() for _ in range(len(tables.ideals))]
-    found[-1].add((0,) * len(tables.kinds))
-    for start in reversed(range(len(tables.ideals))):
+    found = [set() for _ in range(len(costs.ideals))]
+    found[-1].add((0,) * len(costs.kinds))
+    for start in reversed(range(len(costs.ideals))):
         for (first, end, kind), (_, most) in stages.items():
             if first != start:
                 continue
             for rest in found[end]:
                 more = (*rest[:kind], rest[kind] + 1, *rest[kind + 1 :])
-                if more[kind] <= len(tables.kinds[kind].devices) and sum(rest) <= most:
+                if more[kind] <= len(costs.kinds[kind].devices) and sum(rest) <= most:
                     found[start].add(more)
     return found
 
@@ -78,12 +78,12 @@ def families_of(tables, bits, stages):
 def test_stages_and_families(share):
     listed = 0
     for seed in SEEDS:
-        tables, bits, capacity, families = everything(seed)
-        lister = lister_of(tables, capacity)
-        ceiling = float(int(share * tables.most_load_ns))
+        costs, bits, capacity, families = everything(seed)
+        lister = lister_of(costs, capacity)
+        ceiling = float(int(share * costs.most_load_ns))
         stages = lister.fill(families, ceiling, 1_000_000)
-        expected = expected_stages(tables, capacity, ceiling)
-        behind = families_of(tables, bits, expected)
+        expected = expected_stages(costs, capacity, ceiling)
+        behind = families_of(costs, bits, expected)
         # Only what has a rest that some set can run.
         expected = {key: value for key, value in expected.items() if behind[key[1]]}
         found = {} if stages is None else listed_stages(stages, lister.followers)
@@ -103,9 +103,9 @@ def test_part_of_a_list():
     """Tests that a smaller ceiling on a list gives the list of that ceiling."""
     compared = 0
     for seed in SEEDS:
-        tables, bits, capacity, families = everything(seed)
-        lister = lister_of(tables, capacity)
-        stages = lister.fill(families, tables.most_load_ns, 1_000_000)
+        costs, bits, capacity, families = everything(seed)
+        lister = lister_of(costs, capacity)
+        stages = lister.fill(families, costs.most_load_ns, 1_000_000)
         if stages is None:
             continue
         for ceiling in (0.0, *np.quantile(stages.load_ns, (0.2, 0.5, 0.9))):
@@ -118,16 +118,16 @@ def test_part_of_a_list():
             assert listed_stages(part, lister.followers) == kept
             again = everything(seed)[3]
             again.extend(part, lister.followers)
-            expected = families_of(tables, bits, kept)
+            expected = families_of(costs, bits, kept)
             assert again.alive().tolist() == [bool(sets) for sets in expected]
             compared += len(kept)
     assert compared > 300
 
 
 def test_too_many_stages():
-    tables, _, capacity, families = everything(3)
-    lister = lister_of(tables, capacity)
-    count = len(lister.fill(families, tables.most_load_ns, 1_000_000).end)
-    assert len(lister.fill(everything(3)[3], tables.most_load_ns, count).end) == count
+    costs, _, capacity, families = everything(3)
+    lister = lister_of(costs, capacity)
+    count = len(lister.fill(families, costs.most_load_ns, 1_000_000).end)
+    assert len(lister.fill(everything(3)[3], costs.most_load_ns, count).end) == count
     with pytest.raises(TooManyStages):
-        lister.fill(everything(3)[3], tables.most_load_ns, count - 1)
+        lister.fill(everything(3)[3], costs.most_load_ns, count - 1)

@@ -6,16 +6,16 @@ import pytest
 from solver import Device, Operator, PartitionProblem
 from solver.evaluation.evaluate import stage_memory_bytes
 from solver.stages.blocks import DROPPED
-from tests.support.ideal_cases import stage_tables, stages_of, tables_of
+from tests.support.ideal_cases import costs_of, stage_costs, stages_of
 
 
-def members(tables, start, end):
+def members(costs, start, end):
     """The names of the operators of a stage."""
-    inside = tables.ideals.between(start, end)
+    inside = costs.ideals.between(start, end)
     return [
-        tables.problem.operators[index].name
-        for unit, operators in enumerate(tables.units.members)
-        if tables.blocks.block_of[unit] != DROPPED and inside[tables.blocks.block_of[unit]]
+        costs.problem.operators[index].name
+        for unit, operators in enumerate(costs.units.members)
+        if costs.blocks.block_of[unit] != DROPPED and inside[costs.blocks.block_of[unit]]
         for index in operators
     ]
 
@@ -24,37 +24,37 @@ def members(tables, start, end):
 def test_memory_of_stages(model):
     compared = 0
     for seed in range(80):
-        tables, _ = stage_tables(seed, max_operators=7)
-        if tables.problem.memory_model != model:
+        costs, _ = stage_costs(seed, max_operators=7)
+        if costs.problem.memory_model != model:
             continue
-        pairs = np.array(stages_of(tables)[:60]).T
-        parts = tables.held.parts(*pairs, paired=True)
-        exact = parts.always + tables.held.peaks(*pairs)
+        pairs = np.array(stages_of(costs)[:60]).T
+        parts = costs.held.parts(*pairs, paired=True)
+        exact = parts.always + costs.held.peaks(*pairs)
         assert (parts.always + parts.waiting <= exact).all()
         assert (exact <= parts.always + parts.allocated).all()
-        saved = tables.held.saved(*pairs)
+        saved = costs.held.saved(*pairs)
         for place, (start, end) in enumerate(pairs.T.tolist()):
-            names = members(tables, start, end)
+            names = members(costs, start, end)
             for in_flight in (1, 3):
-                expected = stage_memory_bytes(tables.problem, names, in_flight)
+                expected = stage_memory_bytes(costs.problem, names, in_flight)
                 assert exact[place] + (in_flight - 1) * saved[place] == expected, seed
-                assert tables.held.exact(start, end, in_flight) == expected, seed
+                assert costs.held.exact(start, end, in_flight) == expected, seed
             compared += 1
     assert compared > 500
 
 
 def test_bounds_of_all_pairs_are_those_of_single_ones():
-    tables, _ = stage_tables(3, memory_model="inference")
-    pairs = stages_of(tables)
-    every = np.arange(len(tables.ideals))
-    chosen = np.zeros((len(tables.ideals), len(tables.ideals)), dtype=np.bool_)
+    costs, _ = stage_costs(3, memory_model="inference")
+    pairs = stages_of(costs)
+    every = np.arange(len(costs.ideals))
+    chosen = np.zeros((len(costs.ideals), len(costs.ideals)), dtype=np.bool_)
     chosen[tuple(np.array(pairs).T)] = True
-    of_all = tables.held.parts(every, every).of(chosen)
-    single = tables.held.parts(*np.array(sorted(pairs)).T, paired=True)
+    of_all = costs.held.parts(every, every).of(chosen)
+    single = costs.held.parts(*np.array(sorted(pairs)).T, paired=True)
     assert of_all.always.tolist() == single.always.tolist()
     assert of_all.waiting.tolist() == single.waiting.tolist()
     assert of_all.allocated.tolist() == single.allocated.tolist()
-    lower, upper = tables.held.bounds(every, every, 1)
+    lower, upper = costs.held.bounds(every, every, 1)
     assert (lower[chosen] == single.always + single.waiting).all()
     assert (upper[chosen] == single.always + single.allocated).all()
 
@@ -70,8 +70,8 @@ def test_what_passes_bounds_a_chain():
         devices=(Device("a", 300), Device("b", 300)),
         memory_model="inference",
     )
-    tables = tables_of(chain)[0]
-    parts = tables.held.parts(np.array([0]), np.array([len(tables.ideals) - 1]), paired=True)
+    costs = costs_of(chain)[0]
+    parts = costs.held.parts(np.array([0]), np.array([len(costs.ideals) - 1]), paired=True)
     assert parts.waiting.tolist() == [0]
     assert parts.allocated.tolist() == [200]
-    assert tables.held.peaks(np.array([0]), np.array([len(tables.ideals) - 1])).tolist() == [200]
+    assert costs.held.peaks(np.array([0]), np.array([len(costs.ideals) - 1])).tolist() == [200]
