@@ -23,9 +23,10 @@ from solver.dp.set_bits import SetBits, Words
 from solver.dp.stage_list import Families, StageList, StageLister, TooManyStages
 from solver.dp.sweep import GaveUp, Solution, Stage
 from solver.model.arrays import Bools
-from solver.presolve.device_kinds import DeviceSets, sums_by_set
+from solver.presolve.device_kinds import DeviceSets
 from solver.stages.costs import StageCosts
 from solver.stages.in_flight import in_flight
+from solver.stages.viable_sets import ViableSets
 
 _NEAR = (1.01, 1.02, 1.04, 1.08)
 """Ceilings to try before a plan is known, as multiples of a lower bound."""
@@ -96,11 +97,7 @@ class BottleneckSearch:
         self._bits = SetBits(limits, self._most)
         flying = [in_flight(costs.problem, following) for following in range(1, self._most + 1)]
         self._lister = StageLister(costs, capacity, flying, spend)
-        speed = [1 / slowness for slowness in costs.slowness]
-        (self._speed, self._speed_of_others), (self._memory, self._memory_of_others) = (
-            sums_by_set(self._bits.counts, limits, amounts, self._most)
-            for amounts in (speed, capacity)
-        )
+        self._viable = ViableSets(self._bits.counts, limits, self._most, costs.slowness, capacity)
 
     # -- the search -----------------------------------------------------------------------
 
@@ -115,7 +112,7 @@ class BottleneckSearch:
             If there is more to look at than the limits allow.
         """
         total_ns = float(self.costs.ideals.work_ns[-1])
-        most_speed = float(self._speed[self._bits.usable].max())
+        most_speed = float(self._viable.speed[self._bits.usable].max())
         least = max(total_ns / most_speed, float(self.costs.largest_unit_ns))
         # Floats of ratios are not exact: give it away rather than claim too much.
         self.refuted = math.ceil(least * (1 - 1e-9)) - 1
@@ -244,28 +241,13 @@ class BottleneckSearch:
             families = self._families(stages, self._may(ceiling))
 
     def _may(self, ceiling: int) -> Words:
-        """Return the sets of devices that may run all outside each ideal.
-
-        What is before must fit the best of the other devices, and what is after these: its
-        work below the ceiling of the load, and its weights in the memory. Work is measured by
-        each unit's fastest class, of which a device does at most ceiling / slowness.
-        """
-        bits, held, work_ns = self._bits, self.costs.held, self.costs.ideals.work_ns
-        # Floats of ratios are not exact; a few too many ideals do no harm.
-        most_ns = [
-            (ceiling * speed * (1 + 1e-9) + 1)[:, None]
-            for speed in (self._speed, self._speed_of_others)
-        ]
-        usable = bits.usable[:, None]
+        """Return the sets of devices that may run all outside each ideal."""
+        bits, borders = self._bits, self.costs.borders
         parts: list[Words] = []
-        width = max(1, _MOST_ENTRIES // len(usable))
+        width = max(1, _MOST_ENTRIES // len(bits.usable))
         for first in range(0, len(self.costs.ideals), width):
-            some = slice(first, first + width)
-            may = (work_ns[-1] - work_ns[some] <= most_ns[0]) & (work_ns[some] <= most_ns[1])
-            may &= held.weights_after[some] <= self._memory[:, None]
-            may &= held.weights_before[some] <= self._memory_of_others[:, None]
-            may &= usable
-            parts.append(bits.pack(may))
+            may = self._viable.can(borders.part(slice(first, first + width)), ceiling)
+            parts.append(bits.pack(may & bits.usable[:, None]))
         return np.hstack(parts)
 
     def _walk(self, families: Families, stages: StageList) -> list[tuple[int, Stage]] | None:

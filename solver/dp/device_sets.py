@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,8 +11,9 @@ import numpy as np
 
 from solver.model.arrays import Bools
 from solver.model.devices import Device
-from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds, sums_by_set
+from solver.presolve.device_kinds import DeviceSets, interchangeable_kinds
 from solver.presolve.instance import Instance
+from solver.stages.viable_sets import Borders, ViableSets
 
 _MOST_STATES = 1024
 """Sets of devices to tell apart; beyond that, the device order is taken from a few fixed ones."""
@@ -105,51 +107,31 @@ class ViableStates:
         In the order.
     ceiling_ns : int or None
         Only plans whose bottleneck is at most this.
-
-    Notes
-    -----
-    A set must hold the weights that the rest reads, and the other devices those that are read
-    before it; and with a ceiling T on the bottleneck a device does at most T / r of work, where
-    r is the least ratio of an operator's time on its class to its time on its fastest class.
     """
 
     def __init__(self, units: Instance, moves: Moves, ceiling_ns: int | None) -> None:
-        order = [index for members in units.members for index in members]
-        first = np.cumsum([0, *map(len, units.members)])
-        held = np.zeros((2, len(order) + 1), dtype=np.float64)
+        count = len(units)
+        before_ns = np.concatenate([[0.0], np.cumsum(units.fastest_ns)])
+        before_bytes, after_bytes = np.zeros((2, count + 1))
         for entry in units.weights:
-            # Before a place: what is read first before it. From it on: what is read last from it.
-            held[0, first[entry.units[0] + 1] :] += entry.size_bytes
-            held[1, : first[entry.units[-1]] + 1] += entry.size_bytes
-        self._before_bytes, self._after_bytes = held
-        arrays = units.problem.arrays
-        classes = sorted({device.device_class for device in units.problem.devices})
-        times = np.array([arrays.latency_ns(name)[order] for name in classes], dtype=np.float64)
-        fastest = times.min(axis=0)
-        busy = fastest > 0
-        slowness = {
-            name: float((row[busy] / fastest[busy]).min()) if busy.any() else 1.0
-            for name, row in zip(classes, times, strict=True)
-        }
-        self._before_ns = np.concatenate([[0.0], np.cumsum(fastest)])
-        self._limits_time = ceiling_ns is not None
+            before_bytes[entry.units[0] + 1 :] += entry.size_bytes
+            after_bytes[: entry.units[-1] + 1] += entry.size_bytes
+        self._borders = Borders(before_ns, before_ns[-1] - before_ns, before_bytes, after_bytes)
         everything = [len(names) for names in moves.names]
-        rooms = [math.inf if d.memory_bytes is None else d.memory_bytes for d in moves.kinds]
-        most_ns = 0 if ceiling_ns is None else ceiling_ns + 1
-        work = [most_ns / slowness[device.device_class] for device in moves.kinds]
-        (self._own_bytes, self._others_bytes), (self._own_ns, self._others_ns) = (
-            sums_by_set(moves.sets.counts, everything, amounts, sum(everything))
-            for amounts in (rooms, work)
+        self._viable = ViableSets(
+            moves.sets.counts,
+            everything,
+            sum(everything),
+            [units.slowness[device.device_class] for device in moves.kinds],
+            [math.inf if d.memory_bytes is None else d.memory_bytes for d in moves.kinds],
         )
+        self._ceiling_ns = math.inf if ceiling_ns is None else ceiling_ns
+        first = itertools.accumulate(map(len, units.members), initial=0)
+        self._unit_at = {place: unit for unit, place in enumerate(first)}
 
     def states(self, start: int) -> Bools:
-        """Return which states can run all from `start` on."""
-        # Sums of floats are not exact; a few too many states do no harm.
-        more = 1 + 1e-9
-        viable: Bools = self._after_bytes[start] <= self._own_bytes * more
-        viable &= self._before_bytes[start] <= self._others_bytes * more
-        if self._limits_time:
-            rest_ns = self._before_ns[-1] - self._before_ns[start]
-            viable &= rest_ns <= self._own_ns * more + 1
-            viable &= self._before_ns[start] <= self._others_ns * more + 1
+        """Return which states can run all from `start` on, where a unit starts."""
+        unit = self._unit_at[start]
+        border = self._borders.part(slice(unit, unit + 1))
+        viable: Bools = self._viable.can(border, self._ceiling_ns)[:, 0]
         return viable

@@ -14,9 +14,10 @@ import numpy as np
 
 from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import Clock
-from solver.presolve.device_kinds import DeviceSets, sums_by_set
+from solver.presolve.device_kinds import DeviceSets
 from solver.stages.costs import StageCosts
 from solver.stages.in_flight import in_flight
+from solver.stages.viable_sets import ViableSets
 
 _ROWS = 64
 """Starts whose stages are costed together."""
@@ -133,10 +134,7 @@ class Sweep:
             for kind in costs.kinds
         ]
         full = [len(kind.devices) for kind in costs.kinds]
-        speed = [1 / slowness if slowness else np.inf for slowness in costs.slowness]
-        (self._speed, self._speed_of_others), (self._memory, self._memory_of_others) = (
-            sums_by_set(sets.counts, full, amounts, sets.most) for amounts in (speed, self.capacity)
-        )
+        self._viable = ViableSets(sets.counts, full, sets.most, costs.slowness, self.capacity)
 
     # -- one sweep ------------------------------------------------------------------------
 
@@ -165,27 +163,12 @@ class Sweep:
         return self._solution()
 
     def _starts_of(self, target: int) -> Indices:
-        """Return the ideals after which all that remains may be on the devices of a set.
-
-        What is before must fit the best of the other devices, and what is after these: its
-        work below the ceiling of the load, and its weights in the memory. Work is measured by
-        each unit's fastest class, of which a device does at most ceiling / slowness.
-        """
-        costs = self.costs
-        possible = np.ones(len(costs.ideals), dtype=np.bool_)
+        """Return the ideals after which all that remains may be on the devices of a set."""
+        ceiling = self._goal.limits.get("bottleneck", np.inf)
+        possible = self._viable.can(self.costs.borders, ceiling, slice(target, target + 1))[0]
         possible[-1] = False
         if self.sets.sizes[target] == self.sets.most:
             possible[1:] = False
-        ceiling = self._goal.limits.get("bottleneck", np.inf)
-        if 0 < ceiling < np.inf:
-            work_ns = costs.ideals.work_ns
-            # Floats of ratios are not exact; a few too many ideals do no harm.
-            most_ns = ceiling * self._speed[target] * (1 + 1e-9) + 1
-            possible &= work_ns[-1] - work_ns <= most_ns
-            others = ceiling * self._speed_of_others[target]
-            possible &= work_ns <= others * (1 + 1e-9) + 1
-        possible &= costs.held.weights_after <= self._memory[target]
-        possible &= costs.held.weights_before <= self._memory_of_others[target]
         return np.flatnonzero(possible)
 
     def spend(self, pairs: int) -> None:
@@ -252,7 +235,7 @@ class Sweep:
         costs = self.costs
         ceiling, slowness = self._goal.limits.get("bottleneck", np.inf), costs.slowness[kind]
         low, high = int(np.searchsorted(ends, starts[0], side="right")), len(ends)
-        if ceiling < np.inf and slowness > 0:
+        if ceiling < np.inf:
             reach = costs.ideals.work_ns[starts[-1]] + ceiling / slowness * (1 + 1e-9) + 1
             high = int(np.searchsorted(costs.ideals.work_ns[ends], reach, side="right"))
         ends = ends[low:high]

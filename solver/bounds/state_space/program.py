@@ -14,6 +14,7 @@ from solver.bounds.state_space.skeleton import Skeleton
 from solver.bounds.state_space.stages import StageCosts, Stages
 from solver.model.arrays import Bools, Floats, Indices
 from solver.presolve.device_kinds import DeviceSets
+from solver.stages.viable_sets import ViableSets
 
 Sends = npt.NDArray[np.int32]
 Kind = tuple[int, float]
@@ -273,14 +274,15 @@ class Program:
         self.slots = sets.most
         self.level = Level(costs, stages, limit_ns)
         self.rests = []
-        every = sets.counts.max(axis=0) - sets.counts
-        for others, size in zip(every.tolist(), sets.sizes.tolist(), strict=True):
-            speeds = [
-                count / costs.slowness[k] for count, (k, _) in zip(others, kinds, strict=True)
-            ]
-            rooms = [count * room for count, (_, room) in zip(others, kinds, strict=True) if count]
-            admitted = costs.within(limit_ns * sum(speeds), sum(rooms))
-            admitted &= at_border[self.slots - size]
+        viable = ViableSets(
+            sets.counts,
+            sets.counts.max(axis=0).tolist(),
+            sets.most,
+            [costs.slowness[class_] for class_, _ in kinds],
+            [room for _, room in kinds],
+        ).can(costs.borders, limit_ns)
+        for own, size in zip(viable, sets.sizes.tolist(), strict=True):
+            admitted = own & at_border[self.slots - size]
             self.rests.append(Rest.nothing(len(costs.made), admitted))
         self.rests[0].end(costs.loose)
         for rest, larger in zip(self.rests, sets.larger, strict=True):

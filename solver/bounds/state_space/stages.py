@@ -16,6 +16,7 @@ from solver.stages.blocks import DROPPED, Blocks
 from solver.stages.held_bytes import HeldBytes, MemoryOfStages
 from solver.stages.ideals import Ideals
 from solver.stages.pair_sums import Crossing, PairSum
+from solver.stages.viable_sets import Borders
 
 _COLUMNS = 64
 """Ends whose stages are costed together."""
@@ -77,6 +78,8 @@ class StageCosts:
 
     Attributes
     ----------
+    borders : Borders
+        What kept units within each ideal need, and those outside it.
     slowness : list of float
         By class: the least ratio of a kept unit's time to its time on its fastest class.
 
@@ -130,6 +133,12 @@ class StageCosts:
         self._move.add_units(skeleton.supply_ns)
         self.slowness = [own.slowness[name] for name in classes]
         self._held = HeldBytes(units, blocks, self.ideals)
+        self.borders = Borders(
+            self.ideals.work_ns,
+            self.ideals.work_ns[-1] - self.ideals.work_ns,
+            self._held.weights_before,
+            self._held.weights_after,
+        )
         self.loose = Loose.of(skeleton, member, units.weights)
         self._rooms_bytes, self._peaks_left = np.array(rooms), _MOST_PEAKS
         self.made: list[Bools] = [member[net.producer] for net in skeleton.wide]
@@ -142,12 +151,6 @@ class StageCosts:
             least, remote = _by_reader(group, len(kept))
             self._least.append(least @ member)
             self._remote.append(remote @ member)
-
-    def within(self, work_ns: float, weights_bytes: float) -> Bools:
-        """Return the ideals with at most this work on the fastest class, and these weights."""
-        fits: Bools = self.ideals.work_ns * (1 - 1e-9) <= work_ns
-        fits &= self._held.weights_before <= weights_bytes
-        return fits
 
     def reads(self, net: int, stages: Stages) -> Bools:
         """Return whether a kept unit of each stage reads a wide value."""
