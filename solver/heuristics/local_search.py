@@ -11,17 +11,13 @@ acyclic partitions Herrmann et al., SIAM J. Sci. Comput. 41, 2019).
 from __future__ import annotations
 
 import itertools
-import math
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial, reduce
 from typing import Final
 
 from solver.dp.contiguous.orders import renumbered, topological_orders
 from solver.dp.contiguous.solver import best_cut, transition_count
 from solver.evaluation.evaluate import evaluate
-from solver.heuristics.annealing.fast_anneal import pays_off
 from solver.heuristics.annealing.rounds import Pace, Rounds
 from solver.heuristics.step_search import improve_step
 from solver.model.clock import UNLIMITED, Clock
@@ -29,7 +25,6 @@ from solver.model.cuts import NO_BLOCK, positions_of_blocks
 from solver.model.devices import Device
 from solver.model.plan import PartitionPlan
 from solver.model.problem import ObjectiveName, PartitionProblem
-from solver.model.threads import call_all
 from solver.presolve.instance import Instance
 from solver.presolve.unit_cuts import unit_blocks
 
@@ -47,13 +42,6 @@ _SEEDS = 10
 """From one slow search to the next; the rounds of each have seeds of their own."""
 _GAIN_PERMILLE = 1
 """What counts as one."""
-_TURN = 0.5
-_SHORTEST_TURN_S = 4.0
-"""A fast search has this share of the time left, and at least these seconds."""
-_WITHOUT_CLOCK = 5
-"""What the moves of fast searches are divided by if no clock ends them."""
-_THREAD_SEEDS = 1_000_000
-"""From one thread to the next."""
 
 QUICK: Final = Pace(360, 240_000, (1 / 8, 1 / 16, 1 / 4), (0.03, 0.002), (0.01, 0.0001))
 """One to three seconds, or up to ten if memory counts activations; measured on NASNet."""
@@ -64,14 +52,8 @@ SLOW: Final = (
 )
 """In turn: units alone, long and cold, which is best on random layered graphs; clusters with a cold
 end, on series-parallel ones; and as at first, where values are large."""
-_MOVE_S: Final = 4e-7
-"""Work of a compiled move."""
-FAST: Final = (
-    Pace(100_000, 10**8, (0.0,), (0.0, 0.0), (0.008, 0.00002), is_fast=True),
-    Pace(100_000, 10**8, (1 / 8, 1 / 16, 1 / 4), (0.1, 0.001), (0.005, 0.00002), is_fast=True),
-    Pace(100_000, 10**8, (0.0,), (0.0, 0.0), (0.03, 0.00003), is_fast=True),
-)
-"""In turn: units alone, clusters, and units alone from so hot that little of the start is left."""
+_MOVE_S: Final = 1e-5
+"""Work of a move of a slow search."""
 _MOVES_PER_UNIT = 100
 """Moves of a search for an exact method, which a better plan saves more than they take."""
 
@@ -135,17 +117,11 @@ def improve(
     return better(units, plan, plan_at(units, devices, found))
 
 
-def _slow_work_s(units: Instance) -> float:
-    """Return the most work of a slow search that only moves end, in seconds of one core."""
-    return max(pace.iterations(len(units)) for pace in FAST) // _WITHOUT_CLOCK * _MOVE_S
-
-
 def improve_slowly(
     units: Instance,
     plan: PartitionPlan,
     *,
     searches: int | None = None,
-    workers: int = 1,
     seed: int = 0,
     target: int = 0,
     clock: Clock = UNLIMITED,
@@ -160,9 +136,6 @@ def improve_slowly(
         Feasible.
     searches : int, optional
         The most searches.
-    workers : int
-        Where moves are compiled and the wall's time is limited, as many searches run at the same
-        time, but no more than there are cores.
     seed, target
         As for :func:`improve`.
     clock : Clock
@@ -171,8 +144,6 @@ def improve_slowly(
     name = searched_objective(units.problem)
     if name is None:
         return
-    is_fast = name == "bottleneck" and pays_off(clock)
-    paces = FAST if is_fast else SLOW
     value = evaluate(units.problem, plan).value(name)
     idle = 0
     for number in itertools.count() if searches is None else range(searches):
@@ -180,38 +151,16 @@ def improve_slowly(
             return
         if clock.is_over:
             return
-        pace = paces[number % len(paces)]
+        pace = SLOW[number % len(SLOW)]
         own_seed = seed + _SEEDS * number
-        search = partial(improve, units, plan, pace=pace, target=target)
-        if is_fast and clock.wall_left_s < math.inf:
-            found = _at_the_same_time(search, units, own_seed, workers, clock)
-        else:
-            moves = pace.iterations(len(units)) // (_WITHOUT_CLOCK if is_fast else 1)
-            found = search(seed=own_seed, max_iterations=moves, clock=clock)
-        clock.charge(_slow_work_s(units))
+        found = improve(units, plan, seed=own_seed, pace=pace, target=target, clock=clock)
+        # Moves are counted, not timed, where no wall's time ends them.
+        clock.charge(pace.iterations(len(units)) * _MOVE_S)
         before, value = value, evaluate(units.problem, found).value(name)
         idle = 0 if value < before * (1000 - _GAIN_PERMILLE) // 1000 else idle + 1
         if found is not plan:
             plan = found
             yield plan
-
-
-def _at_the_same_time(
-    search: Callable[..., PartitionPlan],
-    units: Instance,
-    seed: int,
-    workers: int,
-    clock: Clock,
-) -> PartitionPlan:
-    """Return the best of the plans that fast searches find in their turn, one a worker.
-
-    Threads will do: compiled moves run without Python's lock.
-    """
-    if clock.left_s > 2 * _SHORTEST_TURN_S:
-        clock = clock.slice(max(_TURN * clock.left_s, _SHORTEST_TURN_S))
-    seeds = [seed + _THREAD_SEEDS * thread for thread in range(min(workers, os.cpu_count() or 1))]
-    plans = call_all([partial(search, seed=own, clock=clock) for own in seeds])
-    return reduce(partial(better, units), plans)
 
 
 def better_plan(

@@ -198,7 +198,7 @@ def loaded_by(script):
 def test_import_solver_is_light():
     loaded = loaded_by("import solver")
     assert "solver" in loaded and "numpy" in loaded
-    assert not loaded & {"torch", "ortools", "networkx", "numba", "fx_bridge", "experiments"}
+    assert not loaded & {"torch", "ortools", "networkx", "fx_bridge", "experiments"}
 
 
 def test_all_of_solver_loads_no_torch():

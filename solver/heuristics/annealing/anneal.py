@@ -28,7 +28,7 @@ _SWAP_SHARE = 0.05
 _FAR_SHARE = 0.1
 """Parts of all tries that move a closure, swap two units, and go beyond the next position."""
 _MOST_TOGETHER = 32
-EXCESS_PRICE = 5.0
+_EXCESS_PRICE = 5.0
 """Energy, as a share of its start, for exceeding one average capacity; see `anneal`."""
 _CHECK_EVERY = 256
 
@@ -46,7 +46,7 @@ class Cooling:
     last: float
 
 
-def way_gone(tried: int, cooling: Cooling, clock: Clock, given_s: float) -> float:
+def _way_gone(tried: int, cooling: Cooling, clock: Clock, given_s: float) -> float:
     """Return which part of a search is over, by moves or by the wall's time that it was given."""
     way = tried / cooling.iterations
     return way if given_s == math.inf else max(way, 1 - clock.wall_left_s / given_s)
@@ -101,8 +101,8 @@ class _Annealing:
         self.energy, self.value = self.measure(state.parts)
         self.excess = state.excess_bytes()
         roomy = [device.memory_bytes for device in state.devices if device.memory_bytes]
-        # A byte too many costs EXCESS_PRICE times its share of an average capacity.
-        self.price = EXCESS_PRICE * self.energy * len(roomy) / max(sum(roomy), 1)
+        # A byte too many costs _EXCESS_PRICE times its share of an average capacity.
+        self.price = _EXCESS_PRICE * self.energy * len(roomy) / max(sum(roomy), 1)
         self.energy += self.excess * self.price
         self.best: int | None = None if self.excess else self.value
         self.best_at = state.at[:]
@@ -123,7 +123,7 @@ class _Annealing:
             if not iteration % _CHECK_EVERY:
                 if clock.is_over:
                     break
-                temperature = first * ratio ** way_gone(iteration, cooling, clock, given_s)
+                temperature = first * ratio ** _way_gone(iteration, cooling, clock, given_s)
             if not movable or (self.best is not None and self.best <= self.target):
                 break
             code = movable[int(draw() * len(movable))]

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from solver.heuristics.annealing.anneal import PEAK_SCALE, Cooling, anneal
-from solver.heuristics.annealing.fast_anneal import anneal_fast
 from solver.heuristics.annealing.stage_state import StageState
 from solver.model.clock import Clock
 from solver.model.devices import Device
@@ -33,8 +32,6 @@ class Pace:
     coarse, fine : tuple of float
         First and last temperatures on clusters and on units, see
         :class:`solver.heuristics.annealing.anneal.Cooling`.
-    is_fast : bool
-        Whether moves are compiled, for the one objective that these know: ``bottleneck``.
     """
 
     iterations_per_unit: int
@@ -42,7 +39,6 @@ class Pace:
     shares: tuple[float, ...]
     coarse: tuple[float, float]
     fine: tuple[float, float]
-    is_fast: bool = False
 
     def iterations(self, unit_count: int) -> int:
         """Return a budget of moves that grows with the graph."""
@@ -139,16 +135,6 @@ class Rounds:
         """Anneal for a fair part of the time, if `left` searches are to come with this one."""
         # Moves are not charged: where work counts, the number of moves alone ends them.
         clock = self.clock.slice(self.clock.wall_left_s / left)
-        if self.pace.is_fast and self.objective == "bottleneck":
-            return anneal_fast(
-                graph,
-                self.devices,
-                positions,
-                cooling,
-                seed,
-                target=self.target,
-                clock=clock,
-            )
         state = StageState(graph, self.devices, every_value=self.objective == "transfer")
         state.place(positions)
         return anneal(

@@ -242,7 +242,6 @@ def slow_annealing(state: SearchState, clock: Clock) -> Iterator[Finding]:
         state.presolved.units,
         state.plan,
         searches=_SLOW_SEARCHES if clock.is_deterministic else None,
-        workers=state.limits.worker_count,
         seed=state.seed + _SEEDS,
         target=state.bound,
         clock=clock,
