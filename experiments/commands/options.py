@@ -20,7 +20,7 @@ from experiments.commands.completions import (
     complete_steps,
 )
 from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
-from solver.model.problem import MOST_CHUNKS
+from solver.model.problem_checks import MOST_CHUNKS
 from solver.model.training import SCHEDULES
 
 OUTPUT_PANEL: Final = "Output"

@@ -12,6 +12,7 @@ from solver.evaluation.stage_memory import StageMemory, microbatches_in_flight
 from solver.model.arrays import Ints, unique_pairs
 from solver.model.plan import PartitionPlan, check_assignment
 from solver.model.problem import PartitionProblem
+from solver.model.recomputation import recomputation_of
 
 AliveKind = Literal[
     "weight", "received", "value", "saved", "earlier", "gradient", "sent", "workspace"
@@ -76,13 +77,15 @@ def alive_at_peak(problem: PartitionProblem, plan: PartitionPlan) -> tuple[tuple
         layout.order,
         len(plan.stages),
         values_hop=layout.hops is not None,
+        recomputation=recomputation_of(problem, plan),
     )
     found = _Found(problem, layout)
     found.add_weights()
     if problem.memory_model != "weights":
         found.add_received(memory)
         found.add_held(memory)
-        found.add_earlier(np.array(microbatches_in_flight(problem, plan), dtype=np.int64) - 1)
+        earlier = np.array(microbatches_in_flight(problem, plan), dtype=np.int64) - 1
+        found.add_earlier(memory, earlier)
     return found.by_device()
 
 
@@ -136,7 +139,8 @@ class _Found:
         """Add the holdings of each stage at the first of its operators with the largest sum."""
         holdings, layout = self._problem.arrays.holdings, self._layout
         stage = layout.stage[holdings.operator[memory.held]]
-        peak = _first_peaks(memory, layout)[stage]
+        first_peaks = _first_peaks(memory, layout)
+        peak = first_peaks[stage]
         here = (memory.held_from <= peak) & (peak < memory.held_until)
         held, device = memory.held[here], layout.device_of_stage[stage[here]]
         kinds = [self._problem.holdings[number].kind for number in held.tolist()]
@@ -148,12 +152,22 @@ class _Found:
                 kind,
                 holdings.size_bytes[held[chosen]],
             )
+        starts = np.searchsorted(layout.stage[layout.order], np.arange(layout.stage_count))
+        for number, recomputed in memory.recomputed.items():
+            device_number = layout.device_of_stage[[number]]
+            for entry in recomputed.held_at(int(first_peaks[number] - starts[number])):
+                value, size = np.array([entry.operator]), np.array([entry.size_bytes])
+                self._add_values(device_number, value, entry.kind, size)
 
-    def add_earlier(self, earlier: Ints) -> None:
+    def add_earlier(self, memory: StageMemory, earlier: Ints) -> None:
         """Add, by stage, what backward passes of earlier microbatches keep."""
         layout = self._layout
         stage = layout.stage[layout.order]
-        size_bytes = self._problem.arrays.saved_bytes[layout.order] * earlier[stage]
+        saved_bytes = self._problem.arrays.saved_bytes[layout.order].copy()
+        for number, recomputed in memory.recomputed.items():
+            own = stage == number
+            saved_bytes[own] = [recomputed.kept_bytes(i) for i in layout.order[own].tolist()]
+        size_bytes = saved_bytes * earlier[stage]
         self._add_values(layout.device_of_stage[stage], layout.order, "earlier", size_bytes)
 
     def _add_values(self, device: Ints, value: Ints, kind: AliveKind, size_bytes: Ints) -> None:

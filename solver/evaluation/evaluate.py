@@ -5,7 +5,7 @@ Implements ``docs/definition.md``, sections 2 to 5; this module does no search.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 
@@ -32,6 +32,7 @@ from solver.evaluation.usage import (
 from solver.evaluation.violations import violations
 from solver.model.plan import PartitionPlan, check_assignment
 from solver.model.problem import ObjectiveName, PartitionProblem
+from solver.model.recomputation import Recomputation, recomputation_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,8 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     check_assignment(problem, plan.assignment)
     device_number = {device.name: number for number, device in enumerate(problem.devices)}
     layout = Layout(problem, plan, device_number)
-    passes, moves = stage_passes(problem, layout), stage_moves(problem, layout)
+    recomputation = recomputation_of(problem, plan)
+    passes, moves = stage_passes(problem, layout, recomputation), stage_moves(problem, layout)
     times = stage_times(passes, moves)
     memory = StageMemory(
         problem,
@@ -126,6 +128,7 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
         layout.order,
         len(plan.stages),
         values_hop=layout.hops is not None,
+        recomputation=recomputation,
     )
     received = received_bytes_of(problem, layout, memory)
     stages = stage_usage(problem, plan, times, memory, received)
@@ -144,7 +147,7 @@ def evaluate(problem: PartitionProblem, plan: PartitionPlan) -> Evaluation:
     if "step" in problem.objective:
         values["step"] = step.step_ns
     return Evaluation(
-        violations=violations(problem, plan, usage, layout.arcs),
+        violations=violations(problem, plan, usage, layout.arcs, recomputation),
         usage=usage,
         stages=stages,
         devices_used=values["devices"],
@@ -164,6 +167,7 @@ def stage_memory_bytes(
     in_flight: int = 1,
     *,
     relayed_bytes: int | None = None,
+    recomputed: Collection[str] = (),
 ) -> int:
     """Return what a device that runs exactly `operators`, in one chunk, holds at its peak.
 
@@ -179,13 +183,26 @@ def stage_memory_bytes(
         Microbatches of which something is kept (memory model ``training`` only).
     relayed_bytes : int, optional
         What the device holds of values that hop to it and from it, which it reads or not.
+    recomputed : collection of str
+        Those that run again.
     """
     here = np.array(sorted({problem.index_of[name] for name in operators}), dtype=np.int64)
     if not len(here):
         return 0
     stage = np.full(len(problem.arrays.root), -1, dtype=np.int64)
     stage[here] = 0
-    memory = StageMemory(problem, stage, here, 1, values_hop=relayed_bytes is not None)
+    recomputation = None
+    if recomputed:
+        stage_of = {problem.operators[index].name: 0 for index in here.tolist()}
+        recomputation = Recomputation(problem, stage_of, recomputed)
+    memory = StageMemory(
+        problem,
+        stage,
+        here,
+        1,
+        values_hop=relayed_bytes is not None,
+        recomputation=recomputation,
+    )
     held_bytes = weights_bytes_of(problem, stage, here) + memory.received_bytes + memory.peak_bytes
     held_bytes += relayed_bytes or 0
     return int((held_bytes + (in_flight - 1) * memory.saved_bytes)[0])

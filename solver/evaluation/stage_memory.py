@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from solver.evaluation.layout import Layout
+from solver.evaluation.recomputed_memory import RecomputedStage
 from solver.model.arrays import Ints, sums, unique_pairs
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
+from solver.model.recomputation import Recomputation
 from solver.model.training import most_in_flight
 
 
@@ -24,6 +26,8 @@ class StageMemory:
         Number of stages.
     values_hop : bool
         What comes from other operators is counted elsewhere.
+    recomputation : Recomputation, optional
+        What runs again in the stages.
 
     Attributes
     ----------
@@ -34,9 +38,11 @@ class StageMemory:
         Sum of the holdings while each operator of `order` runs, forward or backward.
     received, received_by : Ints
         The operators and graph inputs that are received, and the stages that do: distinct pairs.
+    recomputed : dict of int to RecomputedStage
+        The stages in which something runs again; their holdings are there.
     held, held_from, held_until : Ints
-        Numbers of holdings in ``problem.arrays.holdings``, and from which operator of `order` on,
-        before which one, by index, each is held.
+        Of the other stages, numbers of holdings in ``problem.arrays.holdings``, and from which
+        operator of `order` on, before which one, by index, each is held.
     """
 
     def __init__(
@@ -47,8 +53,10 @@ class StageMemory:
         count: int,
         *,
         values_hop: bool = False,
+        recomputation: Recomputation | None = None,
     ) -> None:
         arrays = problem.arrays
+        self.recomputed: dict[int, RecomputedStage] = {}
         self.received_bytes = np.zeros(count, dtype=np.int64)
         self.peak_bytes = np.zeros(count, dtype=np.int64)
         self.saved_bytes = np.zeros(count, dtype=np.int64)
@@ -72,6 +80,23 @@ class StageMemory:
         starts = np.searchsorted(stage[order], np.arange(count))
         self.peak_bytes = np.maximum.reduceat(self.live_bytes, starts)
         self.saved_bytes = sums(stage[order], arrays.saved_bytes[order], count)
+        if recomputation is not None and problem.is_training:
+            self._recompute(problem, stage, order, recomputation)
+
+    def _recompute(
+        self, problem: PartitionProblem, stage: Ints, order: Ints, recomputation: Recomputation
+    ) -> None:
+        """Put in what the stages hold in which something runs again."""
+        for number in np.unique(stage[order[recomputation.again[order]]]).tolist():
+            own = np.flatnonzero(stage[order] == number)
+            held = RecomputedStage(problem, order[own].tolist(), recomputation)
+            self.recomputed[number] = held
+            self.live_bytes[own] = held.live_bytes
+            self.peak_bytes[number] = held.live_bytes.max()
+            self.saved_bytes[number] = held.saved_bytes
+        elsewhere = ~np.isin(stage[problem.arrays.holdings.operator[self.held]], [*self.recomputed])
+        self.held, self.held_from = self.held[elsewhere], self.held_from[elsewhere]
+        self.held_until = self.held_until[elsewhere]
 
     def _set_held(self, problem: PartitionProblem, stage: Ints, order: Ints) -> None:
         """Find out while which operators of its stage everything is held."""

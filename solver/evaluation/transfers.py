@@ -11,6 +11,7 @@ from solver.evaluation.relays import Hops
 from solver.model.arrays import Ints, unique_pairs
 from solver.model.devices import STAGING_HOST
 from solver.model.problem import PartitionProblem
+from solver.model.recomputation import Recomputation
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,13 @@ class Moves:
     through_host: bool = False
 
 
-def stage_passes(problem: PartitionProblem, layout: Layout) -> Passes:
-    """Return what each place computes; those that only relay compute nothing."""
+def stage_passes(
+    problem: PartitionProblem, layout: Layout, recomputation: Recomputation | None = None
+) -> Passes:
+    """Return what each place computes; those that only relay compute nothing.
+
+    What runs again does so in the backward pass.
+    """
     arrays, devices = problem.arrays, problem.devices
     stage, count = layout.stage[: len(problem.operators)], len(layout.device_of_place)
     device = layout.device_of_stage[stage]
@@ -64,6 +70,9 @@ def stage_passes(problem: PartitionProblem, layout: Layout) -> Passes:
         forward_ns, backward_ns = arrays.pass_latency_ns(device_class)
         np.add.at(passes.forward_ns, stage[here], forward_ns[here])
         np.add.at(passes.backward_ns, stage[here], backward_ns[here])
+        if recomputation is not None:
+            again = here[recomputation.again[here]]
+            np.add.at(passes.backward_ns, stage[again], forward_ns[again])
     return passes
 
 

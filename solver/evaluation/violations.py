@@ -9,6 +9,7 @@ from solver.evaluation.usage import DeviceUsage
 from solver.model.cuts import broken_by
 from solver.model.plan import PartitionPlan
 from solver.model.problem import PartitionProblem
+from solver.model.recomputation import Recomputation
 
 
 def violations(
@@ -16,6 +17,7 @@ def violations(
     plan: PartitionPlan,
     usage: Sequence[DeviceUsage],
     arcs: Sequence[tuple[int, int]],
+    recomputation: Recomputation | None,
 ) -> tuple[str, ...]:
     """Return one sentence for each constraint that a plan breaks.
 
@@ -25,8 +27,11 @@ def violations(
         Of the plan.
     arcs : sequence of (int, int)
         Stages that send, and those that they send to.
+    recomputation : Recomputation or None
+        None if nothing runs again.
     """
     found = _broken_order(plan, arcs)
+    found += [] if recomputation is None else recomputation.violations()
     chunk_count = 1 + plan.stages[-1].chunk
     if chunk_count > problem.chunks_per_device:
         found.append(

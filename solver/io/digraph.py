@@ -44,6 +44,7 @@ _OPERATOR_FIELDS: Final = (
     "transfer_ns",
     "is_backward",
     "stage",
+    "in_place",
 )
 _BY_CLASS: Final = ("storage_bytes", "alias_of", "workspace_bytes", "backward")
 _NODE_ATTRIBUTES: Final = ("kind", "order", "info", "by_device_class", *_OPERATOR_FIELDS)
@@ -276,7 +277,7 @@ def _operator(graph: nx.DiGraph, node: str, attributes: Mapping[str, Any]) -> Op
             raise PartitionError(f"{where}{name} is {value!r}; write a list of names")
         else:
             given[name] = frozenset(value) if name == "allowed_devices" else tuple(value)
-    for name in ("is_output", "is_backward"):
+    for name in ("is_output", "is_backward", "in_place"):
         if not isinstance(given.get(name, False), bool):
             raise PartitionError(f"{where}{name} is {given[name]!r}; write true or false")
     if "backward" in given:

@@ -140,7 +140,7 @@ def read_as(
     ----------
     kind : type
         A dataclass or named tuple, whose fields with a default may be left out; str, bool, or an
-        int or finite float that is not negative; a tuple, a mapping with texts for keys, a
+        int or finite float that is not negative; a tuple or set, a mapping with texts for keys, a
         literal; any of these or None. ``Annotated[T, reader]`` is read by `reader`.
     value : object
         As ``json.loads`` returns it.
@@ -167,6 +167,9 @@ def read_as(
     if origin is Literal:
         check_choice(value, arguments, where)
         return value
+    if origin is frozenset:
+        every: Any = tuple[arguments[0], ...]  # type: ignore[valid-type]
+        return frozenset(read_as(every, value, where, readers))
     if origin is tuple:
         # Tuples too: data need not have been through a file.
         if not isinstance(value, (list, tuple)):

@@ -179,6 +179,7 @@ def plan_to_json(plan: PartitionPlan) -> dict[str, Any]:
         "device_order": list(plan.device_order),
         "chunks": dict(plan.chunks),
         "assignment": dict(plan.assignment),
+        "recomputed": sorted(plan.recomputed),
     }
 
 

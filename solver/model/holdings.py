@@ -78,9 +78,7 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
         released_bytes = op.storage_bytes - backward.kept_bytes
         passed = gradients[index]
         if passed:
-            takers = _readers(problem, passed)
-            end = takers[-1] if takers else index
-            stays = any(operators[member].is_output for member in passed)
+            end, stays = _gradient_span(problem, index, passed)
             size_bytes = gradient_bytes
             kind: HoldingKind = "gradient"
             if end >= last:
@@ -108,6 +106,38 @@ def holdings_of(problem: PartitionProblem) -> tuple[Holding, ...]:
             buffers_bytes = batches * gradient_bytes
             found.append(Holding(index, ALWAYS, ALWAYS, own, False, buffers_bytes, "gradient"))
     return tuple(holding for holding in found if holding.size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class GradientSpan:
+    """While which operators, in the backward pass, a stage holds the gradient of one of its own.
+
+    From `operator` to `last`; if it `stays`, to the end of the stage.
+    """
+
+    operator: int
+    last: int
+    stays: bool
+    size_bytes: int
+
+
+def gradient_spans(problem: PartitionProblem) -> tuple[GradientSpan, ...]:
+    """Return the spans of all gradients that have a place of their own, by operator."""
+    operators = problem.operators
+    return tuple(
+        GradientSpan(index, *_gradient_span(problem, index, passed), size_bytes)
+        for index, passed in enumerate(_gradient_families(problem))
+        if passed and (size_bytes := operators[index].backward.gradient_bytes)
+    )
+
+
+def _gradient_span(
+    problem: PartitionProblem, index: int, passed: Sequence[int]
+) -> tuple[int, bool]:
+    """Return the last operator with the gradient of some operators, and whether it stays."""
+    takers = _readers(problem, passed)
+    stays = any(problem.operators[member].is_output for member in passed)
+    return (takers[-1] if takers else index), stays
 
 
 def _readers(problem: PartitionProblem, members: Sequence[int]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from solver.model.checks import check_choice, check_positive, check_positive_or_none, only_given
 from solver.model.devices import Interconnect
 from solver.model.errors import PartitionError
-from solver.model.problem import MOST_CHUNKS
+from solver.model.problem_checks import MOST_CHUNKS
 from solver.model.training import SCHEDULES, Schedule
 
 

@@ -46,6 +46,9 @@ class PartitionPlan:
         Operator name to chunk; operators that it leaves out are in chunk 0. Chunks are
         renumbered so that the smallest one used is 0, and operators of chunk 0 are left
         out, so that plans that mean the same are equal.
+    recomputed : frozenset of str
+        Operators with a storage of their own that run again in the backward pass
+        (:mod:`solver.model.recomputation`).
 
     Raises
     ------
@@ -56,6 +59,7 @@ class PartitionPlan:
     assignment: Mapping[str, str]
     device_order: tuple[str, ...]
     chunks: Mapping[str, int] = field(default_factory=dict)
+    recomputed: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "assignment", MappingProxyType(dict(self.assignment)))
@@ -70,6 +74,12 @@ class PartitionPlan:
             if name not in self.assignment:
                 raise PartitionError(f"chunks names {name!r}, which has no device; assign it one")
             check_natural(chunk, f"chunks[{name!r}]")
+        object.__setattr__(self, "recomputed", frozenset(self.recomputed))
+        for name in sorted(self.recomputed):
+            if name not in self.assignment:
+                raise PartitionError(
+                    f"recomputed names {name!r}, which has no device; assign it one"
+                )
         least = 0
         if self.chunks and len(self.chunks) == len(self.assignment):
             least = min(self.chunks.values())

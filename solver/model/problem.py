@@ -45,8 +45,6 @@ OBJECTIVES: Final[tuple[str, ...]] = (
     "step",
 )
 """What a plan may minimise, one after the other."""
-MOST_CHUNKS: Final = 1000
-"""Stages of one device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +82,8 @@ class Operator:
         It belongs to the backward pass: its edges cost transfers, but do not order stages.
     stage : int, optional
         The stage that must run it, as an index in ``PartitionPlan.stages``; None allows all.
+    in_place : bool
+        It writes into the storage of what it is an alias of.
     """
 
     name: str
@@ -100,6 +100,7 @@ class Operator:
     transfer_ns: int | None = None
     is_backward: bool = False
     stage: int | None = None
+    in_place: bool = False
 
     def __post_init__(self) -> None:
         check_name(self.name, "operator name")
@@ -133,6 +134,8 @@ class Operator:
                     f"{where}storage_bytes is {self.storage_bytes} though it is an alias of "
                     f"{self.alias_of!r}; an alias allocates 0 bytes"
                 )
+        elif self.in_place:
+            raise PartitionError(f"{where}in_place is set, but it is an alias of nothing")
         if not isinstance(self.backward, Backward):
             raise PartitionError(
                 f"{where}backward is {self.backward!r}; write Backward(...), or leave it out"
@@ -391,8 +394,4 @@ class PartitionProblem:
         check_choice(self.schedule, SCHEDULES, "schedule")
         check_positive(self.microbatches, "microbatches")
         check_positive(self.chunks_per_device, "chunks_per_device")
-        if self.chunks_per_device > MOST_CHUNKS:
-            raise PartitionError(
-                f"chunks_per_device is {self.chunks_per_device}; write at most {MOST_CHUNKS}"
-            )
         check_positive_or_none(self.max_devices, "max_devices", "no limit")

@@ -11,8 +11,10 @@ from solver.model.errors import PartitionError
 from solver.model.training import NO_BACKWARD
 
 if TYPE_CHECKING:
-    from solver.model.problem import PartitionProblem
+    from solver.model.problem import Operator, PartitionProblem
 
+MOST_CHUNKS: Final = 1000
+"""Stages of one device."""
 MAX_TOTAL: Final = 10**15
 """The most bytes (1 PB) or nanoseconds (11 days) that the parts of a problem may add up to.
 
@@ -31,6 +33,10 @@ def check_devices(problem: PartitionProblem) -> None:
                 f"{device!r} is not a Device; write Device('cuda:0', memory_bytes=24 * GiB)"
             )
     check_unique((device.name for device in problem.devices), "device")
+    if problem.chunks_per_device > MOST_CHUNKS:
+        raise PartitionError(
+            f"chunks_per_device is {problem.chunks_per_device}; write at most {MOST_CHUNKS}"
+        )
     check_interconnect(problem.interconnect)
     known = {device.name for device in problem.devices} | {STAGING_HOST}
     for pair in problem.interconnect.links:
@@ -54,6 +60,7 @@ def check_graph(problem: PartitionProblem) -> None:
     device_classes = {device.device_class for device in problem.devices}
     all_names = {op.name for op in problem.operators}
     seen = {graph_input.name for graph_input in problem.inputs}
+    region = 0
     for op in problem.operators:
         where = f"operator {op.name!r}: "
         for source in op.reads:
@@ -67,6 +74,8 @@ def check_graph(problem: PartitionProblem) -> None:
             raise PartitionError(
                 f"{where}reads {source!r}, which is neither an operator nor a graph input"
             )
+        _check_recomputation(op, where, seen, region)
+        region = op.backward.region
         for key in op.weights:
             if key not in problem.weights:
                 raise PartitionError(f"{where}weight {key!r} is not in the table of weights")
@@ -98,6 +107,26 @@ def check_graph(problem: PartitionProblem) -> None:
                 "the forward graph with `backward`, or write another charging than 'relayed'"
             )
         seen.add(op.name)
+
+
+def _check_recomputation(op: Operator, where: str, seen: set[str], region: int) -> None:
+    """Refuse what cannot be said of recomputation; `seen` comes before, `region` is the last."""
+    for saved in op.backward.saves:
+        if saved not in seen and saved != op.name:
+            raise PartitionError(
+                f"{where}backward saves {saved!r}, which does not come before it; name what "
+                "it reads, itself, or what they are aliases of"
+            )
+    if op.backward.region < region:
+        raise PartitionError(
+            f"{where}backward region is {op.backward.region} after {region}; regions are "
+            "numbered in the execution order"
+        )
+    if op.backward.recomputable and op.alias_of is not None:
+        raise PartitionError(
+            f"{where}backward is recomputable, but its value is an alias of "
+            f"{op.alias_of!r}; say so of the operator that owns the storage"
+        )
 
 
 def check_colocation(problem: PartitionProblem) -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
-from solver.model.checks import check_name, check_natural, remake
+from solver.model.checks import check_name, check_natural, remake, several
+from solver.model.errors import PartitionError
 
 Schedule = Literal["gpipe", "1f1b"]
 SCHEDULES: Final[tuple[str, ...]] = ("gpipe", "1f1b")
@@ -36,6 +37,17 @@ class Backward:
         What its backward pass allocates besides gradients of values and weights, at most.
     weight_gradient_bytes : int
         Of the gradients of its weights that are added to those of earlier microbatches.
+    saves : tuple of str
+        The operators whose storages the backward pass needs: those that it reads, itself, or what
+        they are aliases of. Only recomputation looks at it.
+    recomputable : bool
+        It may run again in the backward pass instead of keeping what it made: it writes nothing
+        that is there afterwards, and runs as it did.
+    rng_bytes : int
+        Of the state of a random number generator that is noted so that it runs as it did.
+    region : int
+        What runs again is made anew region by region (:mod:`solver.model.recomputation`); never
+        descending in the execution order.
 
     Examples
     --------
@@ -50,6 +62,10 @@ class Backward:
     residual_bytes: int = 0
     workspace_bytes: int = 0
     weight_gradient_bytes: int = 0
+    saves: tuple[str, ...] = ()
+    recomputable: bool = False
+    rng_bytes: int = 0
+    region: int = 0
 
     def __post_init__(self) -> None:
         if isinstance(self.latency_ns, Mapping):
@@ -64,8 +80,16 @@ class Backward:
             "residual_bytes",
             "workspace_bytes",
             "weight_gradient_bytes",
+            "rng_bytes",
+            "region",
         ):
             check_natural(getattr(self, name), name)
+        names = several(self.saves, "saves")
+        for item in names:
+            check_name(item, "an entry of saves")
+        object.__setattr__(self, "saves", tuple(dict.fromkeys(names)))
+        if not isinstance(self.recomputable, bool):
+            raise PartitionError(f"recomputable is {self.recomputable!r}; write true or false")
         if self.passes_to is not None:
             check_name(self.passes_to, "passes_to")
 

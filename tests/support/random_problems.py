@@ -300,6 +300,34 @@ def random_plan(
     return plan
 
 
+def with_recomputation(problem: PartitionProblem, seed: int) -> PartitionProblem:
+    """Return a training problem with operators that may run again; the rest stays as it is."""
+    rng = random.Random(f"recomputation {seed}")
+    region, saved = 0, set[str]()
+    drafts: list[tuple[Operator, tuple[str, ...], int]] = []
+    for op in problem.operators:
+        region += rng.random() < 0.25
+        saves = tuple(
+            name for name in (*op.reads, op.name) if name in problem.index_of and rng.random() < 0.4
+        )
+        saved.update(problem.root_of[name] for name in saves)
+        drafts.append((op, saves, region))
+    operators = []
+    for op, saves, number in drafts:
+        backward = dataclasses.replace(
+            op.backward,
+            saves=saves,
+            region=number,
+            kept_bytes=op.storage_bytes if op.name in saved else 0,
+            residual_bytes=op.backward.residual_bytes if rng.random() < 0.5 else 0,
+            recomputable=op.alias_of is None and rng.random() < 0.85,
+            rng_bytes=rng.choice((0, 0, 0, 5)),
+        )
+        in_place = op.alias_of in problem.index_of and rng.random() < 0.4
+        operators.append(dataclasses.replace(op, backward=backward, in_place=in_place))
+    return problem.replace(operators=tuple(operators))
+
+
 def to_instance(problem: PartitionProblem) -> dict[str, Any]:
     """Return `problem` as the plain data that :mod:`oracle` reads."""
 
@@ -337,6 +365,7 @@ def to_instance(problem: PartitionProblem) -> dict[str, Any]:
                 "transfer_ns": op.transfer_ns,
                 "is_backward": op.is_backward,
                 "stage": op.stage,
+                "in_place": op.in_place,
             }
             for op in problem.operators
         ],

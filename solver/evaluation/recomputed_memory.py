@@ -1,0 +1,220 @@
+"""What stages hold in which something runs again (``docs/definition.md``, section 3)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from typing import NamedTuple
+
+import numpy as np
+
+from solver.model.arrays import Ints
+from solver.model.holdings import ALWAYS, HoldingKind
+from solver.model.problem import PartitionProblem
+from solver.model.recomputation import Recomputation
+
+
+class Held(NamedTuple):
+    """Bytes that a stage holds because of an operator, while some of its operators run.
+
+    Attributes
+    ----------
+    first, end : int
+        Places in the stage: from the first on, until before the end.
+    """
+
+    operator: int
+    kind: HoldingKind
+    first: int
+    end: int
+    size_bytes: int
+
+
+class RecomputedStage:
+    """The memory of a stage some of whose operators run again.
+
+    Parameters
+    ----------
+    members : sequence of int
+        Its operators, in execution order.
+
+    Attributes
+    ----------
+    live_bytes : Ints
+        By place, the most that is held while an operator runs forward, backward, or again.
+    saved_bytes : int
+        What is kept of a microbatch from its forward to its backward pass.
+
+    Notes
+    -----
+    An upper bound of what autograd and the re-executed operators hold. Backward passes come in
+    reverse order of execution, region by region; when one is entered, all regions behind it are
+    done, with what was made again and kept for them. What runs again does so at the first
+    backward pass that misses something: then the stage holds what is kept of the region and of
+    those before, what was made so far and is needed, and the gradients at that place.
+    """
+
+    def __init__(
+        self, problem: PartitionProblem, members: list[int], recomputation: Recomputation
+    ) -> None:
+        self._problem, self._members, self._again = problem, members, recomputation
+        self._place = {index: place for place, index in enumerate(members)}
+        regions = [problem.operators[index].backward.region for index in members]
+        self._first = [bisect_left(regions, region) for region in regions]
+        self._end = [bisect_right(regions, region) for region in regions]
+        self.saved_bytes = sum(map(self.kept_bytes, members))
+        sent = list(self._sent())
+        rows = (list(self._forward()), list(self._backward()), list(self._rerun()))
+        self._rows = tuple([*sent, *row] for row in rows)
+        lives = [self._live(row) for row in self._rows]
+        # The last row counts only while something runs again.
+        runs_again = recomputation.again[members]
+        lives[2] = np.where(runs_again, lives[2], 0)
+        self._lives = np.stack(lives)
+        self.live_bytes: Ints = self._lives.max(axis=0)
+
+    def held_at(self, place: int) -> list[Held]:
+        """Return what is held at a place; the sizes add up to `live_bytes` there."""
+        row = self._rows[int(np.argmax(self._lives[:, place]))]
+        return [entry for entry in row if entry.first <= place < entry.end]
+
+    def kept_bytes(self, index: int) -> int:
+        """Return what is kept of an operator from its forward to its backward pass."""
+        backward = self._problem.operators[index].backward
+        if self._again.again[index]:
+            return backward.rng_bytes
+        return self._kept_storage_bytes(index) + backward.residual_bytes
+
+    def _kept_storage_bytes(self, index: int) -> int:
+        """Return how much of an operator's storage is kept."""
+        op = self._problem.operators[index]
+        if self._again.again[index]:
+            return 0
+        return op.storage_bytes if self._again.anchor[index] else op.backward.kept_bytes
+
+    def _live(self, row: list[Held]) -> Ints:
+        change = np.zeros(len(self._members) + 1, dtype=np.int64)
+        for entry in row:
+            change[entry.first] += entry.size_bytes
+            change[entry.end] -= entry.size_bytes
+        return np.cumsum(change[:-1])
+
+    def _behind(self, index: int) -> int:
+        """Return the place behind an operator, which may be elsewhere."""
+        return bisect_right(self._members, index)
+
+    def _sent(self) -> list[Held]:
+        """Return what others read or the graph returns, and buffers of gradients to come back."""
+        problem, batches, count = self._problem, self._problem.microbatches, len(self._members)
+        found: list[Held] = []
+        for index in self._members:
+            op = problem.operators[index]
+            if op.alias_of is None:
+                family = self._again.family(index)
+                kept_bytes = self._kept_storage_bytes(index)
+                size_bytes = 0
+                if any(problem.operators[member].is_output for member in family):
+                    size_bytes = batches * op.storage_bytes
+                elif any(reader not in self._place for reader in self._again.readers(index)):
+                    size_bytes = batches * (op.storage_bytes - kept_bytes) + kept_bytes
+                found.append(Held(index, "sent", 0, count, size_bytes))
+        buffers = (
+            holding
+            for holding in problem.holdings
+            if holding.kind == "gradient" and holding.first == ALWAYS
+        )
+        found += [
+            Held(holding.operator, "gradient", 0, count, holding.size_bytes)
+            for holding in buffers
+            if holding.operator in self._place
+            and any(reader not in self._place for reader in holding.waits_for)
+        ]
+        return found
+
+    def _forward(self) -> list[Held]:
+        """Return what is held while operators run forward."""
+        found: list[Held] = []
+        for place, index in enumerate(self._members):
+            op = self._problem.operators[index]
+            found.append(Held(index, "workspace", place, place + 1, op.workspace_bytes))
+            found.append(Held(index, "saved", place, len(self._members), self.kept_bytes(index)))
+            released_bytes = op.storage_bytes - self._kept_storage_bytes(index)
+            last = max([index, *self._again.readers(index)]) if released_bytes else index
+            found.append(Held(index, "value", place, self._behind(last), released_bytes))
+        return found
+
+    def _earlier(self) -> list[Held]:
+        """Return what is kept of regions before that of the operator that runs."""
+        count = len(self._members)
+        return [
+            Held(index, "saved", self._end[place], count, self.kept_bytes(index))
+            for place, index in enumerate(self._members)
+        ]
+
+    def _gradients(self) -> list[Held]:
+        count = len(self._members)
+        return [
+            Held(
+                span.operator,
+                "gradient",
+                self._place[span.operator],
+                count if span.stays else self._behind(span.last),
+                span.size_bytes,
+            )
+            for span in self._again.gradient_spans
+            if span.operator in self._place
+        ]
+
+    def _backward(self) -> list[Held]:
+        """Return what is held while operators run backward."""
+        found = [*self._earlier(), *self._gradients()]
+        for place, index in enumerate(self._members):
+            backward = self._problem.operators[index].backward
+            workspace_bytes = backward.workspace_bytes
+            if self._problem.microbatches > 1:
+                workspace_bytes += backward.weight_gradient_bytes
+            found.append(Held(index, "workspace", place, place + 1, workspace_bytes))
+            found.append(Held(index, "saved", place, self._end[place], backward.saved_bytes))
+        return found
+
+    def _rerun(self) -> list[Held]:
+        """Return what is held while operators run again."""
+        again, operators = self._again.again, self._problem.operators
+        found = self._earlier()
+        for place, index in enumerate(self._members):
+            op, first, end = operators[index], self._first[place], self._end[place]
+            if not again[index]:
+                found.append(Held(index, "saved", first, end, self.kept_bytes(index)))
+                continue
+            found.append(Held(index, "workspace", place, place + 1, op.workspace_bytes))
+            found.append(Held(index, "value", place, end, op.backward.saved_bytes))
+            readers = [r for r in self._again.readers(index) if r in self._place and again[r]]
+            last = min(self._behind(max([index, *readers])), end)
+            released_bytes = op.storage_bytes - op.backward.kept_bytes
+            found.append(Held(index, "value", place, last, released_bytes))
+        gradients = self._gradients()
+        for first, missed in self._misses().items():
+            for entry in gradients:
+                if entry.first <= missed < entry.end:
+                    held = entry._replace(first=first, end=self._end[first])
+                    found.append(held)
+        return found
+
+    def _misses(self) -> dict[int, int]:
+        """Return by region, as its first place, the last place that misses what runs again.
+
+        That is the last operator that saves something that runs again, or runs again and keeps
+        something of its own.
+        """
+        last: dict[int, int] = defaultdict(int)
+        for place, index in enumerate(self._members):
+            if not self._again.again[index]:
+                continue
+            places = [self._place[v] for v in self._again.savers(index) if v in self._place]
+            if self._problem.operators[index].backward.residual_bytes:
+                places.append(place)
+            # What is needed by others that run again alone is made when those are missed.
+            for missed in places:
+                first = self._first[place]
+                last[first] = max(last[first], missed)
+        return last

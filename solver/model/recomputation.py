@@ -1,0 +1,185 @@
+"""What runs again in the backward pass, by the rules of ``docs/definition.md``, section 3.
+
+A backward pass needs storages that the forward pass made. A stage keeps them, or it runs the
+operators that made them again, region by region: before the backward pass of a region, all of its
+operators that are to run again do so, in order. They read weights, received values, each other, and
+*anchors*: values that are kept for this alone.
+
+Regions are contiguous in the execution order; of a region that several stages run, each has its own
+part. Selective activation checkpointing of whole layers (Chen, Xu, Zhang, Guestrin, "Training deep
+nets with sublinear memory cost", 2016), of parts of them (Korthikanti et al., "Reducing activation
+recomputation in large transformer models", MLSys 2023) and of any operators are all such plans.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from functools import cached_property
+
+import numpy as np
+
+from solver.model.arrays import Bools
+from solver.model.holdings import GradientSpan, gradient_spans
+from solver.model.plan import PartitionPlan
+from solver.model.problem import PartitionProblem
+
+
+def recomputation_of(problem: PartitionProblem, plan: PartitionPlan) -> Recomputation | None:
+    """Return what runs again under a plan; None if nothing does."""
+    if not plan.recomputed:
+        return None
+    return Recomputation(problem, plan.stage_index, plan.recomputed)
+
+
+class Recomputation:
+    """What runs again in some stages, and what it needs.
+
+    Parameters
+    ----------
+    stage_of : mapping of str to int
+        Number of the stage of operators; those that it leaves out are elsewhere.
+    recomputed : collection of str
+        Operators with a storage of their own that run again.
+
+    Attributes
+    ----------
+    again : Bools, shape (operators,)
+        All operators that run again: the given ones, what writes into their storages, and the views
+        of them that others of these read.
+    anchor : Bools, shape (operators,)
+        What is kept because operators of its stage that run again read it.
+    """
+
+    def __init__(
+        self,
+        problem: PartitionProblem,
+        stage_of: Mapping[str, int],
+        recomputed: Collection[str],
+    ) -> None:
+        self._problem, self._stage_of = problem, stage_of
+        operators, index_of = problem.operators, problem.index_of
+        self._chosen = sorted(index_of[name] for name in recomputed)
+        chosen = {operators[index].name for index in self._chosen}
+        count = len(operators)
+        self.again: Bools = np.zeros(count, dtype=np.bool_)
+        self.anchor: Bools = np.zeros(count, dtype=np.bool_)
+        self.again[self._chosen] = True
+        for index in self._chosen:
+            for member in self.family(index):
+                self.again[member] |= operators[member].in_place
+        # Views come after what they are views of, and before what reads them.
+        for index in sorted((m for c in self._chosen for m in self.family(c)), reverse=True):
+            readers = problem.readers_of[operators[index].name]
+            self.again[index] |= any(self._runs_again_with(index, reader) for reader in readers)
+        for index in np.flatnonzero(self.again).tolist():
+            for read in operators[index].reads:
+                root = problem.root_of[read]
+                if root in index_of and root not in chosen and self._together(index, root):
+                    self.anchor[index_of[root]] = True
+
+    def _together(self, index: int, name: str) -> bool:
+        """Whether an operator shares a stage with that of a name."""
+        stage = self._stage_of.get(self._problem.operators[index].name)
+        return stage is not None and stage == self._stage_of.get(name)
+
+    def _runs_again_with(self, index: int, name: str) -> bool:
+        other = self._problem.index_of[name]
+        return bool(self.again[other]) and self._together(index, name)
+
+    @cached_property
+    def _families(self) -> dict[str, list[int]]:
+        families: dict[str, list[int]] = defaultdict(list)
+        for index, op in enumerate(self._problem.operators):
+            families[self._problem.root_of[op.name]].append(index)
+        return families
+
+    def family(self, index: int) -> list[int]:
+        """Return an operator and all operators whose values live in its storage, in order."""
+        return self._families[self._problem.operators[index].name]
+
+    @cached_property
+    def gradient_spans(self) -> tuple[GradientSpan, ...]:
+        """While which operators gradients are held."""
+        return gradient_spans(self._problem)
+
+    @cached_property
+    def _savers(self) -> dict[str, list[int]]:
+        savers: dict[str, list[int]] = defaultdict(list)
+        for index, op in enumerate(self._problem.operators):
+            for root in {self._problem.root_of[name] for name in op.backward.saves}:
+                savers[root].append(index)
+        return savers
+
+    def savers(self, index: int) -> list[int]:
+        """Return the operators whose backward passes need the storage of an operator."""
+        return self._savers[self._problem.operators[index].name]
+
+    def readers(self, index: int) -> list[int]:
+        """Return the operators that read what lives in the storage of an operator."""
+        problem = self._problem
+        names = {
+            name
+            for member in self.family(index)
+            for name in problem.readers_of[problem.operators[member].name]
+        }
+        return sorted(problem.index_of[name] for name in names)
+
+    # -- rules ----------------------------------------------------------------------------
+
+    def violations(self) -> list[str]:
+        """Return one sentence for each operator that cannot run again as it is said to."""
+        if self._chosen and not self._problem.is_training:
+            return ["operators run again, but the memory model has no backward pass"]
+        return [
+            f"operator {self._problem.operators[index].name!r} cannot run again: {reason}"
+            for index in self._chosen
+            if (reason := self._why_not(index))
+        ]
+
+    def _why_not(self, index: int) -> str | None:
+        operators = self._problem.operators
+        op = operators[index]
+        if op.alias_of is not None:
+            return f"it is an alias of {op.alias_of!r}; name what owns the storage"
+        if not op.backward.recomputable:
+            return "it is not recomputable"
+        mine = [v for v in self.savers(index) if self._together(index, operators[v].name)]
+        needed = [v for v in self.readers(index) if self._runs_again_with(index, operators[v].name)]
+        for other in (*mine, *needed):
+            if operators[other].backward.region != op.backward.region:
+                return f"{operators[other].name!r}, of another region, needs it"
+        if not mine and not needed and not op.backward.residual_bytes:
+            return "nothing needs what it makes"
+        return self._why_not_written(index) or self._why_not_read(index)
+
+    def _why_not_written(self, index: int) -> str | None:
+        """Say which operator writes into its storage and cannot do so again."""
+        operators = self._problem.operators
+        for member in self.family(index):
+            other = operators[member]
+            if not other.in_place:
+                continue
+            if not self._together(index, other.name):
+                return f"{other.name!r}, which writes into its storage, is in another stage"
+            if other.backward.region != operators[index].backward.region:
+                return f"{other.name!r}, which writes into its storage, is of another region"
+            if other.backward.residual_bytes:
+                return f"{other.name!r}, which writes into its storage, keeps something of its own"
+        return None
+
+    def _why_not_read(self, index: int) -> str | None:
+        """Say which value it, or what writes into its storage, reads that is changed later."""
+        problem = self._problem
+        for member in self.family(index):
+            if not self.again[member]:
+                continue
+            for read in problem.operators[member].reads:
+                root = problem.index_of.get(problem.root_of[read])
+                if root is None or not self.anchor[root]:
+                    continue
+                for other in self.family(root):
+                    writer = problem.operators[other]
+                    if writer.in_place and other > member and self._together(index, writer.name):
+                        return f"{writer.name!r} writes into {read!r} after it has read it"
+        return None

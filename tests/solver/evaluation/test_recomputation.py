@@ -1,0 +1,387 @@
+"""What runs again in the backward pass: rules, memory and times against an independent coding."""
+
+import itertools
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from solver import (
+    Device,
+    GraphInput,
+    Operator,
+    PartitionError,
+    PartitionPlan,
+    PartitionProblem,
+    Weight,
+)
+from solver.evaluation.alive import alive_at_peak
+from solver.evaluation.evaluate import evaluate, stage_memory_bytes
+from solver.io.json_files import plan_from_json, plan_to_json, problem_from_json, problem_to_json
+from solver.model.training import Backward
+from tests.support.oracle import Oracle
+from tests.support.paths import ROOT
+from tests.support.random_problems import (
+    random_plan,
+    random_problem,
+    to_instance,
+    with_recomputation,
+)
+from tests.support.recompute_oracle import Recomputing
+
+SMALL = json.loads((ROOT / "tests/data/recompute_small.json").read_text())
+
+
+def training_problems(count, **settings):
+    """Random training problems with operators that may run again, and their seeds."""
+    problems = ((seed, random_problem(seed, **settings)) for seed in itertools.count())
+    trained = ((seed, p) for seed, p in problems if p.memory_model == "training")
+    for seed, problem in itertools.islice(trained, count):
+        yield seed, with_recomputation(problem, seed)
+
+
+def owners(problem):
+    return [op.name for op in problem.operators if op.alias_of is None]
+
+
+def refusals(problem, plan):
+    """What an evaluation says of operators that cannot run again."""
+    return [text for text in evaluate(problem, plan).violations if "again" in text]
+
+
+def test_stages_hold_what_the_definition_says():
+    seen = {"allowed": 0, "refused": 0, "views": 0, "written": 0, "anchors": 0, "random": 0}
+    for seed, problem in training_problems(700, max_operators=9):
+        rng = random.Random(seed)
+        oracle = Recomputing(Oracle(to_instance(problem)))
+        count = len(problem.operators)
+        for _ in range(12):
+            members = [i for i in range(count) if rng.random() < 0.8]
+            chosen = [
+                i for i in members if problem.operators[i].alias_of is None and rng.random() < 0.3
+            ]
+            if not chosen:
+                continue
+            names = [problem.operators[i].name for i in members]
+            again = {problem.operators[i].name for i in chosen}
+            allowed = oracle.allowed(members, set(chosen))
+            held_bytes, saved_bytes = oracle.stage_bytes(members, set(chosen))
+            held_bytes += oracle.oracle.weight_bytes(
+                {key for i in members for key in problem.operators[i].weights}
+            )
+            elsewhere = {op.name: "elsewhere" for op in problem.operators}
+            two = problem.replace(
+                devices=[Device(name, None, *classes(problem)) for name in ("here", "elsewhere")],
+                operators=[replace(op, allowed_devices=None) for op in problem.operators],
+                interconnect=replace(problem.interconnect, links={}),
+                max_devices=None,
+            )
+            plan = PartitionPlan.from_assignment(two, elsewhere | dict.fromkeys(names, "here"))
+            plan = replace(plan, recomputed=again)
+            assert bool(refusals(two, plan)) != allowed, (seed, names, again)
+            seen["allowed" if allowed else "refused"] += 1
+            if not allowed:
+                continue
+            for in_flight in (1, 3):
+                found = stage_memory_bytes(problem, names, in_flight, recomputed=again)
+                assert found == held_bytes + (in_flight - 1) * saved_bytes, (seed, names, again)
+            every = oracle.all_again(members, set(chosen))
+            seen["views"] += any(not problem.operators[i].in_place for i in every - set(chosen))
+            seen["written"] += any(problem.operators[i].in_place for i in every)
+            seen["anchors"] += bool(oracle.anchors(members, set(chosen), every))
+            seen["random"] += any(problem.operators[i].backward.rng_bytes for i in every)
+    assert seen["allowed"] > 1_000, seen
+    assert min(seen.values()) > 20, seen
+
+
+def classes(problem):
+    """The class of devices that all latencies have."""
+    return [problem.devices[0].device_class]
+
+
+def stages_between(problem, borders):
+    names = [op.name for op in problem.operators]
+    return [names[low:high] for low, high in itertools.pairwise(borders)]
+
+
+def small_problem(case, memory_bytes):
+    weights = {f"w {op['name']}": Weight(op["weights"]) for op in case["operators"]}
+    operators = [
+        Operator(
+            op["name"],
+            op["latency"],
+            op["reads"],
+            storage_bytes=op["storage"],
+            workspace_bytes=op["workspace"],
+            value_bytes=op["storage"],
+            weights=(f"w {op['name']}",),
+            is_output=op["is_output"],
+            backward=Backward(
+                latency_ns=op["backward"],
+                gradient_bytes=op["gradient"],
+                kept_bytes=op["kept"],
+                residual_bytes=op["residual"],
+                workspace_bytes=op["backward_workspace"],
+                weight_gradient_bytes=op["weight_gradient"],
+                saves=op["saves"],
+                recomputable=True,
+                region=op["region"],
+            ),
+        )
+        for op in case["operators"]
+    ]
+    return PartitionProblem(
+        operators,
+        [Device(f"d{rank}", memory_bytes) for rank in range(case["devices"])],
+        (GraphInput("x", case["input_bytes"]),),
+        weights,
+        memory_model="training",
+        schedule=case["schedule"],
+        microbatches=case["microbatches"],
+    )
+
+
+def least_times(problem, borders, *, again):
+    """The least time of each stage between borders, over all sets that may run again; or None."""
+    times = []
+    for rank, names in enumerate(stages_between(problem, borders)):
+        in_flight = min(len(borders) - 1 - rank, problem.microbatches)
+        own = [problem.operators[problem.index_of[name]] for name in names]
+        fitting = []
+        for size in range(len(names) + 1 if again else 1):
+            for chosen in itertools.combinations(own, size):
+                recomputed = {op.name for op in chosen}
+                held = stage_memory_bytes(problem, names, in_flight, recomputed=recomputed)
+                if held <= problem.devices[rank].memory_bytes:
+                    extra_ns = sum(op.latency_ns for op in chosen)
+                    fitting.append((extra_ns, sorted(recomputed)))
+        work_ns = sum(op.latency_ns + op.backward.latency_ns for op in own)
+        allowed = [
+            (work_ns + extra_ns, chosen)
+            for extra_ns, chosen in sorted(fitting)
+            if not refused(problem, borders, rank, chosen)
+        ][:1]
+        if not allowed:
+            return None
+        times += allowed
+    return times
+
+
+def plan_between(problem, borders, recomputed):
+    assignment = {
+        name: f"d{rank}"
+        for rank, names in enumerate(stages_between(problem, borders))
+        for name in names
+    }
+    order = tuple(f"d{rank}" for rank in range(len(borders) - 1))
+    return PartitionPlan(assignment, order, recomputed=recomputed)
+
+
+def refused(problem, borders, rank, chosen):
+    return bool(chosen) and bool(refusals(problem, plan_between(problem, borders, chosen)))
+
+
+@pytest.mark.parametrize("case", SMALL, ids=lambda case: f"seed {case['seed']}")
+def test_published_optima_are_those_of_the_evaluator(case):
+    count, stages = len(case["operators"]), case["devices"]
+    for answer in case["answers"]:
+        problem = small_problem(case, answer["memory"])
+        borders = tuple(answer["cuts"])
+        again = frozenset(name for names in answer["again"] for name in names)
+        evaluation = evaluate(problem, plan_between(problem, borders, again))
+        assert evaluation.feasible
+        assert evaluation.bottleneck_ns == answer["optimum"]
+    # All plans for the least memory of all.
+    problem = small_problem(case, case["least_memory"])
+    best = {True: [], False: []}
+    for cuts in itertools.combinations(range(1, count), stages - 1):
+        for again, found in best.items():
+            times = least_times(problem, (0, *cuts, count), again=again)
+            if times is not None:
+                found.append(max(time_ns for time_ns, _ in times))
+    assert min(best[True]) == case["answers"][0]["optimum"]
+    assert min(best[False], default=None) == case["answers"][0]["without"]
+
+
+def test_what_runs_again_takes_its_time_in_the_backward_pass():
+    compared = 0
+    for seed, problem in training_problems(60):
+        plan = random_plan(problem, seed)
+        if plan is None:
+            continue
+        rng = random.Random(seed)
+        chosen = {
+            op.name
+            for op in problem.operators
+            if op.alias_of is None and op.backward.recomputable and rng.random() < 0.5
+        }
+        again = replace(plan, recomputed=chosen)
+        if not chosen or refusals(problem, again):
+            continue
+        oracle = Recomputing(Oracle(to_instance(problem)))
+        numbers = {problem.index_of[name] for name in chosen}
+        groups = {}
+        for op in problem.operators:
+            groups.setdefault(plan.stage_index[op.name], []).append(problem.index_of[op.name])
+        every = {i for own in groups.values() for i in oracle.all_again(own, numbers & set(own))}
+        slower = problem.replace(
+            operators=[
+                replace(op, backward=replace(op.backward, latency_ns=both(op)))
+                if index in every
+                else op
+                for index, op in enumerate(problem.operators)
+            ]
+        )
+        found, expected = evaluate(problem, again), evaluate(slower, plan)
+        assert found.bottleneck_ns == expected.bottleneck_ns
+        assert found.latency_ns == expected.latency_ns
+        assert found.step_ns == expected.step_ns
+        assert found.transfer_bytes == expected.transfer_bytes
+        compared += 1
+    assert compared > 15
+
+
+def both(op):
+    """The time of both passes, as it is given."""
+    if isinstance(op.latency_ns, int) and isinstance(op.backward.latency_ns, int):
+        return op.latency_ns + op.backward.latency_ns
+    names = {
+        name
+        for times in (op.latency_ns, op.backward.latency_ns)
+        if not isinstance(times, int)
+        for name in times
+    }
+    return {name: op.latency_on(name) + op.backward.latency_on(name) for name in names}
+
+
+def test_what_is_alive_at_the_peak_adds_up():
+    kinds = set()
+    for seed, problem in training_problems(120):
+        plan = random_plan(problem, seed)
+        if plan is None:
+            continue
+        rng = random.Random(seed)
+        chosen = {name for name in owners(problem) if rng.random() < 0.4}
+        plan = replace(plan, recomputed=chosen)
+        usage = evaluate(problem, plan).usage
+        for entry, alive in zip(usage, alive_at_peak(problem, plan), strict=True):
+            assert sum(item.size_bytes for item in alive) == entry.memory_bytes
+            assert max(entry.timeline_bytes, default=0) == entry.memory_bytes
+            kinds |= {item.kind for item in alive}
+    assert {"saved", "value", "gradient", "sent", "workspace", "earlier"} <= kinds
+
+
+def chain(**changes):
+    """Four operators in two regions; the third writes into the storage of the second."""
+    backward = {name: Backward(kept_bytes=8, recomputable=True) for name in "abcd"}
+    backward["c"] = Backward(recomputable=False)
+    backward["b"] = replace(backward["b"], saves=("a",))
+    backward["d"] = replace(backward["d"], saves=("b", "d"))
+    backward |= changes
+    return PartitionProblem(
+        [
+            Operator("a", 1, storage_bytes=8, value_bytes=8, backward=backward["a"]),
+            Operator("b", 1, ("a",), storage_bytes=8, value_bytes=8, backward=backward["b"]),
+            Operator("c", 1, ("b",), alias_of="b", in_place=True, backward=backward["c"]),
+            Operator("d", 1, ("c",), storage_bytes=8, value_bytes=8, backward=backward["d"]),
+        ],
+        [Device("x"), Device("y")],
+        memory_model="training",
+    )
+
+
+def on(problem, *devices, again):
+    names = [op.name for op in problem.operators]
+    used = tuple(dict.fromkeys(devices))
+    return PartitionPlan(dict(zip(names, devices, strict=True)), used, recomputed=again)
+
+
+@pytest.mark.parametrize(
+    ("changes", "devices", "again", "message"),
+    [
+        ({}, "xxxx", {"c"}, "'c' cannot run again: it is an alias of 'b'"),
+        ({"a": Backward(kept_bytes=8)}, "xxxx", {"a"}, "'a' cannot run again: it is not recom"),
+        (
+            {"d": Backward(region=1, saves=("b",), kept_bytes=8)},
+            "xxxx",
+            {"b"},
+            "'b' cannot run again: 'd', of another region, needs it",
+        ),
+        ({}, "xyyy", {"a"}, "'a' cannot run again: nothing needs what it makes"),
+        ({}, "xxyy", {"b"}, "'b' cannot run again: "),
+        (
+            {"c": Backward(residual_bytes=4)},
+            "xxxx",
+            {"b"},
+            "'c', which writes into its storage, keeps something of its own",
+        ),
+    ],
+)
+def test_rules_are_told_in_words(changes, devices, again, message):
+    problem = chain(**changes)
+    found = refusals(problem, on(problem, *devices, again=again))
+    assert len(found) == 1
+    assert message in found[0]
+
+
+def test_what_is_written_after_it_was_read_cannot_be_read_again():
+    saver = Backward(saves=("e",), kept_bytes=0)
+    problem = chain()
+    problem = problem.replace(
+        operators=[
+            *problem.operators[:2],
+            Operator(
+                "e", 1, ("b",), storage_bytes=8, backward=Backward(kept_bytes=8, recomputable=True)
+            ),
+            *problem.operators[2:],
+            Operator("f", 1, ("e",), backward=saver),
+        ]
+    )
+    plan = on(problem, *"xxxxxx", again={"e"})
+    assert refusals(problem, plan) == [
+        "operator 'e' cannot run again: 'c' writes into 'b' after it has read it"
+    ]
+    assert not refusals(problem, replace(plan, recomputed={"b", "e"}))
+
+
+def test_nothing_runs_again_without_a_backward_pass():
+    problem = chain().replace(memory_model="inference")
+    plan = on(problem, *"xxxx", again={"b"})
+    assert evaluate(problem, plan).violations == (
+        "operators run again, but the memory model has no backward pass",
+    )
+
+
+def test_a_file_has_what_runs_again():
+    problem = chain()
+    assert problem_from_json(json.loads(json.dumps(problem_to_json(problem)))) == problem
+    plan = on(problem, *"xxyy", again={"a", "b"})
+    assert plan_from_json(json.loads(json.dumps(plan_to_json(plan)))) == plan
+    with pytest.raises(PartitionError, match=r"recomputed\[0\] is 3; write a"):
+        plan_from_json(plan_to_json(plan) | {"recomputed": [3]})
+    with pytest.raises(PartitionError, match="recomputed names 'z', which has no device"):
+        plan_from_json(plan_to_json(plan) | {"recomputed": ["z"]})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"saves": ("d",)}, "saves 'd', which does not come before it"),
+        ({"saves": "a"}, "write a list of names"),
+        ({"recomputable": 1}, "recomputable is 1; write true or false"),
+        ({"region": -1}, "region is -1"),
+    ],
+)
+def test_bad_data_is_refused(changes, message):
+    with pytest.raises(PartitionError, match=message):
+        chain(b=replace(Backward(), **changes))
+
+
+def test_regions_and_owners_are_checked():
+    with pytest.raises(PartitionError, match="region is 0 after 2; regions are numbered"):
+        chain(a=Backward(region=2))
+    with pytest.raises(PartitionError, match="recomputable, but its value is an alias of 'b'"):
+        chain(c=Backward(recomputable=True))
+    with pytest.raises(PartitionError, match="in_place is set, but it is an alias of nothing"):
+        Operator("a", in_place=True)

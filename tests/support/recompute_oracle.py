@@ -1,0 +1,196 @@
+"""Memory of stages in which operators run again, from docs/definition.md, section 3.
+
+Works on the plain data of :mod:`tests.support.oracle` and imports nothing that it checks.
+"""
+
+
+class Recomputing:
+    """Costs of one stage of an :class:`tests.support.oracle.Oracle` by its operators' numbers."""
+
+    def __init__(self, oracle):
+        self.oracle = oracle
+        self.ops = oracle.ops
+        self.numbers = range(len(self.ops))
+        self.root = [oracle.number.get(oracle.owner(name), None) for name in oracle.names]
+
+    def backward(self, i):
+        return self.ops[i]["backward"]
+
+    def reads(self, i, root):
+        """Whether operator `i` reads what lives in the storage of `root`."""
+        return any(
+            name in self.oracle.number and self.root[self.oracle.number[name]] == root
+            for name in self.ops[i]["reads"]
+        )
+
+    def saves(self, i, root):
+        return any(
+            self.root[self.oracle.number[name]] == root for name in self.backward(i)["saves"]
+        )
+
+    def all_again(self, members, chosen):
+        """The chosen operators with what writes into their storages and the views they read."""
+        again = set(chosen)
+        again |= {i for i in self.numbers if self.ops[i]["in_place"] and self.root[i] in chosen}
+        growing = True
+        while growing:
+            more = {
+                view
+                for view in members
+                if view not in again
+                and self.root[view] in chosen
+                and any(
+                    self.oracle.names[view] in self.ops[i]["reads"] for i in again if i in members
+                )
+            }
+            again |= more
+            growing = bool(more)
+        return again
+
+    def allowed(self, members, chosen):
+        """Whether the rules let the chosen operators of a stage run again."""
+        again = self.all_again(members, chosen)
+        anchors = self.anchors(members, chosen, again)
+        for u in chosen:
+            if self.ops[u]["alias_of"] is not None or not self.backward(u)["recomputable"]:
+                return False
+            needing = [v for v in members if self.saves(v, u) or (v in again and self.reads(v, u))]
+            if any(self.region(v) != self.region(u) for v in needing):
+                return False
+            if not needing and not self.backward(u)["residual_bytes"]:
+                return False
+            for w in self.numbers:
+                if self.root[w] == u and self.ops[w]["in_place"]:
+                    if w not in members or self.region(w) != self.region(u):
+                        return False
+                    if self.backward(w)["residual_bytes"]:
+                        return False
+        return not any(
+            self.root[w] in anchors
+            and self.ops[w]["in_place"]
+            and w in members
+            and any(v < w and self.reads(v, self.root[w]) for v in again if v in members)
+            for w in self.numbers
+        )
+
+    def region(self, i):
+        return self.backward(i)["region"]
+
+    def anchors(self, members, chosen, again):
+        return {
+            u
+            for u in members
+            if self.ops[u]["alias_of"] is None
+            and u not in chosen
+            and any(self.reads(v, u) for v in again if v in members)
+        }
+
+    def stage_bytes(self, members, chosen):
+        """(other bytes, bytes per microbatch in flight) of a stage, but for its weights."""
+        ops, batches = self.ops, self.oracle.instance["microbatches"]
+        again = self.all_again(members, chosen)
+        anchors = self.anchors(members, chosen, again)
+
+        def kept_storage(u):
+            if u in again:
+                return 0
+            if u in anchors:
+                return ops[u]["storage_bytes"]
+            return self.backward(u)["kept_bytes"]
+
+        def held(u):
+            if u in again:
+                return self.backward(u)["rng_bytes"]
+            return kept_storage(u) + self.backward(u)["residual_bytes"]
+
+        def made(u):
+            return self.backward(u)["kept_bytes"] + self.backward(u)["residual_bytes"]
+
+        def storage(u):
+            return ops[u]["storage_bytes"]
+
+        readers = {u: [v for v in self.numbers if self.reads(v, u)] for u in members if storage(u)}
+        gradients = {}
+        for u in members:
+            sharing = [v for v in self.numbers if self.oracle._gradient_place(v) == u]
+            if sharing:
+                end = max([u, *(r for v in sharing for r in self.oracle.readers[v])])
+                returned = any(ops[v]["is_output"] for v in sharing)
+                gradients[u] = len(ops) if returned else end
+
+        def gradient(t):
+            return sum(
+                self.backward(u)["gradient_bytes"] for u, end in gradients.items() if u <= t <= end
+            )
+
+        rows = []
+        for t in members:
+            before = [u for u in members if u <= t]
+            earlier = sum(held(u) for u in members if self.region(u) < self.region(t))
+            here = [u for u in members if self.region(u) == self.region(t)]
+            rows.append(
+                sum(held(u) for u in before)
+                + sum(
+                    storage(u) - kept_storage(u)
+                    for u in before
+                    if storage(u) and t <= max([u, *readers[u]])
+                )
+                + ops[t]["workspace_bytes"]
+            )
+            more = self.backward(t)["weight_gradient_bytes"] if batches > 1 else 0
+            rows.append(
+                earlier
+                + sum(made(u) for u in here if u <= t)
+                + gradient(t)
+                + self.backward(t)["workspace_bytes"]
+                + more
+            )
+            if t not in again:
+                continue
+            missing = [
+                v
+                for v in here
+                if any(u in again and self.saves(v, u) for u in here)
+                or (v in again and self.backward(v)["residual_bytes"])
+            ]
+            rows.append(
+                earlier
+                + sum(held(u) for u in here if u not in again)
+                + sum(made(u) for u in here if u in again and u <= t)
+                + sum(
+                    storage(u) - self.backward(u)["kept_bytes"]
+                    for u in here
+                    if u in again
+                    and storage(u)
+                    and u <= t <= max([u, *(v for v in readers[u] if v in again & set(members))])
+                )
+                + ops[t]["workspace_bytes"]
+                + (gradient(max(missing)) if missing else 0)
+            )
+        return self.constant(members, kept_storage) + max(rows), sum(held(u) for u in members)
+
+    def constant(self, members, kept_storage):
+        """What is received and sent, whatever runs."""
+        oracle, batches, total = self.oracle, self.oracle.instance["microbatches"], 0
+        arrived = {
+            name
+            for i in members
+            for name in self.ops[i]["reads"]
+            if oracle.number.get(name) not in members
+        }
+        for name in arrived:
+            if name not in oracle.number:
+                total += batches * oracle.instance["inputs"][name]
+            elif not oracle.relays:
+                other = self.ops[oracle.number[name]]
+                total += batches * other["value_bytes"] + other["backward"]["gradient_bytes"]
+        for i in members:
+            op = self.ops[i]
+            family = [j for j in self.numbers if self.root[j] == i]
+            if any(self.ops[j]["is_output"] for j in family):
+                total += batches * op["storage_bytes"]
+            elif any(r not in members for j in family for r in oracle.readers[j]):
+                total += batches * (op["storage_bytes"] - kept_storage(i)) + kept_storage(i)
+            if not oracle.relays and any(r not in members for r in oracle.readers[i]):
+                total += batches * op["backward"]["gradient_bytes"]
+        return total
