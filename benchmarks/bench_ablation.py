@@ -130,7 +130,7 @@ def table_lines(cells: dict[Key, Cell]) -> Iterator[str]:
         lost = [k for k in left_out if whole[k]["proven"] and not left_out[k]["proven"]]
         gained = [k for k in left_out if left_out[k]["proven"] and not whole[k]["proven"]]
         change = {key: _gap(left_out[key]) - _gap(whole[key]) for key in left_out}
-        mean = sum(change[key] for key in judged if key in change) / len(judged)
+        mean = sum(change[key] for key in judged if key in change) / max(len(judged), 1)
         most = max(change, key=lambda key: change[key])
         yield (
             f"| {step} | {len(left_out)} | {len(lost)} | {len(gained)} | {mean:+.2f} "
