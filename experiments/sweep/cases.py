@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from itertools import product
 from typing import Any
@@ -54,14 +54,9 @@ class CaseRequest:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CaseRequest:
         """Return the request that a job carries."""
-        devices = DeviceChoice(**data["devices"])
-        return cls(**{**data, "key": case_key_from_json(data["key"]), "devices": devices})
-
-
-def case_key_from_json(data: Sequence[Any]) -> CaseKey:
-    """Return the key of a case; as plain data it is a list."""
-    model, device_set, objective, memory_model = data
-    return CaseKey(model, device_set, tuple(objective), memory_model)
+        model, device_set, objective, memory_model = data["key"]
+        key = CaseKey(model, device_set, tuple(objective), memory_model)
+        return cls(**{**data, "key": key, "devices": DeviceChoice(**data["devices"])})
 
 
 def case_requests(settings: SweepSettings, source: ModelSource) -> tuple[CaseRequest, ...]:

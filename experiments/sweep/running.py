@@ -10,6 +10,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
+from experiments.comparison.plain_data import read_row
 from experiments.comparison.records import CaseKey, PlannerRow
 from experiments.planners.registry import PLANNERS
 from experiments.planners.task import PlannerSpec
@@ -24,9 +25,7 @@ from experiments.sweep.cases import (
     settings_json,
 )
 from experiments.sweep.executors import JobRunner
-from experiments.sweep.packing import from_text, to_text
 from experiments.sweep.progress import SweepProgress
-from experiments.sweep.rows import row_from_json
 from experiments.sweep.settings import SweepSettings
 from experiments.sweep.sources import ModelSource
 from experiments.sweep.store import FAILURES, PreparedCase, SweepStore
@@ -127,6 +126,9 @@ class Sweep:
         prepared = self._prepare()
         cells = tuple(self._cells(prepared))
         once = {cell.key: cell for cell in cells}
+        keys_of: dict[CaseKey, list[str | None]] = {}
+        for cell in cells:
+            keys_of.setdefault(cell.case, []).append(cell.key)
         before = {key: self._store.status(key) for key in once}
         missing = [
             cell for key, cell in once.items() if before[key] is None or self._again(before[key])
@@ -134,15 +136,19 @@ class Sweep:
         # Workers that have built a model take no other cells, so those that need one come last.
         missing.sort(key=lambda cell: cell.source is not None)
         settings = settings_json(self._settings)
-        number = self._store.begin(
-            content_key([settings, self._versions]),
+        sweep_key = content_key([settings, self._versions])
+        self._store.begin(
+            sweep_key,
             settings,
             [*environment(), ("sources", self._versions["sources"])],
-            [case.key for case in prepared.values()],
-            [(prepared[cell.case].key, cell.key) for cell in cells],
+            [
+                (case.key, cell_key)
+                for case in prepared.values()
+                for cell_key in keys_of.get(case.case, [None])
+            ],
         )
         self._progress.begin(len(once), len(missing))
-        self._answer(number, missing, started_s)
+        self._answer(sweep_key, missing, started_s)
         statuses = Counter(str(self._store.status(key)) for key in once)
         return SweepSummary(
             cases=len(prepared),
@@ -215,7 +221,6 @@ class Sweep:
         if made is None:
             made = [{"reason": _reason(answer)}] * len(requests)
         kept: list[PreparedCase] = []
-        problems: dict[str, bytes] = {}
         for request, found in zip(requests, made, strict=True):
             digest = found.get("digest")
             key = case_key(source, request, self._versions)
@@ -223,10 +228,7 @@ class Sweep:
                 # The code may be other code by now: cases of another problem are others.
                 key = content_key([key, digest])
             kept.append(PreparedCase(key, request.key, digest, found.get("reason", "")))
-            if digest is not None:
-                problems[digest] = from_text(found["problem"])
-        model_key = content_key([source.identity(), self._versions])
-        self._store.add_cases(model_key, answer.get("record"), kept, problems)
+        self._store.add_cases(kept, [found.get("problem") for found in made], answer.get("record"))
         return kept
 
     # -- cells ----------------------------------------------------------------------------
@@ -243,13 +245,13 @@ class Sweep:
     def _again(self, status: str | None) -> bool:
         return self._retry_failed and status in FAILURES
 
-    def _answer(self, number: int, cells: Sequence[Cell], last_s: float) -> None:
+    def _answer(self, sweep_key: str, cells: Sequence[Cell], last_s: float) -> None:
         """Do cells, and keep each when it is done; the sweep has taken time since `last_s`."""
         jobs = ((cell, self._cell_job(cell)) for cell in cells)
         for cell, answer in _answers(self._runner, jobs):
             row = _row(cell, answer)
             now_s = time.monotonic()
-            self._store.add_cell(number, cell, row, now_s - last_s)
+            self._store.add_cell(sweep_key, cell, row, now_s - last_s)
             last_s = now_s
             self._progress.done(row)
 
@@ -265,7 +267,7 @@ class Sweep:
                 "versions": self._versions,
                 "limits": {"seconds": seconds, "memory_bytes": limits.memory_bytes},
                 "request": cell.request.to_json(),
-                "problem": to_text(self._store.packed_problem(cell.digest)),
+                "problem": self._store.packed_problem(cell.digest),
                 "digest": cell.digest,
                 "source": None if cell.source is None else cell.source.to_json(),
                 "planner": cell.planner,
@@ -283,7 +285,7 @@ class Sweep:
 def _row(cell: Cell, answer: Mapping[str, Any]) -> PlannerRow:
     """Return what a job says of its cell."""
     if "row" in answer:
-        return row_from_json(answer["row"], cell.case, f"the answer of {cell.planner}")
+        return read_row(answer["row"], cell.case, f"the answer of {cell.planner}")
     ended = answer.get("ended", {"status": "failed"})
     return PlannerRow(
         case=cell.case,

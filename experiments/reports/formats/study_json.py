@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from experiments.comparison.plain_data import plain
 from experiments.comparison.records import (
     Case,
     CaseKey,
@@ -26,9 +26,7 @@ from experiments.comparison.records import (
     Study,
 )
 from experiments.reports.content.names import ReportFiles
-from experiments.reports.content.statistics import (
-    comparisons,
-)
+from experiments.reports.content.statistics import comparisons
 from solver import (
     PartitionError,
     PartitionPlan,
@@ -38,7 +36,7 @@ from solver import (
 )
 from solver.io.files import load_json
 from solver.io.json_fields import Reader, check_schema, read_as
-from solver.io.json_files import plan_from_json, plan_to_json, problem_digest
+from solver.io.json_files import plan_from_json, problem_digest
 
 SCHEMA: Final = "fxpartition.study"
 VERSION: Final = 2
@@ -69,7 +67,7 @@ def study_to_json(study: Study, files: ReportFiles | None = None) -> dict[str, A
         "wall_time_s": study.wall_time_s,
         "peak_rss_bytes": study.peak_rss_bytes,
         "statistics": statistics_json(study),
-        "models": [_plain(record) for record in study.models],
+        "models": [plain(record) for record in study.models],
         "cases": [
             _case_json(case, None if files is None else files.problems[index])
             for index, case in enumerate(study.cases)
@@ -78,7 +76,7 @@ def study_to_json(study: Study, files: ReportFiles | None = None) -> dict[str, A
             _row_json(row, None if files is None else files.plans[index])
             for index, row in enumerate(study.rows)
         ],
-        "checks": [_plain(check) for check in study.checks],
+        "checks": [plain(check) for check in study.checks],
     }
 
 
@@ -144,7 +142,7 @@ def statistics_json(study: Study) -> list[dict[str, Any]]:
 def _case_json(case: Case, file: str | None) -> dict[str, Any]:
     devices = () if case.problem is None else case.problem.devices
     return {
-        "key": _plain(case.key),
+        "key": plain(case.key),
         "devices": [dataclasses.asdict(device) for device in devices],
         "problem": file,
         "digest": case_digest(case),
@@ -160,25 +158,8 @@ def case_digest(case: Case) -> str:
 
 
 def _row_json(row: PlannerRow, file: str | None) -> dict[str, Any]:
-    plain = row if file is None else dataclasses.replace(row, plan=None)
-    return {**_plain(plain), **({} if file is None else {"plan": file})}
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, PartitionPlan):
-        return plan_to_json(value)
-    if isinstance(value, CaseKey):
-        return {**value._asdict(), "objective": list(value.objective)}
-    if dataclasses.is_dataclass(value):
-        return {
-            entry.name: _plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)
-        }
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        # Of outputs that are not finite; JSON has no word for it.
-        return str(value)
-    return value
+    shown = row if file is None else dataclasses.replace(row, plan=None)
+    return {**plain(shown), **({} if file is None else {"plan": file})}
 
 
 def read_study(path: str | os.PathLike[str]) -> Study:
