@@ -25,7 +25,7 @@ class Entry:
     build : callable
         Returns a table, or the text of figures by the names of their files.
     all_planners : bool
-        It needs the answers of all planners to the zoo, on roomy devices too.
+        It needs the answers of all planners to the zoo.
     """
 
     description: str
