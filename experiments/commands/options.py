@@ -13,7 +13,6 @@ import typer
 from experiments.commands.completions import (
     complete_built_models,
     complete_devices,
-    complete_files,
     complete_from,
     complete_models,
     complete_planners,
@@ -80,7 +79,6 @@ BuiltModelArgument = Annotated[
 PLAN_FILE: Final[dict[str, Any]] = {
     "metavar": "PLAN.json",
     "help": "A plan that plan or solve wrote.",
-    "autocompletion": complete_files(".json"),
 }
 ConstantOption = Annotated[
     list[str] | None,
@@ -221,7 +219,6 @@ class ProblemOptions:
             _COSTS,
             "FILE",
             "Measured times, as fxpartition profile wrote them.",
-            autocompletion=complete_files(".json"),
         ),
     ] = None
     communication_scale: Annotated[

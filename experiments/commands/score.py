@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from experiments.commands.answers import result_json, solve_all
-from experiments.commands.completions import complete_files, complete_from
+from experiments.commands.completions import complete_from
 from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import check_given, read_limits, read_request
 from experiments.commands.options import JsonOption, ModelArgument, ProblemOptions, SearchOptions
@@ -32,7 +32,6 @@ _PlanArgument = Annotated[
         metavar="PLAN.json",
         help="A plan of fxpartition, a device map of accelerate, a split specification of "
         "torch.distributed.pipelining, or tags of operators.",
-        autocompletion=complete_files(".json"),
     ),
 ]
 _FormatOption = Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.commands.completions import complete_files, complete_models
+from experiments.commands.completions import complete_models
 from experiments.commands.options import MOST_DEVICES, JsonOption, out_option
 from experiments.console.output import check_writable, print_json, say, say_written
 from solver import PartitionError
@@ -19,7 +19,6 @@ _FileArgument = Annotated[
     typer.Argument(
         metavar="SWEEP.toml",
         help="Models, devices, objectives, memory models, planners, seeds and limits.",
-        autocompletion=complete_files(".toml"),
     ),
 ]
 _OutOption = Annotated[
@@ -27,7 +26,6 @@ _OutOption = Annotated[
     out_option(
         "FILE.sqlite",
         "Save the results; what the file has is not done again.",
-        autocompletion=complete_files(".sqlite"),
     ),
 ]
 _JobsOption = Annotated[
