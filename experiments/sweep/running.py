@@ -207,7 +207,7 @@ class Sweep:
                 "versions": self._versions,
                 "limits": {
                     "seconds": limits.prepare_limit_s,
-                    "memory_bytes": limits.memory_bytes,
+                    "memory_bytes": limits.memory_limit,
                 },
                 "source": source.to_json(),
                 "cases": [request.to_json() for request in requests],
@@ -257,7 +257,7 @@ class Sweep:
 
     def _cell_job(self, cell: Cell) -> str:
         limits = self._settings.limits
-        seconds = limits.kill_after_s
+        seconds = limits.clock_limit_s
         if cell.source is not None:
             # It builds and captures the model first.
             seconds += limits.prepare_limit_s
@@ -265,7 +265,7 @@ class Sweep:
             {
                 "do": "plan",
                 "versions": self._versions,
-                "limits": {"seconds": seconds, "memory_bytes": limits.memory_bytes},
+                "limits": {"seconds": seconds, "memory_bytes": limits.memory_limit},
                 "request": cell.request.to_json(),
                 "problem": self._store.packed_problem(cell.digest),
                 "digest": cell.digest,

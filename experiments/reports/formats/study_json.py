@@ -14,14 +14,12 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
 from experiments.comparison.plain_data import plain
 from experiments.comparison.records import (
     Case,
     CaseKey,
-    EquivalenceRow,
-    ModelRecord,
     PlannerRow,
     Study,
 )
@@ -30,7 +28,6 @@ from experiments.reports.content.statistics import comparisons
 from solver import (
     PartitionError,
     PartitionPlan,
-    SolveLimits,
     load_plan,
     load_problem,
 )
@@ -41,6 +38,7 @@ from solver.io.json_files import plan_from_json, problem_digest
 SCHEMA: Final = "fxpartition.study"
 VERSION: Final = 2
 
+_ENVIRONMENT: Final = get_type_hints(Study)["environment"]
 _FILE: Final = re.compile(r"(?:problems|plans)/[a-z0-9-]{1,250}\.json")
 
 
@@ -175,14 +173,6 @@ def read_study(path: str | os.PathLike[str]) -> Study:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Limits:
-    time_limit_s: float | None
-    workers: int
-    seed: int
-    deterministic: bool
-
-
-@dataclasses.dataclass(frozen=True)
 class _Case:
     key: CaseKey
     # Devices stand there for readers of the file; the problem has them too.
@@ -192,38 +182,16 @@ class _Case:
     reason: str
 
 
-@dataclasses.dataclass(frozen=True)
-class _StudyFile:
-    limits: _Limits
-    environment: Mapping[str, str]
-    wall_time_s: float
-    peak_rss_bytes: int | None
-    models: tuple[ModelRecord, ...]
-    cases: tuple[_Case, ...]
-    rows: tuple[PlannerRow, ...]
-    checks: tuple[EquivalenceRow, ...]
-    statistics: Any = None
-
-
 def _study(data: object, folder: Path) -> Study:
     fields = check_schema(data, "", SCHEMA, VERSION)
+    fields.pop("statistics", None)
     readers: dict[Any, Reader] = {
         float: _number,
+        Case: lambda value, where: _case(read_as(_Case, value, where), where, folder),
         PartitionPlan: lambda value, where: _plan(value, where, folder),
+        _ENVIRONMENT: lambda value, where: tuple(read_as(Mapping[str, str], value, where).items()),
     }
-    read: _StudyFile = read_as(_StudyFile, fields, "", readers)
-    study = Study(
-        models=read.models,
-        cases=tuple(
-            _case(case, f"cases[{index}]", folder) for index, case in enumerate(read.cases)
-        ),
-        rows=read.rows,
-        checks=read.checks,
-        limits=SolveLimits(**vars(read.limits)),
-        environment=tuple(read.environment.items()),
-        wall_time_s=read.wall_time_s,
-        peak_rss_bytes=read.peak_rss_bytes,
-    )
+    study: Study = read_as(Study, fields, "", readers)
     known = {case.key for case in study.cases}
     for index, row in enumerate(study.rows):
         if not row.case.objective:

@@ -163,7 +163,7 @@ def test_planners_that_prove_leave_out_steps():
     "limits",
     [
         SweepLimits(time_limit_s=1),
-        SweepLimits(memory_bytes=None),
+        SweepLimits(memory_limit=None),
         SweepLimits(workers=2),
         SweepLimits(deterministic=True),
         SweepLimits(kill_after_s=1000),
