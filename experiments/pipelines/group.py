@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from experiments.processes.environment import available_memory_bytes
 from experiments.processes.workers import WorkerGroup
@@ -41,7 +39,7 @@ class MeasuredPlan:
     weights_bytes: tuple[int, ...]
 
 
-class PipelineGroup:
+class PipelineGroup(WorkerGroup):
     """Processes of one gloo group on this machine; a context manager that leaves none behind.
 
     Parameters
@@ -61,46 +59,36 @@ class PipelineGroup:
 
     def __init__(self, count: int = 2, *, threads: int = 1, time_limit_s: float = math.inf) -> None:
         check_positive(threads, "threads")
-        self.count = max(2, count)
-        self.threads = threads
-        self.machine: Mapping[str, str] = {}
-        self._stack = contextlib.ExitStack()
-        self._workers = WorkerGroup(
+        super().__init__(
             "experiments.pipelines.worker",
-            self.count,
+            max(2, count),
             time_limit_s=time_limit_s,
             threads=threads,
         )
+        self.machine: Mapping[str, str] = {}
 
-    def __enter__(self) -> PipelineGroup:
+    def __enter__(self) -> Self:
         _check_memory(self.count)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._workers)
+        super().__enter__()
+        try:
             tasks = ["open"] + ["wait"] * (self.count - 1)
-            opened = self._workers.ask([{"task": task} for task in tasks])
+            opened = self.ask([{"task": task} for task in tasks])
             job = {
                 "task": "join",
                 "world": self.count,
                 "threads": self.threads,
                 "port": opened[0]["port"],
             }
-            answers = self._workers.ask([{**job, "rank": rank} for rank in range(self.count)])
-            # All went well: what was entered stays so until this context ends.
-            self._stack = stack.pop_all()
+            answers = self.ask([{**job, "rank": rank} for rank in range(self.count)])
+        except BaseException:
+            self.stop()
+            raise
         self.machine = {"cores": str(os.cpu_count()), **answers[0]["machine"]}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
-
     def measure_link(self) -> list[tuple[int, int]]:
         """Return bytes of messages between two processes, and the nanoseconds of their way."""
-        answers = self._ask({"task": "link"})
+        answers = self.ask([{"task": "link"}] * self.count)
         return [(size_bytes, time_ns) for size_bytes, time_ns in answers[0]["samples"]]
 
     def measure_operators(
@@ -114,7 +102,7 @@ class PipelineGroup:
             "repeats": repeats,
             "processes": processes,
         }
-        return self._ask(job)[:processes]
+        return self.ask([job] * self.count)[:processes]
 
     def run(
         self,
@@ -154,7 +142,7 @@ class PipelineGroup:
             "steps": steps,
             "memory": memory,
         }
-        answers = self._ask(job)
+        answers = self.ask([job] * self.count)
         found: list[MeasuredPlan] = []
         for index, plan in enumerate(plans):
             ranks = [answer["plans"][index] for answer in answers[: len(plan.device_order)]]
@@ -172,9 +160,6 @@ class PipelineGroup:
                 )
             )
         return found
-
-    def _ask(self, job: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return self._workers.ask([job] * self.count)
 
 
 def _check_memory(count: int) -> None:
