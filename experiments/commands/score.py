@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -15,10 +15,11 @@ from experiments.commands.option_reading import check_given, read_limits, read_r
 from experiments.commands.options import JsonOption, ModelArgument, ProblemOptions, SearchOptions
 from experiments.console.exit_codes import EXIT_NO_PLAN
 from experiments.console.output import print_json, say_note
-from experiments.problems.plan_files import FORMATS, ForeignPlan, check_format, read_foreign_plan
+from experiments.problems.plan_files import FORMATS, ForeignPlan, PlanFormat, read_foreign_plan
 from experiments.problems.request import read_problem
 from solver import PartitionError, PartitionProblem, SolveResult, SolveStatus, check_solver, summary
 from solver.evaluation.result import judge
+from solver.model.checks import check_choice
 from solver.model.plan import check_assignment
 from solver.model.problem import ObjectiveName
 from solver.model.quantities import format_value, printable
@@ -67,13 +68,14 @@ def score(
     check_given(plan_file, "PLAN.json", "plan.json")
     limits = read_limits(search)
     check_solver(search.solver)
-    asked = check_format(form)
+    if form is not None:
+        check_choice(form, FORMATS, "--format")
     _check_file(plan_file)
     request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
         captured, scored = read_problem(model, request, progress.step)
         say_note(captured)
-        found = read_foreign_plan(plan_file, scored, captured, asked)
+        found = read_foreign_plan(plan_file, scored, captured, cast(PlanFormat | None, form))
         rounds = 1 + max(found.plan.chunks.values(), default=0)
         if request.pipeline.chunks_per_device is None and rounds > scored.chunks_per_device:
             note = (

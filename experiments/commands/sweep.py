@@ -81,12 +81,15 @@ def sweep(
     once: after an interruption, kill -9 included, the same command goes on.
     """
     from experiments.sweep.settings import read_sweep
-    from experiments.sweep.sources import command_line_model
+    from experiments.sweep.sources import read_model
 
     if cluster is not None and jobs is not None:
         raise PartitionError("--jobs is for this machine; leave it out with --cluster")
     check_writable(out, file)
-    settings = read_sweep(Path(file), [command_line_model(text) for text in model or ()])
+    models = [
+        read_model(text, f"--model {text!r}", Path(), may_run_code=True) for text in model or ()
+    ]
+    settings = read_sweep(Path(file), models)
 
     from experiments.sweep.executors import cluster_runner, local_runner
     from experiments.sweep.progress import SweepProgress

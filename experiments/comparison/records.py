@@ -22,24 +22,6 @@ from solver.evaluation.result import StepRecord
 from solver.model.quantities import format_gap, format_seconds, format_value
 
 OWN_PLANNERS: Final = ("greedy", "chain", "auto")
-PEERS: Final = (
-    "pipedream",
-    "deepspeed-parameters",
-    "deepspeed-uniform",
-    "torchgpipe-time",
-    "torchgpipe-size",
-    "random",
-)
-MODEL_PEERS: Final = (
-    "uniform-layers",
-    "torch-size-based",
-    "torch-sparse-nn",
-    "accelerate",
-    "accelerate-balanced",
-    "transformers-auto",
-    "transformers-sequential",
-)
-"""Peers that read the model."""
 EXACT_PLANNERS: Final = ("auto", "cp-sat", "ideal-dp")
 """Those that can prove optima; the first one of a study is what baselines are measured by."""
 DEFAULT_TIME_LIMIT_S: Final = 30.0

@@ -16,9 +16,7 @@ from typing import TYPE_CHECKING, Final
 from experiments.comparison.planner_row import plan_row
 from experiments.comparison.records import (
     DEFAULT_TIME_LIMIT_S,
-    MODEL_PEERS,
     OWN_PLANNERS,
-    PEERS,
     Case,
     CaseKey,
     EquivalenceRow,
@@ -28,7 +26,7 @@ from experiments.comparison.records import (
     best_row,
 )
 from experiments.console.progress import ProgressLine
-from experiments.planners.registry import check_planner
+from experiments.planners.registry import PLANNERS, check_planner
 from experiments.planners.steps import check_step
 from experiments.planners.task import PlanningTask
 from experiments.problems.devices import parse_devices
@@ -50,10 +48,7 @@ from experiments.zoo.building import (
     describe_error,
     others_code,
 )
-from solver import (
-    PartitionProblem,
-    SolveLimits,
-)
+from solver import SOLVERS, PartitionProblem, SolveLimits
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -100,6 +95,16 @@ class CompareSettings:
             check_planner(name)
         for name in self.without:
             check_step(name)
+
+
+def default_planners(*, with_model: bool) -> tuple[str, ...]:
+    """Return our own planners and every peer, those that read the model where there is one."""
+    peers = [
+        name
+        for name, spec in PLANNERS.items()
+        if name not in SOLVERS and (with_model or not spec.needs_model)
+    ]
+    return (*OWN_PLANNERS, *peers)
 
 
 def run_comparison(
@@ -174,7 +179,7 @@ def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLi
     cases = _cases(str(path), problems)
     first = next(iter(problems.values()))
     record = ModelRecord.of_problem(str(path), first, description="saved problem")
-    planners = settings.planners or (*OWN_PLANNERS, *PEERS)
+    planners = settings.planners or default_planners(with_model=False)
     return _Found(record, cases, _ask_all(cases, None, planners, settings, progress))
 
 
@@ -200,7 +205,7 @@ def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: Progres
     cases = _cases(spec.name, problems)
     if settings.device_sets == () and request == ProblemRequest():
         cases += _weights_cases(spec.name, graph, captured)
-    planners = settings.planners or (*OWN_PLANNERS, *PEERS, *MODEL_PEERS)
+    planners = settings.planners or default_planners(with_model=True)
     rows = _ask_all(cases, (loaded, captured), planners, settings, progress)
     checks: tuple[EquivalenceRow, ...] = ()
     if settings.check_splits and loaded.has_weights:

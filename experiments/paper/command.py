@@ -16,7 +16,7 @@ from typing import Annotated, Final
 
 import typer
 
-from experiments.comparison.records import MODEL_PEERS, OWN_PLANNERS, PEERS
+from experiments.comparison.run import default_planners
 from experiments.console.command_line import run_script
 from experiments.console.progress import ProgressLine
 from experiments.paper.bench import Bench
@@ -93,7 +93,7 @@ def _make(chosen: Mapping[str, Entry], out: Path, progress: ProgressLine) -> _Ma
     made = _Made()
     bench = Bench(progress)
     if any(entry.all_planners for entry in chosen.values()):
-        bench.planners = (*OWN_PLANNERS, *PEERS, *MODEL_PEERS)
+        bench.planners = default_planners(with_model=True)
     for name, entry in chosen.items():
         result = entry.build(bench)
         if isinstance(result, PaperTable):

@@ -21,8 +21,8 @@ PLANNERS: Final[Mapping[str, PlannerSpec]] = MappingProxyType(
         for spec in (
             *SOLVER_PLANNERS,
             *BALANCERS,
-            *UNIFORM_PLANNERS,
             *RANDOM_PLANNERS,
+            *UNIFORM_PLANNERS,
             *TORCH_PLANNERS,
             *DEVICE_MAP_PLANNERS,
         )

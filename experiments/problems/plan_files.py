@@ -43,16 +43,6 @@ class ForeignPlan:
     notes: tuple[str, ...] = ()
 
 
-def check_format(text: str | None) -> PlanFormat | None:
-    """Return the format that `text` names, or None."""
-    for name in FORMATS:
-        if text == name:
-            return name
-    if text is None:
-        return None
-    raise PartitionError(f"format {text!r} is unknown; write one of {', '.join(FORMATS)}")
-
-
 def read_foreign_plan(
     path: str,
     problem: PartitionProblem,

@@ -80,8 +80,10 @@ class ModelSource:
         return source
 
 
-def read_model(value: object, where: str, folder: Path) -> ModelSource:
-    """Read one entry of ``models``.
+def read_model(
+    value: object, where: str, folder: Path, *, may_run_code: bool = False
+) -> ModelSource:
+    """Read one entry of ``models``, or the option ``--model``.
 
     Parameters
     ----------
@@ -91,11 +93,13 @@ def read_model(value: object, where: str, folder: Path) -> ModelSource:
         What messages begin with.
     folder : Path
         Where relative paths begin.
+    may_run_code : bool
+        Whether import strings and ``*.pt2`` files, which run code, are taken.
 
     Raises
     ------
     PartitionError
-        In one line; import strings and ``*.pt2`` files run code, and are refused.
+        In one line.
     """
     if isinstance(value, dict):
         if "generate" in value:
@@ -108,30 +112,18 @@ def read_model(value: object, where: str, folder: Path) -> ModelSource:
     if _is_file(value):
         return _read_file({"file": value}, where, folder)
     if value.lower().endswith(".pt2") or ":" in value:
+        if may_run_code:
+            try:
+                value.encode("utf-8")
+            except UnicodeEncodeError:
+                raise PartitionError(f"{where} is not UTF-8; give it another name") from None
+            return ModelSource(value, "code")
         raise PartitionError(
             f"{where}: {value!r} runs code, which no file may name; give it on the command line: "
             f"--model {value}"
         )
     hint = did_you_mean(value, ZOO, f"the zoo has {', '.join(ZOO)}")
     raise PartitionError(f"{where}: model {value!r} is unknown; {hint}")
-
-
-def command_line_model(text: str) -> ModelSource:
-    """Return the model that the option ``--model`` names, whatever it is."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise PartitionError(f"--model {text!r} is not UTF-8; give it another name") from None
-    if text in ZOO:
-        return ModelSource(text, "zoo")
-    if _is_file(text):
-        return _read_file({"file": text}, f"--model {text!r}", Path())
-    if not text.lower().endswith(".pt2") and ":" not in text:
-        from experiments.zoo.models import resolve_model
-
-        # It says what comes close.
-        resolve_model(text)
-    return ModelSource(text, "code")
 
 
 def _is_file(text: str) -> bool:

@@ -12,9 +12,7 @@ import torch
 from experiments.comparison import run as comparison_module
 from experiments.comparison.records import (
     EXACT_PLANNERS,
-    MODEL_PEERS,
     OWN_PLANNERS,
-    PEERS,
     CaseKey,
     PlannerRow,
     Study,
@@ -23,6 +21,7 @@ from experiments.comparison.records import (
 from experiments.comparison.run import CompareSettings, run_comparison
 from experiments.console.progress import ProgressLine
 from experiments.planners import registry
+from experiments.planners.balancers import BALANCERS
 from experiments.planners.registry import PLANNERS
 from experiments.problems.devices import DeviceSet, parse_devices
 from experiments.problems.instances import NamedDevices, derived_device_sets, one_device_bytes
@@ -196,8 +195,8 @@ def test_peers_are_asked_and_those_that_read_the_model_only_where_there_is_one(
         model: {row.planner for row in found.rows if row.case.model == model}
         for model in ("mlp", str(path))
     }
-    assert asked[str(path)] == {*OWN_PLANNERS, *PEERS}
-    assert asked["mlp"] == {*OWN_PLANNERS, *PEERS, *MODEL_PEERS}
+    assert asked[str(path)] == {*OWN_PLANNERS, "random", *(spec.name for spec in BALANCERS)}
+    assert asked["mlp"] == {*PLANNERS} - {"ideal-dp", "cp-sat", "coarse"}
     roomy = [row for row in found.rows if row.case[:2] == ("mlp", "roomy")]
     best = best_row(roomy)
     assert best is not None
