@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from experiments.comparison.planner_row import plan_row
 from experiments.comparison.records import (
@@ -29,7 +28,6 @@ from experiments.console.progress import ProgressLine
 from experiments.planners.registry import PLANNERS, check_planner
 from experiments.planners.steps import check_step
 from experiments.planners.task import PlanningTask
-from experiments.problems.devices import parse_devices
 from experiments.problems.instances import NamedDevices
 from experiments.problems.request import (
     ProblemRequest,
@@ -51,15 +49,7 @@ from experiments.zoo.building import (
 from solver import SOLVERS, PartitionProblem, SolveLimits
 
 if TYPE_CHECKING:
-    import networkx as nx
-
     from fx_bridge.capture.graph import CapturedGraph
-
-WEIGHTS_CASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"llama3-70b": ("2x80GB,2x24GB", "80GB,60GB,40GB,20GB")}
-)
-"""Device sets on which a model is also planned by its weights alone, by model: there the planners
-of accelerate and transformers are asked in their own terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,8 +193,6 @@ def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: Progres
         named.name: problem_of_graph(graph, captured, named.devices, request) for named in sets
     }
     cases = _cases(spec.name, problems)
-    if settings.device_sets == () and request == ProblemRequest():
-        cases += _weights_cases(spec.name, graph, captured)
     planners = settings.planners or default_planners(with_model=True)
     rows = _ask_all(cases, (loaded, captured), planners, settings, progress)
     checks: tuple[EquivalenceRow, ...] = ()
@@ -229,17 +217,6 @@ def _cases(model: str, problems: Mapping[str, PartitionProblem]) -> tuple[Case, 
         Case(CaseKey(model, name, problem.objective, problem.memory_model), problem)
         for name, problem in problems.items()
     )
-
-
-def _weights_cases(model: str, graph: nx.DiGraph, captured: CapturedGraph) -> tuple[Case, ...]:
-    """Return the cases in which weights alone count, as peers that plan by modules count."""
-    cases: list[Case] = []
-    for text in WEIGHTS_CASES.get(model, ()):
-        for objective in ("devices", "bottleneck"):
-            request = ProblemRequest(objective=(objective,), memory_model="weights")
-            problem = problem_of_graph(graph, captured, parse_devices(text), request)
-            cases += _cases(model, {text: problem})
-    return tuple(cases)
 
 
 def _ask_all(

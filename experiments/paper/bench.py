@@ -11,7 +11,6 @@ from experiments.comparison.records import OWN_PLANNERS, PlannerRow, Study
 from experiments.comparison.run import CompareSettings, run_comparison
 from experiments.console.progress import ProgressLine
 from experiments.planners.task import PlanningTask
-from experiments.problems.request import ProblemRequest
 from experiments.processes.time_limit import call_within
 from experiments.zoo.models import DEFAULT_MODELS, ZOO
 from solver import (
@@ -97,10 +96,8 @@ class Bench:
     def zoo(self) -> Study:
         """Return what the planners make of the default models, on all derived device sets."""
         if self._zoo is None:
-            # That memory is asked for keeps cases out in which weights alone count.
-            request = ProblemRequest(memory_model="inference")
             settings = CompareSettings(
-                request, planners=tuple(self.planners), limits=PROOF, check_splits=False
+                planners=tuple(self.planners), limits=PROOF, check_splits=False
             )
             found = self.compare(DEFAULT_MODELS, settings)
             problem_of = {case.key: case.problem for case in found.cases}

@@ -165,7 +165,7 @@ class PipelineGroup(WorkerGroup):
 def _check_memory(count: int) -> None:
     """Refuse processes that cannot fit, before the first is started."""
     room_bytes = available_memory_bytes()
-    if room_bytes is None or count * _PROCESS_BYTES <= room_bytes:
+    if count * _PROCESS_BYTES <= room_bytes:
         return
     most = room_bytes // _PROCESS_BYTES
     raise PartitionError(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.comparison import run as comparison_module
 from experiments.comparison.records import (
     EXACT_PLANNERS,
     OWN_PLANNERS,
@@ -204,16 +203,6 @@ def test_peers_are_asked_and_those_that_read_the_model_only_where_there_is_one(
     assert {"pipedream", "torchgpipe-time", "uniform-layers", "torch-size-based"} <= {
         row.planner for row in roomy if row.feasible
     }
-
-
-def test_weights_alone_are_compared_where_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison_module, "WEIGHTS_CASES", {"mlp": ("300kB,500kB",)})
-    found = run_comparison([ZOO["mlp"]], SETTINGS)
-    keys = [case.key for case in found.cases if case.key.memory_model == "weights"]
-    assert [key.objective for key in keys] == [("devices",), ("bottleneck",)]
-    assert all(key.device_set == "300kB,500kB" for key in keys)
-    for key in keys:
-        assert best_row([row for row in found.rows if row.case == key]) is not None
 
 
 def test_a_split_that_raises_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
