@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from experiments.commands.options import OPTIMIZERS, LimitOptions, ProblemOptions
+from experiments.commands.options import LimitOptions, ProblemOptions
 from experiments.problems.request import ProblemRequest, parse_objective
 from solver import (
-    MEMORY_MODELS,
     Interconnect,
     PartitionError,
     Pipeline,
     SolveLimits,
     check_solver,
 )
-from solver.model.checks import check_choice
-from solver.model.training import SCHEDULES
 
 if TYPE_CHECKING:
     from experiments.problems.devices import DeviceSet
@@ -36,15 +33,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
     """
     from experiments.problems.devices import parse_link
 
-    for value, allowed, name in (
-        (options.memory_model, MEMORY_MODELS, "--memory-model"),
-        (options.schedule, SCHEDULES, "--schedule"),
-        (options.optimizer, OPTIMIZERS, "--optimizer"),
-    ):
-        if value is not None:
-            check_choice(value, allowed, name)
     check_given(options.profile, "--profile", "gpt2.profile.json")
-    named: Any = options
     request = ProblemRequest(
         devices=_read_devices(options.devices),
         interconnect=None
@@ -55,7 +44,9 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
         else parse_objective(options.objective, "--objective"),
         memory_model=options.memory_model,
         training=_read_training(options),
-        pipeline=Pipeline(named.schedule, named.microbatches, named.chunks, named.max_devices),
+        pipeline=Pipeline(
+            options.schedule, options.microbatches, options.chunks, options.max_devices
+        ),
         placement=_read_placement(options),
         attention=options.attention,
         communication_scale=options.communication_scale,
@@ -71,12 +62,11 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
 
 
 def _read_training(options: ProblemOptions) -> Training | None:
-    optimizer: Any = options.optimizer
-    if optimizer is None:
+    if options.optimizer is None:
         return None
     from fx_bridge.options import Training
 
-    return Training(optimizer)
+    return Training(options.optimizer)
 
 
 def _read_placement(options: ProblemOptions) -> Placement | None:

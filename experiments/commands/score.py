@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 
 from experiments.commands.answers import result_json, solve_all
-from experiments.commands.completions import complete_from
 from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import check_given, read_limits, read_request
 from experiments.commands.options import JsonOption, ModelArgument, ProblemOptions, SearchOptions
 from experiments.console.exit_codes import EXIT_NO_PLAN
 from experiments.console.output import print_json, say_note
-from experiments.problems.plan_files import FORMATS, ForeignPlan, PlanFormat, read_foreign_plan
+from experiments.problems.plan_files import ForeignPlan, PlanFormat, read_foreign_plan
 from experiments.problems.request import read_problem
 from solver import PartitionError, PartitionProblem, SolveResult, SolveStatus, check_solver, summary
 from solver.evaluation.result import judge
-from solver.model.checks import check_choice
 from solver.model.plan import check_assignment
 from solver.model.problem import ObjectiveName
 from solver.model.quantities import format_value, printable
@@ -36,13 +34,8 @@ _PlanArgument = Annotated[
     ),
 ]
 _FormatOption = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        metavar="NAME",
-        help=f"What the file is, one of {', '.join(FORMATS)}; found out if left out.",
-        autocompletion=complete_from(FORMATS),
-    ),
+    PlanFormat | None,
+    typer.Option("--format", help="What the file is; found out if left out."),
 ]
 
 
@@ -68,14 +61,12 @@ def score(
     check_given(plan_file, "PLAN.json", "plan.json")
     limits = read_limits(search)
     check_solver(search.solver)
-    if form is not None:
-        check_choice(form, FORMATS, "--format")
     _check_file(plan_file)
     request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
         captured, scored = read_problem(model, request, progress.step)
         say_note(captured)
-        found = read_foreign_plan(plan_file, scored, captured, cast(PlanFormat | None, form))
+        found = read_foreign_plan(plan_file, scored, captured, form)
         rounds = 1 + max(found.plan.chunks.values(), default=0)
         if request.pipeline.chunks_per_device is None and rounds > scored.chunks_per_device:
             note = (

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 import torch
 from torch import fx
@@ -27,10 +26,7 @@ from fx_bridge.checkpoint.stages import load_inputs
 from fx_bridge.pipeline.checks import check_pipeline, local_device
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan, load_plan
-from solver.model.checks import check_choice
 from solver.model.quantities import counted
-
-OPTIMIZERS: Final[tuple[str, ...]] = ("adamw", "sgd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +79,6 @@ def prepare(options: JobOptions, launch: Launch) -> Job:
         raise PartitionError(
             f"{options.model} is a saved problem; a pipeline needs a model that can be built"
         )
-    check_choice(options.optimizer, OPTIMIZERS, "--optimizer")
     plan = load_plan(options.plan_file)
     _check_world(plan, launch)
     device = local_device(plan.device_order[launch.rank], _wanted(plan, options, launch))

@@ -13,7 +13,7 @@ from experiments.commands.completions import (
     complete_published,
     complete_steps,
 )
-from experiments.commands.options import OPTIMIZERS, SOLVER_DESCRIPTIONS
+from experiments.commands.options import SOLVER_DESCRIPTIONS, Optimizer
 from experiments.commands.problem_files import KINDS
 from experiments.workloads.catalogue import published_names
 from experiments.zoo.configurations import CONFIGURATIONS
@@ -66,10 +66,10 @@ def test_what_is_offered_is_what_is_known():
     from typing import get_args
 
     from experiments.problems.generators import GENERATORS
-    from fx_bridge.memory.optimizer import Optimizer
+    from fx_bridge.memory import optimizer
 
     assert tuple(SOLVER_DESCRIPTIONS) == tuple(SOLVERS)
-    assert get_args(Optimizer) == OPTIMIZERS
+    assert get_args(optimizer.Optimizer) == get_args(Optimizer)
     assert tuple(GENERATORS) == KINDS
     assert tuple(DEVICE_SPECS) == DEVICE_CLASSES
 
