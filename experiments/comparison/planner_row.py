@@ -24,12 +24,8 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
 
     Parameters
     ----------
-    key : CaseKey
-        Of the case; it stands in the row.
     task : PlanningTask
         Only planners that prove leave out its steps; heuristics are baselines as they are.
-    planner : str
-        A key of ``PLANNERS``.
     limits : SolveLimits
         ``on_progress`` is told of every step, and the row has them as its trace.
 

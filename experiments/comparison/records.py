@@ -232,17 +232,7 @@ class ModelRecord:
 
     @classmethod
     def of_problem(cls, model: str, problem: PartitionProblem, **measured: Any) -> ModelRecord:
-        """Return the record of a model with the sizes of its first problem.
-
-        Parameters
-        ----------
-        model : str
-            Its name in the study.
-        problem : PartitionProblem
-            Gives operators, edges and bytes.
-        **measured
-            The other fields.
-        """
+        """Return the record of a model with the sizes of its first problem."""
         graph = problem_to_digraph(problem)
         return cls(
             model,

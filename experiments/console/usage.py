@@ -16,10 +16,6 @@ def explain_usage(error: Exception, message: str, program: str, words: Sequence[
 
     Parameters
     ----------
-    error : Exception
-        Of typer or click.
-    message : str
-        What it says.
     program : str
         Its name, for errors that know no command.
     words : sequence of str

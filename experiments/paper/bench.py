@@ -43,8 +43,6 @@ class Bench:
 
     Parameters
     ----------
-    progress : ProgressLine
-        Shows what is being solved.
     planners : sequence of str
         That answer the cases of the zoo: as many as the tables that are made need.
     """

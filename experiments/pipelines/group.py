@@ -46,8 +46,6 @@ class PipelineGroup(WorkerGroup):
     ----------
     count : int
         At least 2.
-    threads : int
-        Of each process.
     time_limit_s : float
         Of the clock, for everything that the group does.
 
@@ -119,16 +117,8 @@ class PipelineGroup(WorkerGroup):
 
         Parameters
         ----------
-        model : str
-            As a person names it; every process builds it.
         plans : sequence of PartitionPlan
             With no more devices than there are processes.
-        training : bool
-            Run backward passes too.
-        schedule : {"gpipe", "1f1b"}
-            The order of forward and backward passes, as torch has it.
-        microbatches, steps : int
-            Microbatches of a step, and steps that are timed.
         memory : bool
             Measure memory too, in steps that are not timed.
         """

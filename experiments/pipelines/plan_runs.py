@@ -56,8 +56,6 @@ class RunSettings:
         How many are timed, after two that are not.
     solvers : tuple of str
         Each makes one plan; equal plans run once.
-    limits : SolveLimits
-        Of each solver.
     """
 
     request: ProblemRequest = field(
@@ -155,12 +153,6 @@ def run_plans(
     ----------
     model : str
         As the processes of `group` name it.
-    captured : CapturedGraph
-        Of this model.
-    profile : Profile
-        Measured times of the model and of the link.
-    settings : RunSettings
-        Which plans to make, and how to run them.
     group : PipelineGroup
         Of at least as many processes as there are devices.
     step, done : callable

@@ -34,8 +34,6 @@ def random_cut(
     ----------
     devices : sequence of Device
         In the order in which data passes through them.
-    draws : random.Random
-        The source of chance; a seed makes the cut the same again.
 
     Returns
     -------

@@ -25,8 +25,6 @@ def repeated_layers(module: torch.nn.Module, captured: CapturedGraph) -> list[tu
     ----------
     module : torch.nn.Module
         The model before capture, with its lists of layers.
-    captured : CapturedGraph
-        A capture of it.
 
     Returns
     -------

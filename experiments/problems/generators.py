@@ -339,16 +339,12 @@ def generate_problem(
 
     Parameters
     ----------
-    name : str
-        A key of `GENERATORS`.
     settings : GeneratorSettings
         Its seed is also that of unequal devices.
     devices : int
         How many; their memory is derived from the graph.
     slack_percent : float
         Total capacity beyond what the whole graph needs on one device, in per cent of it.
-    unequal : bool
-        See :func:`experiments.problems.synthetic.with_devices`.
     """
     if not 0 <= slack_percent <= _MAX_SLACK_PERCENT:
         raise PartitionError(

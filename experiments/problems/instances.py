@@ -65,8 +65,6 @@ def derived_device_sets(
 
     Parameters
     ----------
-    graph : networkx.DiGraph
-        Of :func:`~fx_bridge.digraph.to_digraph`.
     equal_devices : int
         Size of the sets of equal and of roomy devices; the unequal set has the shares
         `UNEQUAL_SHARES`.

@@ -53,14 +53,10 @@ def read_foreign_plan(
 
     Parameters
     ----------
-    path : str
-        A JSON file in any of the formats.
     problem : PartitionProblem
         Its devices are those that the file speaks of.
     captured : CapturedGraph or None
         The model; None for a problem without one, of which only a plan can be read.
-    form : {"plan", "device-map", "split-spec", "tags"}, optional
-        What the file is; found out if left out.
 
     Raises
     ------

@@ -278,8 +278,6 @@ def problem_of_graph(
         Of :func:`requested_graph`.
     captured : CapturedGraph
         Whose modules `request` may name.
-    devices : DeviceSet
-        All that a plan may use.
     request : ProblemRequest
         Its own devices do not matter.
     """

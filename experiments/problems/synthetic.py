@@ -207,8 +207,6 @@ def with_devices(
 
     Parameters
     ----------
-    count : int
-        How many devices.
     slack_permille : int or None
         Total capacity beyond what the whole graph needs on one device, per thousand of it; None
         is unlimited memory.

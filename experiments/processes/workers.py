@@ -34,8 +34,6 @@ class WorkerProcess:
 
     Parameters
     ----------
-    module : str
-        Such as ``"experiments.pipelines.worker"``.
     threads : int
         Of torch and of linear algebra.
     """
@@ -129,14 +127,8 @@ class WorkerGroup:
 
     Parameters
     ----------
-    module : str
-        Such as ``"experiments.pipelines.worker"``.
-    count : int
-        How many processes.
     time_limit_s : float
         Of the clock, for everything that the group does.
-    threads : int
-        Of each process.
 
     Raises
     ------
@@ -232,13 +224,7 @@ def _read_lines(stream: IO[str] | None, answers: queue.SimpleQueue[str | None]) 
 
 
 def serve(handle: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
-    """Answer the jobs of the parent until it ends: the main loop of a worker.
-
-    Parameters
-    ----------
-    handle : callable
-        Takes a job, returns its answer.
-    """
+    """Answer the jobs of the parent until it ends: the main loop of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with _private_output() as answers:
         for job in _jobs():

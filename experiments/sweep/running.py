@@ -79,18 +79,12 @@ class Sweep:
 
     Parameters
     ----------
-    settings : SweepSettings
-        What to run.
     store : SweepStore
         Where answers are kept, and what is there is not done again.
     runner : JobRunner
         Does the jobs, here or on a cluster.
-    progress : SweepProgress
-        Shows how far it is.
     retry_failed : bool
         Do again what failed, was ended, or could not be prepared.
-    specs : mapping of str to PlannerSpec
-        The planners by name.
     """
 
     def __init__(

@@ -87,10 +87,6 @@ def read_model(
 
     Parameters
     ----------
-    value : object
-        As TOML holds it.
-    where : str
-        What messages begin with.
     folder : Path
         Where relative paths begin.
     may_run_code : bool

@@ -94,12 +94,8 @@ class SweepStore:
 
         Parameters
         ----------
-        cases : sequence of PreparedCase
-            Of one model.
         problems : sequence of str or None
             The packed problem of each.
-        record : mapping or None
-            A :class:`ModelRecord` as plain data.
         """
         packed = None if record is None else pack(dict(record))
         with transaction(self._database):
@@ -132,12 +128,6 @@ class SweepStore:
 
         Parameters
         ----------
-        key : str
-            Of settings and versions.
-        settings : mapping
-            Plain data.
-        environment : sequence of (str, str)
-            Names and versions of what computes.
         entries : sequence of (str, str or None)
             Key of a case with that of a cell, in the order of the report; None for a case that
             has no cells.

@@ -223,8 +223,6 @@ def compare_planners(rows: Sequence[PlannerRow], reference: str) -> tuple[Versus
     ----------
     rows : sequence of PlannerRow
         Of cases with the same objectives.
-    reference : str
-        Name of the exact solver.
 
     Returns
     -------

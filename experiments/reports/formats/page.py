@@ -24,15 +24,7 @@ TITLE: Final = "How plans compare"
 
 
 def make_page(study: Study, files: ReportFiles) -> Section:
-    """Return a study's report.
-
-    Parameters
-    ----------
-    study : Study
-        What was found; it is not changed.
-    files : ReportFiles
-        Of the same study.
-    """
+    """Return a study's report."""
     anchors, models = _models(study, files)
     compared: list[Block] = []
     for comparison in comparisons(study.rows):
