@@ -82,9 +82,8 @@ def run(
             f"{problem.profile} was measured with {profile.threads} threads; run with "
             f"--threads {profile.threads}, or measure again"
         )
-    devices = settings.request.devices
-    count = len(settings.shares if devices is None else devices.devices)
-    rows: list[PlanRow]
+    given = settings.request.devices
+    count = len(settings.shares if given is None else given.devices)
     with ProgressLine() as progress:
         progress.step(f"{model}: capturing")
         captured = captured_model(model)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from experiments.problems.nasnet import nasnet
@@ -308,16 +307,14 @@ def _nasnet(settings: GeneratorSettings) -> SyntheticGraph:
 
 Generator = Callable[[GeneratorSettings], SyntheticGraph]
 
-GENERATORS: Final[Mapping[str, Generator]] = MappingProxyType(
-    {
-        "layered": layered,
-        "series-parallel": series_parallel,
-        "nasnet": _nasnet,
-        "transformer": transformer,
-        "mixture-of-experts": mixture_of_experts,
-        "balanced-experts": balanced_experts,
-    }
-)
+GENERATORS: Final[Mapping[str, Generator]] = {
+    "layered": layered,
+    "series-parallel": series_parallel,
+    "nasnet": _nasnet,
+    "transformer": transformer,
+    "mixture-of-experts": mixture_of_experts,
+    "balanced-experts": balanced_experts,
+}
 
 
 def generate(name: str, settings: GeneratorSettings) -> SyntheticGraph:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from itertools import product
 from typing import Any
 
@@ -13,6 +13,7 @@ from experiments.comparison.records import CaseKey
 from experiments.planners.task import PlannerSpec
 from experiments.sweep.settings import DERIVED, OWN, DeviceChoice, SweepLimits, SweepSettings
 from experiments.sweep.sources import ModelSource
+from solver import Pipeline
 
 
 def content_key(data: object) -> str:
@@ -33,19 +34,14 @@ class CaseRequest:
         As the sweep's file names them.
     link : str or None
         None where the devices say what links they have, and for PCIe.
-    chunks, max_devices, microbatches : int or None
-        None leaves a saved problem its own.
-    schedule : str or None
-        None leaves a saved problem its own.
+    pipeline : Pipeline
+        What it leaves open a saved problem says itself.
     """
 
     key: CaseKey
     devices: DeviceChoice
     link: str | None = None
-    chunks: int | None = None
-    max_devices: int | None = None
-    schedule: str | None = None
-    microbatches: int | None = None
+    pipeline: Pipeline = field(default_factory=Pipeline)
 
     def to_json(self) -> dict[str, Any]:
         """Return what is asked, as plain data; :meth:`from_json` inverts it."""
@@ -56,7 +52,8 @@ class CaseRequest:
         """Return the request that a job carries."""
         model, device_set, objective, memory_model = data["key"]
         key = CaseKey(model, device_set, tuple(objective), memory_model)
-        return cls(**{**data, "key": key, "devices": DeviceChoice(**data["devices"])})
+        devices = DeviceChoice(**data["devices"])
+        return cls(key, devices, data["link"], Pipeline(**data["pipeline"]))
 
 
 def case_requests(settings: SweepSettings, source: ModelSource) -> tuple[CaseRequest, ...]:
@@ -76,13 +73,7 @@ def case_requests(settings: SweepSettings, source: ModelSource) -> tuple[CaseReq
         memory_models = ("inference",) if own is None else (own.memory_model,)
     return tuple(
         CaseRequest(
-            CaseKey(source.name, name, objective, memory_model),
-            choice,
-            link,
-            settings.chunks,
-            settings.max_devices,
-            settings.schedule,
-            settings.microbatches,
+            CaseKey(source.name, name, objective, memory_model), choice, link, settings.pipeline
         )
         for choice in choices
         if choice.written != OWN or own is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from experiments.comparison.records import ModelRecord
 from experiments.problems.devices import DeviceSet, parse_link
@@ -25,7 +25,6 @@ from solver import (
     Device,
     Interconnect,
     PartitionProblem,
-    Pipeline,
     problem_to_digraph,
 )
 
@@ -150,10 +149,9 @@ class PreparedModel:
 
 def _asked(request: CaseRequest) -> ProblemRequest:
     """Return what is asked of a problem, but for its devices."""
-    schedule: Any = request.schedule
     return ProblemRequest(
         interconnect=None if request.link is None else Interconnect(parse_link(request.link)),
         objective=request.key.objective,
         memory_model=request.key.memory_model,
-        pipeline=Pipeline(schedule, request.microbatches, request.chunks, request.max_devices),
+        pipeline=request.pipeline,
     )

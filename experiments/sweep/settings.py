@@ -20,7 +20,7 @@ from experiments.problems.devices import (
 from experiments.problems.request import parse_objective
 from experiments.problems.toml_files import read_toml
 from experiments.sweep.sources import ModelSource, read_model
-from solver import GiB, PartitionError, SolveLimits
+from solver import GiB, PartitionError, Pipeline, SolveLimits
 from solver.io.json_fields import Name, Positive, read_as
 from solver.model.problem import MemoryModel
 from solver.model.quantities import parse_memory
@@ -201,6 +201,11 @@ class SweepSettings:
     schedule: Schedule | None = None
     microbatches: Positive | None = None
     limits: SweepLimits = field(default_factory=SweepLimits)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """How stages take turns."""
+        return Pipeline(self.schedule, self.microbatches, self.chunks, self.max_devices)
 
     def __post_init__(self) -> None:
         if not self.models:
