@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from experiments.commands.options import LimitOptions, ProblemOptions
+from experiments.planners.steps import read_names, read_steps
 from experiments.problems.request import ProblemRequest, parse_objective
 from solver import (
     Interconnect,
@@ -100,27 +101,18 @@ def check_given(value: str | None, name: str, example: str) -> None:
 
 def read_solvers(entries: Sequence[str] | None, default: Sequence[str]) -> tuple[str, ...]:
     """Return the solvers that the options --solver name, each once."""
-    return _names(entries or default, check_solver)
+    return read_names(entries or default, check_solver)
 
 
 def read_planners(entries: Sequence[str] | None) -> tuple[str, ...]:
     """Return the planners that the options --planner name, each once."""
     from experiments.planners.registry import check_planner
 
-    return _names(entries or (), check_planner)
-
-
-def _names(entries: Sequence[str], check: Callable[[str], object]) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for entry in entries for name in entry.split(",")))
-    for name in names:
-        check(name)
-    return names
+    return read_names(entries or (), check_planner)
 
 
 def read_without(entries: Sequence[str] | None) -> tuple[str, ...]:
     """Return the steps that the options --without name, each once."""
-    from experiments.planners.steps import read_steps
-
     try:
         return read_steps(entries or ())
     except PartitionError as error:

@@ -24,6 +24,8 @@ from solver.model.quantities import format_gap, format_seconds, format_value
 OWN_PLANNERS: Final = ("greedy", "chain", "auto")
 EXACT_PLANNERS: Final = ("auto", "cp-sat", "ideal-dp")
 """Those that can prove optima; the first one of a study is what baselines are measured by."""
+FAILURES: Final = ("failed", "timed out", "out of memory", "killed")
+"""Statuses of answers for which another run may find something else."""
 DEFAULT_TIME_LIMIT_S: Final = 30.0
 _MEASURED: Final = (
     "bottleneck_ns",

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
 from experiments.comparison.plain_data import read_row
-from experiments.comparison.records import CaseKey, PlannerRow
+from experiments.comparison.records import FAILURES, CaseKey, PlannerRow
 from experiments.planners.registry import PLANNERS
 from experiments.planners.task import PlannerSpec
 from experiments.processes.environment import environment
@@ -28,7 +28,7 @@ from experiments.sweep.executors import JobRunner
 from experiments.sweep.progress import SweepProgress
 from experiments.sweep.settings import SweepSettings
 from experiments.sweep.sources import ModelSource
-from experiments.sweep.store import FAILURES, PreparedCase, SweepStore
+from experiments.sweep.store import PreparedCase, SweepStore
 from experiments.sweep.versions import versions
 from experiments.zoo.building import describe_error
 from solver import PartitionError

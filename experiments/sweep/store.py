@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from experiments.comparison.plain_data import plain, read_row
 from experiments.comparison.records import Case, CaseKey, ModelRecord, PlannerRow, Study
@@ -20,9 +20,6 @@ from solver import PartitionError, SolveLimits
 from solver.io.files import real_path
 from solver.io.json_fields import parse_json, read_as
 from solver.io.json_files import problem_from_json
-
-FAILURES: Final = ("failed", "timed out", "out of memory", "killed")
-"""Statuses of cells for which another run may find something else."""
 
 
 @dataclass(frozen=True, slots=True)

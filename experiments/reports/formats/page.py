@@ -63,17 +63,15 @@ def make_page(study: Study, files: ReportFiles) -> Section:
 def _models(study: Study, files: ReportFiles) -> tuple[tuple[str, ...], list[Section]]:
     """Return the anchors of all cases, and a section for each model."""
     answers: dict[CaseKey, list[Answer]] = {}
-    for row, plan_file in zip(study.rows, files.plans, strict=True):
-        answers.setdefault(row.case, []).append((row, plan_file))
+    for index, row in enumerate(study.rows):
+        answers.setdefault(row.case, []).append((row, files.plans.get(index)))
     records = {record.model: record for record in study.models}
     names = dict.fromkeys((*records, *(case.key.model for case in study.cases)))
     several = len({case.key.objective for case in study.cases}) > 1
     sections: dict[str, list[Section]] = {name: [] for name in names}
     numbers = {name: number for number, name in enumerate(names, start=1)}
     anchors: list[str] = []
-    for case, problem_file, trace_file in zip(
-        study.cases, files.problems, files.traces, strict=True
-    ):
+    for case in study.cases:
         model = case.key.model
         anchors.append(f"model-{numbers[model]}-case-{len(sections[model]) + 1}")
         sections[model].append(
@@ -82,8 +80,8 @@ def _models(study: Study, files: ReportFiles) -> tuple[tuple[str, ...], list[Sec
                 answers.get(case.key, ()),
                 study.limits,
                 anchor=anchors[-1],
-                problem_file=problem_file,
-                trace_file=trace_file,
+                problem_file=files.problems.get(case.key),
+                trace_file=files.traces.get(case.key),
                 names_objective=several,
             )
         )

@@ -52,6 +52,7 @@ def study_to_json(study: Study, files: ReportFiles | None = None) -> dict[str, A
         problems are not kept.
     """
     limits = study.limits
+    files = files or ReportFiles()
     return {
         "schema": SCHEMA,
         "version": VERSION,
@@ -66,14 +67,8 @@ def study_to_json(study: Study, files: ReportFiles | None = None) -> dict[str, A
         "peak_rss_bytes": study.peak_rss_bytes,
         "statistics": statistics_json(study),
         "models": [plain(record) for record in study.models],
-        "cases": [
-            _case_json(case, None if files is None else files.problems[index])
-            for index, case in enumerate(study.cases)
-        ],
-        "rows": [
-            _row_json(row, None if files is None else files.plans[index])
-            for index, row in enumerate(study.rows)
-        ],
+        "cases": [_case_json(case, files.problems.get(case.key)) for case in study.cases],
+        "rows": [_row_json(row, files.plans.get(index)) for index, row in enumerate(study.rows)],
         "checks": [plain(check) for check in study.checks],
     }
 
