@@ -19,7 +19,6 @@ from solver.io.json_fields import Name, read_as
 from solver.model.checks import did_you_mean
 
 _EXAMPLE: Final = 'write a zoo name such as "gpt2", a saved "problem.json", or a generator'
-_GENERATOR: Final = ("operators", "width", "experts", "seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +156,9 @@ def _file_source(name: str, settings: Mapping[str, Any], text: str) -> ModelSour
 class _GeneratorTable:
     generate: str
     name: Name | None = None
-    operators: int = 0
-    width: int = 0
-    experts: int = 0
+    operators: int = 1000
+    width: int = 20
+    experts: int = 256
     seed: int = 0
     devices: int = 8
     unequal: bool = False
@@ -179,12 +178,12 @@ def _read_generator(table: dict[str, Any], where: str) -> ModelSource:
 
 
 def _generator_source(name: str, settings: Mapping[str, Any]) -> ModelSource:
-    drawn = {key: settings[key] for key in _GENERATOR if key in settings}
+    asked = _GeneratorTable(**settings)
     own = generate_problem(
-        settings["generate"],
-        GeneratorSettings(**drawn),
-        settings.get("devices", 8),
-        slack_percent=settings.get("slack", 15.0),
-        unequal=settings.get("unequal", False),
+        asked.generate,
+        GeneratorSettings(asked.operators, asked.width, asked.experts, asked.seed),
+        asked.devices,
+        slack_percent=asked.slack,
+        unequal=asked.unequal,
     )
     return ModelSource(name, "generator", settings, own=own)

@@ -38,6 +38,7 @@ from solver.io.json_files import plan_from_json, problem_digest
 SCHEMA: Final = "fxpartition.study"
 VERSION: Final = 2
 
+_COUNTED: Final = ("wins", "ties", "losses", "only_reference", "only_planner", "neither")
 _ENVIRONMENT: Final = get_type_hints(Study)["environment"]
 _FILE: Final = re.compile(r"(?:problems|plans)/[a-z0-9-]{1,250}\.json")
 
@@ -114,12 +115,7 @@ def statistics_json(study: Study) -> list[dict[str, Any]]:
                     {
                         "planner": versus.planner,
                         **versus.outcomes,
-                        "wins": len(versus.wins),
-                        "ties": len(versus.ties),
-                        "losses": len(versus.losses),
-                        "only_reference": len(versus.only_reference),
-                        "only_planner": len(versus.only_planner),
-                        "neither": len(versus.neither),
+                        **{name: len(getattr(versus, name)) for name in _COUNTED},
                         "geometric_mean": versus.geometric_mean,
                         "least": None if versus.least is None else versus.least[0],
                         "largest": None if versus.largest is None else versus.largest[0],
