@@ -28,7 +28,7 @@ from experiments.console.progress import ProgressLine
 from experiments.planners.registry import PLANNERS, check_planner
 from experiments.planners.steps import check_step
 from experiments.planners.task import PlanningTask
-from experiments.problems.instances import NamedDevices
+from experiments.problems.devices import DeviceSet
 from experiments.problems.request import (
     ProblemRequest,
     check_model_request,
@@ -61,7 +61,7 @@ class CompareSettings:
     request : ProblemRequest
         What is asked of every problem, but for its devices; what it leaves open, a saved problem
         says itself.
-    device_sets : tuple of NamedDevices
+    device_sets : mapping of str to DeviceSet
         Empty derives equal, unequal and roomy devices from each model's size.
     planners : tuple of str
         Empty asks our own, and every peer that answers within seconds.
@@ -74,7 +74,7 @@ class CompareSettings:
     """
 
     request: ProblemRequest = field(default_factory=ProblemRequest)
-    device_sets: tuple[NamedDevices, ...] = ()
+    device_sets: Mapping[str, DeviceSet] = field(default_factory=dict)
     planners: tuple[str, ...] = ()
     limits: SolveLimits = field(default_factory=lambda: SolveLimits(DEFAULT_TIME_LIMIT_S))
     without: tuple[str, ...] = ()
@@ -158,14 +158,11 @@ class _Found:
 
 
 def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLine) -> _Found:
-    own = read_saved_problem(path, settings.request)
-    if settings.device_sets:
-        problems = {
-            named.name: read_saved_problem(path, replace(settings.request, devices=named.devices))
-            for named in settings.device_sets
-        }
-    else:
-        problems = {"saved": own}
+    sets: Mapping[str, DeviceSet | None] = settings.device_sets or {"saved": None}
+    problems = {
+        name: read_saved_problem(path, replace(settings.request, devices=devices))
+        for name, devices in sets.items()
+    }
     cases = _cases(str(path), problems)
     first = next(iter(problems.values()))
     record = ModelRecord.of_problem(str(path), first, description="saved problem")
@@ -183,14 +180,14 @@ def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: Progres
     captured = capture_model(loaded, request.constants)
     capture_s = clock.lap_s()
     progress.step(f"{spec.name}: operator graph")
-    graph = requested_graph(captured, [named.devices for named in settings.device_sets], request)
+    graph = requested_graph(captured, [*settings.device_sets.values()], request)
     graph_s = clock.lap_s()
     progress.step(f"{spec.name}: device sets")
     sets = settings.device_sets or requested_device_sets(
         graph, request, equal_devices=spec.equal_devices, slack_permille=spec.slack_permille
     )
     problems = {
-        named.name: problem_of_graph(graph, captured, named.devices, request) for named in sets
+        name: problem_of_graph(graph, captured, devices, request) for name, devices in sets.items()
     }
     cases = _cases(spec.name, problems)
     planners = settings.planners or default_planners(with_model=True)
@@ -200,7 +197,7 @@ def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: Progres
         checks = _check_splits(loaded, captured, rows, progress)
     record = ModelRecord.of_problem(
         spec.name,
-        problems[sets[0].name],
+        next(iter(problems.values())),
         description=spec.description,
         has_weights=loaded.has_weights,
         captured_by=captured.how,

@@ -9,7 +9,6 @@ from experiments.comparison.run import CompareSettings
 from experiments.paper.bench import ANSWER, Bench
 from experiments.paper.tables import PaperTable
 from experiments.problems.devices import parse_devices
-from experiments.problems.instances import NamedDevices
 from experiments.problems.request import ProblemRequest
 from solver import Pipeline, SolveResult, SolveStatus
 from solver.model.quantities import format_bytes, format_value
@@ -29,7 +28,7 @@ def llama(bench: Bench) -> PaperTable:
     settings = CompareSettings(
         # Data may come back to a device as often as others have it: they were not told of chunks.
         ProblemRequest(memory_model="weights", pipeline=Pipeline(chunks_per_device=_MOST_ROUNDS)),
-        tuple(NamedDevices(label, parse_devices(text)) for label, text in _DEVICES.items()),
+        {label: parse_devices(text) for label, text in _DEVICES.items()},
         tuple(_PEERS.values()),
         ANSWER,
         check_splits=False,

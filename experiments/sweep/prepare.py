@@ -140,10 +140,9 @@ class PreparedModel:
             else:
                 graph = self._graph(DeviceSet((Device("any"),)), request.key.memory_model)
                 count, slack_permille = self._spec.equal_devices, self._spec.slack_permille
-            sets = requested_device_sets(
+            self._derived[key] = requested_device_sets(
                 graph, asked, equal_devices=count, slack_permille=slack_permille
             )
-            self._derived[key] = {named.name: named.devices for named in sets}
         return self._derived[key][str(request.devices.written)]
 
 
