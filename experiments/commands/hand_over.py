@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -52,17 +51,13 @@ def hand_over(
     A plan that cannot be said in modules is refused, and why.
     """
     from experiments.zoo.building import build_model, capture_model
-    from experiments.zoo.models import resolve_model
+    from experiments.zoo.models import resolve_built
 
     check_given(plan_file, "PLAN.json", "plan.json")
     check_given(out, "--out", "map.json")
     if tied_first and to != "device-map":
         raise PartitionError("--tied-first is about device maps; leave it out")
-    spec = resolve_model(model)
-    if isinstance(spec, Path):
-        raise PartitionError(
-            f"{model} is a saved problem, which knows no modules; give the model itself"
-        )
+    spec = resolve_built(model)
     plan = load_plan(plan_file)
     if to != "programs":
         check_writable(out, plan_file, model)

@@ -20,7 +20,7 @@ from experiments.sweep.cases import CaseRequest
 from experiments.sweep.settings import OWN
 from experiments.sweep.sources import ModelSource
 from experiments.zoo.building import LoadedModel, ModelSpec, build_model, capture_model
-from experiments.zoo.models import resolve_model
+from experiments.zoo.models import resolve_built
 from solver import (
     Device,
     Interconnect,
@@ -55,9 +55,7 @@ class PreparedModel:
 
     @cached_property
     def _spec(self) -> ModelSpec:
-        spec = resolve_model(self.source.name)
-        assert isinstance(spec, ModelSpec)
-        return spec
+        return resolve_built(self.source.name)
 
     @cached_property
     def loaded(self) -> LoadedModel:

@@ -71,18 +71,17 @@ def resolve_model(text: str) -> ModelSpec | Path:
     )
 
 
-def captured_model(text: str) -> CapturedGraph:
-    """Build the model that `text` names, and capture it.
-
-    Raises
-    ------
-    PartitionError
-        If it names a saved problem, or cannot be built or captured.
-    """
+def resolve_built(text: str) -> ModelSpec:
+    """Return what :func:`resolve_model` does; PartitionError if it is a saved problem."""
     spec = resolve_model(text)
     if isinstance(spec, Path):
         raise PartitionError(f"{text} is a saved problem; name a model that can be built")
-    return capture_model(build_model(spec))
+    return spec
+
+
+def captured_model(text: str) -> CapturedGraph:
+    """Build the model that `text` names, and capture it; PartitionError if it cannot be."""
+    return capture_model(build_model(resolve_built(text)))
 
 
 def _configuration_spec(text: str) -> ModelSpec:
