@@ -27,6 +27,7 @@ from experiments.pipelines.plan_runs import RunSettings, run_plans
 from experiments.pipelines.prediction import accuracy
 from experiments.pipelines.profiling import measure_profile
 from experiments.pipelines.tables import plan_table, row_json
+from experiments.problems.request import ProblemRequest
 from experiments.zoo.models import captured_model
 from solver import Pipeline
 from solver.io.files import write_text_atomically
@@ -38,9 +39,11 @@ SHARES = (3, 2)
 
 def settings_of(training, steps):
     return RunSettings(
+        ProblemRequest(
+            memory_model="training" if training else "inference",
+            pipeline=Pipeline("1f1b" if training else "gpipe", MICROBATCHES),
+        ),
         shares=SHARES,
-        training=training,
-        pipeline=Pipeline("1f1b" if training else "gpipe", MICROBATCHES),
         steps=steps,
     )
 

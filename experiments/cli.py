@@ -14,11 +14,6 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line.
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments; those of the process if left out.
-
     Returns
     -------
     int

@@ -110,7 +110,7 @@ def finish_study(study: Study, out: str | None, as_json: bool) -> None:
     for table in study_tables(study, console.width):
         console.print(table)
     for finding in headline(study):
-        console.print(printable(str(finding)), markup=False)
+        console.print(printable(": ".join(filter(None, finding))), markup=False)
 
 
 def result_json(problem: PartitionProblem, result: SolveResult) -> dict[str, Any]:

@@ -60,14 +60,12 @@ def compare(
     from experiments.comparison.run import CompareSettings, run_comparison
     from experiments.console.progress import ProgressLine
     from experiments.problems.devices import parse_devices
-    from experiments.problems.instances import NamedDevices
     from experiments.reports.formats.writing import prepare_folder
     from experiments.zoo.models import DEFAULT_MODELS, resolve_model
 
-    named = dict.fromkeys(problem.devices or ())
     settings = CompareSettings(
         request=read_request(replace(problem, devices=None)),
-        device_sets=tuple(NamedDevices(text, parse_devices(text)) for text in named),
+        device_sets={text: parse_devices(text) for text in problem.devices or ()},
         planners=read_planners(planner),
         limits=read_limits(search),
         without=read_without(without),

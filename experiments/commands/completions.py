@@ -1,10 +1,11 @@
-"""What the shell offers when a person presses the tabulator: names and files, without torch."""
+"""What the shell offers when a person presses the tabulator: names, without loading torch.
+
+Where none fits, shells offer files by themselves.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 Completion = tuple[str, str]
@@ -27,8 +28,6 @@ DEVICE_CLASSES: Final = (
 )
 """The keys of ``fx_bridge.costs.device_specs.DEVICE_SPECS``: to import that loads torch, which
 takes seconds."""
-
-_MOST_FILES: Final = 200
 
 
 def complete_from(
@@ -57,30 +56,31 @@ def complete_from(
     return complete
 
 
-def complete_files(*suffixes: str) -> Callable[[str], list[Completion]]:
-    """Return a completer of the files whose names end so, and of the folders on the way."""
-
-    def complete(incomplete: str) -> list[Completion]:
-        return [(path, "") for path in files(incomplete, suffixes)]
-
-    return complete
-
-
 def complete_built_models(incomplete: str) -> list[Completion]:
-    """Return the models of the zoo, published configurations and exported programs."""
-    return _models(incomplete, ".pt2")
+    """Return the models of the zoo, and published configurations once one is begun."""
+    from experiments.zoo.configurations import CONFIGURATIONS
+    from experiments.zoo.models import CONFIGURATION_PREFIX, ZOO
+
+    named = {name: spec.description for name, spec in ZOO.items()}
+    if incomplete:
+        # They are many, and few people want one.
+        named |= {f"{CONFIGURATION_PREFIX}{name}": e.family for name, e in CONFIGURATIONS.items()}
+    return complete_from(named)(incomplete)
 
 
 def complete_models(incomplete: str) -> list[Completion]:
-    """Return what :func:`complete_built_models` does, saved problems and published workloads."""
-    # They are many, and few people want one: offered once it is begun.
-    published = _published(incomplete) if incomplete else []
-    return [*_models(incomplete, ".json", ".pt2"), *published]
+    """Return what :func:`complete_built_models` does, and likewise published workloads."""
+    return complete_built_models(incomplete) + (
+        complete_published(incomplete) if incomplete else []
+    )
 
 
-def complete_problems(incomplete: str) -> list[Completion]:
-    """Return saved problems and published workloads."""
-    return [*complete_files(".json")(incomplete), *_published(incomplete)]
+def complete_published(incomplete: str) -> list[Completion]:
+    """Return published workloads."""
+    from experiments.workloads.catalogue import PREFIX, published_names
+
+    names = dict.fromkeys((f"{PREFIX}{name}" for name in published_names()), "a published workload")
+    return complete_from(names)(incomplete)
 
 
 def complete_planners(incomplete: str) -> list[Completion]:
@@ -99,63 +99,10 @@ def complete_steps(incomplete: str) -> list[Completion]:
 
 
 def complete_devices(incomplete: str) -> list[Completion]:
-    """Return device files, and after a memory the classes whose speeds are known."""
+    """Return, after a memory, the classes whose speeds are known."""
     head, comma, last = incomplete.rpartition(",")
     memory, _, _ = last.partition("@")
-    classes: dict[str, str] = {}
-    if memory.endswith(("B", "b")):
-        names = (f"{head}{comma}{memory}@{name}" for name in DEVICE_CLASSES)
-        classes = dict.fromkeys(names, "a class of fxpartition devices")
-    return [*complete_from(classes)(incomplete), *complete_files(".toml", ".json")(incomplete)]
-
-
-def _models(incomplete: str, *suffixes: str) -> list[Completion]:
-    from experiments.zoo.configurations import CONFIGURATIONS
-    from experiments.zoo.models import CONFIGURATION_PREFIX, ZOO
-
-    named = {name: spec.description for name, spec in ZOO.items()}
-    if incomplete:
-        # As with published workloads.
-        named |= {f"{CONFIGURATION_PREFIX}{name}": e.family for name, e in CONFIGURATIONS.items()}
-    return [*complete_from(named)(incomplete), *complete_files(*suffixes)(incomplete)]
-
-
-def _published(incomplete: str) -> list[Completion]:
-    from experiments.workloads.catalogue import PREFIX, published_names
-
-    names = dict.fromkeys((f"{PREFIX}{name}" for name in published_names()), "a published workload")
-    return complete_from(names)(incomplete)
-
-
-def files(incomplete: str, suffixes: Sequence[str]) -> list[str]:
-    """Return the paths that `incomplete` may become; whatever cannot be listed has none.
-
-    A folder that is the only choice is opened, so that the shell, which takes a single choice for
-    the end of the word, goes on in it.
-    """
-    found = _entries(incomplete, suffixes)
-    while len(found) == 1 and found[0].endswith("/"):
-        inside = _entries(found[0], suffixes)
-        if not inside:
-            return found
-        found = inside
-    return found
-
-
-def _entries(incomplete: str, suffixes: Sequence[str]) -> list[str]:
-    head, tail = os.path.split(incomplete)
-    prefix = incomplete[: len(incomplete) - len(tail)]
-    try:
-        with os.scandir(Path(head or ".").expanduser()) as listed:
-            entries = sorted(
-                f"{prefix}{entry.name}{'/' if entry.is_dir() else ''}"
-                for entry in listed
-                if entry.name.startswith(tail)
-                and entry.name.startswith(".") <= tail.startswith(".")
-                # One choice a line is what shells read.
-                and entry.name.isprintable()
-                and (entry.is_dir() or entry.name.lower().endswith(tuple(suffixes)))
-            )
-    except (OSError, ValueError, RuntimeError):  # not there, a null character, no such home
+    if not memory.endswith(("B", "b")):
         return []
-    return entries[:_MOST_FILES]
+    names = (f"{head}{comma}{memory}@{name}" for name in DEVICE_CLASSES)
+    return complete_from(dict.fromkeys(names, "a class of fxpartition devices"))(incomplete)

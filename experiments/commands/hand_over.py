@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Literal
 
 import typer
 
-from experiments.commands.completions import complete_from
 from experiments.commands.option_reading import check_given
 from experiments.commands.options import (
     PLAN_FILE,
@@ -20,21 +18,9 @@ from experiments.commands.options import (
 from experiments.console.output import check_writable, print_json, say_note
 from solver import PartitionError, load_plan
 from solver.io.files import write_text_atomically
-from solver.model.checks import check_choice
 from solver.model.quantities import counted, printable
 
 Form = Literal["device-map", "split-spec", "programs"]
-_FORMS: Final[tuple[Form, ...]] = get_args(Form)
-
-_FormOption = Annotated[
-    str,
-    typer.Option(
-        "--to",
-        metavar="FORM",
-        help=f"One of {', '.join(_FORMS)}.",
-        autocompletion=complete_from(_FORMS),
-    ),
-]
 _TiedFirstOption = Annotated[
     bool,
     typer.Option(
@@ -48,7 +34,7 @@ _TiedFirstOption = Annotated[
 def hand_over(
     plan_file: Annotated[str, typer.Argument(**PLAN_FILE)],
     model: BuiltModelArgument,
-    to: _FormOption,
+    to: Annotated[Form, typer.Option(help="What to write the plan as.")],
     out: Annotated[str, out_option("FILE", "What to write; a folder for programs.")],
     tied_first: _TiedFirstOption = False,
     constant: ConstantOption = None,
@@ -65,18 +51,13 @@ def hand_over(
     A plan that cannot be said in modules is refused, and why.
     """
     from experiments.zoo.building import build_model, capture_model
-    from experiments.zoo.models import resolve_model
+    from experiments.zoo.models import resolve_built
 
     check_given(plan_file, "PLAN.json", "plan.json")
     check_given(out, "--out", "map.json")
-    check_choice(to, _FORMS, "--to")
     if tied_first and to != "device-map":
         raise PartitionError("--tied-first is about device maps; leave it out")
-    spec = resolve_model(model)
-    if isinstance(spec, Path):
-        raise PartitionError(
-            f"{model} is a saved problem, which knows no modules; give the model itself"
-        )
+    spec = resolve_built(model)
     plan = load_plan(plan_file)
     if to != "programs":
         check_writable(out, plan_file, model)

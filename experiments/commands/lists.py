@@ -81,20 +81,8 @@ def list_planners(as_json: JsonOption = False) -> None:
     from experiments.planners.registry import PLANNERS
 
     if as_json:
-        print_json(
-            [
-                {
-                    "name": spec.name,
-                    "description": spec.description,
-                    "source": spec.source,
-                    "needs_model": spec.needs_model,
-                    "extra": spec.extra,
-                    "seeded": spec.seeded,
-                    "proves": spec.proves,
-                }
-                for spec in PLANNERS.values()
-            ]
-        )
+        shown = ("name", "description", "source", "needs_model", "extra", "seeded", "proves")
+        print_json([{name: getattr(spec, name) for name in shown} for spec in PLANNERS.values()])
         return
     rows = [
         (

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from experiments.commands.options import OPTIMIZERS, LimitOptions, ProblemOptions
+from experiments.commands.options import LimitOptions, ProblemOptions
+from experiments.planners.steps import read_names, read_steps
 from experiments.problems.request import ProblemRequest, parse_objective
 from solver import (
-    MEMORY_MODELS,
     Interconnect,
     PartitionError,
     Pipeline,
     SolveLimits,
     check_solver,
 )
-from solver.model.checks import check_choice
-from solver.model.training import SCHEDULES
 
 if TYPE_CHECKING:
     from experiments.problems.devices import DeviceSet
@@ -36,15 +34,7 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
     """
     from experiments.problems.devices import parse_link
 
-    for value, allowed, name in (
-        (options.memory_model, MEMORY_MODELS, "--memory-model"),
-        (options.schedule, SCHEDULES, "--schedule"),
-        (options.optimizer, OPTIMIZERS, "--optimizer"),
-    ):
-        if value is not None:
-            check_choice(value, allowed, name)
     check_given(options.profile, "--profile", "gpt2.profile.json")
-    named: Any = options
     request = ProblemRequest(
         devices=_read_devices(options.devices),
         interconnect=None
@@ -55,7 +45,9 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
         else parse_objective(options.objective, "--objective"),
         memory_model=options.memory_model,
         training=_read_training(options),
-        pipeline=Pipeline(named.schedule, named.microbatches, named.chunks, named.max_devices),
+        pipeline=Pipeline(
+            options.schedule, options.microbatches, options.chunks, options.max_devices
+        ),
         placement=_read_placement(options),
         attention=options.attention,
         communication_scale=options.communication_scale,
@@ -71,12 +63,11 @@ def read_request(options: ProblemOptions) -> ProblemRequest:
 
 
 def _read_training(options: ProblemOptions) -> Training | None:
-    optimizer: Any = options.optimizer
-    if optimizer is None:
+    if options.optimizer is None:
         return None
     from fx_bridge.options import Training
 
-    return Training(optimizer)
+    return Training(options.optimizer)
 
 
 def _read_placement(options: ProblemOptions) -> Placement | None:
@@ -110,27 +101,18 @@ def check_given(value: str | None, name: str, example: str) -> None:
 
 def read_solvers(entries: Sequence[str] | None, default: Sequence[str]) -> tuple[str, ...]:
     """Return the solvers that the options --solver name, each once."""
-    return _names(entries or default, check_solver)
+    return read_names(entries or default, check_solver)
 
 
 def read_planners(entries: Sequence[str] | None) -> tuple[str, ...]:
     """Return the planners that the options --planner name, each once."""
     from experiments.planners.registry import check_planner
 
-    return _names(entries or (), check_planner)
-
-
-def _names(entries: Sequence[str], check: Callable[[str], object]) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(name.strip() for entry in entries for name in entry.split(",")))
-    for name in names:
-        check(name)
-    return names
+    return read_names(entries or (), check_planner)
 
 
 def read_without(entries: Sequence[str] | None) -> tuple[str, ...]:
     """Return the steps that the options --without name, each once."""
-    from experiments.planners.steps import read_steps
-
     try:
         return read_steps(entries or ())
     except PartitionError as error:

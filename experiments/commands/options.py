@@ -6,22 +6,22 @@ Those that many commands take come in groups (:mod:`experiments.commands.option_
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import typer
 
 from experiments.commands.completions import (
     complete_built_models,
     complete_devices,
-    complete_files,
     complete_from,
     complete_models,
     complete_planners,
     complete_steps,
 )
-from solver import MEMORY_MODELS, OBJECTIVES, SOLVERS
+from solver import OBJECTIVES, SOLVERS
+from solver.model.problem import MemoryModel
 from solver.model.problem_checks import MOST_CHUNKS
-from solver.model.training import SCHEDULES
+from solver.model.training import Schedule
 
 OUTPUT_PANEL: Final = "Output"
 _PROBLEM, _PIPELINE, _PLACEMENT, _SEARCH = "Problem", "Pipeline", "Placement", "Search"
@@ -31,7 +31,8 @@ MOST_DEVICES: Final = 1024
 _MOST_MICROBATCHES: Final = 10**9
 """More than any plan has: a slip is refused, not tried."""
 
-OPTIMIZERS: Final = ("sgd", "momentum", "adam", "adamw")
+Optimizer = Literal["sgd", "momentum", "adam", "adamw"]
+"""As of ``fx_bridge``, whose import loads torch."""
 SOLVER_DESCRIPTIONS: Final = {
     "auto": "picks one that proves, and the answer names it",
     "greedy": "the size-based heuristic, the baseline",
@@ -49,8 +50,11 @@ def out_option(metavar: str, text: str, **settings: Any) -> Any:
     )
 
 
-def _option(panel: str, metavar: str, text: str, **settings: Any) -> Any:
-    """Return the option that is named as its field, and listed under `panel`."""
+def _option(panel: str, metavar: str | None, text: str, **settings: Any) -> Any:
+    """Return the option that is named as its field, and listed under `panel`.
+
+    Without a `metavar` the help lists what may be written.
+    """
     return typer.Option(metavar=metavar, help=text, rich_help_panel=panel, **settings)
 
 
@@ -80,7 +84,6 @@ BuiltModelArgument = Annotated[
 PLAN_FILE: Final[dict[str, Any]] = {
     "metavar": "PLAN.json",
     "help": "A plan that plan or solve wrote.",
-    "autocompletion": complete_files(".json"),
 }
 ConstantOption = Annotated[
     list[str] | None,
@@ -118,23 +121,16 @@ class ProblemOptions:
     ] = None
     constant: ConstantOption = None
     optimizer: Annotated[
-        str | None,
-        _option(
-            "Training",
-            "NAME",
-            f"Of training, whose state needs memory: one of {', '.join(OPTIMIZERS)}; adamw if "
-            "left out.",
-            autocompletion=complete_from(OPTIMIZERS),
-        ),
+        Optimizer | None,
+        _option("Training", None, "Of training, whose state needs memory; adamw if left out."),
     ] = None
     schedule: Annotated[
-        str | None,
+        Schedule | None,
         _option(
             _PIPELINE,
-            "NAME",
-            f"Plan a pipeline that runs by {' or '.join(SCHEDULES)}: values are passed from stage "
-            "to stage, and the objective is step if none is given.",
-            autocompletion=complete_from(SCHEDULES),
+            None,
+            "Plan a pipeline that runs by it: values are passed from stage to stage, and the "
+            "objective is step if none is given.",
         ),
     ] = None
     microbatches: Annotated[
@@ -198,13 +194,8 @@ class ProblemOptions:
         ),
     ] = None
     memory_model: Annotated[
-        str | None,
-        _option(
-            _COSTS,
-            "NAME",
-            f"One of {', '.join(MEMORY_MODELS)}; inference if left out.",
-            autocompletion=complete_from(MEMORY_MODELS),
-        ),
+        MemoryModel | None,
+        _option(_COSTS, None, "What counts as memory; inference if left out."),
     ] = None
     attention: Annotated[
         str | None,
@@ -221,7 +212,6 @@ class ProblemOptions:
             _COSTS,
             "FILE",
             "Measured times, as fxpartition profile wrote them.",
-            autocompletion=complete_files(".json"),
         ),
     ] = None
     communication_scale: Annotated[

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from experiments.commands.answers import finish, solve_all
-from experiments.commands.completions import complete_problems
+from experiments.commands.completions import complete_published
 from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import check_given, read_limits, read_request, read_without
 from experiments.commands.options import (
@@ -68,7 +68,7 @@ def solve(
             metavar="FILE.json",
             help="A saved problem, a workload in the format of msr-fiddle/dnn-partitioning, or "
             "published:NAME, one that comes with the package.",
-            autocompletion=complete_problems,
+            autocompletion=complete_published,
         ),
     ],
     problem: ProblemOptions,

@@ -61,9 +61,9 @@ def profile(
     from experiments.console.progress import ProgressLine
     from experiments.pipelines.group import PipelineGroup
     from experiments.pipelines.profiling import measure_profile
-    from experiments.zoo.models import resolve_model
+    from experiments.zoo.models import resolve_built
 
-    resolve_model(model)
+    resolve_built(model)
     check_writable(out)
     with ProgressLine(quiet=True) as progress:
         progress.step(f"{model}: starting processes")

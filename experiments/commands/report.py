@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from experiments.commands.answers import finish_study
-from experiments.commands.completions import complete_files
 from experiments.commands.option_reading import check_given
 from experiments.commands.options import JsonOption, ReportOutOption
 from solver import PartitionError
@@ -19,7 +18,6 @@ def report(
         typer.Argument(
             metavar="RESULTS",
             help="The .sqlite file of a sweep, or the results.json of a report.",
-            autocompletion=complete_files(".sqlite", ".json"),
         ),
     ],
     out: ReportOutOption = None,

@@ -25,7 +25,6 @@ from solver import PartitionError
 from solver.model.quantities import counted, printable
 
 if TYPE_CHECKING:
-    from experiments.pipelines.plan_runs import RunSettings
     from experiments.pipelines.prediction import PlanRow
     from experiments.problems.devices import DeviceSet
 
@@ -56,7 +55,12 @@ def run(
     """
     from experiments.console.progress import ProgressLine
     from experiments.pipelines.group import PipelineGroup
-    from experiments.pipelines.plan_runs import NoPlanError, check_hand_made, run_plans
+    from experiments.pipelines.plan_runs import (
+        NoPlanError,
+        RunSettings,
+        measured_problem,
+        run_plans,
+    )
     from experiments.pipelines.profiling import measure_profile
     from experiments.zoo.models import captured_model
 
@@ -67,8 +71,8 @@ def run(
             "--constant is not for run, whose processes get microbatches of every input; leave it "
             "out, or use plan and split"
         )
-    settings = replace(
-        settings_of_run(request),
+    settings = RunSettings(
+        process_request(request),
         solvers=read_solvers(solver, _SOLVERS),
         limits=read_limits(search),
     )
@@ -78,15 +82,14 @@ def run(
             f"{problem.profile} was measured with {profile.threads} threads; run with "
             f"--threads {profile.threads}, or measure again"
         )
-    count = len(settings.devices or settings.shares)
-    rows: list[PlanRow]
+    given = settings.request.devices
+    count = len(settings.shares if given is None else given.devices)
     with ProgressLine() as progress:
         progress.step(f"{model}: capturing")
         captured = captured_model(model)
         say_note(captured)
-        if profile is not None:
-            profile.check(captured)
-        check_hand_made(captured, settings)
+        if profile is not None or request.placement is not None:
+            measured_problem(captured, profile, settings)
         progress.step(f"{model}: starting {counted(count, 'process', 'processes')}")
         with PipelineGroup(count, threads=threads) as group:
             if profile is None:
@@ -132,10 +135,8 @@ def _processes(given: DeviceSet) -> DeviceSet:
     return replace(given, devices=devices, interconnect=interconnect)
 
 
-def settings_of_run(request: ProblemRequest) -> RunSettings:
-    """Return what the options say of the plans that run."""
-    from experiments.pipelines.plan_runs import RunSettings
-
+def process_request(request: ProblemRequest) -> ProblemRequest:
+    """Return what is asked of the problem whose devices are processes of this machine."""
     counted = request.memory_model or "inference"
     if counted == "weights":
         raise PartitionError(
@@ -147,15 +148,5 @@ def settings_of_run(request: ProblemRequest) -> RunSettings:
             f"--optimizer is {request.training.optimizer!r}, but the processes measure a step of "
             "adamw; leave it out"
         )
-    devices = interconnect = None
-    if request.devices is not None:
-        processes = _processes(request.devices)
-        devices, interconnect = processes.devices, processes.interconnect
-    return RunSettings(
-        devices=devices,
-        training=counted == "training",
-        objective=request.objective or ("step",),
-        interconnect=request.interconnect or interconnect,
-        pipeline=request.pipeline,
-        placement=request.placement,
-    )
+    devices = None if request.devices is None else _processes(request.devices)
+    return replace(request, devices=devices)

@@ -9,13 +9,12 @@ from typing import Annotated, Any
 import typer
 
 from experiments.commands.answers import result_json, solve_all
-from experiments.commands.completions import complete_files, complete_from
 from experiments.commands.option_groups import with_option_groups
 from experiments.commands.option_reading import check_given, read_limits, read_request
 from experiments.commands.options import JsonOption, ModelArgument, ProblemOptions, SearchOptions
 from experiments.console.exit_codes import EXIT_NO_PLAN
 from experiments.console.output import print_json, say_note
-from experiments.problems.plan_files import FORMATS, ForeignPlan, check_format, read_foreign_plan
+from experiments.problems.plan_files import ForeignPlan, PlanFormat, read_foreign_plan
 from experiments.problems.request import read_problem
 from solver import PartitionError, PartitionProblem, SolveResult, SolveStatus, check_solver, summary
 from solver.evaluation.result import judge
@@ -32,17 +31,11 @@ _PlanArgument = Annotated[
         metavar="PLAN.json",
         help="A plan of fxpartition, a device map of accelerate, a split specification of "
         "torch.distributed.pipelining, or tags of operators.",
-        autocompletion=complete_files(".json"),
     ),
 ]
 _FormatOption = Annotated[
-    str | None,
-    typer.Option(
-        "--format",
-        metavar="NAME",
-        help=f"What the file is, one of {', '.join(FORMATS)}; found out if left out.",
-        autocompletion=complete_from(FORMATS),
-    ),
+    PlanFormat | None,
+    typer.Option("--format", help="What the file is; found out if left out."),
 ]
 
 
@@ -68,13 +61,12 @@ def score(
     check_given(plan_file, "PLAN.json", "plan.json")
     limits = read_limits(search)
     check_solver(search.solver)
-    asked = check_format(form)
     _check_file(plan_file)
     request = read_request(problem)
     with ProgressLine(quiet=True) as progress:
         captured, scored = read_problem(model, request, progress.step)
         say_note(captured)
-        found = read_foreign_plan(plan_file, scored, captured, asked)
+        found = read_foreign_plan(plan_file, scored, captured, form)
         rounds = 1 + max(found.plan.chunks.values(), default=0)
         if request.pipeline.chunks_per_device is None and rounds > scored.chunks_per_device:
             note = (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -58,13 +57,11 @@ def split(
     The exit code is 4 if the split computes something else.
     """
     from experiments.zoo.building import build_model, capture_model, others_code
-    from experiments.zoo.models import resolve_model
+    from experiments.zoo.models import resolve_built
 
     check_given(plan_file, "--plan", "plan.json")
     check_given(out, "--out", "stages")
-    spec = resolve_model(model)
-    if isinstance(spec, Path):
-        raise PartitionError(f"{model} is a saved problem; split needs a model that can be built")
+    spec = resolve_built(model)
     chosen = load_plan(plan_file)
 
     from fx_bridge.checkpoint.stages import check_folder

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from experiments.commands.completions import complete_files, complete_models
+from experiments.commands.completions import complete_models
 from experiments.commands.options import MOST_DEVICES, JsonOption, out_option
 from experiments.console.output import check_writable, print_json, say, say_written
 from solver import PartitionError
@@ -19,7 +19,6 @@ _FileArgument = Annotated[
     typer.Argument(
         metavar="SWEEP.toml",
         help="Models, devices, objectives, memory models, planners, seeds and limits.",
-        autocompletion=complete_files(".toml"),
     ),
 ]
 _OutOption = Annotated[
@@ -27,7 +26,6 @@ _OutOption = Annotated[
     out_option(
         "FILE.sqlite",
         "Save the results; what the file has is not done again.",
-        autocompletion=complete_files(".sqlite"),
     ),
 ]
 _JobsOption = Annotated[
@@ -83,12 +81,15 @@ def sweep(
     once: after an interruption, kill -9 included, the same command goes on.
     """
     from experiments.sweep.settings import read_sweep
-    from experiments.sweep.sources import command_line_model
+    from experiments.sweep.sources import read_model
 
     if cluster is not None and jobs is not None:
         raise PartitionError("--jobs is for this machine; leave it out with --cluster")
     check_writable(out, file)
-    settings = read_sweep(Path(file), [command_line_model(text) for text in model or ()])
+    models = [
+        read_model(text, f"--model {text!r}", Path(), may_run_code=True) for text in model or ()
+    ]
+    settings = read_sweep(Path(file), models)
 
     from experiments.sweep.executors import cluster_runner, local_runner
     from experiments.sweep.progress import SweepProgress

@@ -10,7 +10,7 @@ from typing import Final
 from experiments.comparison.records import CaseKey, PlannerRow
 from experiments.comparison.search_trace import SearchTrace
 from experiments.planners.registry import check_planner
-from experiments.planners.task import PlannerAnswer, PlannerSpec, PlanningTask
+from experiments.planners.task import PlannerSpec, PlanningTask
 from experiments.processes.time_limit import call_within
 from experiments.zoo.building import describe_error
 from solver import SOLVERS, SolveLimits, SolveResult, SolveStatus
@@ -24,12 +24,8 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
 
     Parameters
     ----------
-    key : CaseKey
-        Of the case; it stands in the row.
     task : PlanningTask
         Only planners that prove leave out its steps; heuristics are baselines as they are.
-    planner : str
-        A key of ``PLANNERS``.
     limits : SolveLimits
         ``on_progress`` is told of every step, and the row has them as its trace.
 
@@ -61,30 +57,24 @@ def plan_row(key: CaseKey, task: PlanningTask, planner: str, limits: SolveLimits
             wall_time_s=time.perf_counter() - start_s,
             reason=_reason_of(error, spec),
         )
-    if answer.result is not None:
-        points = trace.finish(answer.result, task.problem.objective)
-        row = PlannerRow.from_result(
-            key, planner, answer.result, seed=limits.seed, without=row.without, trace=points
-        )
-        return replace(row, words=answer.words, reason=_shortened(answer.result))
-    return replace(
+    row = replace(
         row,
-        status=_status_without_result(answer),
+        status="spills" if answer.spilled_bytes else SolveStatus.UNKNOWN.value,
         wall_time_s=time.perf_counter() - start_s,
         reason=answer.reason,
         words=answer.words,
         spilled_bytes=answer.spilled_bytes,
     )
+    if answer.result is None:
+        return row
+    row = row.with_result(answer.result, trace.finish(answer.result, task.problem.objective))
+    return replace(row, reason=_shortened(answer.result))
 
 
 def _status_of(error: BaseException) -> str:
     if isinstance(error, TimeoutError):
         return "timed out"
     return "out of memory" if isinstance(error, MemoryError) else "failed"
-
-
-def _status_without_result(answer: PlannerAnswer) -> str:
-    return "spills" if answer.spilled_bytes else SolveStatus.UNKNOWN.value
 
 
 def _reason_of(error: BaseException, spec: PlannerSpec | None) -> str:

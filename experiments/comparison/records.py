@@ -7,7 +7,7 @@ given, and a row for every planner's answer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from experiments.problems.instances import one_device_bytes
@@ -22,27 +22,18 @@ from solver.evaluation.result import StepRecord
 from solver.model.quantities import format_gap, format_seconds, format_value
 
 OWN_PLANNERS: Final = ("greedy", "chain", "auto")
-PEERS: Final = (
-    "pipedream",
-    "deepspeed-parameters",
-    "deepspeed-uniform",
-    "torchgpipe-time",
-    "torchgpipe-size",
-    "random",
-)
-MODEL_PEERS: Final = (
-    "uniform-layers",
-    "torch-size-based",
-    "torch-sparse-nn",
-    "accelerate",
-    "accelerate-balanced",
-    "transformers-auto",
-    "transformers-sequential",
-)
-"""Peers that read the model."""
 EXACT_PLANNERS: Final = ("auto", "cp-sat", "ideal-dp")
 """Those that can prove optima; the first one of a study is what baselines are measured by."""
+FAILURES: Final = ("failed", "timed out", "out of memory", "killed")
+"""Statuses of answers for which another run may find something else."""
 DEFAULT_TIME_LIMIT_S: Final = 30.0
+_MEASURED: Final = (
+    "bottleneck_ns",
+    "latency_ns",
+    "transfer_bytes",
+    "peak_memory_permille",
+    "devices_used",
+)
 
 
 class CaseKey(NamedTuple):
@@ -178,40 +169,23 @@ class PlannerRow:
             words += f", gap {format_gap(self.gap)}"
         return f"{words}, {format_seconds(self.wall_time_s)}"
 
-    @classmethod
-    def from_result(
-        cls,
-        case: CaseKey,
-        planner: str,
-        result: SolveResult,
-        *,
-        seed: int = 0,
-        without: tuple[str, ...] = (),
-        trace: tuple[SearchPoint, ...] = (),
-    ) -> PlannerRow:
-        """Return the row of a result of `planner`."""
+    def with_result(self, result: SolveResult, trace: tuple[SearchPoint, ...] = ()) -> PlannerRow:
+        """Return the row with what the planner's answer is worth; its time stays."""
         judged = result.evaluation
-        return cls(
-            case=case,
-            planner=planner,
+        measured = {} if judged is None else {name: getattr(judged, name) for name in _MEASURED}
+        return replace(
+            self,
             status=result.status.value,
-            seed=seed,
-            without=without,
             objective=result.objective_values,
             bound=result.objective_bounds,
             gap=result.gap,
-            bottleneck_ns=None if judged is None else judged.bottleneck_ns,
-            latency_ns=None if judged is None else judged.latency_ns,
-            transfer_bytes=None if judged is None else judged.transfer_bytes,
-            peak_memory_permille=None if judged is None else judged.peak_memory_permille,
-            devices_used=None if judged is None else judged.devices_used,
-            wall_time_s=result.wall_time_s,
             feasible=judged is not None and judged.feasible,
             reason=result.reason,
             answered_by=result.solver,
             trace=trace,
             log=result.log,
             plan=result.plan,
+            **measured,
         )
 
 
@@ -260,17 +234,7 @@ class ModelRecord:
 
     @classmethod
     def of_problem(cls, model: str, problem: PartitionProblem, **measured: Any) -> ModelRecord:
-        """Return the record of a model with the sizes of its first problem.
-
-        Parameters
-        ----------
-        model : str
-            Its name in the study.
-        problem : PartitionProblem
-            Gives operators, edges and bytes.
-        **measured
-            The other fields.
-        """
+        """Return the record of a model with the sizes of its first problem."""
         graph = problem_to_digraph(problem)
         return cls(
             model,

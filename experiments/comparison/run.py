@@ -10,15 +10,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from experiments.comparison.planner_row import plan_row
 from experiments.comparison.records import (
     DEFAULT_TIME_LIMIT_S,
-    MODEL_PEERS,
     OWN_PLANNERS,
-    PEERS,
     Case,
     CaseKey,
     EquivalenceRow,
@@ -28,11 +25,10 @@ from experiments.comparison.records import (
     best_row,
 )
 from experiments.console.progress import ProgressLine
-from experiments.planners.registry import check_planner
+from experiments.planners.registry import PLANNERS, check_planner
 from experiments.planners.steps import check_step
 from experiments.planners.task import PlanningTask
-from experiments.problems.devices import parse_devices
-from experiments.problems.instances import NamedDevices
+from experiments.problems.devices import DeviceSet
 from experiments.problems.request import (
     ProblemRequest,
     check_model_request,
@@ -50,21 +46,10 @@ from experiments.zoo.building import (
     describe_error,
     others_code,
 )
-from solver import (
-    PartitionProblem,
-    SolveLimits,
-)
+from solver import SOLVERS, PartitionProblem, SolveLimits
 
 if TYPE_CHECKING:
-    import networkx as nx
-
     from fx_bridge.capture.graph import CapturedGraph
-
-WEIGHTS_CASES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
-    {"llama3-70b": ("2x80GB,2x24GB", "80GB,60GB,40GB,20GB")}
-)
-"""Device sets on which a model is also planned by its weights alone, by model: there the planners
-of accelerate and transformers are asked in their own terms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +61,7 @@ class CompareSettings:
     request : ProblemRequest
         What is asked of every problem, but for its devices; what it leaves open, a saved problem
         says itself.
-    device_sets : tuple of NamedDevices
+    device_sets : mapping of str to DeviceSet
         Empty derives equal, unequal and roomy devices from each model's size.
     planners : tuple of str
         Empty asks our own, and every peer that answers within seconds.
@@ -89,7 +74,7 @@ class CompareSettings:
     """
 
     request: ProblemRequest = field(default_factory=ProblemRequest)
-    device_sets: tuple[NamedDevices, ...] = ()
+    device_sets: Mapping[str, DeviceSet] = field(default_factory=dict)
     planners: tuple[str, ...] = ()
     limits: SolveLimits = field(default_factory=lambda: SolveLimits(DEFAULT_TIME_LIMIT_S))
     without: tuple[str, ...] = ()
@@ -100,6 +85,16 @@ class CompareSettings:
             check_planner(name)
         for name in self.without:
             check_step(name)
+
+
+def default_planners(*, with_model: bool) -> tuple[str, ...]:
+    """Return our own planners and every peer, those that read the model where there is one."""
+    peers = [
+        name
+        for name, spec in PLANNERS.items()
+        if name not in SOLVERS and (with_model or not spec.needs_model)
+    ]
+    return (*OWN_PLANNERS, *peers)
 
 
 def run_comparison(
@@ -163,18 +158,15 @@ class _Found:
 
 
 def _compare_problem(path: Path, settings: CompareSettings, progress: ProgressLine) -> _Found:
-    own = read_saved_problem(path, settings.request)
-    if settings.device_sets:
-        problems = {
-            named.name: read_saved_problem(path, replace(settings.request, devices=named.devices))
-            for named in settings.device_sets
-        }
-    else:
-        problems = {"saved": own}
+    sets: Mapping[str, DeviceSet | None] = settings.device_sets or {"saved": None}
+    problems = {
+        name: read_saved_problem(path, replace(settings.request, devices=devices))
+        for name, devices in sets.items()
+    }
     cases = _cases(str(path), problems)
     first = next(iter(problems.values()))
     record = ModelRecord.of_problem(str(path), first, description="saved problem")
-    planners = settings.planners or (*OWN_PLANNERS, *PEERS)
+    planners = settings.planners or default_planners(with_model=False)
     return _Found(record, cases, _ask_all(cases, None, planners, settings, progress))
 
 
@@ -188,26 +180,24 @@ def _compare_model(spec: ModelSpec, settings: CompareSettings, progress: Progres
     captured = capture_model(loaded, request.constants)
     capture_s = clock.lap_s()
     progress.step(f"{spec.name}: operator graph")
-    graph = requested_graph(captured, [named.devices for named in settings.device_sets], request)
+    graph = requested_graph(captured, [*settings.device_sets.values()], request)
     graph_s = clock.lap_s()
     progress.step(f"{spec.name}: device sets")
     sets = settings.device_sets or requested_device_sets(
         graph, request, equal_devices=spec.equal_devices, slack_permille=spec.slack_permille
     )
     problems = {
-        named.name: problem_of_graph(graph, captured, named.devices, request) for named in sets
+        name: problem_of_graph(graph, captured, devices, request) for name, devices in sets.items()
     }
     cases = _cases(spec.name, problems)
-    if settings.device_sets == () and request == ProblemRequest():
-        cases += _weights_cases(spec.name, graph, captured)
-    planners = settings.planners or (*OWN_PLANNERS, *PEERS, *MODEL_PEERS)
+    planners = settings.planners or default_planners(with_model=True)
     rows = _ask_all(cases, (loaded, captured), planners, settings, progress)
     checks: tuple[EquivalenceRow, ...] = ()
     if settings.check_splits and loaded.has_weights:
         checks = _check_splits(loaded, captured, rows, progress)
     record = ModelRecord.of_problem(
         spec.name,
-        problems[sets[0].name],
+        next(iter(problems.values())),
         description=spec.description,
         has_weights=loaded.has_weights,
         captured_by=captured.how,
@@ -224,17 +214,6 @@ def _cases(model: str, problems: Mapping[str, PartitionProblem]) -> tuple[Case, 
         Case(CaseKey(model, name, problem.objective, problem.memory_model), problem)
         for name, problem in problems.items()
     )
-
-
-def _weights_cases(model: str, graph: nx.DiGraph, captured: CapturedGraph) -> tuple[Case, ...]:
-    """Return the cases in which weights alone count, as peers that plan by modules count."""
-    cases: list[Case] = []
-    for text in WEIGHTS_CASES.get(model, ()):
-        for objective in ("devices", "bottleneck"):
-            request = ProblemRequest(objective=(objective,), memory_model="weights")
-            problem = problem_of_graph(graph, captured, parse_devices(text), request)
-            cases += _cases(model, {text: problem})
-    return tuple(cases)
 
 
 def _ask_all(

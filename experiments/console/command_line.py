@@ -39,8 +39,6 @@ def run_command(load: Callable[[], typer.Typer], argv: Sequence[str] | None = No
     load : callable
         Returns the commands, called as a person calls the program. A person who presses Ctrl-C
         while they load gets one line, too.
-    argv : sequence of str, optional
-        Arguments; those of the process if left out.
 
     Returns
     -------
@@ -104,8 +102,6 @@ def run_script(name: str, command: Callable[..., None], argv: Sequence[str] | No
         As a person calls it, such as ``python -m experiments.paper``.
     command : callable
         Its parameters are annotated as typer reads them.
-    argv : sequence of str, optional
-        Arguments; those of the process if left out.
     """
     import typer
 

@@ -33,17 +33,31 @@ def make_console() -> Console:
 
 
 def text_table(
-    header: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    right: Collection[str] = (),
+    sections: Collection[int] | None = None,
 ) -> Table:
-    """Return a table of plain text, whoever made it; columns of `right` are right-justified."""
+    """Return a table of plain text, whoever made it; columns of `right` are right-justified.
+
+    With `sections`, numbers of rows with a line above them, it has no frame, and folds its cells.
+    """
+    from rich import box
     from rich.table import Table
     from rich.text import Text
 
-    table = Table()
+    table = Table(box=box.HEAVY_HEAD if sections is None else box.SIMPLE_HEAD)
     for name in header:
-        table.add_column(Text(name), justify="right" if name in right else "left")
-    for row in rows:
-        table.add_row(*(Text(printable(cell)) for cell in row))
+        table.add_column(
+            Text(name),
+            justify="right" if name in right else "left",
+            overflow="ellipsis" if sections is None else "fold",
+        )
+    for number, row in enumerate(rows):
+        if number in (sections or ()):
+            table.add_section()
+        table.add_row(*(Text("\n".join(map(printable, cell.split("\n")))) for cell in row))
     return table
 
 

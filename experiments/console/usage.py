@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 _VALUE: Final = re.compile(r"Invalid value for '(-[\w-]+)'(?: / '-[\w-]+')*: (.*)", re.DOTALL)
+_CHOICE: Final = re.compile(r"(?:Value error, )?.* is not one of (.*)", re.DOTALL)
 _UNKNOWN: Final = re.compile(r"No such option: (--[\w-]+)")
 
 
@@ -15,10 +16,6 @@ def explain_usage(error: Exception, message: str, program: str, words: Sequence[
 
     Parameters
     ----------
-    error : Exception
-        Of typer or click.
-    message : str
-        What it says.
     program : str
         Its name, for errors that know no command.
     words : sequence of str
@@ -36,7 +33,9 @@ def explain_usage(error: Exception, message: str, program: str, words: Sequence[
     told = message.strip().rstrip(".")
     if value := _VALUE.fullmatch(told):
         name, reason = value.groups()
-        told = f"{name} is {_given(name, words)!r}: {reason}"
+        choices = _CHOICE.fullmatch(reason.replace("'", ""))
+        wanted = f"; write one of {choices[1]}" if choices else f": {reason}"
+        told = f"{name} is {_given(name, words)!r}{wanted}"
     elif context is not None and (unknown := _UNKNOWN.match(told)):
         others = _commands_with(context, unknown[1])
         if others:

@@ -17,12 +17,10 @@ from dataclasses import asdict
 from typing import Annotated, Final
 
 import typer
-from rich import box
 from rich.table import Table
-from rich.text import Text
 
 from experiments.console.command_line import run_script
-from experiments.console.output import check_writable, make_console
+from experiments.console.output import check_writable, make_console, text_table
 from experiments.console.progress import ProgressLine
 from experiments.coverage.worker import CoverageRow, WorkerLimits, run_isolated
 from experiments.processes.environment import releases
@@ -95,18 +93,17 @@ def select(patterns: Sequence[str]) -> list[Configuration]:
 
 def coverage_table(rows: Iterable[CoverageRow]) -> Table:
     """Return the rows as one table, in sections by family; `remarks` say why one failed."""
-    table = Table(box=box.SIMPLE_HEAD)
-    for name in _COLUMNS:
-        left = name in ("model", "captured by", "splits", "equal", "gradients")
-        table.add_column(Text(name), justify="left" if left else "right", overflow="fold")
+    lines: list[tuple[str, ...]] = []
+    starts: list[int] = []
     family = ""
     for row in rows:
         if row.family != family:
-            table.add_section()
-            table.add_row(Text(row.family, style="italic"))
+            starts.append(len(lines))
+            lines.append((row.family,))
             family = row.family
-        table.add_row(*(Text(printable(cell)) for cell in _cells(row)))
-    return table
+        lines.append(_cells(row))
+    words = {"model", "captured by", "splits", "equal", "gradients"}
+    return text_table(_COLUMNS, lines, right={*_COLUMNS} - words, sections=starts)
 
 
 def _cells(row: CoverageRow) -> tuple[str, ...]:

@@ -117,13 +117,6 @@ class WorkerLimits:
 def run_isolated(configuration: Configuration, limits: WorkerLimits) -> CoverageRow:
     """Measure one model in a process of its own, which ends with this call.
 
-    Parameters
-    ----------
-    configuration : Configuration
-        The model to build.
-    limits : WorkerLimits
-        Time and memory after which the process is ended.
-
     Returns
     -------
     CoverageRow
@@ -326,13 +319,6 @@ def run_on_meta(captured: CapturedGraph, split: fx.GraphModule) -> bool:
     """Return whether the stages could be run on the meta device.
 
     Stages with an operator that needs values of tensors are not run.
-
-    Parameters
-    ----------
-    captured : CapturedGraph
-        With its example inputs, on the meta device.
-    split : torch.fx.GraphModule
-        Its weights and inputs may be on the meta device.
 
     Raises
     ------

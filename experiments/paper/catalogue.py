@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from experiments.paper.bench import Bench
@@ -25,7 +24,7 @@ class Entry:
     build : callable
         Returns a table, or the text of figures by the names of their files.
     all_planners : bool
-        It needs the answers of all planners to the zoo, on roomy devices too.
+        It needs the answers of all planners to the zoo.
     """
 
     description: str
@@ -33,15 +32,13 @@ class Entry:
     all_planners: bool = False
 
 
-ENTRIES: Final[Mapping[str, Entry]] = MappingProxyType(
-    {
-        "published": Entry("the workloads of Tarnawski et al., NeurIPS 2020", published),
-        "interleaved": Entry("several stages on each accelerator", interleaved),
-        "nasnet": Entry("NASNet mobile, and generated graphs of its kind", nasnet),
-        "llama": Entry("Llama-3-70B beside planners of transformers and accelerate", llama),
-        "zoo": Entry("seven models by greedy, chain and auto", zoo),
-        "planners": Entry("all planners side by side, on the zoo", planners, all_planners=True),
-        "figures": Entry("plans of the zoo as SVG", figures),
-        "huge": Entry("a graph of 100,000 operators", huge),
-    }
-)
+ENTRIES: Final[Mapping[str, Entry]] = {
+    "published": Entry("the workloads of Tarnawski et al., NeurIPS 2020", published),
+    "interleaved": Entry("several stages on each accelerator", interleaved),
+    "nasnet": Entry("NASNet mobile, and generated graphs of its kind", nasnet),
+    "llama": Entry("Llama-3-70B beside planners of transformers and accelerate", llama),
+    "zoo": Entry("seven models by greedy, chain and auto", zoo),
+    "planners": Entry("all planners side by side, on the zoo", planners, all_planners=True),
+    "figures": Entry("plans of the zoo as SVG", figures),
+    "huge": Entry("a graph of 100,000 operators", huge),
+}

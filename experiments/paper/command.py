@@ -16,12 +16,13 @@ from typing import Annotated, Final
 
 import typer
 
-from experiments.comparison.records import MODEL_PEERS, OWN_PLANNERS, PEERS
+from experiments.comparison.run import default_planners
 from experiments.console.command_line import run_script
 from experiments.console.progress import ProgressLine
-from experiments.paper.bench import ROOMY, TIGHT, Bench
+from experiments.paper.bench import Bench
 from experiments.paper.catalogue import ENTRIES, Entry
 from experiments.paper.tables import PaperTable, marked_tables, with_tables
+from experiments.reports.formats.writing import prepare_folder
 from solver import PartitionError
 from solver.io.files import read_text, write_text_atomically
 from solver.model.quantities import format_seconds, printable
@@ -67,7 +68,7 @@ def command(
         raise PartitionError("--update and --check are of pages; write both, or neither")
     chosen = _chosen(only)
     _shown_tables(shown)
-    _make_folder(out)
+    prepare_folder(out)
     started_s = time.perf_counter()
     with ProgressLine() as progress:
         made = _make(chosen, out, progress)
@@ -88,21 +89,11 @@ def _chosen(only: Sequence[str] | None) -> dict[str, Entry]:
     return {name: entry for name, entry in ENTRIES.items() if not only or name in only}
 
 
-def _make_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise PartitionError(
-            f"cannot make the folder {out}: {error.strerror}; write another path"
-        ) from None
-
-
 def _make(chosen: Mapping[str, Entry], out: Path, progress: ProgressLine) -> _Made:
     made = _Made()
     bench = Bench(progress)
     if any(entry.all_planners for entry in chosen.values()):
-        bench.planners = (*OWN_PLANNERS, *PEERS, *MODEL_PEERS)
-        bench.device_sets = (*TIGHT, ROOMY)
+        bench.planners = default_planners(with_model=True)
     for name, entry in chosen.items():
         result = entry.build(bench)
         if isinstance(result, PaperTable):
@@ -116,7 +107,7 @@ def _make(chosen: Mapping[str, Entry], out: Path, progress: ProgressLine) -> _Ma
 
 
 def _write_figures(folder: Path, figures: Mapping[str, str]) -> None:
-    _make_folder(folder)
+    prepare_folder(folder)
     for name, svg in figures.items():
         write_text_atomically(folder / name, svg)
 

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from experiments.comparison.planner_row import plan_row
-from experiments.comparison.records import CaseKey, PlannerRow
+from experiments.comparison.records import PlannerRow
+from experiments.comparison.run import CompareSettings
 from experiments.paper.bench import ANSWER, Bench
 from experiments.paper.tables import PaperTable
-from experiments.planners.task import PlanningTask
 from experiments.problems.devices import parse_devices
-from experiments.problems.request import ProblemRequest, requested_graph
-from experiments.zoo.building import build_model, capture_model
-from experiments.zoo.models import ZOO
-from solver import PCIE, SolveResult, SolveStatus
-from solver.io.digraph import problem_from_digraph
+from experiments.problems.request import ProblemRequest
+from solver import Pipeline, SolveResult, SolveStatus
 from solver.model.quantities import format_bytes, format_value
 
 _MODEL: Final = "llama3-70b"
@@ -29,23 +25,20 @@ _MOST_ROUNDS: Final = 100
 
 def llama(bench: Bench) -> PaperTable:
     """Plan Llama-3-70B, weights alone, by other planners and by ours."""
-    bench.progress.step(f"{_MODEL}: capturing")
-    loaded = build_model(ZOO[_MODEL])
-    captured = capture_model(loaded)
-    graph = requested_graph(captured, (), ProblemRequest(memory_model="weights"))
-    rows = []
-    for label, text in _DEVICES.items():
-        problem = problem_from_digraph(
-            graph, parse_devices(text).devices, interconnect=PCIE, memory_model="weights"
-        )
+    settings = CompareSettings(
         # Data may come back to a device as often as others have it: they were not told of chunks.
-        rounds = problem.replace(chunks_per_device=_MOST_ROUNDS)
-        task = PlanningTask(rounds, loaded, captured)
-        cells = []
-        for title, planner in _PEERS.items():
-            key = CaseKey(_MODEL, text, problem.objective, problem.memory_model)
-            cells.append(_peer_text(plan_row(key, task, planner, ANSWER)))
-            bench.progress.done(f"{_MODEL} on {label}: {title}: {cells[-1]}")
+        ProblemRequest(memory_model="weights", pipeline=Pipeline(chunks_per_device=_MOST_ROUNDS)),
+        {label: parse_devices(text) for label, text in _DEVICES.items()},
+        tuple(_PEERS.values()),
+        ANSWER,
+        check_splits=False,
+    )
+    rows = []
+    found = bench.compare([_MODEL], settings)
+    for case in found.cases:
+        label, cells = case.key.device_set, map(_peer_text, found.rows_of(case.key))
+        assert case.problem is not None
+        problem = case.problem.replace(chunks_per_device=1)
         fewest = bench.solve(problem.replace(objective="devices"), f"{_MODEL} on {label}, devices")
         fastest = bench.solve(problem, f"{_MODEL} on {label}, bottleneck")
         rows.append((label, *cells, _fewest_text(fewest), _fastest_text(fastest)))

@@ -21,16 +21,18 @@ DRAWN: Final = (("branches", "equal"), ("gpt2", "unequal"))
 def zoo(bench: Bench) -> PaperTable:
     """Plan the default models on equal and unequal devices by greedy, chain and auto."""
     rows = []
-    for answered in bench.zoo():
-        exact = answered.answer(EXACT)
-        if exact.case.device_set not in TIGHT:
+    found = bench.zoo()
+    for case in found.cases:
+        if case.problem is None or case.key.device_set not in TIGHT:
             continue
+        answers = {row.planner: row for row in found.rows_of(case.key)}
+        exact = answers[EXACT]
         rows.append(
             (
-                exact.case.model,
-                str(len(answered.problem.operators)),
-                f"{len(answered.problem.devices)} {exact.case.device_set}",
-                *(_value(answered.answer(name)) for name in ("greedy", "chain", EXACT)),
+                case.key.model,
+                str(len(case.problem.operators)),
+                f"{len(case.problem.devices)} {case.key.device_set}",
+                *(_value(answers[name]) for name in ("greedy", "chain", EXACT)),
                 gap_text(exact.status, exact.gap),
                 f"{exact.wall_time_s:.2f}",
                 exact.answered_by,
@@ -55,23 +57,22 @@ def planners(bench: Bench) -> PaperTable:
         "fails",
         time,
     )
-    rows = [row for answered in bench.zoo() for row in answered.rows]
-    compared = compare_planners(rows, EXACT)
+    compared = compare_planners(bench.zoo().rows, EXACT)
     return PaperTable(header, tuple(_cells(versus) for versus in compared), frozenset({time}))
 
 
 def figures(bench: Bench) -> dict[str, str]:
     """Draw the best plans of some models: file names and their SVG."""
     drawn: dict[str, str] = {}
-    for answered in bench.zoo():
-        key = answered.case.key
-        if (key.model, key.device_set) not in DRAWN:
+    for case in bench.zoo().cases:
+        key = case.key
+        if case.problem is None or (key.model, key.device_set) not in DRAWN:
             continue
         # A model may have several best plans; which one is found must not depend on the clock.
         name = f"{key.model} on {key.device_set} devices, to draw"
-        plan = bench.solve(answered.problem, name, first=WORK, otherwise=None).plan
+        plan = bench.solve(case.problem, name, first=WORK, otherwise=None).plan
         assert plan is not None, name
-        for figure in plan_figures(plan_details(answered.problem, plan)):
+        for figure in plan_figures(plan_details(case.problem, plan)):
             drawn[f"{key.model}-{key.device_set}-{figure.name}.svg"] = figure.draw()
     return drawn
 

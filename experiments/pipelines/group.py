@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from experiments.processes.environment import available_memory_bytes
 from experiments.processes.workers import WorkerGroup
@@ -41,15 +39,13 @@ class MeasuredPlan:
     weights_bytes: tuple[int, ...]
 
 
-class PipelineGroup:
+class PipelineGroup(WorkerGroup):
     """Processes of one gloo group on this machine; a context manager that leaves none behind.
 
     Parameters
     ----------
     count : int
         At least 2.
-    threads : int
-        Of each process.
     time_limit_s : float
         Of the clock, for everything that the group does.
 
@@ -61,46 +57,36 @@ class PipelineGroup:
 
     def __init__(self, count: int = 2, *, threads: int = 1, time_limit_s: float = math.inf) -> None:
         check_positive(threads, "threads")
-        self.count = max(2, count)
-        self.threads = threads
-        self.machine: Mapping[str, str] = {}
-        self._stack = contextlib.ExitStack()
-        self._workers = WorkerGroup(
+        super().__init__(
             "experiments.pipelines.worker",
-            self.count,
+            max(2, count),
             time_limit_s=time_limit_s,
             threads=threads,
         )
+        self.machine: Mapping[str, str] = {}
 
-    def __enter__(self) -> PipelineGroup:
+    def __enter__(self) -> Self:
         _check_memory(self.count)
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(self._workers)
+        super().__enter__()
+        try:
             tasks = ["open"] + ["wait"] * (self.count - 1)
-            opened = self._workers.ask([{"task": task} for task in tasks])
+            opened = self.ask([{"task": task} for task in tasks])
             job = {
                 "task": "join",
                 "world": self.count,
                 "threads": self.threads,
                 "port": opened[0]["port"],
             }
-            answers = self._workers.ask([{**job, "rank": rank} for rank in range(self.count)])
-            # All went well: what was entered stays so until this context ends.
-            self._stack = stack.pop_all()
+            answers = self.ask([{**job, "rank": rank} for rank in range(self.count)])
+        except BaseException:
+            self.stop()
+            raise
         self.machine = {"cores": str(os.cpu_count()), **answers[0]["machine"]}
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._stack.close()
-
     def measure_link(self) -> list[tuple[int, int]]:
         """Return bytes of messages between two processes, and the nanoseconds of their way."""
-        answers = self._ask({"task": "link"})
+        answers = self.ask([{"task": "link"}] * self.count)
         return [(size_bytes, time_ns) for size_bytes, time_ns in answers[0]["samples"]]
 
     def measure_operators(
@@ -114,7 +100,7 @@ class PipelineGroup:
             "repeats": repeats,
             "processes": processes,
         }
-        return self._ask(job)[:processes]
+        return self.ask([job] * self.count)[:processes]
 
     def run(
         self,
@@ -131,16 +117,8 @@ class PipelineGroup:
 
         Parameters
         ----------
-        model : str
-            As a person names it; every process builds it.
         plans : sequence of PartitionPlan
             With no more devices than there are processes.
-        training : bool
-            Run backward passes too.
-        schedule : {"gpipe", "1f1b"}
-            The order of forward and backward passes, as torch has it.
-        microbatches, steps : int
-            Microbatches of a step, and steps that are timed.
         memory : bool
             Measure memory too, in steps that are not timed.
         """
@@ -154,7 +132,7 @@ class PipelineGroup:
             "steps": steps,
             "memory": memory,
         }
-        answers = self._ask(job)
+        answers = self.ask([job] * self.count)
         found: list[MeasuredPlan] = []
         for index, plan in enumerate(plans):
             ranks = [answer["plans"][index] for answer in answers[: len(plan.device_order)]]
@@ -173,14 +151,11 @@ class PipelineGroup:
             )
         return found
 
-    def _ask(self, job: Mapping[str, Any]) -> list[dict[str, Any]]:
-        return self._workers.ask([job] * self.count)
-
 
 def _check_memory(count: int) -> None:
     """Refuse processes that cannot fit, before the first is started."""
     room_bytes = available_memory_bytes()
-    if room_bytes is None or count * _PROCESS_BYTES <= room_bytes:
+    if count * _PROCESS_BYTES <= room_bytes:
         return
     most = room_bytes // _PROCESS_BYTES
     raise PartitionError(

@@ -26,8 +26,6 @@ def microbatch_inputs(
         Its example inputs are one microbatch.
     specs : ChunkSpecs or None
         How a batch is cut into microbatches; None for one alone.
-    microbatches : int
-        How many.
     alike : bool
         Each has the numbers of the example. Otherwise they are moved on by one element each, so
         that no two microbatches are the same and every number is one that the model takes.

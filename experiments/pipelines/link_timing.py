@@ -23,11 +23,6 @@ _MOST_REPEATS: Final = 40
 def ping_pong(rank: int) -> list[tuple[int, int]]:
     """Send messages to and fro between ranks 0 and 1 of the process group.
 
-    Parameters
-    ----------
-    rank : int
-        Of this process, 0 or 1.
-
     Returns
     -------
     list of (int, int)
@@ -67,11 +62,6 @@ def _move(buffer: torch.Tensor, peer: int, *, sends: bool) -> None:
 
 def fit_link(samples: Sequence[tuple[int, int]]) -> Link:
     """Return the link that explains measured times best.
-
-    Parameters
-    ----------
-    samples : sequence of (int, int)
-        Bytes, and nanoseconds that they took.
 
     Returns
     -------

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments.pipelines.group import PipelineGroup
 from experiments.pipelines.prediction import PlanRow, predict
+from experiments.problems.devices import DeviceSet
 from experiments.problems.instances import devices_by_shares
 from experiments.problems.profile import Profile
+from experiments.problems.request import ProblemRequest, problem_of_graph, requested_graph
 from solver import (
     Device,
-    Interconnect,
     PartitionError,
     PartitionPlan,
     PartitionProblem,
@@ -22,12 +23,10 @@ from solver import (
     check_solver,
     solve,
 )
-from solver.io.digraph import problem_from_digraph
 from solver.model.checks import check_positive
 
 if TYPE_CHECKING:
     from fx_bridge.capture.graph import CapturedGraph
-    from fx_bridge.options import Placement
 
 
 class NoPlanError(PartitionError):
@@ -44,45 +43,35 @@ class RunSettings:
 
     Parameters
     ----------
-    devices : tuple of Device, optional
-        One process each; without, as many as `shares` has numbers, with memory in their
-        proportions and `slack_permille` thousandths of what the model needs on one device.
+    request : ProblemRequest
+        Has a schedule and a number of microbatches. Its devices are one process each; without any
+        there are as many as `shares` has numbers, with memory in their proportions and
+        `slack_permille` thousandths of what the model needs on one device. It trains by AdamW,
+        which is what the processes run.
     shares : tuple of int
         Memory of the devices in proportion to one another.
     slack_permille : int
         Total memory of the devices, per thousand of what the model needs on one.
-    training : bool
-        By AdamW, which is what the processes run.
-    pipeline : Pipeline
-        With a schedule and a number of microbatches.
     steps : int
         How many are timed, after two that are not.
     solvers : tuple of str
         Each makes one plan; equal plans run once.
-    objective : tuple of str
-        What plans minimise, one after the other.
-    limits : SolveLimits
-        Of each solver.
-    interconnect : Interconnect, optional
-        Instead of the measured link.
     """
 
-    devices: tuple[Device, ...] | None = None
+    request: ProblemRequest = field(
+        default_factory=lambda: ProblemRequest(pipeline=Pipeline("1f1b", microbatches=4))
+    )
     shares: tuple[int, ...] = (3, 2)
     slack_permille: int = 1650
-    training: bool = False
-    pipeline: Pipeline = field(default_factory=lambda: Pipeline("1f1b", microbatches=4))
-    placement: Placement | None = None
     steps: int = 9
     solvers: tuple[str, ...] = ("greedy", "chain", "auto")
-    objective: tuple[str, ...] = ("step",)
     limits: SolveLimits = field(default_factory=lambda: SolveLimits(time_limit_s=30.0))
-    interconnect: Interconnect | None = None
 
     def __post_init__(self) -> None:
-        if self.pipeline.schedule is None or self.pipeline.microbatches is None:
+        pipeline = self.request.pipeline
+        if pipeline.schedule is None or pipeline.microbatches is None:
             raise PartitionError(
-                f"pipeline is {self.pipeline}; write its schedule and microbatches, such as "
+                f"pipeline is {pipeline}; write its schedule and microbatches, such as "
                 "Pipeline('1f1b', microbatches=4)"
             )
         check_positive(self.steps, "steps")
@@ -91,64 +80,35 @@ class RunSettings:
         for name in self.solvers:
             check_solver(name)
 
-
-def check_hand_made(captured: CapturedGraph, settings: RunSettings) -> None:
-    """Refuse whole modules, pins and cuts that this model cannot have, before it is measured.
-
-    Raises
-    ------
-    PartitionError
-        If nothing has such a name, or they contradict each other.
-    """
-    asked = settings.placement
-    if asked is None:
-        return
-    from fx_bridge.digraph import to_digraph
-    from fx_bridge.split.pins import with_hand_made
-
-    devices = settings.devices or tuple(Device(f"cpu:{i}") for i in range(len(settings.shares)))
-    problem = problem_from_digraph(
-        to_digraph(captured, keep_whole=asked.keep_whole),
-        devices,
-        **settings.pipeline.settings(None, Interconnect()),
-    )
-    with_hand_made(problem, captured, pins=asked.pins, cut_after=asked.cut_after)
+    @property
+    def training(self) -> bool:
+        """Whether there are backward passes."""
+        return self.request.memory_model == "training"
 
 
 def measured_problem(
-    captured: CapturedGraph, profile: Profile, settings: RunSettings
+    captured: CapturedGraph, profile: Profile | None, settings: RunSettings
 ) -> PartitionProblem:
     """Return the problem of a model with what was measured of it.
+
+    Without a profile it says before anything is measured what modules, pins and cuts this model
+    cannot have.
 
     Raises
     ------
     PartitionError
-        If the profile is one of another graph, or has no backward passes and is to train.
+        If the profile is one of another graph, or has no backward passes and is to train; if
+        nothing has the name of a module, a pin or a cut, or they contradict each other.
     """
-    from fx_bridge.digraph import to_digraph
-    from fx_bridge.options import Placement, Training
-    from fx_bridge.split.pins import with_hand_made
-
-    profile.check(captured)
-    placement = settings.placement or Placement()
-    graph = to_digraph(
-        captured,
-        costs=profile.costs(settings.training),
-        training=Training() if settings.training else None,
-        keep_whole=placement.keep_whole,
-    )
-    interconnect = replace(settings.interconnect or profile.interconnect, charging="relayed")
-    described: dict[str, Any] = {
-        **settings.pipeline.settings(settings.objective, interconnect),
-        "memory_model": "training" if settings.training else "inference",
-    }
-    devices = settings.devices
+    request = replace(settings.request, profile=profile)
+    devices = request.devices
+    graph = requested_graph(captured, [] if devices is None else [devices], request)
     if devices is None:
-        probe = problem_from_digraph(graph, (Device("probe"),), **described)
-        derived = devices_by_shares(probe, settings.shares, settings.slack_permille)
-        devices = tuple(replace(d, name=f"cpu:{i}") for i, d in enumerate(derived))
-    problem = problem_from_digraph(graph, devices, **described)
-    return with_hand_made(problem, captured, pins=placement.pins, cut_after=placement.cut_after)
+        probe = DeviceSet((Device("probe"),))
+        free = problem_of_graph(graph, captured, probe, replace(request, placement=None))
+        derived = devices_by_shares(free, settings.shares, settings.slack_permille)
+        devices = DeviceSet(tuple(replace(d, name=f"cpu:{i}") for i, d in enumerate(derived)))
+    return problem_of_graph(graph, captured, devices, request)
 
 
 def _plans(
@@ -193,12 +153,6 @@ def run_plans(
     ----------
     model : str
         As the processes of `group` name it.
-    captured : CapturedGraph
-        Of this model.
-    profile : Profile
-        Measured times of the model and of the link.
-    settings : RunSettings
-        Which plans to make, and how to run them.
     group : PipelineGroup
         Of at least as many processes as there are devices.
     step, done : callable

@@ -45,8 +45,6 @@ def run_in_turn(
     ----------
     plans : sequence of PartitionPlan
         With no more devices than there are processes.
-    rank : int
-        Of this process.
     groups : mapping of int to ProcessGroup
         By number of processes, the group of the first ones.
     training, schedule, microbatches

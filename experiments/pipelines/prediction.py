@@ -46,8 +46,6 @@ def predict(problem: PartitionProblem, plan: PartitionPlan) -> PlanPrediction:
     ----------
     problem : PartitionProblem
         With the measured times, the measured link, and the schedule.
-    plan : PartitionPlan
-        A plan of `problem` that runs as a pipeline.
 
     Notes
     -----

@@ -27,8 +27,6 @@ def measure_profile(
         :func:`experiments.zoo.models.resolve_model` takes it.
     group : PipelineGroup
         Of at least two processes, for the link between them, and of `processes`.
-    training : bool
-        Measure backward passes too.
     processes : int
         How many measure at the same time, as the stages of a pipeline run at the same time and
         share caches and the way to memory.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from solver.model.quantities import MISSING, format_bytes, format_ns, printable
+from experiments.console.output import text_table
+from solver.model.quantities import MISSING, format_bytes, format_ns
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,27 +29,11 @@ _COLUMNS = (
 )
 
 
-def plan_table(rows: Iterable[PlanRow]) -> Table:
+def plan_table(rows: Sequence[PlanRow]) -> Table:
     """Return a table with a row for each plan; memory is by rank, one below the other."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD)
-    for index, name in enumerate(_COLUMNS):
-        table.add_column(Text(name), justify="left" if index < 2 else "right")
-    model = None
-    for row in rows:
-        if model not in (None, row.model):
-            table.add_section()
-        table.add_row(
-            *(
-                Text("\n".join(map(printable, cell.split("\n"))))
-                for cell in _cells(row, row.model != model)
-            )
-        )
-        model = row.model
-    return table
+    starts = [at for at, row in enumerate(rows) if not at or rows[at - 1].model != row.model]
+    cells = [_cells(row, at in starts) for at, row in enumerate(rows)]
+    return text_table(_COLUMNS, cells, right={*_COLUMNS[2:]}, sections=starts)
 
 
 def _cells(row: PlanRow, with_model: bool) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ since none of them tells devices apart.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -220,9 +219,8 @@ def _plan(
     task: PlanningTask,
     limits: SolveLimits,
 ) -> PlannerAnswer:
-    started_s = time.perf_counter()
     layers = LayerSequence.of(task.problem)
-    return judged(name, task.problem, layers.plan(cut(layers)), started_s)
+    return judged(name, task.problem, layers.plan(cut(layers)))
 
 
 def _spec(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -81,7 +80,6 @@ def _plan(name: str, mapper: Mapper, task: PlanningTask, limits: SolveLimits) ->
 
     problem = task.problem
     loaded, captured = task.model(name)
-    started_s = time.perf_counter()
     memory = {at: d.memory_bytes or _UNLIMITED_BYTES for at, d in enumerate(problem.devices)}
     with _quiet_logs():
         device_map = mapper(loaded.module, memory)
@@ -97,7 +95,7 @@ def _plan(name: str, mapper: Mapper, task: PlanningTask, limits: SolveLimits) ->
     names = {f"cuda:{at}": device.name for at, device in enumerate(problem.devices)}
     run = device_map_run(captured, [Device(number) for number in names], device_map)
     plan = plan_in_rounds(captured, {op: names[at] for op, at in run.assignment.items()})
-    return judged(name, problem, plan, started_s, words + _mixed_in_words(run))
+    return judged(name, problem, plan, words + _mixed_in_words(run))
 
 
 def _mixed_in_words(run: DeviceMapRun) -> str:

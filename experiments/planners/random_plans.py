@@ -8,7 +8,6 @@ these the closest to the one that was drawn is taken.
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -35,8 +34,6 @@ def random_cut(
     ----------
     devices : sequence of Device
         In the order in which data passes through them.
-    draws : random.Random
-        The source of chance; a seed makes the cut the same again.
 
     Returns
     -------
@@ -98,7 +95,6 @@ def _in_flight(layers: LayerSequence, devices: Sequence[Device], rank: int) -> i
 
 
 def _plan(task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
-    started_s = time.perf_counter()
     problem = task.problem
     layers = LayerSequence.of(problem)
     draws = random.Random(limits.seed)
@@ -114,7 +110,7 @@ def _plan(task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
             hopeless.add(capacities)
             continue
         plan = layers.plan(ends, [device.name for device in devices])
-        answer = judged(_NAME, problem, plan, started_s)
+        answer = judged(_NAME, problem, plan)
         # Memory is not all: there are pins, cuts, and what pipelines pass on.
         if answer.result is not None and answer.result.status is SolveStatus.FEASIBLE:
             break

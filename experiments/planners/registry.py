@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from experiments.planners.balancers import BALANCERS
@@ -15,19 +14,17 @@ from experiments.planners.task import PlannerSpec
 from experiments.planners.torch_partitioner import TORCH_PLANNERS
 from experiments.planners.uniform import UNIFORM_PLANNERS
 
-PLANNERS: Final[Mapping[str, PlannerSpec]] = MappingProxyType(
-    {
-        spec.name: spec
-        for spec in (
-            *SOLVER_PLANNERS,
-            *BALANCERS,
-            *UNIFORM_PLANNERS,
-            *RANDOM_PLANNERS,
-            *TORCH_PLANNERS,
-            *DEVICE_MAP_PLANNERS,
-        )
-    }
-)
+PLANNERS: Final[Mapping[str, PlannerSpec]] = {
+    spec.name: spec
+    for spec in (
+        *SOLVER_PLANNERS,
+        *BALANCERS,
+        *RANDOM_PLANNERS,
+        *UNIFORM_PLANNERS,
+        *TORCH_PLANNERS,
+        *DEVICE_MAP_PLANNERS,
+    )
+}
 """By name: the solvers of this project first, then the peers."""
 
 

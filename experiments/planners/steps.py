@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from solver import PartitionError, step_names
 from solver.model.checks import did_you_mean
@@ -28,13 +28,14 @@ def check_step(name: object) -> str:
     return check_known(name, step_names(), "step")
 
 
-def read_steps(texts: Iterable[str]) -> tuple[str, ...]:
-    """Return the steps that texts such as ``"positions,borders"`` name, each once, sorted.
+def read_names(texts: Iterable[str], check: Callable[[str], object]) -> tuple[str, ...]:
+    """Return what texts such as ``"positions,borders"`` name, each once; `check` refuses names."""
+    names = tuple(dict.fromkeys(name.strip() for text in texts for name in text.split(",")))
+    for name in names:
+        check(name)
+    return names
 
-    Raises
-    ------
-    PartitionError
-        If a name is none.
-    """
-    named = {name.strip() for text in texts for name in text.split(",")}
-    return tuple(sorted(check_step(name) for name in sorted(named)))
+
+def read_steps(texts: Iterable[str]) -> tuple[str, ...]:
+    """Return the steps that texts name, sorted; PartitionError as of :func:`check_known`."""
+    return tuple(sorted(read_names(texts, check_step)))

@@ -1,8 +1,7 @@
-"""What a planner is given and what it answers: a plan, judged by the evaluator and timed."""
+"""What a planner is given and what it answers: a plan, judged by the evaluator."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -76,19 +75,19 @@ class PlannerAnswer:
 
 
 def judged(
-    planner: str, problem: PartitionProblem, plan: PartitionPlan, started_s: float, words: str = ""
+    planner: str, problem: PartitionProblem, plan: PartitionPlan, words: str = ""
 ) -> PlannerAnswer:
-    """Return the answer of a planner that began at `started_s` on ``time.perf_counter()``.
+    """Return the answer of a planner.
 
     Where data comes back to devices, `words` say how often: the evaluator, which knows chunks, says
     whether the problem allows it.
     """
-    wall_time_s = time.perf_counter() - started_s
     rounds = max(plan.chunks.values(), default=0)
     if rounds:
         often = "once" if rounds == 1 else f"{rounds} times"
         words = f"{words}{'; ' if words else ''}data comes back to devices {often}"
-    return PlannerAnswer(judge(planner, problem, plan, wall_time_s), words)
+    # Whoever asked the planner knows how long that took.
+    return PlannerAnswer(judge(planner, problem, plan, 0.0), words)
 
 
 Planner = Callable[[PlanningTask, SolveLimits], PlannerAnswer]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +22,6 @@ def _plan(name: str, mode: TorchMode, task: PlanningTask, limits: SolveLimits) -
 
     problem = task.problem
     _, captured = task.model(name)
-    started_s = time.perf_counter()
     found = _ask(captured, problem, mode)
     device_of = {
         partition: problem.devices[devices[0]].name
@@ -39,7 +37,7 @@ def _plan(name: str, mode: TorchMode, task: PlanningTask, limits: SolveLimits) -
     plan = plan_in_rounds(
         captured, {operator: device_of[at] for operator, at in found.partition_of.items()}
     )
-    return judged(name, problem, plan, started_s, _words(problem, found))
+    return judged(name, problem, plan, _words(problem, found))
 
 
 def _ask(captured: CapturedGraph, problem: PartitionProblem, mode: TorchMode) -> TorchPartition:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Final
 
 from experiments.planners.balancers import partition_uniform
@@ -26,8 +25,6 @@ def repeated_layers(module: torch.nn.Module, captured: CapturedGraph) -> list[tu
     ----------
     module : torch.nn.Module
         The model before capture, with its lists of layers.
-    captured : CapturedGraph
-        A capture of it.
 
     Returns
     -------
@@ -62,7 +59,6 @@ def repeated_layers(module: torch.nn.Module, captured: CapturedGraph) -> list[tu
 
 def _plan(task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
     loaded, captured = task.model(_NAME)
-    started_s = time.perf_counter()
     blocks = repeated_layers(loaded.module, captured)
     if not blocks:
         raise PartitionError(
@@ -78,7 +74,7 @@ def _plan(task: PlanningTask, limits: SolveLimits) -> PlannerAnswer:
     ends = [starts[end] for end in partition_uniform(len(blocks), layers.stage_count)]
     most = -(-len(blocks) // layers.stage_count)
     words = f"{counted(len(blocks), 'layer')} in stages of at most {most}"
-    return judged(_NAME, task.problem, layers.plan(ends), started_s, words)
+    return judged(_NAME, task.problem, layers.plan(ends), words)
 
 
 UNIFORM_PLANNERS: Final = (

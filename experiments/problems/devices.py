@@ -89,7 +89,7 @@ def parse_devices(text: str) -> DeviceSet:
         raise PartitionError(f"the device list is empty; {EXAMPLE}")
     if text.strip().lower().endswith((".toml", ".json")):
         return device_table(device_file(Path(text.strip())), text.strip())
-    entries: list[tuple[str | None, int | None, str]] = []
+    devices: list[Device] = []
     for part in text.split(","):
         match = _ENTRY.fullmatch(part)
         if not part.strip() or match is None:
@@ -103,9 +103,9 @@ def parse_devices(text: str) -> DeviceSet:
                 device_class = _known_class(match["cls"].strip(), ())
             except PartitionError as error:
                 raise PartitionError(f"{where}: {error}") from None
-        entries += [(None, memory_bytes, device_class)] * count
-        _count(len(entries), where)
-    return DeviceSet(_named(Device("unnamed", memory, cls) for _, memory, cls in entries))
+        devices += [Device("unnamed", memory_bytes, device_class)] * count
+        _count(len(devices), where)
+    return DeviceSet(_named(devices))
 
 
 def parse_link(text: str) -> Link:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Final
 
 from experiments.problems.nasnet import nasnet
@@ -308,16 +307,14 @@ def _nasnet(settings: GeneratorSettings) -> SyntheticGraph:
 
 Generator = Callable[[GeneratorSettings], SyntheticGraph]
 
-GENERATORS: Final[Mapping[str, Generator]] = MappingProxyType(
-    {
-        "layered": layered,
-        "series-parallel": series_parallel,
-        "nasnet": _nasnet,
-        "transformer": transformer,
-        "mixture-of-experts": mixture_of_experts,
-        "balanced-experts": balanced_experts,
-    }
-)
+GENERATORS: Final[Mapping[str, Generator]] = {
+    "layered": layered,
+    "series-parallel": series_parallel,
+    "nasnet": _nasnet,
+    "transformer": transformer,
+    "mixture-of-experts": mixture_of_experts,
+    "balanced-experts": balanced_experts,
+}
 
 
 def generate(name: str, settings: GeneratorSettings) -> SyntheticGraph:
@@ -339,16 +336,12 @@ def generate_problem(
 
     Parameters
     ----------
-    name : str
-        A key of `GENERATORS`.
     settings : GeneratorSettings
         Its seed is also that of unequal devices.
     devices : int
         How many; their memory is derived from the graph.
     slack_percent : float
         Total capacity beyond what the whole graph needs on one device, in per cent of it.
-    unequal : bool
-        See :func:`experiments.problems.synthetic.with_devices`.
     """
     if not 0 <= slack_percent <= _MAX_SLACK_PERCENT:
         raise PartitionError(

@@ -11,7 +11,7 @@ scale at which the chain solver finds a contiguous cut.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.problems.devices import DeviceSet
@@ -27,14 +27,6 @@ UNEQUAL_SHARES: Final = (400, 300, 200, 100)
 _MARGIN_PERMILLE: Final = 1020
 _PROBE: Final = 4
 _PROBE_LIMIT_S: Final = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class NamedDevices:
-    """A device set under the name that reports use."""
-
-    name: str
-    devices: DeviceSet
 
 
 def one_device_bytes(problem: PartitionProblem) -> int:
@@ -58,15 +50,13 @@ def _unpinned(op: Operator) -> Operator:
 
 def derived_device_sets(
     graph: nx.DiGraph, *, equal_devices: int, slack_permille: int, **settings: Any
-) -> tuple[NamedDevices, ...]:
+) -> dict[str, DeviceSet]:
     """Return sets of equal, of unequal and of roomy devices for an operator graph.
 
     Each of the roomy devices holds the whole model: there planners differ by times alone.
 
     Parameters
     ----------
-    graph : networkx.DiGraph
-        Of :func:`~fx_bridge.digraph.to_digraph`.
     equal_devices : int
         Size of the sets of equal and of roomy devices; the unequal set has the shares
         `UNEQUAL_SHARES`.
@@ -83,7 +73,7 @@ def derived_device_sets(
         "unequal": devices_by_shares(probe, UNEQUAL_SHARES, slack_permille),
         "roomy": _devices(equal, need_bytes, 1000 * equal_devices),
     }
-    return tuple(NamedDevices(name, DeviceSet(devices)) for name, devices in sets.items())
+    return {name: DeviceSet(devices) for name, devices in sets.items()}
 
 
 def devices_by_shares(

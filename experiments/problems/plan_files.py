@@ -43,16 +43,6 @@ class ForeignPlan:
     notes: tuple[str, ...] = ()
 
 
-def check_format(text: str | None) -> PlanFormat | None:
-    """Return the format that `text` names, or None."""
-    for name in FORMATS:
-        if text == name:
-            return name
-    if text is None:
-        return None
-    raise PartitionError(f"format {text!r} is unknown; write one of {', '.join(FORMATS)}")
-
-
 def read_foreign_plan(
     path: str,
     problem: PartitionProblem,
@@ -63,14 +53,10 @@ def read_foreign_plan(
 
     Parameters
     ----------
-    path : str
-        A JSON file in any of the formats.
     problem : PartitionProblem
         Its devices are those that the file speaks of.
     captured : CapturedGraph or None
         The model; None for a problem without one, of which only a plan can be read.
-    form : {"plan", "device-map", "split-spec", "tags"}, optional
-        What the file is; found out if left out.
 
     Raises
     ------

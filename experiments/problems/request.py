@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     import networkx as nx
 
     from experiments.problems.devices import DeviceSet
-    from experiments.problems.instances import NamedDevices
     from experiments.problems.profile import Profile
     from experiments.zoo.building import ModelSpec
     from fx_bridge.capture.graph import CapturedGraph
@@ -254,7 +253,7 @@ def requested_graph(
 
 def requested_device_sets(
     graph: nx.DiGraph, request: ProblemRequest, *, equal_devices: int, slack_permille: int
-) -> tuple[NamedDevices, ...]:
+) -> dict[str, DeviceSet]:
     """Return devices of a size for this operator graph, where the request names none.
 
     See :func:`experiments.problems.instances.derived_device_sets`.
@@ -278,8 +277,6 @@ def problem_of_graph(
         Of :func:`requested_graph`.
     captured : CapturedGraph
         Whose modules `request` may name.
-    devices : DeviceSet
-        All that a plan may use.
     request : ProblemRequest
         Its own devices do not matter.
     """

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final, Literal, TypeVar
 
 from experiments.problems.instances import UNEQUAL_SHARES
@@ -32,14 +31,12 @@ T = TypeVar("T")
 OperatorKind = Literal["compute", "memory"]
 """What bounds an operator's time: arithmetic, such as a matrix product, or memory traffic."""
 
-SLOWDOWN_PERMILLE: Final[Mapping[str, Mapping[str, int]]] = MappingProxyType(
-    {
-        DEFAULT_DEVICE_CLASS: {"compute": 1000, "memory": 1000},
-        "h200-like": {"compute": 1000, "memory": 698},
-        "a100-like": {"compute": 3170, "memory": 1643},
-        "l40s-like": {"compute": 2732, "memory": 3877},
-    }
-)
+SLOWDOWN_PERMILLE: Final[Mapping[str, Mapping[str, int]]] = {
+    DEFAULT_DEVICE_CLASS: {"compute": 1000, "memory": 1000},
+    "h200-like": {"compute": 1000, "memory": 698},
+    "a100-like": {"compute": 3170, "memory": 1643},
+    "l40s-like": {"compute": 2732, "memory": 3877},
+}
 """Time on a device class per thousand of the time on an H100, by kind of operator.
 
 From the dense bfloat16 rates and memory bandwidths of the data sheets: H100 989 TFLOP/s and
@@ -207,8 +204,6 @@ def with_devices(
 
     Parameters
     ----------
-    count : int
-        How many devices.
     slack_permille : int or None
         Total capacity beyond what the whole graph needs on one device, per thousand of it; None
         is unlimited memory.

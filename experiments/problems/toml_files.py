@@ -15,8 +15,6 @@ def read_toml(path: Path, wanted: str) -> dict[str, Any]:
 
     Parameters
     ----------
-    path : Path
-        The file; messages name it.
     wanted : str
         What it should describe, such as ``"a list of devices"``.
 

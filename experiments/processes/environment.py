@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-_MEMORY: Final = Path("/proc/meminfo")
+import psutil  # type: ignore[import-untyped]
+
 _MEMORY_LIMITS: Final = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -35,22 +36,16 @@ def environment() -> tuple[tuple[str, str], ...]:
     return (python, ("cpu count", str(os.cpu_count() or 1)), *others)
 
 
-def available_memory_bytes() -> int | None:
-    """Return what all new processes together can hold at most; None where it is not known.
+def available_memory_bytes() -> int:
+    """Return what all new processes together can hold at most.
 
-    That is what Linux says of memory and swap, and no more than the limit of this container.
+    That is what is left of memory and swap, and no more than the limit of this container.
     """
-    try:
-        lines = _MEMORY.read_text(encoding="ascii").splitlines()
-        entries = dict(line.split(":", 1) for line in lines)
-        kib = sum(int(entries[name].split()[0]) for name in ("MemAvailable", "SwapFree"))
-    except (OSError, ValueError, KeyError):  # not on Linux
-        return None
-    found = [kib * 1024]
+    found = [int(psutil.virtual_memory().available + psutil.swap_memory().free)]
     for path in _MEMORY_LIMITS:
         try:
             found.append(int(path.read_text(encoding="ascii")))
-        except (OSError, ValueError):  # another version of cgroups, or "max"
+        except (OSError, ValueError):  # not on Linux, another version of cgroups, or "max"
             continue
     return min(found)
 

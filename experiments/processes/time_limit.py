@@ -26,8 +26,6 @@ def call_within(limit_s: float | None, function: Callable[[], T]) -> T:
 
     Parameters
     ----------
-    limit_s : float or None
-        None is no limit.
     function : callable
         Python code: what runs natively is ended when it returns to Python.
 

@@ -20,7 +20,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Self
 
 from solver import PartitionError
 
@@ -34,8 +34,6 @@ class WorkerProcess:
 
     Parameters
     ----------
-    module : str
-        Such as ``"experiments.pipelines.worker"``.
     threads : int
         Of torch and of linear algebra.
     """
@@ -129,14 +127,8 @@ class WorkerGroup:
 
     Parameters
     ----------
-    module : str
-        Such as ``"experiments.pipelines.worker"``.
-    count : int
-        How many processes.
     time_limit_s : float
         Of the clock, for everything that the group does.
-    threads : int
-        Of each process.
 
     Raises
     ------
@@ -147,18 +139,18 @@ class WorkerGroup:
 
     def __init__(self, module: str, count: int, *, time_limit_s: float, threads: int = 1) -> None:
         self._module = module
-        self._count = count
-        self._threads = threads
+        self.count = count
+        self.threads = threads
         self._limit_s = time_limit_s
         self._deadline_s = time.monotonic() + time_limit_s
         self._processes: list[WorkerProcess] = []
 
-    def __enter__(self) -> WorkerGroup:
+    def __enter__(self) -> Self:
         try:
-            for _ in range(self._count):
-                self._processes.append(WorkerProcess(self._module, threads=self._threads))
+            for _ in range(self.count):
+                self._processes.append(WorkerProcess(self._module, threads=self.threads))
         except BaseException:
-            self._stop()
+            self.stop()
             raise
         return self
 
@@ -168,7 +160,7 @@ class WorkerGroup:
         value: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stop()
+        self.stop()
 
     def send(self, jobs: Sequence[Mapping[str, Any]]) -> None:
         """Give every worker its job."""
@@ -178,7 +170,7 @@ class WorkerGroup:
     def receive(self) -> list[dict[str, Any]]:
         """Return the next answer of every worker, in their order."""
         found: dict[int, dict[str, Any]] = {}
-        while len(found) < self._count:
+        while len(found) < self.count:
             for index, process in enumerate(self._processes):
                 if index in found:
                     continue
@@ -187,11 +179,11 @@ class WorkerGroup:
                     answer = process.answer(_STEP_S if not found else _STEP_S / 4)
                     found[index] = self._checked(index, answer)
             if time.monotonic() > self._deadline_s:
-                late = min(set(range(self._count)) - set(found))
+                late = min(set(range(self.count)) - set(found))
                 raise PartitionError(
                     f"{self._who(late)} has no answer after {self._limit_s:g} s; give more time"
                 )
-        return [found[index] for index in range(self._count)]
+        return [found[index] for index in range(self.count)]
 
     def ask(self, jobs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Give every worker its job, and return their answers."""
@@ -213,9 +205,10 @@ class WorkerGroup:
         )
 
     def _who(self, index: int) -> str:
-        return f"process {index} of {self._count} ({self._module})"
+        return f"process {index} of {self.count} ({self._module})"
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """End all processes."""
         for process in self._processes:
             process.kill()
         for process in self._processes:
@@ -231,13 +224,7 @@ def _read_lines(stream: IO[str] | None, answers: queue.SimpleQueue[str | None]) 
 
 
 def serve(handle: Callable[[dict[str, Any]], Mapping[str, Any]]) -> None:
-    """Answer the jobs of the parent until it ends: the main loop of a worker.
-
-    Parameters
-    ----------
-    handle : callable
-        Takes a job, returns its answer.
-    """
+    """Answer the jobs of the parent until it ends: the main loop of a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with _private_output() as answers:
         for job in _jobs():

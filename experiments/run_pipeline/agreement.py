@@ -63,8 +63,6 @@ class Agreement:
         ----------
         what : str
             A name that is used once.
-        mine : Any
-            Plain data, as JSON holds it.
 
         Raises
         ------

@@ -51,11 +51,6 @@ def read_options(options: JobOptions) -> JobOptions:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one process of a pipeline.
 
-    Parameters
-    ----------
-    argv : sequence of str, optional
-        Arguments; those of the process if left out.
-
     Returns
     -------
     int

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 import torch
 from torch import fx
@@ -13,7 +12,7 @@ from experiments.pipelines.inputs import Inputs, microbatch_inputs
 from experiments.run_pipeline.launch import JobOptions, Launch
 from experiments.run_pipeline.weightless import build_weightless
 from experiments.zoo.building import ModelSpec, build_model, capture_model
-from experiments.zoo.models import resolve_model
+from experiments.zoo.models import resolve_built
 from fx_bridge.batch.microbatches import ChunkSpecs, pipeline_specs
 from fx_bridge.capture.graph import CapturedGraph
 from fx_bridge.checkpoint.manifest import (
@@ -27,10 +26,7 @@ from fx_bridge.checkpoint.stages import load_inputs
 from fx_bridge.pipeline.checks import check_pipeline, local_device
 from fx_bridge.split.by_plan import split_by_plan
 from solver import PartitionError, PartitionPlan, load_plan
-from solver.model.checks import check_choice
 from solver.model.quantities import counted
-
-OPTIMIZERS: Final[tuple[str, ...]] = ("adamw", "sgd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +74,7 @@ def prepare(options: JobOptions, launch: Launch) -> Job:
     PartitionError
         In one line: whatever is wrong, from the plan to the device.
     """
-    spec = resolve_model(options.model)
-    if isinstance(spec, Path):
-        raise PartitionError(
-            f"{options.model} is a saved problem; a pipeline needs a model that can be built"
-        )
-    check_choice(options.optimizer, OPTIMIZERS, "--optimizer")
+    spec = resolve_built(options.model)
     plan = load_plan(options.plan_file)
     _check_world(plan, launch)
     device = local_device(plan.device_order[launch.rank], _wanted(plan, options, launch))

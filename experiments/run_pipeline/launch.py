@@ -57,7 +57,7 @@ class JobOptions:
             "one, else the mean square of its outputs.",
         ),
     ] = False
-    optimizer: Annotated[str, typer.Option(help="adamw or sgd.")] = "adamw"
+    optimizer: Annotated[Literal["adamw", "sgd"], typer.Option(help="Of --train.")] = "adamw"
     learning_rate: Annotated[float, typer.Option("--lr", min=0.0, help="Learning rate.")] = 1e-3
     tied_weights: Annotated[
         Literal["colocate", "sum"],

@@ -29,8 +29,6 @@ class RankWatch:
 
     Parameters
     ----------
-    rank : int
-        Of this process, for the message.
     is_first : callable
         Whether this process is the first of the run to say something; the others are silent.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from itertools import product
 from typing import Any
 
@@ -13,6 +13,7 @@ from experiments.comparison.records import CaseKey
 from experiments.planners.task import PlannerSpec
 from experiments.sweep.settings import DERIVED, OWN, DeviceChoice, SweepLimits, SweepSettings
 from experiments.sweep.sources import ModelSource
+from solver import Pipeline
 
 
 def content_key(data: object) -> str:
@@ -33,19 +34,14 @@ class CaseRequest:
         As the sweep's file names them.
     link : str or None
         None where the devices say what links they have, and for PCIe.
-    chunks, max_devices, microbatches : int or None
-        None leaves a saved problem its own.
-    schedule : str or None
-        None leaves a saved problem its own.
+    pipeline : Pipeline
+        What it leaves open a saved problem says itself.
     """
 
     key: CaseKey
     devices: DeviceChoice
     link: str | None = None
-    chunks: int | None = None
-    max_devices: int | None = None
-    schedule: str | None = None
-    microbatches: int | None = None
+    pipeline: Pipeline = field(default_factory=Pipeline)
 
     def to_json(self) -> dict[str, Any]:
         """Return what is asked, as plain data; :meth:`from_json` inverts it."""
@@ -54,14 +50,10 @@ class CaseRequest:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CaseRequest:
         """Return the request that a job carries."""
+        model, device_set, objective, memory_model = data["key"]
+        key = CaseKey(model, device_set, tuple(objective), memory_model)
         devices = DeviceChoice(**data["devices"])
-        return cls(**{**data, "key": case_key_from_json(data["key"]), "devices": devices})
-
-
-def case_key_from_json(data: Sequence[Any]) -> CaseKey:
-    """Return the key of a case; as plain data it is a list."""
-    model, device_set, objective, memory_model = data
-    return CaseKey(model, device_set, tuple(objective), memory_model)
+        return cls(key, devices, data["link"], Pipeline(**data["pipeline"]))
 
 
 def case_requests(settings: SweepSettings, source: ModelSource) -> tuple[CaseRequest, ...]:
@@ -81,13 +73,7 @@ def case_requests(settings: SweepSettings, source: ModelSource) -> tuple[CaseReq
         memory_models = ("inference",) if own is None else (own.memory_model,)
     return tuple(
         CaseRequest(
-            CaseKey(source.name, name, objective, memory_model),
-            choice,
-            link,
-            settings.chunks,
-            settings.max_devices,
-            settings.schedule,
-            settings.microbatches,
+            CaseKey(source.name, name, objective, memory_model), choice, link, settings.pipeline
         )
         for choice in choices
         if choice.written != OWN or own is not None

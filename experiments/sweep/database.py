@@ -12,33 +12,32 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from experiments.console.output import check_writable
 from solver import PartitionError
-from solver.io.files import check_folder_writable, real_path
 
 APPLICATION_ID: Final = 0x66787077
 """``fxpw`` in ASCII: in the header, it says whose file it is."""
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 _MAGIC: Final = b"SQLite format 3\0"
 _WAIT_S: Final = 20.0
 """How long a sweep waits for a report that reads, which takes seconds."""
 
 _SCHEMA: Final = f"""
 BEGIN;
-CREATE TABLE problems (digest TEXT PRIMARY KEY, problem BLOB NOT NULL) STRICT;
-CREATE TABLE models (key TEXT PRIMARY KEY, name TEXT NOT NULL, record BLOB) STRICT;
 CREATE TABLE cases (
     key TEXT PRIMARY KEY,
-    model_key TEXT NOT NULL REFERENCES models (key),
     model TEXT NOT NULL,
     device_set TEXT NOT NULL,
     objective TEXT NOT NULL,
     memory_model TEXT NOT NULL,
-    digest TEXT REFERENCES problems (digest),
-    reason TEXT NOT NULL
+    digest TEXT,
+    reason TEXT NOT NULL,
+    problem TEXT,
+    record TEXT
 ) STRICT;
+CREATE INDEX cases_by_problem ON cases (digest);
 CREATE TABLE cells (
     key TEXT PRIMARY KEY,
-    digest TEXT NOT NULL REFERENCES problems (digest),
     planner TEXT NOT NULL,
     seed INTEGER NOT NULL,
     left_out TEXT NOT NULL,
@@ -46,36 +45,30 @@ CREATE TABLE cells (
     objective_value INTEGER,
     objective_bound INTEGER,
     wall_time_s REAL NOT NULL,
-    answer BLOB NOT NULL
+    answer TEXT NOT NULL
 ) STRICT;
 CREATE TABLE sweeps (
-    id INTEGER PRIMARY KEY,
-    key TEXT NOT NULL UNIQUE,
+    key TEXT PRIMARY KEY,
     settings TEXT NOT NULL,
     environment TEXT NOT NULL,
     wall_time_s REAL NOT NULL,
     run INTEGER NOT NULL
 ) STRICT;
-CREATE TABLE sweep_cases (
-    sweep INTEGER NOT NULL REFERENCES sweeps (id),
+CREATE TABLE entries (
+    sweep_key TEXT NOT NULL,
     position INTEGER NOT NULL,
-    case_key TEXT NOT NULL REFERENCES cases (key),
-    PRIMARY KEY (sweep, position)
-) STRICT;
-CREATE TABLE sweep_cells (
-    sweep INTEGER NOT NULL REFERENCES sweeps (id),
-    position INTEGER NOT NULL,
-    case_key TEXT NOT NULL REFERENCES cases (key),
-    cell_key TEXT NOT NULL,
-    PRIMARY KEY (sweep, position)
+    case_key TEXT NOT NULL,
+    cell_key TEXT,
+    PRIMARY KEY (sweep_key, position)
 ) STRICT;
 CREATE VIEW results AS
-    SELECT sweep, model, device_set, objective, memory_model, planner, seed, left_out,
-        status, objective_value, objective_bound, wall_time_s
-    FROM sweep_cells
+    SELECT run, model, device_set, objective, memory_model, planner, seed, left_out,
+        status, objective_value, objective_bound, cells.wall_time_s AS wall_time_s
+    FROM entries
+        JOIN sweeps ON sweeps.key = sweep_key
         JOIN cases ON cases.key = case_key
         JOIN cells ON cells.key = cell_key
-    ORDER BY sweep, position;
+    ORDER BY run, position;
 PRAGMA application_id = {APPLICATION_ID};
 PRAGMA user_version = {SCHEMA_VERSION};
 COMMIT;
@@ -100,7 +93,7 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     )
     try:
         with told(path):
-            for pragma in ("trusted_schema = OFF", "foreign_keys = ON", "synchronous = FULL"):
+            for pragma in ("trusted_schema = OFF", "synchronous = FULL"):
                 connection.execute(f"PRAGMA {pragma}")
             if is_new or (create and _is_empty(connection)):
                 connection.executescript(_SCHEMA)
@@ -170,20 +163,14 @@ def check_file(path: Path, *, create: bool) -> bool:
     wanted = "the --out file of a sweep"
     if not create:
         wanted += ", or the results.json of a report"
-    if "\0" in str(path):
-        raise PartitionError(f"cannot read {path}: a null character; write another path")
+    if create:
+        check_writable(str(path))
     try:
         if path.is_dir():
             raise PartitionError(f"{path} is a folder; give {wanted}")
-        real_path(path)
         if not path.exists():
             if not create:
                 raise PartitionError(f"there is no file {path}; give {wanted}")
-            if not path.parent.is_dir():
-                raise PartitionError(
-                    f"there is no folder {path.parent}; create it or write another path"
-                )
-            check_folder_writable(path.parent)
             return True
         if not path.is_file():
             raise PartitionError(f"{path} is not a file; give {wanted}")

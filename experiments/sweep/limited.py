@@ -156,13 +156,7 @@ class LimitedWorker:
 
 
 class WorkerPool:
-    """One worker for every thread that runs jobs.
-
-    Parameters
-    ----------
-    module : str
-        What the workers run.
-    """
+    """One worker for every thread that runs jobs."""
 
     def __init__(self, module: str = WORKER) -> None:
         self._module = module

@@ -1,4 +1,4 @@
-"""Texts of JSON, compressed: as bytes to keep, and as text to send."""
+"""Plain data as short texts, to keep and to send."""
 
 from __future__ import annotations
 
@@ -14,29 +14,20 @@ _LEVEL: Final = 6
 _MOST_BYTES: Final = 1 << 30
 
 
-def pack(data: object) -> bytes:
-    """Return plain data as compressed JSON."""
-    return zlib.compress(json.dumps(data, separators=(",", ":")).encode("ascii"), _LEVEL)
+def pack(data: object) -> str:
+    """Return plain data as compressed JSON, in characters of ASCII."""
+    text = json.dumps(data, separators=(",", ":"))
+    return base64.b64encode(zlib.compress(text.encode("ascii"), _LEVEL)).decode("ascii")
 
 
-def unpack(packed: bytes, what: str) -> Any:
+def unpack(packed: str, what: str) -> Any:
     """Return the data that :func:`pack` packed; PartitionError calls it `what`."""
     try:
         unpacking = zlib.decompressobj()
         # A few bytes may unpack to more than there is memory.
-        text = unpacking.decompress(packed, _MOST_BYTES)
+        text = unpacking.decompress(base64.b64decode(packed), _MOST_BYTES)
         if not unpacking.eof:
             raise ValueError("cut off, or too long")
         return parse_json(text, what)
     except (zlib.error, ValueError, TypeError) as error:
         raise PartitionError(f"{what} cannot be unpacked ({error})") from None
-
-
-def to_text(packed: bytes) -> str:
-    """Return packed data as text that a job can carry."""
-    return base64.b64encode(packed).decode("ascii")
-
-
-def from_text(text: str) -> bytes:
-    """Return the packed data that :func:`to_text` made text of."""
-    return base64.b64decode(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from experiments.comparison.records import ModelRecord
 from experiments.problems.devices import DeviceSet, parse_link
@@ -20,12 +20,11 @@ from experiments.sweep.cases import CaseRequest
 from experiments.sweep.settings import OWN
 from experiments.sweep.sources import ModelSource
 from experiments.zoo.building import LoadedModel, ModelSpec, build_model, capture_model
-from experiments.zoo.models import resolve_model
+from experiments.zoo.models import resolve_built
 from solver import (
     Device,
     Interconnect,
     PartitionProblem,
-    Pipeline,
     problem_to_digraph,
 )
 
@@ -56,9 +55,7 @@ class PreparedModel:
 
     @cached_property
     def _spec(self) -> ModelSpec:
-        spec = resolve_model(self.source.name)
-        assert isinstance(spec, ModelSpec)
-        return spec
+        return resolve_built(self.source.name)
 
     @cached_property
     def loaded(self) -> LoadedModel:
@@ -141,19 +138,17 @@ class PreparedModel:
             else:
                 graph = self._graph(DeviceSet((Device("any"),)), request.key.memory_model)
                 count, slack_permille = self._spec.equal_devices, self._spec.slack_permille
-            sets = requested_device_sets(
+            self._derived[key] = requested_device_sets(
                 graph, asked, equal_devices=count, slack_permille=slack_permille
             )
-            self._derived[key] = {named.name: named.devices for named in sets}
         return self._derived[key][str(request.devices.written)]
 
 
 def _asked(request: CaseRequest) -> ProblemRequest:
     """Return what is asked of a problem, but for its devices."""
-    schedule: Any = request.schedule
     return ProblemRequest(
         interconnect=None if request.link is None else Interconnect(parse_link(request.link)),
         objective=request.key.objective,
         memory_model=request.key.memory_model,
-        pipeline=Pipeline(schedule, request.microbatches, request.chunks, request.max_devices),
+        pipeline=request.pipeline,
     )

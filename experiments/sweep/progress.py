@@ -12,9 +12,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from experiments.comparison.records import PlannerRow
+from experiments.comparison.records import FAILURES, PlannerRow
 from experiments.console.progress import LiveLines
-from experiments.sweep.store import FAILURES
 from solver.model.quantities import counted
 
 

@@ -10,7 +10,8 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import asdict, dataclass
 from typing import Any, Final, TypeVar
 
-from experiments.comparison.records import CaseKey, PlannerRow
+from experiments.comparison.plain_data import read_row
+from experiments.comparison.records import FAILURES, CaseKey, PlannerRow
 from experiments.planners.registry import PLANNERS
 from experiments.planners.task import PlannerSpec
 from experiments.processes.environment import environment
@@ -24,12 +25,10 @@ from experiments.sweep.cases import (
     settings_json,
 )
 from experiments.sweep.executors import JobRunner
-from experiments.sweep.packing import from_text, to_text
 from experiments.sweep.progress import SweepProgress
-from experiments.sweep.rows import row_from_json
 from experiments.sweep.settings import SweepSettings
 from experiments.sweep.sources import ModelSource
-from experiments.sweep.store import FAILURES, PreparedCase, SweepStore
+from experiments.sweep.store import PreparedCase, SweepStore
 from experiments.sweep.versions import versions
 from experiments.zoo.building import describe_error
 from solver import PartitionError
@@ -80,18 +79,12 @@ class Sweep:
 
     Parameters
     ----------
-    settings : SweepSettings
-        What to run.
     store : SweepStore
         Where answers are kept, and what is there is not done again.
     runner : JobRunner
         Does the jobs, here or on a cluster.
-    progress : SweepProgress
-        Shows how far it is.
     retry_failed : bool
         Do again what failed, was ended, or could not be prepared.
-    specs : mapping of str to PlannerSpec
-        The planners by name.
     """
 
     def __init__(
@@ -127,6 +120,9 @@ class Sweep:
         prepared = self._prepare()
         cells = tuple(self._cells(prepared))
         once = {cell.key: cell for cell in cells}
+        keys_of: dict[CaseKey, list[str | None]] = {}
+        for cell in cells:
+            keys_of.setdefault(cell.case, []).append(cell.key)
         before = {key: self._store.status(key) for key in once}
         missing = [
             cell for key, cell in once.items() if before[key] is None or self._again(before[key])
@@ -134,15 +130,19 @@ class Sweep:
         # Workers that have built a model take no other cells, so those that need one come last.
         missing.sort(key=lambda cell: cell.source is not None)
         settings = settings_json(self._settings)
-        number = self._store.begin(
-            content_key([settings, self._versions]),
+        sweep_key = content_key([settings, self._versions])
+        self._store.begin(
+            sweep_key,
             settings,
             [*environment(), ("sources", self._versions["sources"])],
-            [case.key for case in prepared.values()],
-            [(prepared[cell.case].key, cell.key) for cell in cells],
+            [
+                (case.key, cell_key)
+                for case in prepared.values()
+                for cell_key in keys_of.get(case.case, [None])
+            ],
         )
         self._progress.begin(len(once), len(missing))
-        self._answer(number, missing, started_s)
+        self._answer(sweep_key, missing, started_s)
         statuses = Counter(str(self._store.status(key)) for key in once)
         return SweepSummary(
             cases=len(prepared),
@@ -201,7 +201,7 @@ class Sweep:
                 "versions": self._versions,
                 "limits": {
                     "seconds": limits.prepare_limit_s,
-                    "memory_bytes": limits.memory_bytes,
+                    "memory_bytes": limits.memory_limit,
                 },
                 "source": source.to_json(),
                 "cases": [request.to_json() for request in requests],
@@ -215,7 +215,6 @@ class Sweep:
         if made is None:
             made = [{"reason": _reason(answer)}] * len(requests)
         kept: list[PreparedCase] = []
-        problems: dict[str, bytes] = {}
         for request, found in zip(requests, made, strict=True):
             digest = found.get("digest")
             key = case_key(source, request, self._versions)
@@ -223,10 +222,7 @@ class Sweep:
                 # The code may be other code by now: cases of another problem are others.
                 key = content_key([key, digest])
             kept.append(PreparedCase(key, request.key, digest, found.get("reason", "")))
-            if digest is not None:
-                problems[digest] = from_text(found["problem"])
-        model_key = content_key([source.identity(), self._versions])
-        self._store.add_cases(model_key, answer.get("record"), kept, problems)
+        self._store.add_cases(kept, [found.get("problem") for found in made], answer.get("record"))
         return kept
 
     # -- cells ----------------------------------------------------------------------------
@@ -243,19 +239,19 @@ class Sweep:
     def _again(self, status: str | None) -> bool:
         return self._retry_failed and status in FAILURES
 
-    def _answer(self, number: int, cells: Sequence[Cell], last_s: float) -> None:
+    def _answer(self, sweep_key: str, cells: Sequence[Cell], last_s: float) -> None:
         """Do cells, and keep each when it is done; the sweep has taken time since `last_s`."""
         jobs = ((cell, self._cell_job(cell)) for cell in cells)
         for cell, answer in _answers(self._runner, jobs):
             row = _row(cell, answer)
             now_s = time.monotonic()
-            self._store.add_cell(number, cell, row, now_s - last_s)
+            self._store.add_cell(sweep_key, cell, row, now_s - last_s)
             last_s = now_s
             self._progress.done(row)
 
     def _cell_job(self, cell: Cell) -> str:
         limits = self._settings.limits
-        seconds = limits.kill_after_s
+        seconds = limits.clock_limit_s
         if cell.source is not None:
             # It builds and captures the model first.
             seconds += limits.prepare_limit_s
@@ -263,9 +259,9 @@ class Sweep:
             {
                 "do": "plan",
                 "versions": self._versions,
-                "limits": {"seconds": seconds, "memory_bytes": limits.memory_bytes},
+                "limits": {"seconds": seconds, "memory_bytes": limits.memory_limit},
                 "request": cell.request.to_json(),
-                "problem": to_text(self._store.packed_problem(cell.digest)),
+                "problem": self._store.packed_problem(cell.digest),
                 "digest": cell.digest,
                 "source": None if cell.source is None else cell.source.to_json(),
                 "planner": cell.planner,
@@ -283,7 +279,7 @@ class Sweep:
 def _row(cell: Cell, answer: Mapping[str, Any]) -> PlannerRow:
     """Return what a job says of its cell."""
     if "row" in answer:
-        return row_from_json(answer["row"], cell.case, f"the answer of {cell.planner}")
+        return read_row(answer["row"], cell.case, f"the answer of {cell.planner}")
     ended = answer.get("ended", {"status": "failed"})
     return PlannerRow(
         case=cell.case,

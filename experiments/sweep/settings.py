@@ -20,7 +20,7 @@ from experiments.problems.devices import (
 from experiments.problems.request import parse_objective
 from experiments.problems.toml_files import read_toml
 from experiments.sweep.sources import ModelSource, read_model
-from solver import GiB, PartitionError, SolveLimits
+from solver import GiB, PartitionError, Pipeline, SolveLimits
 from solver.io.json_fields import Name, Positive, read_as
 from solver.model.problem import MemoryModel
 from solver.model.quantities import parse_memory
@@ -65,46 +65,6 @@ class DeviceChoice:
         return None if self.written in (OWN, *DERIVED) else parse_devices(self.written)
 
 
-@dataclass(frozen=True, slots=True)
-class SweepLimits:
-    """What one cell may use.
-
-    Attributes
-    ----------
-    time_limit_s : float
-        That the planner is told.
-    memory_bytes : int or None
-        Resident memory of the process that runs it; None is unlimited.
-    workers : int or None
-        As in :class:`~solver.model.limits.SolveLimits`.
-    deterministic : bool
-        As in :class:`~solver.model.limits.SolveLimits`.
-    kill_after_s : float
-        Of the clock, after which its process is ended.
-    prepare_limit_s : float
-        The same for building and capturing a model.
-    """
-
-    time_limit_s: float = DEFAULT_TIME_LIMIT_S
-    memory_bytes: int | None = 8 * GiB
-    workers: int | None = None
-    deterministic: bool = False
-    kill_after_s: float = 2 * DEFAULT_TIME_LIMIT_S + _GRACE_S
-    prepare_limit_s: float = 600.0
-
-    def __post_init__(self) -> None:
-        self.solve_limits(0)
-        if self.kill_after_s < self.time_limit_s:
-            raise PartitionError(
-                f"kill_after_s is {self.kill_after_s:g}, less than time_limit_s "
-                f"{self.time_limit_s:g}; write more"
-            )
-
-    def solve_limits(self, seed: int) -> SolveLimits:
-        """Return what a planner is told."""
-        return SolveLimits(self.time_limit_s, self.workers, seed, self.deterministic)
-
-
 def _named(read: Callable[[Any], T]) -> Callable[[Any, str], T]:
     """Return a reader of an entry; messages of `read` then begin with where the entry stands."""
 
@@ -128,6 +88,63 @@ def _checked(check: Callable[[Any], object]) -> Callable[[Any], Any]:
         return value
 
     return same
+
+
+def _seconds(value: object, where: str) -> float:
+    seconds = float(read_as(float, value, where))
+    if not seconds:
+        raise PartitionError(f"{where} is {value!r}; write a positive number of seconds")
+    return seconds
+
+
+def _memory(value: object, where: str) -> int | None:
+    return parse_memory(read_as(str, value, where), where, 'write for example "8GiB"')
+
+
+@dataclass(frozen=True, slots=True)
+class SweepLimits:
+    """What one cell may use: the table ``limits``.
+
+    Attributes
+    ----------
+    time_limit_s : float
+        That the planner is told.
+    memory_limit : int or None
+        Bytes of resident memory of the process that runs it; None is unlimited.
+    workers : int or None
+        As in :class:`~solver.model.limits.SolveLimits`.
+    deterministic : bool
+        As in :class:`~solver.model.limits.SolveLimits`.
+    kill_after_s : float or None
+        Of the clock, after which its process is ended; None for twice the time limit and more.
+    prepare_limit_s : float
+        The same for building and capturing a model.
+    """
+
+    time_limit_s: Annotated[float, _seconds] = DEFAULT_TIME_LIMIT_S
+    memory_limit: Annotated[int | None, _memory] = 8 * GiB
+    workers: int | None = None
+    deterministic: bool = False
+    kill_after_s: Annotated[float | None, _seconds] = None
+    prepare_limit_s: Annotated[float, _seconds] = 600.0
+
+    def __post_init__(self) -> None:
+        self.solve_limits(0)
+        if self.clock_limit_s < self.time_limit_s:
+            raise PartitionError(
+                f"kill_after_s is {self.kill_after_s:g}, less than time_limit_s "
+                f"{self.time_limit_s:g}; write more"
+            )
+
+    @property
+    def clock_limit_s(self) -> float:
+        """Seconds of the clock after which the process of a cell is ended."""
+        slow = _SLOW_WORK if self.deterministic else 2
+        return self.kill_after_s or self.time_limit_s * slow + _GRACE_S
+
+    def solve_limits(self, seed: int) -> SolveLimits:
+        """Return what a planner is told."""
+        return SolveLimits(self.time_limit_s, self.workers, seed, self.deterministic)
 
 
 _link = _text(_checked(parse_link))
@@ -184,6 +201,11 @@ class SweepSettings:
     schedule: Schedule | None = None
     microbatches: Positive | None = None
     limits: SweepLimits = field(default_factory=SweepLimits)
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """How stages take turns."""
+        return Pipeline(self.schedule, self.microbatches, self.chunks, self.max_devices)
 
     def __post_init__(self) -> None:
         if not self.models:
@@ -245,7 +267,6 @@ def read_sweep(path: Path, models: Sequence[ModelSource] = ()) -> SweepSettings:
         {
             tuple[ModelSource, ...]: all_models,
             DeviceChoice: lambda value, where: _read_devices(value, where, folder),
-            SweepLimits: _read_limits,
         },
     )
     for key, value in table.items():
@@ -273,42 +294,3 @@ def _read_devices(value: object, where: str, folder: Path) -> DeviceChoice:
     except PartitionError as error:
         raise PartitionError(f"{where}: {error}, or {', '.join((*DERIVED, OWN))}") from None
     return choice
-
-
-def _seconds(value: object, where: str) -> float:
-    seconds = float(read_as(float, value, where))
-    if not seconds:
-        raise PartitionError(f"{where} is {value!r}; write a positive number of seconds")
-    return seconds
-
-
-def _memory(value: object, where: str) -> int | None:
-    return parse_memory(read_as(str, value, where), where, 'write for example "8GiB"')
-
-
-@dataclass(frozen=True)
-class _Limits:
-    """The table ``limits``; :class:`SweepLimits` is what it means."""
-
-    time_limit_s: Annotated[float, _seconds] = DEFAULT_TIME_LIMIT_S
-    memory_limit: Annotated[int | None, _memory] = 8 * GiB
-    workers: int | None = None
-    deterministic: bool = False
-    kill_after_s: Annotated[float | None, _seconds] = None
-    prepare_limit_s: Annotated[float, _seconds] = 600.0
-
-
-def _read_limits(value: object, where: str) -> SweepLimits:
-    limits: _Limits = read_as(_Limits, value, where)
-    slowest_s = limits.time_limit_s * (_SLOW_WORK if limits.deterministic else 2) + _GRACE_S
-    try:
-        return SweepLimits(
-            limits.time_limit_s,
-            limits.memory_limit,
-            limits.workers,
-            limits.deterministic,
-            limits.kill_after_s or slowest_s,
-            limits.prepare_limit_s,
-        )
-    except PartitionError as error:
-        raise PartitionError(f"{where}: {error}") from None

@@ -19,7 +19,6 @@ from solver.io.json_fields import Name, read_as
 from solver.model.checks import did_you_mean
 
 _EXAMPLE: Final = 'write a zoo name such as "gpt2", a saved "problem.json", or a generator'
-_GENERATOR: Final = ("operators", "width", "experts", "seed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +79,22 @@ class ModelSource:
         return source
 
 
-def read_model(value: object, where: str, folder: Path) -> ModelSource:
-    """Read one entry of ``models``.
+def read_model(
+    value: object, where: str, folder: Path, *, may_run_code: bool = False
+) -> ModelSource:
+    """Read one entry of ``models``, or the option ``--model``.
 
     Parameters
     ----------
-    value : object
-        As TOML holds it.
-    where : str
-        What messages begin with.
     folder : Path
         Where relative paths begin.
+    may_run_code : bool
+        Whether import strings and ``*.pt2`` files, which run code, are taken.
 
     Raises
     ------
     PartitionError
-        In one line; import strings and ``*.pt2`` files run code, and are refused.
+        In one line.
     """
     if isinstance(value, dict):
         if "generate" in value:
@@ -108,30 +107,18 @@ def read_model(value: object, where: str, folder: Path) -> ModelSource:
     if _is_file(value):
         return _read_file({"file": value}, where, folder)
     if value.lower().endswith(".pt2") or ":" in value:
+        if may_run_code:
+            try:
+                value.encode("utf-8")
+            except UnicodeEncodeError:
+                raise PartitionError(f"{where} is not UTF-8; give it another name") from None
+            return ModelSource(value, "code")
         raise PartitionError(
             f"{where}: {value!r} runs code, which no file may name; give it on the command line: "
             f"--model {value}"
         )
     hint = did_you_mean(value, ZOO, f"the zoo has {', '.join(ZOO)}")
     raise PartitionError(f"{where}: model {value!r} is unknown; {hint}")
-
-
-def command_line_model(text: str) -> ModelSource:
-    """Return the model that the option ``--model`` names, whatever it is."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        raise PartitionError(f"--model {text!r} is not UTF-8; give it another name") from None
-    if text in ZOO:
-        return ModelSource(text, "zoo")
-    if _is_file(text):
-        return _read_file({"file": text}, f"--model {text!r}", Path())
-    if not text.lower().endswith(".pt2") and ":" not in text:
-        from experiments.zoo.models import resolve_model
-
-        # It says what comes close.
-        resolve_model(text)
-    return ModelSource(text, "code")
 
 
 def _is_file(text: str) -> bool:
@@ -169,9 +156,9 @@ def _file_source(name: str, settings: Mapping[str, Any], text: str) -> ModelSour
 class _GeneratorTable:
     generate: str
     name: Name | None = None
-    operators: int = 0
-    width: int = 0
-    experts: int = 0
+    operators: int = 1000
+    width: int = 20
+    experts: int = 256
     seed: int = 0
     devices: int = 8
     unequal: bool = False
@@ -191,12 +178,12 @@ def _read_generator(table: dict[str, Any], where: str) -> ModelSource:
 
 
 def _generator_source(name: str, settings: Mapping[str, Any]) -> ModelSource:
-    drawn = {key: settings[key] for key in _GENERATOR if key in settings}
+    asked = _GeneratorTable(**settings)
     own = generate_problem(
-        settings["generate"],
-        GeneratorSettings(**drawn),
-        settings.get("devices", 8),
-        slack_percent=settings.get("slack", 15.0),
-        unequal=settings.get("unequal", False),
+        asked.generate,
+        GeneratorSettings(asked.operators, asked.width, asked.experts, asked.seed),
+        asked.devices,
+        slack_percent=asked.slack,
+        unequal=asked.unequal,
     )
     return ModelSource(name, "generator", settings, own=own)

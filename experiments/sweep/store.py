@@ -6,23 +6,20 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
+from experiments.comparison.plain_data import plain, read_row
 from experiments.comparison.records import Case, CaseKey, ModelRecord, PlannerRow, Study
-from experiments.sweep.cases import Cell, case_key_from_json
+from experiments.sweep.cases import Cell
 from experiments.sweep.database import check_file, connect, one_writer, told, transaction
 from experiments.sweep.packing import pack, unpack
-from experiments.sweep.rows import record_from_json, row_from_json, row_to_json
 from solver import PartitionError, SolveLimits
 from solver.io.files import real_path
-from solver.io.json_fields import parse_json
+from solver.io.json_fields import parse_json, read_as
 from solver.io.json_files import problem_from_json
-
-FAILURES: Final = ("failed", "timed out", "out of memory", "killed")
-"""Statuses of cells for which another run may find something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,116 +75,80 @@ class SweepStore:
         found = self._one("SELECT status FROM cells WHERE key = ?", cell_key)
         return None if found is None else str(found[0])
 
-    def packed_problem(self, digest: str) -> bytes:
+    def packed_problem(self, digest: str) -> str:
         """Return a problem as it is stored."""
-        found = self._one("SELECT problem FROM problems WHERE digest = ?", digest)
+        found = self._one("SELECT problem FROM cases WHERE digest = ? LIMIT 1", digest)
         assert found is not None
-        return bytes(found[0])
+        return str(found[0])
 
     def add_cases(
         self,
-        model_key: str,
-        record: Mapping[str, Any] | None,
         cases: Sequence[PreparedCase],
-        problems: Mapping[str, bytes],
+        problems: Sequence[str | None],
+        record: Mapping[str, Any] | None,
     ) -> None:
         """Keep what was prepared of one model, all of it or nothing.
 
         Parameters
         ----------
-        model_key : str
-            Of the model and the versions.
-        record : mapping or None
-            A :class:`ModelRecord` as plain data; None leaves what is there.
-        cases : sequence of PreparedCase
-            Of one model, at least one.
-        problems : mapping of str to bytes
-            Packed, by digest.
+        problems : sequence of str or None
+            The packed problem of each.
         """
+        packed = None if record is None else pack(dict(record))
         with transaction(self._database):
-            self._database.execute(
-                "INSERT INTO models (key, name, record) VALUES (?, ?, ?) ON CONFLICT (key) "
-                "DO UPDATE SET record = coalesce(excluded.record, record)",
-                (model_key, cases[0].case.model, None if record is None else pack(dict(record))),
-            )
             self._database.executemany(
-                "INSERT INTO problems (digest, problem) VALUES (?, ?) ON CONFLICT DO NOTHING",
-                problems.items(),
-            )
-            for case in cases:
-                model, device_set, objective, memory_model = case.case
-                self._database.execute(
-                    "INSERT INTO cases VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) "
-                    "DO UPDATE SET digest = excluded.digest, reason = excluded.reason",
+                "INSERT OR REPLACE INTO cases VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
                     (
                         case.key,
-                        model_key,
-                        model,
-                        device_set,
-                        json.dumps(objective),
-                        memory_model,
+                        case.case.model,
+                        case.case.device_set,
+                        json.dumps(case.case.objective),
+                        case.case.memory_model,
                         case.digest,
                         case.reason,
-                    ),
-                )
+                        problem,
+                        packed,
+                    )
+                    for case, problem in zip(cases, problems, strict=True)
+                ),
+            )
 
     def begin(
         self,
         key: str,
         settings: Mapping[str, Any],
         environment: Sequence[tuple[str, str]],
-        case_keys: Sequence[str],
-        cells: Sequence[tuple[str, str]],
-    ) -> int:
-        """Keep what a sweep consists of, before any of it is done; return its number.
+        entries: Sequence[tuple[str, str | None]],
+    ) -> None:
+        """Keep what a sweep consists of, before any of it is done.
 
         Parameters
         ----------
-        key : str
-            Of settings and versions.
-        settings : mapping
-            Plain data.
-        environment : sequence of (str, str)
-            Names and versions of what computes.
-        case_keys : sequence of str
-            All cases of the sweep, in the order of its report.
-        cells : sequence of (str, str)
-            Key of the case, key of the cell.
+        entries : sequence of (str, str or None)
+            Key of a case with that of a cell, in the order of the report; None for a case that
+            has no cells.
         """
         with transaction(self._database):
             self._database.execute(
-                "INSERT INTO sweeps (key, settings, environment, wall_time_s, run) "
+                "INSERT INTO sweeps "
                 "VALUES (?, ?, ?, 0, (SELECT coalesce(max(run), 0) + 1 FROM sweeps)) "
                 "ON CONFLICT (key) DO UPDATE SET run = excluded.run",
-                (key, json.dumps(dict(settings)), json.dumps(list(environment))),
+                (key, json.dumps(settings), json.dumps(environment)),
             )
-            found = self._one("SELECT id FROM sweeps WHERE key = ?", key)
-            assert found is not None
-            sweep = int(found[0])
-            for table in ("sweep_cases", "sweep_cells"):
-                self._database.execute(f"DELETE FROM {table} WHERE sweep = ?", (sweep,))
+            self._database.execute("DELETE FROM entries WHERE sweep_key = ?", (key,))
             self._database.executemany(
-                "INSERT INTO sweep_cases VALUES (?, ?, ?)",
-                ((sweep, position, case) for position, case in enumerate(case_keys)),
+                "INSERT INTO entries VALUES (?, ?, ?, ?)",
+                ((key, position, *keys) for position, keys in enumerate(entries)),
             )
-            self._database.executemany(
-                "INSERT INTO sweep_cells VALUES (?, ?, ?, ?)",
-                ((sweep, position, *keys) for position, keys in enumerate(cells)),
-            )
-        return sweep
 
-    def add_cell(self, sweep: int, cell: Cell, row: PlannerRow, seconds: float) -> None:
+    def add_cell(self, sweep_key: str, cell: Cell, row: PlannerRow, seconds: float) -> None:
         """Keep the answer to a cell, and the `seconds` of the clock that the sweep took for it."""
         with transaction(self._database):
             self._database.execute(
-                "INSERT INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) "
-                "DO UPDATE SET status = excluded.status, "
-                "objective_value = excluded.objective_value, "
-                "objective_bound = excluded.objective_bound, wall_time_s = excluded.wall_time_s, "
-                "answer = excluded.answer",
+                "INSERT OR REPLACE INTO cells VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     cell.key,
-                    cell.digest,
                     cell.planner,
                     cell.seed,
                     ",".join(cell.without),
@@ -195,11 +156,12 @@ class SweepStore:
                     row.objective[0] if row.objective else None,
                     row.bound[0] if row.bound else None,
                     row.wall_time_s,
-                    pack(row_to_json(row)),
+                    pack(plain(row)),
                 ),
             )
             self._database.execute(
-                "UPDATE sweeps SET wall_time_s = wall_time_s + ? WHERE id = ?", (seconds, sweep)
+                "UPDATE sweeps SET wall_time_s = wall_time_s + ? WHERE key = ?",
+                (seconds, sweep_key),
             )
 
     def _one(self, query: str, value: str) -> Any:
@@ -221,44 +183,36 @@ def load_study(path: str | os.PathLike[str]) -> Study:
         # One transaction: a sweep may be writing.
         database.execute("BEGIN")
         sweep = database.execute(
-            "SELECT id, settings, environment, wall_time_s FROM sweeps ORDER BY run DESC LIMIT 1"
+            "SELECT key, settings, environment, wall_time_s FROM sweeps ORDER BY run DESC LIMIT 1"
         ).fetchone()
         if sweep is None:
             raise PartitionError(f"{path} holds no sweep yet; run fxpartition sweep first")
-        number = sweep[0]
+        key, *described = sweep
         cases = database.execute(
-            "SELECT cases.key, model, device_set, objective, memory_model, cases.digest, reason, "
-            "problem FROM sweep_cases JOIN cases ON cases.key = case_key "
-            "LEFT JOIN problems ON problems.digest = cases.digest "
-            "WHERE sweep = ? ORDER BY position",
-            (number,),
-        ).fetchall()
-        models = database.execute(
-            "SELECT name, record FROM sweep_cases JOIN cases ON cases.key = case_key "
-            "JOIN models ON models.key = model_key WHERE sweep = ? "
-            "GROUP BY models.key ORDER BY min(position)",
-            (number,),
+            "SELECT cases.key, model, device_set, objective, memory_model, digest, reason, "
+            "problem, record FROM entries JOIN cases ON cases.key = case_key "
+            "WHERE sweep_key = ? GROUP BY case_key ORDER BY min(position)",
+            (key,),
         ).fetchall()
         answers = database.execute(
-            "SELECT case_key, answer FROM sweep_cells LEFT JOIN cells ON cells.key = cell_key "
-            "WHERE sweep = ? ORDER BY position",
-            (number,),
+            "SELECT case_key, answer FROM entries LEFT JOIN cells ON cells.key = cell_key "
+            "WHERE sweep_key = ? AND cell_key IS NOT NULL ORDER BY position",
+            (key,),
         ).fetchall()
         database.execute("COMMIT")
-    return _study(str(path), sweep, cases, models, answers)
+    return _study(str(path), described, cases, answers)
 
 
 def _study(
     path: str,
-    sweep: tuple[Any, ...],
+    described: Sequence[Any],
     cases: Sequence[tuple[Any, ...]],
-    models: Sequence[tuple[Any, ...]],
     answers: Sequence[tuple[Any, ...]],
 ) -> Study:
     """Build a study from rows of the file, which may be damaged or made up."""
     try:
-        settings = parse_json(sweep[1], "settings")
-        environment = parse_json(sweep[2], "environment")
+        settings = parse_json(described[0], "settings")
+        environment = parse_json(described[1], "environment")
         limits = settings["limits"]
         solve_limits = SolveLimits(
             limits["time_limit_s"],
@@ -268,24 +222,32 @@ def _study(
         )
         pairs = [(str(name), str(value)) for name, value in environment]
         found: dict[str, Case] = {}
-        for key, model, device_set, objective, memory_model, digest, reason, packed in cases:
-            name = case_key_from_json(
-                (model, device_set, parse_json(objective, "objective"), memory_model)
-            )
+        records: dict[str, ModelRecord] = {}
+        for (
+            key,
+            model,
+            device_set,
+            objective,
+            memory_model,
+            digest,
+            reason,
+            packed,
+            record,
+        ) in cases:
+            objectives = tuple(parse_json(objective, "objective"))
             problem = None
             if packed is not None:
                 problem = problem_from_json(unpack(packed, f"problem {digest}"))
+            name = CaseKey(model, device_set, objectives, memory_model)
             found[key] = Case(name, problem, reason, digest or "")
+            records.setdefault(model, ModelRecord(model, reason=reason))
+            if record is not None and not records[model].operators:
+                what = f"model {model!r}"
+                records[model] = read_as(ModelRecord, unpack(record, what), what)
         rows = tuple(
-            row_from_json(unpack(answer, "an answer"), found[key].key, "an answer")
+            read_row(unpack(answer, "an answer"), found[key].key, "an answer")
             for key, answer in answers
             if answer is not None
-        )
-        records = tuple(
-            ModelRecord(name, reason=_first_reason(name, found.values()))
-            if packed is None
-            else record_from_json(unpack(packed, f"model {name!r}"), f"model {name!r}")
-            for name, packed in models
         )
     except (ValueError, KeyError, TypeError, IndexError) as error:
         words = str(error) if isinstance(error, PartitionError) else repr(error)
@@ -293,15 +255,11 @@ def _study(
     if len(rows) < len(answers):
         pairs.append(("cells", f"{len(rows)} of {len(answers)} done"))
     return Study(
-        models=records,
+        models=tuple(records.values()),
         cases=tuple(found.values()),
         rows=rows,
         checks=(),
         limits=solve_limits,
         environment=tuple(pairs),
-        wall_time_s=float(sweep[3]),
+        wall_time_s=float(described[2]),
     )
-
-
-def _first_reason(model: str, cases: Iterable[Case]) -> str:
-    return next((case.reason for case in cases if case.key.model == model), "")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -21,14 +20,6 @@ _PACKAGES: Final = (
 )
 _ROOT: Final = Path(__file__).parents[2]
 _SOURCES: Final = ("solver", "fx_bridge", "experiments")
-_SHOWING: Final = (
-    "experiments/reports/*",
-    "experiments/reports/*/*",
-    "experiments/commands/*",
-    "experiments/console/output.py",
-)
-"""What reads options and shows answers makes none. Of all else it is not asked what depends on it:
-to do a cell again costs less than to take an old answer for a new one."""
 
 
 @functools.cache
@@ -37,18 +28,14 @@ def versions() -> dict[str, str]:
     return {**releases(*_PACKAGES), "sources": _source_digest()}
 
 
-def _source_files() -> Iterator[Path]:
-    """Return our own sources that may change an answer, in a fixed order."""
-    for name in _SOURCES:
-        for path in sorted((_ROOT / name).rglob("*.py")):
-            if not any(path.relative_to(_ROOT).match(pattern) for pattern in _SHOWING):
-                yield path
-
-
 def _source_digest() -> str:
-    """Return a digest of the sources: between releases, the version says nothing of changes."""
+    """Return a digest of the sources: between releases, the version says nothing of changes.
+
+    It is not asked which of them an answer depends on: to do a cell again costs less than to take
+    an old answer for a new one.
+    """
     digest = hashlib.sha256()
-    for path in _source_files():
+    for path in sorted(path for name in _SOURCES for path in (_ROOT / name).rglob("*.py")):
         name = path.relative_to(_ROOT).as_posix().encode()
         content = path.read_bytes()
         # With lengths, no two lists of files read the same.

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from experiments.comparison.plain_data import plain
 from experiments.comparison.planner_row import plan_row
 from experiments.comparison.records import CaseKey, PlannerRow
 from experiments.planners.registry import PLANNERS
@@ -18,9 +19,8 @@ from experiments.planners.task import PlanningTask
 from experiments.problems.devices import DeviceSet
 from experiments.processes.workers import serve
 from experiments.sweep.cases import CaseRequest
-from experiments.sweep.packing import from_text, pack, to_text, unpack
+from experiments.sweep.packing import pack, unpack
 from experiments.sweep.prepare import PreparedModel
-from experiments.sweep.rows import row_to_json
 from experiments.sweep.sources import ModelSource
 from experiments.sweep.versions import difference, versions
 from experiments.zoo.building import describe_error
@@ -71,19 +71,19 @@ class JobHandler:
             try:
                 problem = model.problem(request)
                 if record is None:
-                    record = asdict(model.record(problem))
+                    record = plain(model.record(problem))
             except Exception as error:
                 # A model is other people's code; its next case may be different.
                 cases.append({"reason": describe_error(error)})
                 continue
-            packed = to_text(pack(problem_to_json(problem)))
+            packed = pack(problem_to_json(problem))
             cases.append({"digest": problem_digest(problem), "problem": packed})
         return {"cases": cases, "record": record}
 
     def _answer(self, job: dict[str, Any]) -> dict[str, Any]:
         """Run a planner on one problem."""
         request = CaseRequest.from_json(job["request"])
-        problem = problem_from_json(unpack(from_text(job["problem"]), "the problem"))
+        problem = problem_from_json(unpack(job["problem"], "the problem"))
         loaded = captured = None
         planner = job["planner"]
         spec = PLANNERS.get(planner)
@@ -103,7 +103,7 @@ class JobHandler:
         task = PlanningTask(problem, loaded, captured, tuple(job["without"]))
         forget_peak()
         row = self._plan(request.key, task, planner, SolveLimits(**job["solve"]))
-        return {"row": row_to_json(replace(row, peak_rss_bytes=peak_since_bytes()))}
+        return {"row": plain(replace(row, peak_rss_bytes=peak_since_bytes()))}
 
     def _model_of(self, job: dict[str, Any]) -> PreparedModel:
         """Return the model of a job; the last one is kept for the next cell."""

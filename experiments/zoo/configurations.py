@@ -7,7 +7,6 @@ ids, dropout) are left at the library's defaults, and so is every size that is t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
 
 from experiments.zoo import plain_torch
@@ -353,7 +352,7 @@ ALL_CONFIGURATIONS: Final = (
     *_PLAIN,
 )
 
-CONFIGURATIONS: Final[Mapping[str, Configuration]] = MappingProxyType(
-    {each.name: each for each in ALL_CONFIGURATIONS}
-)
+CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
+    each.name: each for each in ALL_CONFIGURATIONS
+}
 """By name."""

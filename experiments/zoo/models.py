@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.workloads.catalogue import PREFIX, workload_path
@@ -72,18 +71,17 @@ def resolve_model(text: str) -> ModelSpec | Path:
     )
 
 
-def captured_model(text: str) -> CapturedGraph:
-    """Build the model that `text` names, and capture it.
-
-    Raises
-    ------
-    PartitionError
-        If it names a saved problem, or cannot be built or captured.
-    """
+def resolve_built(text: str) -> ModelSpec:
+    """Return what :func:`resolve_model` does; PartitionError if it is a saved problem."""
     spec = resolve_model(text)
     if isinstance(spec, Path):
         raise PartitionError(f"{text} is a saved problem; name a model that can be built")
-    return capture_model(build_model(spec))
+    return spec
+
+
+def captured_model(text: str) -> CapturedGraph:
+    """Build the model that `text` names, and capture it; PartitionError if it cannot be."""
+    return capture_model(build_model(resolve_built(text)))
 
 
 def _configuration_spec(text: str) -> ModelSpec:
@@ -176,78 +174,74 @@ def _mlp() -> Any:
     return nn.Sequential(*layers, nn.Linear(64, 10)), (torch.randn(8, 64),)
 
 
-ZOO: Final[Mapping[str, ModelSpec]] = MappingProxyType(
-    {
-        spec.name: spec
-        for spec in (
-            ModelSpec("gpt2", "GPT-2 small, 128 tokens", _hf("GPT2LMHeadModel", TEXT), extra="hf"),
-            ModelSpec(
-                "bert-base", "BERT base encoder, 128 tokens", _hf("BertModel", TEXT), extra="hf"
+ZOO: Final[Mapping[str, ModelSpec]] = {
+    spec.name: spec
+    for spec in (
+        ModelSpec("gpt2", "GPT-2 small, 128 tokens", _hf("GPT2LMHeadModel", TEXT), extra="hf"),
+        ModelSpec("bert-base", "BERT base encoder, 128 tokens", _hf("BertModel", TEXT), extra="hf"),
+        ModelSpec(
+            "t5-base",
+            "T5 base, 128 tokens in, 64 out",
+            # The configuration's own defaults are t5-small.
+            _hf(
+                "T5ForConditionalGeneration",
+                TEXT_PAIR,
+                d_model=768,
+                d_ff=3072,
+                num_layers=12,
+                num_heads=12,
             ),
-            ModelSpec(
-                "t5-base",
-                "T5 base, 128 tokens in, 64 out",
-                # The configuration's own defaults are t5-small.
-                _hf(
-                    "T5ForConditionalGeneration",
-                    TEXT_PAIR,
-                    d_model=768,
-                    d_ff=3072,
-                    num_layers=12,
-                    num_heads=12,
-                ),
-                extra="hf",
+            extra="hf",
+        ),
+        ModelSpec(
+            "resnet-50",
+            "ResNet-50, one 224 x 224 image",
+            _hf("ResNetForImageClassification", image(224), num_labels=1000),
+            extra="hf",
+        ),
+        ModelSpec(
+            "vit-b16",
+            "ViT-B/16, one 224 x 224 image",
+            _hf("ViTForImageClassification", image(224), num_labels=1000),
+            extra="hf",
+        ),
+        ModelSpec("branches", "two unequal towers of branching blocks, fused", _branches),
+        ModelSpec(
+            "llama3-70b",
+            "Llama-3-70B, all 80 layers, bf16, 128 tokens, on the meta device",
+            CONFIGURATIONS["llama3-70b"].build,
+            has_weights=False,
+            extra="hf",
+            equal_devices=8,
+            slack_permille=1100,
+        ),
+        ModelSpec(
+            "deepseek-v3",
+            "DeepSeek-V3, all 61 layers, bf16, 128 tokens, on the meta device",
+            CONFIGURATIONS["deepseek-v3-671b"].build,
+            has_weights=False,
+            extra="hf",
+            equal_devices=16,
+        ),
+        ModelSpec("mlp", "five linear layers, for trying things out", _mlp),
+        ModelSpec("tiny-branches", "branches, small", _tiny_branches),
+        ModelSpec(
+            "tiny-gpt2",
+            "GPT-2 with two narrow layers, for trying things out",
+            _hf(
+                "GPT2LMHeadModel",
+                TEXT,
+                n_layer=2,
+                n_embd=64,
+                n_head=4,
+                vocab_size=1000,
+                bos_token_id=None,
+                eos_token_id=None,
             ),
-            ModelSpec(
-                "resnet-50",
-                "ResNet-50, one 224 x 224 image",
-                _hf("ResNetForImageClassification", image(224), num_labels=1000),
-                extra="hf",
-            ),
-            ModelSpec(
-                "vit-b16",
-                "ViT-B/16, one 224 x 224 image",
-                _hf("ViTForImageClassification", image(224), num_labels=1000),
-                extra="hf",
-            ),
-            ModelSpec("branches", "two unequal towers of branching blocks, fused", _branches),
-            ModelSpec(
-                "llama3-70b",
-                "Llama-3-70B, all 80 layers, bf16, 128 tokens, on the meta device",
-                CONFIGURATIONS["llama3-70b"].build,
-                has_weights=False,
-                extra="hf",
-                equal_devices=8,
-                slack_permille=1100,
-            ),
-            ModelSpec(
-                "deepseek-v3",
-                "DeepSeek-V3, all 61 layers, bf16, 128 tokens, on the meta device",
-                CONFIGURATIONS["deepseek-v3-671b"].build,
-                has_weights=False,
-                extra="hf",
-                equal_devices=16,
-            ),
-            ModelSpec("mlp", "five linear layers, for trying things out", _mlp),
-            ModelSpec("tiny-branches", "branches, small", _tiny_branches),
-            ModelSpec(
-                "tiny-gpt2",
-                "GPT-2 with two narrow layers, for trying things out",
-                _hf(
-                    "GPT2LMHeadModel",
-                    TEXT,
-                    n_layer=2,
-                    n_embd=64,
-                    n_head=4,
-                    vocab_size=1000,
-                    bos_token_id=None,
-                    eos_token_id=None,
-                ),
-                extra="hf",
-            ),
-        )
-    }
-)
+            extra="hf",
+        ),
+    )
+}
 
 DEFAULT_MODELS: Final = (
     "gpt2",

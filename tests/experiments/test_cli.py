@@ -314,7 +314,12 @@ BAD_INPUT = [
     ),
     (["plan", "mlp", "--devices", "1GiB", "--objective", ""], "--objective: '' is unknown"),
     (["plan", "mlp", "--devices", "1GiB", "--objective", "latency,latency"], "names latency twice"),
-    (["plan", "mlp", "--devices", "1GiB", "--memory-model", "all"], "--memory-model is 'all'"),
+    (
+        ["plan", "mlp", "--devices", "1GiB", "--memory-model", "all"],
+        "--memory-model is 'all'; write one of weights, inference, training; see: ",
+    ),
+    (["plan", "mlp", "--schedule", ""], "--schedule is ''; write one of gpipe, 1f1b"),
+    (["plan", "mlp", "--optimizer", "lion"], "--optimizer is 'lion'; write one of sgd, mom"),
     (["plan", "mlp", "--devices", "1GiB", "--solver", "fast"], "solver 'fast' is unknown"),
     (["plan", "mlp", "--devices", "1GiB", "--without", "x"], "--without: step 'x' is unknown; "),
     (["solve", "no.json", "--without", "x"], "--without: step 'x' is unknown; write one of"),

@@ -123,7 +123,7 @@ def solved_study(names: Sequence[str] = ("a", "b", "c"), model: str = "m") -> St
             SearchPoint(0.4, "bottleneck", result.objective, result.objective),
         )
         trace = points if planner == "cp-sat" else ()
-        made = PlannerRow.from_result(case, planner, result, trace=trace)
+        made = PlannerRow(case, planner, "", wall_time_s=0.1).with_result(result, trace)
         log = () if result.objective is None else steps(result.objective)
         rows.append(replace(made, log=log if planner == "cp-sat" else ()))
     peer = row(

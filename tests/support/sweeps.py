@@ -5,7 +5,7 @@ from pathlib import Path
 
 from experiments.comparison.records import CaseKey
 from experiments.sweep.cases import CaseRequest
-from experiments.sweep.packing import pack, to_text
+from experiments.sweep.packing import pack
 from experiments.sweep.progress import SweepProgress
 from experiments.sweep.running import Sweep
 from experiments.sweep.settings import DeviceChoice, SweepSettings
@@ -57,7 +57,7 @@ def job(planner, seconds=60, memory_bytes=None, **changes):
         "versions": versions(),
         "limits": {"seconds": seconds, "memory_bytes": memory_bytes},
         "request": REQUEST.to_json(),
-        "problem": to_text(pack(problem_to_json(PROBLEM))),
+        "problem": pack(problem_to_json(PROBLEM)),
         "digest": problem_digest(PROBLEM),
         "source": None,
         "planner": planner,

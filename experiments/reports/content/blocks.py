@@ -73,15 +73,7 @@ def tabulated(
     caption: str = "",
     marked: Collection[int] = (),
 ) -> Table:
-    """Return a table with a row for each entry, whose cells `columns` makes.
-
-    Parameters
-    ----------
-    text : collection of str
-        Columns of words.
-    marked : collection of int
-        Indices of rows to emphasise.
-    """
+    """Return a table with a row for each entry, whose cells `columns` makes."""
     rows = tuple(tuple(cell(entry) for cell in columns.values()) for entry in entries)
     return Table(tuple(columns), rows, frozenset(text), frozenset(marked), caption)
 

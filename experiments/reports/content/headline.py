@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from experiments.comparison.records import EXACT_PLANNERS, CaseKey, PlannerRow, Study
 from experiments.reports.content.comparisons import format_ratio
@@ -23,23 +23,9 @@ _IN_FULL: Final = (BEST_OTHER, "chain", "greedy")
 """What an exact solver must beat: of these all is said; peers are told of together."""
 
 
-class Finding(NamedTuple):
-    """Something that a study shows, in plain sentences.
-
-    Attributes
-    ----------
-    about : str
-        What is compared with the exact solver, or the objective that the next findings are
-        about; or empty.
-    text : str
-        One or more whole sentences.
-    """
-
-    about: str
-    text: str
-
-    def __str__(self) -> str:
-        return ": ".join(part for part in self if part)
+Finding = tuple[str, str]
+"""What is compared with the exact solver, or the objective that the next findings are about, or
+nothing; and one or more whole sentences of it, or nothing."""
 
 
 def headline(study: Study) -> tuple[Finding, ...]:
@@ -48,7 +34,7 @@ def headline(study: Study) -> tuple[Finding, ...]:
     groups = comparisons(study.rows)
     for comparison in groups:
         if len(groups) > 1:
-            found.append(Finding(f"Objective {', '.join(comparison.objective)}", ""))
+            found.append((f"Objective {', '.join(comparison.objective)}", ""))
         found += _objective_findings(comparison)
     sentences = _check_sentences(study)
     sentences += [
@@ -61,7 +47,7 @@ def headline(study: Study) -> tuple[Finding, ...]:
         for record in study.models
         if record.reason
     ]
-    return (*found, *(Finding("", sentence) for sentence in sentences))
+    return (*found, *(("", sentence) for sentence in sentences))
 
 
 def _objective_findings(comparison: Comparison) -> list[Finding]:
@@ -70,14 +56,14 @@ def _objective_findings(comparison: Comparison) -> list[Finding]:
             f"No exact solver was asked (one of {', '.join(EXACT_PLANNERS)}), so nothing is "
             "compared with an optimum."
         )
-        return [Finding("", text)]
+        return [("", text)]
     sentences = _proof_sentences(comparison.reference, comparison.proofs)
-    found = [Finding("", text) for text in sentences]
+    found = [("", text) for text in sentences]
     compared = comparison.compared
     # What it is worth at all comes first.
     in_full = [each for each in compared if each.method in (*_IN_FULL, *BOUNDING_PLANNERS)]
     for versus in sorted(in_full, key=lambda each: each.planner != BEST_OTHER):
-        found.append(Finding(_capital(versus.planner), _versus_text(versus)))
+        found.append((_capital(versus.planner), _versus_text(versus)))
     return found + _peer_findings([each for each in compared if each not in in_full])
 
 
@@ -94,20 +80,20 @@ def _peer_findings(peers: Sequence[Versus]) -> list[Finding]:
             "objectives in multiples of the exact solver's, geometric means where both have "
             f"plans (how often that is): {told}."
         )
-        found.append(Finding("Peers", text))
+        found.append(("Peers", text))
     if ties := [each for each in peers if each.ties]:
         told = ", ".join(f"{each.planner} in {len(each.ties)}" for each in ties)
-        found.append(Finding("Peers as good as the exact solver", f"{told}."))
+        found.append(("Peers as good as the exact solver", f"{told}."))
     for each in peers:
         if each.losses or each.only_planner:
-            found.append(Finding(each.planner, " ".join(_defeats(each))))
+            found.append((each.planner, " ".join(_defeats(each))))
     alike: dict[str, list[str]] = {}
     for each in peers:
         if _is_no_match(each):
             alike.setdefault(_troubles(each), []).append(each.planner)
     if alike:
         text = "; ".join(f"{', '.join(names)} ({trouble})" for trouble, names in alike.items())
-        found.append(Finding("No feasible plan where the exact solver has one", f"{text}."))
+        found.append(("No feasible plan where the exact solver has one", f"{text}."))
     return found
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from experiments.comparison.records import PlannerRow, Study, best_row
+from experiments.comparison.records import CaseKey, PlannerRow, Study, best_row
 from experiments.reports.content.rows import rows_by_case
 
 _LONGEST: Final = 40
@@ -32,15 +32,15 @@ class ReportFiles:
 
     Attributes
     ----------
-    problems, traces : tuple of str or None
-        For every case: its problem, and its best plan as a pipeline in time.
-    plans : tuple of str or None
-        For every row; None for a row without a plan.
+    problems, traces : dict of CaseKey to str
+        The problem of a case, and its best plan as a pipeline in time.
+    plans : dict of int to str
+        By the number of the row in its study.
     """
 
-    problems: tuple[str | None, ...]
-    traces: tuple[str | None, ...]
-    plans: tuple[str | None, ...]
+    problems: dict[CaseKey, str] = field(default_factory=dict)
+    traces: dict[CaseKey, str] = field(default_factory=dict)
+    plans: dict[int, str] = field(default_factory=dict)
 
 
 def name_files(study: Study) -> ReportFiles:
@@ -48,26 +48,23 @@ def name_files(study: Study) -> ReportFiles:
 
     Names begin with the number of the case, so that no two cases share one.
     """
+    files = ReportFiles()
     width = len(str(len(study.cases)))
-    stem_of = {
-        case.key: f"{number:0{width}}-{slug(case.key.model)}-{slug(case.key.device_set)}"
-        for number, case in enumerate(study.cases, start=1)
-    }
+    stem_of: dict[CaseKey, str] = {}
     best_of = {key: best_row(rows) for key, rows in rows_by_case(study.rows).items()}
-    problems: list[str | None] = []
-    traces: list[str | None] = []
-    for case in study.cases:
-        stem = stem_of[case.key]
-        row = best_of.get(case.key)
-        has_trace = case.problem is not None and row is not None and row.plan is not None
-        problems.append(None if case.problem is None else f"problems/{stem}.json")
-        traces.append(f"traces/{stem}.json" if has_trace else None)
+    for number, case in enumerate(study.cases, start=1):
+        key = case.key
+        stem_of[key] = f"{number:0{width}}-{slug(key.model)}-{slug(key.device_set)}"
+        best = best_of.get(key)
+        if case.problem is not None:
+            files.problems[key] = f"problems/{stem_of[key]}.json"
+            if best is not None and best.plan is not None:
+                files.traces[key] = f"traces/{stem_of[key]}.json"
     taken: set[str] = set()
-    plans = tuple(
-        None if row.plan is None else _plan_file(row, stem_of[row.case], taken)
-        for row in study.rows
-    )
-    return ReportFiles(tuple(problems), tuple(traces), plans)
+    for index, row in enumerate(study.rows):
+        if row.plan is not None:
+            files.plans[index] = _plan_file(row, stem_of[row.case], taken)
+    return files
 
 
 def _plan_file(row: PlannerRow, stem: str, taken: set[str]) -> str:

@@ -15,16 +15,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
-from experiments.comparison.records import EXACT_PLANNERS, CaseKey, PlannerRow
+from experiments.comparison.records import EXACT_PLANNERS, FAILURES, CaseKey, PlannerRow
 
 BOUNDING_PLANNERS: Final = (*EXACT_PLANNERS, "coarse")
 """Ours that prove bounds: they are no peers of the exact solver."""
 BEST_OTHER: Final = "best of the others"
 """For each case the best plan of all planners that prove nothing."""
-
-SPILLS: Final = "spills"
-FAILURES: Final = ("failed", "timed out", "out of memory", "killed")
-
 
 OUTCOMES: Final = ("feasible", "spills", "failures", "proven_none", "no_plan")
 """How an answer ends: with a feasible plan, proven or not; with weights on disk, and no plan of all
@@ -196,7 +192,7 @@ def outcomes_of(rows: Iterable[PlannerRow]) -> Mapping[str, int]:
 def _outcome(row: PlannerRow) -> str:
     if row.feasible:
         return "feasible"
-    if row.status == SPILLS or row.spilled_bytes:
+    if row.status == "spills" or row.spilled_bytes:
         return "spills"
     if row.status in FAILURES:
         return "failures"
@@ -223,8 +219,6 @@ def compare_planners(rows: Sequence[PlannerRow], reference: str) -> tuple[Versus
     ----------
     rows : sequence of PlannerRow
         Of cases with the same objectives.
-    reference : str
-        Name of the exact solver.
 
     Returns
     -------

@@ -41,10 +41,6 @@ def make_case_section(
     ----------
     answers : sequence of Answer
         Row of each planner, and the file of its plan.
-    limits : SolveLimits
-        Of each answer.
-    anchor : str
-        Where links to the case lead.
     problem_file, trace_file : str or None
         Relative to the report.
     names_objective : bool

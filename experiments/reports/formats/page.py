@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
 from experiments.comparison.records import CaseKey, ModelRecord, Study
 from experiments.planners.registry import PLANNERS
-from experiments.reports.content.blocks import Block, Items, Section, Table, Text
+from experiments.planners.task import PlannerSpec
+from experiments.reports.content.blocks import Block, Items, Section, Table, Text, tabulated
 from experiments.reports.content.comparisons import comparison_table
 from experiments.reports.content.explanations import HOW_TO_READ, LIMITS
 from experiments.reports.content.headline import headline
@@ -22,15 +24,7 @@ TITLE: Final = "How plans compare"
 
 
 def make_page(study: Study, files: ReportFiles) -> Section:
-    """Return a study's report.
-
-    Parameters
-    ----------
-    study : Study
-        What was found; it is not changed.
-    files : ReportFiles
-        Of the same study.
-    """
+    """Return a study's report."""
     anchors, models = _models(study, files)
     compared: list[Block] = []
     for comparison in comparisons(study.rows):
@@ -69,17 +63,15 @@ def make_page(study: Study, files: ReportFiles) -> Section:
 def _models(study: Study, files: ReportFiles) -> tuple[tuple[str, ...], list[Section]]:
     """Return the anchors of all cases, and a section for each model."""
     answers: dict[CaseKey, list[Answer]] = {}
-    for row, plan_file in zip(study.rows, files.plans, strict=True):
-        answers.setdefault(row.case, []).append((row, plan_file))
+    for index, row in enumerate(study.rows):
+        answers.setdefault(row.case, []).append((row, files.plans.get(index)))
     records = {record.model: record for record in study.models}
     names = dict.fromkeys((*records, *(case.key.model for case in study.cases)))
     several = len({case.key.objective for case in study.cases}) > 1
     sections: dict[str, list[Section]] = {name: [] for name in names}
     numbers = {name: number for number, name in enumerate(names, start=1)}
     anchors: list[str] = []
-    for case, problem_file, trace_file in zip(
-        study.cases, files.problems, files.traces, strict=True
-    ):
+    for case in study.cases:
         model = case.key.model
         anchors.append(f"model-{numbers[model]}-case-{len(sections[model]) + 1}")
         sections[model].append(
@@ -88,8 +80,8 @@ def _models(study: Study, files: ReportFiles) -> tuple[tuple[str, ...], list[Sec
                 answers.get(case.key, ()),
                 study.limits,
                 anchor=anchors[-1],
-                problem_file=problem_file,
-                trace_file=trace_file,
+                problem_file=files.problems.get(case.key),
+                trace_file=files.traces.get(case.key),
                 names_objective=several,
             )
         )
@@ -131,21 +123,19 @@ def _model_facts(record: ModelRecord | None) -> tuple[str, ...]:
 
 
 def _check_table(study: Study, model: str) -> Table:
-    checks = [check for check in study.checks if check.case.model == model]
-    return Table(
-        header=("devices", "split by", "computes the same", "largest error", "split", "check"),
-        rows=tuple(
-            (
-                check.case.device_set,
-                check.planner,
-                "yes" if check.equal else f"NO: {check.reason}",
-                MISSING if check.max_abs_error is None else f"{check.max_abs_error:g}",
-                format_seconds(check.split_s),
-                format_seconds(check.check_s),
-            )
-            for check in checks
-        ),
-        text_columns=frozenset(("devices", "split by", "computes the same")),
+    return tabulated(
+        [check for check in study.checks if check.case.model == model],
+        {
+            "devices": lambda check: check.case.device_set,
+            "split by": lambda check: check.planner,
+            "computes the same": lambda check: "yes" if check.equal else f"NO: {check.reason}",
+            "largest error": lambda check: (
+                MISSING if check.max_abs_error is None else f"{check.max_abs_error:g}"
+            ),
+            "split": lambda check: format_seconds(check.split_s),
+            "check": lambda check: format_seconds(check.check_s),
+        },
+        text=("devices", "split by", "computes the same"),
         caption="Splits compared with the model",
     )
 
@@ -153,14 +143,13 @@ def _check_table(study: Study, model: str) -> Table:
 def _planner_table(study: Study) -> Table:
     """Return what the planners are that were asked, as far as they are known here."""
     asked = dict.fromkeys(row.planner for row in study.rows)
+    columns: dict[str, Callable[[PlannerSpec], str]] = {
+        "planner": lambda spec: spec.name,
+        "what it does": lambda spec: spec.description,
+        "where it is from": lambda spec: spec.source,
+    }
     known = [PLANNERS[name] for name in asked if name in PLANNERS]
-    header = ("planner", "what it does", "where it is from")
-    return Table(
-        header=header,
-        rows=tuple((spec.name, spec.description, spec.source) for spec in known),
-        text_columns=frozenset(header),
-        caption="Planners that were asked",
-    )
+    return tabulated(known, columns, text=columns, caption="Planners that were asked")
 
 
 def _run(study: Study) -> str:

@@ -10,39 +10,36 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_type_hints
 
+from experiments.comparison.plain_data import plain
 from experiments.comparison.records import (
     Case,
     CaseKey,
-    EquivalenceRow,
-    ModelRecord,
     PlannerRow,
     Study,
 )
 from experiments.reports.content.names import ReportFiles
-from experiments.reports.content.statistics import (
-    comparisons,
-)
+from experiments.reports.content.statistics import comparisons
 from solver import (
     PartitionError,
     PartitionPlan,
-    SolveLimits,
     load_plan,
     load_problem,
 )
 from solver.io.files import load_json
 from solver.io.json_fields import Reader, check_schema, read_as
-from solver.io.json_files import plan_from_json, plan_to_json, problem_digest
+from solver.io.json_files import plan_from_json, problem_digest
 
 SCHEMA: Final = "fxpartition.study"
 VERSION: Final = 2
 
+_COUNTED: Final = ("wins", "ties", "losses", "only_reference", "only_planner", "neither")
+_ENVIRONMENT: Final = get_type_hints(Study)["environment"]
 _FILE: Final = re.compile(r"(?:problems|plans)/[a-z0-9-]{1,250}\.json")
 
 
@@ -56,6 +53,7 @@ def study_to_json(study: Study, files: ReportFiles | None = None) -> dict[str, A
         problems are not kept.
     """
     limits = study.limits
+    files = files or ReportFiles()
     return {
         "schema": SCHEMA,
         "version": VERSION,
@@ -69,16 +67,10 @@ def study_to_json(study: Study, files: ReportFiles | None = None) -> dict[str, A
         "wall_time_s": study.wall_time_s,
         "peak_rss_bytes": study.peak_rss_bytes,
         "statistics": statistics_json(study),
-        "models": [_plain(record) for record in study.models],
-        "cases": [
-            _case_json(case, None if files is None else files.problems[index])
-            for index, case in enumerate(study.cases)
-        ],
-        "rows": [
-            _row_json(row, None if files is None else files.plans[index])
-            for index, row in enumerate(study.rows)
-        ],
-        "checks": [_plain(check) for check in study.checks],
+        "models": [plain(record) for record in study.models],
+        "cases": [_case_json(case, files.problems.get(case.key)) for case in study.cases],
+        "rows": [_row_json(row, files.plans.get(index)) for index, row in enumerate(study.rows)],
+        "checks": [plain(check) for check in study.checks],
     }
 
 
@@ -123,12 +115,7 @@ def statistics_json(study: Study) -> list[dict[str, Any]]:
                     {
                         "planner": versus.planner,
                         **versus.outcomes,
-                        "wins": len(versus.wins),
-                        "ties": len(versus.ties),
-                        "losses": len(versus.losses),
-                        "only_reference": len(versus.only_reference),
-                        "only_planner": len(versus.only_planner),
-                        "neither": len(versus.neither),
+                        **{name: len(getattr(versus, name)) for name in _COUNTED},
                         "geometric_mean": versus.geometric_mean,
                         "least": None if versus.least is None else versus.least[0],
                         "largest": None if versus.largest is None else versus.largest[0],
@@ -144,7 +131,7 @@ def statistics_json(study: Study) -> list[dict[str, Any]]:
 def _case_json(case: Case, file: str | None) -> dict[str, Any]:
     devices = () if case.problem is None else case.problem.devices
     return {
-        "key": _plain(case.key),
+        "key": plain(case.key),
         "devices": [dataclasses.asdict(device) for device in devices],
         "problem": file,
         "digest": case_digest(case),
@@ -160,25 +147,8 @@ def case_digest(case: Case) -> str:
 
 
 def _row_json(row: PlannerRow, file: str | None) -> dict[str, Any]:
-    plain = row if file is None else dataclasses.replace(row, plan=None)
-    return {**_plain(plain), **({} if file is None else {"plan": file})}
-
-
-def _plain(value: object) -> Any:
-    if isinstance(value, PartitionPlan):
-        return plan_to_json(value)
-    if isinstance(value, CaseKey):
-        return {**value._asdict(), "objective": list(value.objective)}
-    if dataclasses.is_dataclass(value):
-        return {
-            entry.name: _plain(getattr(value, entry.name)) for entry in dataclasses.fields(value)
-        }
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        # Of outputs that are not finite; JSON has no word for it.
-        return str(value)
-    return value
+    shown = row if file is None else dataclasses.replace(row, plan=None)
+    return {**plain(shown), **({} if file is None else {"plan": file})}
 
 
 def read_study(path: str | os.PathLike[str]) -> Study:
@@ -194,14 +164,6 @@ def read_study(path: str | os.PathLike[str]) -> Study:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Limits:
-    time_limit_s: float | None
-    workers: int
-    seed: int
-    deterministic: bool
-
-
-@dataclasses.dataclass(frozen=True)
 class _Case:
     key: CaseKey
     # Devices stand there for readers of the file; the problem has them too.
@@ -211,38 +173,16 @@ class _Case:
     reason: str
 
 
-@dataclasses.dataclass(frozen=True)
-class _StudyFile:
-    limits: _Limits
-    environment: Mapping[str, str]
-    wall_time_s: float
-    peak_rss_bytes: int | None
-    models: tuple[ModelRecord, ...]
-    cases: tuple[_Case, ...]
-    rows: tuple[PlannerRow, ...]
-    checks: tuple[EquivalenceRow, ...]
-    statistics: Any = None
-
-
 def _study(data: object, folder: Path) -> Study:
     fields = check_schema(data, "", SCHEMA, VERSION)
+    fields.pop("statistics", None)
     readers: dict[Any, Reader] = {
         float: _number,
+        Case: lambda value, where: _case(read_as(_Case, value, where), where, folder),
         PartitionPlan: lambda value, where: _plan(value, where, folder),
+        _ENVIRONMENT: lambda value, where: tuple(read_as(Mapping[str, str], value, where).items()),
     }
-    read: _StudyFile = read_as(_StudyFile, fields, "", readers)
-    study = Study(
-        models=read.models,
-        cases=tuple(
-            _case(case, f"cases[{index}]", folder) for index, case in enumerate(read.cases)
-        ),
-        rows=read.rows,
-        checks=read.checks,
-        limits=SolveLimits(**vars(read.limits)),
-        environment=tuple(read.environment.items()),
-        wall_time_s=read.wall_time_s,
-        peak_rss_bytes=read.peak_rss_bytes,
-    )
+    study: Study = read_as(Study, fields, "", readers)
     known = {case.key for case in study.cases}
     for index, row in enumerate(study.rows):
         if not row.case.objective:

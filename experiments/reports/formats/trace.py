@@ -27,11 +27,6 @@ _Lane = tuple[int, int, int]
 def pipeline_trace(details: PlanDetails) -> dict[str, Any]:
     """Return one step of the plan as plain data for a JSON file.
 
-    Parameters
-    ----------
-    details : PlanDetails
-        The plan; its spans become events.
-
     Returns
     -------
     dict

@@ -73,12 +73,13 @@ def compose(study: Study) -> dict[str, str]:
     """Return the texts of all files by their names relative to the folder, pages last."""
     files = name_files(study)
     texts: dict[str, str] = {}
-    for case, name in zip(study.cases, files.problems, strict=True):
-        if case.problem is not None and name is not None:
-            texts[name] = json.dumps(problem_to_json(case.problem)) + "\n"
-    for row, name in zip(study.rows, files.plans, strict=True):
-        if row.plan is not None and name is not None:
-            texts[name] = json.dumps(plan_to_json(row.plan), indent=1) + "\n"
+    for case in study.cases:
+        if case.problem is not None:
+            text = json.dumps(problem_to_json(case.problem))
+            texts[files.problems[case.key]] = text + "\n"
+    for index, row in enumerate(study.rows):
+        if row.plan is not None:
+            texts[files.plans[index]] = json.dumps(plan_to_json(row.plan), indent=1) + "\n"
     page = make_page(study, files)
     texts.update(_traces(study, files))
     texts["results.json"] = to_text(study_to_json(study, files))
@@ -90,9 +91,9 @@ def compose(study: Study) -> dict[str, str]:
 def _traces(study: Study, files: ReportFiles) -> dict[str, str]:
     """Return the best plan of every case as a pipeline in time."""
     texts: dict[str, str] = {}
-    for case, name in zip(study.cases, files.traces, strict=True):
+    for case in study.cases:
         best = best_row(study.rows_of(case.key))
-        if name is not None and case.problem is not None and best is not None and best.plan:
+        if case.key in files.traces and case.problem is not None and best is not None and best.plan:
             trace = pipeline_trace(plan_details(case.problem, best.plan))
-            texts[name] = json.dumps(trace, separators=(",", ":")) + "\n"
+            texts[files.traces[case.key]] = json.dumps(trace, separators=(",", ":")) + "\n"
     return texts

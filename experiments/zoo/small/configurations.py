@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
 from experiments.zoo.builders import Configuration
@@ -19,20 +18,18 @@ from experiments.zoo.small import (
     quantised,
 )
 
-SMALL_CONFIGURATIONS: Final[Mapping[str, Configuration]] = MappingProxyType(
-    {
-        each.name: each
-        for kind in (
-            quantised,
-            adapters,
-            diffusion,
-            caches,
-            flows,
-            forces,
-            pictures,
-            mixed_precision,
-            own_code,
-        )
-        for each in kind.CONFIGURATIONS
-    }
-)
+SMALL_CONFIGURATIONS: Final[Mapping[str, Configuration]] = {
+    each.name: each
+    for kind in (
+        quantised,
+        adapters,
+        diffusion,
+        caches,
+        flows,
+        forces,
+        pictures,
+        mixed_precision,
+        own_code,
+    )
+    for each in kind.CONFIGURATIONS
+}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from experiments.zoo.builders import Configuration, Made, library
@@ -127,14 +128,6 @@ def _flex(kind: str) -> Made:
     return nn.Sequential(Attention(), Attention()), (torch.randn(1, 128, 32),), {}
 
 
-def _flex_score() -> Made:
-    return _flex("score")
-
-
-def _flex_mask() -> Made:
-    return _flex("mask")
-
-
 def _packed_sequence() -> Made:
     import torch
     from torch import nn
@@ -171,18 +164,6 @@ def _graph_network(layer: str) -> Made:
             return x
 
     return Network(), (torch.randn(12, 16), torch.randint(0, 12, (2, 40))), {}
-
-
-def _convolution() -> Made:
-    return _graph_network("GCNConv")
-
-
-def _attention() -> Made:
-    return _graph_network("GATConv")
-
-
-def _sage() -> Made:
-    return _graph_network("SAGEConv")
 
 
 # -- models that are refused, rightly ---------------------------------------------------------
@@ -237,12 +218,12 @@ CONFIGURATIONS: Final = (
     _named("straight-through", _straight_through),
     _named("gradient-reversal", _reversal),
     _named("vector-quantiser", _codebook),
-    _named("flex-attention-score", _flex_score, trained=False),
-    _named("flex-attention-mask", _flex_mask, trained=False),
+    _named("flex-attention-score", partial(_flex, "score"), trained=False),
+    _named("flex-attention-mask", partial(_flex, "mask"), trained=False),
     _named("packed-sequence", _packed_sequence, constants=("lengths",)),
-    _named("graph-convolution", _convolution, "torch_geometric"),
-    _named("graph-attention", _attention, "torch_geometric"),
-    _named("graph-sage", _sage, "torch_geometric"),
+    _named("graph-convolution", partial(_graph_network, "GCNConv"), "torch_geometric"),
+    _named("graph-attention", partial(_graph_network, "GATConv"), "torch_geometric"),
+    _named("graph-sage", partial(_graph_network, "SAGEConv"), "torch_geometric"),
     _named("branch-on-data", _branch),
     _named("experts-if-any", _experts),
     _named("scripted-part", _script),

@@ -70,7 +70,7 @@ def test_a_saved_problem_and_another_graph_are_refused(plan, tmp_path, capsys):
     capsys.readouterr()
     words = ["--to", "device-map", "--out", str(tmp_path / "out.json")]
     assert main(["hand-over", plan, saved, *words]) == EXIT_BAD_INPUT
-    assert "is a saved problem, which knows no modules; give the model" in capsys.readouterr().err
+    assert "is a saved problem; name a model that can be built" in capsys.readouterr().err
     save_plan(PartitionPlan({"nothing": "cuda:0"}, ("cuda:0",)), other)
     assert main(["hand-over", other, "mlp", *words]) == EXIT_BAD_INPUT
     assert "the plan has no device for operator" in capsys.readouterr().err

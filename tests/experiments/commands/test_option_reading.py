@@ -62,9 +62,6 @@ def test_every_option_is_read():
     ("options", "says"),
     [
         ({"devices": ["1GB", "2GB"]}, "--devices is given 2 times; a plan is for one set"),
-        ({"memory_model": "all"}, "--memory-model is 'all'; write one of weights, inference"),
-        ({"schedule": ""}, "--schedule is ''; write one of gpipe, 1f1b"),
-        ({"optimizer": "lion"}, "--optimizer is 'lion'; write one of sgd, momentum, adam, adamw"),
         ({"profile": ""}, "--profile is empty; write a name such as gpt2.profile.json"),
         ({"profile": "no.json"}, "cannot read no.json"),
         ({"pin": ["a"]}, "--pin 'a': write a module or operator, '='"),

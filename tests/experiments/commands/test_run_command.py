@@ -8,46 +8,22 @@ import pytest
 from experiments.cli import main
 from experiments.commands.option_reading import read_request
 from experiments.commands.options import ProblemOptions
-from experiments.commands.run import settings_of_run
-from experiments.pipelines.plan_runs import RunSettings, check_hand_made
+from experiments.commands.run import process_request
+from experiments.pipelines.plan_runs import RunSettings, measured_problem
+from experiments.problems.request import ProblemRequest
 from experiments.zoo.models import captured_model
 from fx_bridge import Placement
-from solver import Device, Interconnect, Link, PartitionError, Pipeline
+from solver import PartitionError, Pipeline
 
 PIPELINE = {"schedule": "1f1b", "microbatches": 4}
 
 
-def settings(**options):
-    return settings_of_run(read_request(ProblemOptions(**{**PIPELINE, **options})))
+def asked(**options):
+    return process_request(read_request(ProblemOptions(**{**PIPELINE, **options})))
 
 
 def test_options_left_out_are_those_of_the_runs():
-    assert settings() == RunSettings()
-
-
-def test_every_option_of_a_problem_is_one_of_the_runs():
-    found = settings(
-        devices=["2x1KB"],
-        link="1GB/s,5us",
-        objective="bottleneck",
-        memory_model="training",
-        optimizer="adamw",
-        chunks=2,
-        max_devices=1,
-        keep_whole=["0"],
-        pin=["8=cpu:1"],
-        cut_after=["2"],
-        schedule="gpipe",
-        microbatches=7,
-    )
-    assert found == RunSettings(
-        devices=(Device("cpu:0", 1000), Device("cpu:1", 1000)),
-        training=True,
-        pipeline=Pipeline("gpipe", microbatches=7, chunks_per_device=2, max_devices=1),
-        placement=Placement(pins={"8": ("cpu:1",)}, cut_after=["2"], keep_whole=["0"]),
-        objective=("bottleneck",),
-        interconnect=Interconnect(default=Link(10**9, 5000)),
-    )
+    assert asked() == RunSettings().request
 
 
 def test_links_of_a_device_file_are_kept_under_the_names_of_the_processes(tmp_path):
@@ -56,7 +32,7 @@ def test_links_of_a_device_file_are_kept_under_the_names_of_the_processes(tmp_pa
         '[[devices]]\nname = "left"\nmemory = "1KB"\n[[devices]]\nname = "right"\nmemory = "1KB"\n'
         '[[links]]\nsource = "left"\ntarget = "right"\nbandwidth = "1GB/s"\n'
     )
-    found = settings(devices=[str(path)])
+    found = asked(devices=[str(path)]).devices
     assert [device.name for device in found.devices] == ["cpu:0", "cpu:1"]
     assert set(found.interconnect.links) == {("cpu:0", "cpu:1")}
 
@@ -82,19 +58,22 @@ def test_what_cannot_run_is_refused_before_anything_is_measured(capsys, options,
 
 def test_what_a_person_says_of_modules_is_checked_with_their_devices():
     captured = captured_model("mlp")
-    check_hand_made(captured, RunSettings())
-    check_hand_made(captured, RunSettings(placement=Placement({"8": "cpu:1"}, ["2"])))
+    measured_problem(captured, None, placed(Placement({"8": "cpu:1"}, ["2"])))
     cuts = Placement(cut_after=["2", "4"])
     with pytest.raises(PartitionError, match="need at least 3 stages"):
-        check_hand_made(captured, RunSettings(placement=cuts))
-    chunks = Pipeline("1f1b", microbatches=4, chunks_per_device=2)
-    check_hand_made(captured, RunSettings(pipeline=chunks, placement=cuts))
+        measured_problem(captured, None, placed(cuts))
+    measured_problem(captured, None, placed(cuts, chunks_per_device=2))
+
+
+def placed(placement, **pipeline):
+    stages = Pipeline("1f1b", microbatches=4, **pipeline)
+    return RunSettings(ProblemRequest(pipeline=stages, placement=placement))
 
 
 def test_processes_need_a_schedule_and_a_number_of_microbatches():
     for pipeline in (Pipeline(), Pipeline("gpipe"), Pipeline(microbatches=4)):
         with pytest.raises(PartitionError, match="write its schedule and microbatches"):
-            RunSettings(pipeline=pipeline)
+            RunSettings(ProblemRequest(pipeline=pipeline))
 
 
 @pytest.mark.parametrize(("proven", "code"), [(True, 1), (False, 3)])

@@ -222,7 +222,7 @@ def test_a_saved_problem_can_score_plans(captured, write, tmp_path, capsys):
         ({"": 5}, [], "the device of '' is 5; the devices are cuda:0, cuda:1"),
         ({"blocks.9": "end"}, [], "the model has no module 'blocks.9'"),
         ({"schema": "fxpartition.plan"}, [], "version"),
-        ({"a": 0}, ["--format", "yaml"], "format 'yaml' is unknown; write one of plan, device-map"),
+        ({"a": 0}, ["--format", "yaml"], "--format is 'yaml'; write one of plan, device-map"),
         ([1], ["--format", "tags"], "is no tags: it holds no object"),
     ],
 )

@@ -9,12 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.comparison import run as comparison_module
 from experiments.comparison.records import (
     EXACT_PLANNERS,
-    MODEL_PEERS,
     OWN_PLANNERS,
-    PEERS,
     CaseKey,
     PlannerRow,
     Study,
@@ -23,9 +20,10 @@ from experiments.comparison.records import (
 from experiments.comparison.run import CompareSettings, run_comparison
 from experiments.console.progress import ProgressLine
 from experiments.planners import registry
+from experiments.planners.balancers import BALANCERS
 from experiments.planners.registry import PLANNERS
 from experiments.problems.devices import DeviceSet, parse_devices
-from experiments.problems.instances import NamedDevices, derived_device_sets, one_device_bytes
+from experiments.problems.instances import derived_device_sets, one_device_bytes
 from experiments.problems.request import ProblemRequest
 from experiments.zoo.building import ModelSpec
 from experiments.zoo.models import ZOO
@@ -196,8 +194,8 @@ def test_peers_are_asked_and_those_that_read_the_model_only_where_there_is_one(
         model: {row.planner for row in found.rows if row.case.model == model}
         for model in ("mlp", str(path))
     }
-    assert asked[str(path)] == {*OWN_PLANNERS, *PEERS}
-    assert asked["mlp"] == {*OWN_PLANNERS, *PEERS, *MODEL_PEERS}
+    assert asked[str(path)] == {*OWN_PLANNERS, "random", *(spec.name for spec in BALANCERS)}
+    assert asked["mlp"] == {*PLANNERS} - {"ideal-dp", "cp-sat", "coarse"}
     roomy = [row for row in found.rows if row.case[:2] == ("mlp", "roomy")]
     best = best_row(roomy)
     assert best is not None
@@ -205,16 +203,6 @@ def test_peers_are_asked_and_those_that_read_the_model_only_where_there_is_one(
     assert {"pipedream", "torchgpipe-time", "uniform-layers", "torch-size-based"} <= {
         row.planner for row in roomy if row.feasible
     }
-
-
-def test_weights_alone_are_compared_where_that_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comparison_module, "WEIGHTS_CASES", {"mlp": ("300kB,500kB",)})
-    found = run_comparison([ZOO["mlp"]], SETTINGS)
-    keys = [case.key for case in found.cases if case.key.memory_model == "weights"]
-    assert [key.objective for key in keys] == [("devices",), ("bottleneck",)]
-    assert all(key.device_set == "300kB,500kB" for key in keys)
-    for key in keys:
-        assert best_row([row for row in found.rows if row.case == key]) is not None
 
 
 def test_a_split_that_raises_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +328,7 @@ def test_options_that_make_no_sense_for_a_model_are_its_reason() -> None:
 def test_given_devices_replace_derived_ones(tmp_path: Path) -> None:
     path = tmp_path / "problem.json"
     save_problem(chain_problem(), path)
-    named = (NamedDevices("3x70B", parse_devices("3x70B")), NamedDevices("9B", parse_devices("9B")))
+    named = {text: parse_devices(text) for text in ("3x70B", "9B")}
     found = run_comparison([path], dataclasses.replace(SETTINGS, device_sets=named))
     by_set = {(row.case.device_set, row.planner): row for row in found.rows}
     assert by_set["3x70B", "auto"].status == "optimal"
@@ -375,9 +363,9 @@ def test_derived_devices_bind_and_have_a_plan(memory_model: str) -> None:
         slack_permille=1150,
         memory_model=memory_model,
     )
-    assert [named.name for named in sets] == ["equal", "unequal", "roomy"]
+    assert [*sets] == ["equal", "unequal", "roomy"]
     need = one_device_bytes(problem)
-    equal, unequal, roomy = (named.devices.devices for named in sets)
+    equal, unequal, roomy = (each.devices for each in sets.values())
     assert [device.memory_bytes for device in roomy] == [need] * 4
     for devices in (equal, unequal):
         capacities = [device.memory_bytes or 0 for device in devices]
@@ -393,10 +381,8 @@ def test_derived_devices_bind_and_have_a_plan(memory_model: str) -> None:
 
 def test_one_big_weight_gets_the_room_that_it_needs() -> None:
     problem = chain_problem((100, 1, 1, 1))
-    equal = derived_device_sets(problem_to_digraph(problem), equal_devices=4, slack_permille=1150)[
-        0
-    ]
-    assert all((device.memory_bytes or 0) >= 100 for device in equal.devices.devices)
+    sets = derived_device_sets(problem_to_digraph(problem), equal_devices=4, slack_permille=1150)
+    assert all((device.memory_bytes or 0) >= 100 for device in sets["equal"].devices)
 
 
 def test_memory_on_one_device_ignores_pins_and_cuts() -> None:

@@ -106,7 +106,7 @@ def test_progress_is_recorded_and_passed_on(named):
             limits.on_progress(Progress("mine", "bottleneck", value, None, 0.0))
             time.sleep(0.001)
         assignment = {op.name: "x" if i < 5 else "y" for i, op in enumerate(PROBLEM.operators)}
-        return judged("mine", task.problem, PartitionPlan(assignment, ("x", "y")), 0.0, "words")
+        return judged("mine", task.problem, PartitionPlan(assignment, ("x", "y")), "words")
 
     row = named(plan, SolveLimits(on_progress=told.append))
     assert [progress.incumbent for progress in told] == [30, 20, 20]
@@ -168,7 +168,7 @@ def test_a_plan_that_breaks_many_limits_tells_the_first(named):
     )
     pinned = PROBLEM.replace(operators=operators, devices=(Device("x"), Device("y")))
     plan = PartitionPlan(dict.fromkeys(pinned.index_of, "x"), ("x",))
-    row = named(lambda *_: judged("mine", pinned, plan, 0.0))
+    row = named(lambda *_: judged("mine", pinned, plan))
     assert row.status == "unknown"
     assert row.reason.startswith("operator 'op0' may not run on device 'x'; ")
     assert row.reason.endswith("'op2' may not run on device 'x'; and 5 more")

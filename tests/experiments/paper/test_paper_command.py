@@ -25,9 +25,7 @@ def small(bench):
 
 
 def other(bench):
-    return PaperTable(
-        ("planners",), tuple((name,) for name in (*bench.planners, *bench.device_sets))
-    )
+    return PaperTable(("planners",), tuple((name,) for name in bench.planners))
 
 
 def drawn(bench):
@@ -68,7 +66,6 @@ def test_other_planners_are_asked_only_where_a_table_needs_them(made, tmp_path):
     text = (tmp_path / "paper" / "other.md").read_text()
     assert "| auto |" in text and "| pipedream |" in text
     assert "| cp-sat |" not in text
-    assert "| roomy |" in text
 
 
 def test_names_are_listed_and_checked(made):

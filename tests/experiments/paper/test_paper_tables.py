@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.comparison.records import Case, CaseKey, PlannerRow
+from experiments.comparison.records import CaseKey, PlannerRow, Study
 from experiments.console.progress import ProgressLine
 from experiments.paper import bench as benches
 from experiments.paper import llama, published, zoo
-from experiments.paper.bench import Bench, ZooCase
+from experiments.paper.bench import Bench
 from experiments.paper.tables import PaperTable
 from experiments.planners.registry import PLANNERS
 from experiments.workloads.catalogue import OPTIMA_MS
@@ -89,12 +89,14 @@ def test_a_proof_is_taken_as_it_is(monkeypatch):
 def test_the_zoo_is_answered_by_every_planner_that_is_asked(monkeypatch):
     monkeypatch.setattr(benches, "DEFAULT_MODELS", ("mlp",))
     planners = ("greedy", "chain", "auto", "torchgpipe-time", "uniform-layers", "torch-sparse-nn")
-    bench = Bench(ProgressLine(quiet=True), planners, (*benches.TIGHT, benches.ROOMY))
+    bench = Bench(ProgressLine(quiet=True), planners)
     answered = bench.zoo()
-    assert [case.case.key.device_set for case in answered] == ["equal", "unequal", "roomy"]
-    assert all(tuple(row.planner for row in case.rows) == planners for case in answered)
+    assert [case.key.device_set for case in answered.cases] == ["equal", "unequal", "roomy"]
+    assert {case.key.memory_model for case in answered.cases} == {"inference"}
+    for case in answered.cases:
+        assert tuple(row.planner for row in answered.rows_of(case.key)) == planners
     assert bench.zoo() is answered
-    assert len(answered[0].problem.devices) == ZOO["mlp"].equal_devices
+    assert len(answered.cases[0].problem.devices) == ZOO["mlp"].equal_devices
     table = zoo.zoo(bench)
     assert [row[0] for row in table.rows] == ["mlp", "mlp"]
     assert {row[6] for row in table.rows} == {"0, proven"}
@@ -125,16 +127,15 @@ def answer(planner, value, status="feasible", device_set="equal", **named):
 def test_planners_are_counted_against_the_optimum():
     bench = Bench(ProgressLine(quiet=True))
     sets = {"equal": (100, 200), "unequal": (100, 100), "other": (100, None)}
-    bench._zoo = tuple(
-        ZooCase(
-            Case(answer("auto", best, device_set=name).case, tiny()),
-            (
-                answer("auto", best, "optimal", name, gap=0.0, wall_time_s=2.0),
-                answer("peer", value, "spills" if value is None else "feasible", name),
-            ),
-        )
+    rows = [
+        row
         for name, (best, value) in sets.items()
-    )
+        for row in (
+            answer("auto", best, "optimal", name, gap=0.0, wall_time_s=2.0),
+            answer("peer", value, "spills" if value is None else "feasible", name),
+        )
+    ]
+    bench._zoo = Study((), (), tuple(rows), (), SolveLimits(), (), 0.0)
     table = zoo.planners(bench)
     [row] = table.rows
     assert row[:9] == (

@@ -27,7 +27,7 @@ def test_processes_that_cannot_fit_are_refused(monkeypatch, capsys):
     assert "6 processes need at least 1.258 GB" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("room_bytes", "fits"), [(400 * MiB, True), (None, True), (1, False)])
+@pytest.mark.parametrize(("room_bytes", "fits"), [(400 * MiB, True), (1, False)])
 def test_as_many_as_fit_are_started(monkeypatch, room_bytes, fits):
     monkeypatch.setattr(pipeline_group, "available_memory_bytes", lambda: room_bytes)
     error, words = (AssertionError, "is started") if fits else (PartitionError, "2 are the least")

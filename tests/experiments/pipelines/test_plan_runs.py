@@ -12,7 +12,9 @@ from experiments.pipelines.plan_runs import (
     run_plans,
 )
 from experiments.pipelines.profiling import measure_profile
+from experiments.problems.devices import DeviceSet
 from experiments.problems.profile import Profile
+from experiments.problems.request import ProblemRequest
 from experiments.zoo.models import captured_model
 from fx_bridge.capture.digest import graph_digest
 from solver import Device, Link, PartitionError, PartitionPlan, Pipeline
@@ -43,6 +45,15 @@ def hand_made_profile(captured, **changes):
     return Profile(**{**values, **changes})
 
 
+def request(microbatches, devices="", *, training=False, memory_bytes=None):
+    given = DeviceSet(tuple(Device(name, memory_bytes) for name in devices))
+    return ProblemRequest(
+        given if devices else None,
+        memory_model="training" if training else None,
+        pipeline=Pipeline("1f1b", microbatches=microbatches),
+    )
+
+
 def test_a_model_is_measured_planned_and_run(tmp_path):
     """Two real processes, forward and training; the figures must be there, and memory right."""
     captured = captured_model(MODEL)
@@ -54,8 +65,7 @@ def test_a_model_is_measured_planned_and_run(tmp_path):
             assert all(time_ns > 0 for time_ns in profile.forward_ns.values())
             assert any(profile.backward_ns.values()) == training
             settings = RunSettings(
-                training=training,
-                pipeline=Pipeline("1f1b", microbatches=2),
+                request(2, training=training),
                 steps=2,
                 slack_permille=1300,
             )
@@ -79,11 +89,7 @@ def test_devices_are_derived_or_given():
     assert [device.name for device in derived.devices] == ["cpu:0", "cpu:1", "cpu:2"]
     assert memory[0] == pytest.approx(3 * memory[2], rel=0.01)
     assert derived.interconnect.charging == "relayed"
-    given = RunSettings(
-        devices=(Device("a"), Device("b")),
-        training=True,
-        pipeline=Pipeline("1f1b", microbatches=3),
-    )
+    given = RunSettings(request(3, "ab", training=True))
     problem = measured_problem(captured, profile, given)
     assert (problem.memory_model, problem.microbatches) == ("training", 3)
     assert [device.name for device in problem.devices] == ["a", "b"]
@@ -93,20 +99,20 @@ def test_what_cannot_be_run_is_refused_before_it_runs():
     captured = captured_model(MODEL)
     profile = hand_made_profile(captured)
     group = PipelineGroup(2)  # never started
-    tight = (Device("a", 10), Device("b", 10))
+    tight = request(4, "ab", memory_bytes=10)
     with pytest.raises(NoPlanError, match=r"no plan of .* fits; give devices with more") as caught:
-        run_plans(MODEL, captured, profile, RunSettings(devices=tight), group)
+        run_plans(MODEL, captured, profile, RunSettings(tight), group)
     assert caught.value.proven
-    three = tuple(Device(name) for name in "abc")
+    three = request(4, "abc")
     with pytest.raises(PartitionError, match="there are 3 devices, but 2 processes"):
-        run_plans(MODEL, captured, profile, RunSettings(devices=three), group)
+        run_plans(MODEL, captured, profile, RunSettings(three), group)
     other = hand_made_profile(captured, graph_digest="0")
     with pytest.raises(PartitionError, match="one of another graph"):
         run_plans(MODEL, captured, other, RunSettings(), group)
 
 
 @pytest.mark.parametrize(
-    "change", [{"pipeline": Pipeline()}, {"steps": 0}, {"solvers": ()}, {"solvers": ("best",)}]
+    "change", [{"request": ProblemRequest()}, {"steps": 0}, {"solvers": ()}, {"solvers": ("best",)}]
 )
 def test_settings_that_run_nothing_are_refused(change):
     with pytest.raises(PartitionError):

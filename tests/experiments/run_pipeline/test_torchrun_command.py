@@ -269,6 +269,7 @@ def test_help_needs_no_torchrun(alone, capsys):
         (("plan.json", "mlp", "--steps", "0"), "--steps"),
         (("plan.json", "mlp", "--microbatches", "none"), "--microbatches"),
         (("plan.json", "mlp", "--schedule", "zigzag"), "--schedule"),
+        (("plan.json", "mlp", "--optimizer", "lion"), "--optimizer"),
     ],
 )
 def test_wrong_options_are_named_in_one_line(alone, capsys, words, message):

@@ -14,7 +14,7 @@ from experiments.sweep.cases import (
 )
 from experiments.sweep.settings import DeviceChoice, SweepLimits, SweepSettings
 from experiments.sweep.sources import ModelSource
-from solver import Device, Operator, PartitionProblem
+from solver import Device, Operator, PartitionProblem, Pipeline
 from tests.support.sweep_worker import specs
 
 ZOO = ModelSource("mlp", "zoo")
@@ -109,16 +109,14 @@ def test_the_key_of_a_case_is_of_all_that_is_asked():
             case_key(ZOO, dataclasses.replace(request, **change), VERSIONS)
             for change in (
                 {"link": "1GB/s"},
-                {"chunks": 2},
-                {"max_devices": 2},
-                {"schedule": "1f1b"},
-                {"microbatches": 2},
+                {"pipeline": Pipeline(chunks_per_device=2)},
+                {"pipeline": Pipeline("1f1b")},
                 {"devices": DeviceChoice("d0", "2x1GiB")},
                 {"key": request.key._replace(memory_model="training")},
             )
         ),
     }
-    assert len(found) == 10
+    assert len(found) == 8
     assert case_key(ZOO, request, dict(VERSIONS)) in found
 
 
@@ -163,7 +161,7 @@ def test_planners_that_prove_leave_out_steps():
     "limits",
     [
         SweepLimits(time_limit_s=1),
-        SweepLimits(memory_bytes=None),
+        SweepLimits(memory_limit=None),
         SweepLimits(workers=2),
         SweepLimits(deterministic=True),
         SweepLimits(kill_after_s=1000),

@@ -1,9 +1,10 @@
 import zlib
+from base64 import b64encode
 
 import pytest
 
 from experiments.sweep import packing
-from experiments.sweep.packing import from_text, pack, to_text, unpack
+from experiments.sweep.packing import pack, unpack
 from solver import PartitionError
 
 DATA = {"<script>": ["../../x", "a\n\x00\ud800\u2028", 1.5, None, 10**15]}
@@ -12,12 +13,13 @@ DATA = {"<script>": ["../../x", "a\n\x00\ud800\u2028", 1.5, None, 10**15]}
 def test_data_survive_packing_and_sending():
     packed = pack(DATA)
     assert unpack(packed, "x") == DATA
-    assert from_text(to_text(packed)) == packed
-    assert to_text(packed).isascii()
+    assert packed.isascii()
     assert len(pack("a" * 100_000)) < 1000
 
 
-@pytest.mark.parametrize("packed", [b"", b"nonsense", pack(DATA)[:-5], zlib.compress(b"{"), 3])
+@pytest.mark.parametrize(
+    "packed", ["", "nonsense", "\u20ac", pack(DATA)[:-8], b64encode(zlib.compress(b"{")), 3]
+)
 def test_damage_is_one_line(packed):
     with pytest.raises(PartitionError, match=r"^the problem cannot be unpacked \(") as caught:
         unpack(packed, "the problem")

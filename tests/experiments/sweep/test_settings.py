@@ -84,16 +84,16 @@ def test_what_is_left_out_has_defaults(folder):
     assert settings.seeds == (0,)
     assert settings.without == ((),)
     assert settings.devices == settings.links == settings.objectives == ()
-    assert settings.limits == SweepLimits(30, 8 * GiB, None, False, 75, 600)
+    assert settings.limits == SweepLimits(30, 8 * GiB, None, False, None, 600)
     assert read(folder, 'models = ["mlp"]\n[limits]\nmemory_limit = "unlimited"').limits == (
-        SweepLimits(memory_bytes=None)
+        SweepLimits(memory_limit=None)
     )
 
 
 def test_work_that_is_counted_and_not_timed_may_take_longer(folder):
     text = 'models = ["mlp"]\n[limits]\ntime_limit_s = 10\n'
-    assert read(folder, text).limits.kill_after_s == 35
-    assert read(folder, text + "deterministic = true\n").limits.kill_after_s == 115
+    assert read(folder, text).limits.clock_limit_s == 35
+    assert read(folder, text + "deterministic = true\n").limits.clock_limit_s == 115
 
 
 def test_models_of_the_command_line_come_last(folder):

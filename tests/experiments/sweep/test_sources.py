@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.sweep.sources import ModelSource, command_line_model, read_model
+from experiments.sweep.sources import ModelSource, read_model
 from solver import Device, Operator, PartitionError, PartitionProblem, save_problem
 
 GENERATOR = {"generate": "layered", "operators": 12, "width": 3, "seed": 5, "devices": 2}
@@ -43,6 +43,10 @@ def test_a_generator_is_told_apart_by_what_it_is_asked():
 def test_a_file_never_names_code(tmp_path, text):
     with pytest.raises(PartitionError, match="runs code, which no file may name"):
         read_model(text, "here", tmp_path)
+
+
+def command_line_model(text):
+    return read_model(text, f"--model {text!r}", Path(), may_run_code=True)
 
 
 def test_the_command_line_may(saved, monkeypatch):

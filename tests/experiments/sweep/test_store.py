@@ -18,6 +18,8 @@ CASE = CaseKey(NASTY[0], NASTY[2], ("bottleneck", "transfer"), "inference")
 OTHER = CaseKey(NASTY[1], NASTY[3], ("latency",), "training")
 PROBLEM = PartitionProblem(tuple(Operator(name, 3) for name in NASTY), (Device(NASTY[1]),))
 DIGEST = problem_digest(PROBLEM)
+ENTRIES = [("c1", "k1"), ("c2", None)]
+PACKED = pack(problem_to_json(PROBLEM))
 SETTINGS = {
     "seeds": [5, 6],
     "limits": {"time_limit_s": 2.5, "workers": 1, "deterministic": True},
@@ -49,14 +51,13 @@ def path(tmp_path):
     path = tmp_path / "results.sqlite"
     with open_store(path) as store:
         store.add_cases(
-            "m1",
-            asdict(ModelRecord(NASTY[0], operators=4)),
             [PreparedCase("c1", CASE, DIGEST)],
-            {DIGEST: pack(problem_to_json(PROBLEM))},
+            [PACKED],
+            asdict(ModelRecord(NASTY[0], operators=4)),
         )
-        store.add_cases("m2", None, [PreparedCase("c2", OTHER, None, NASTY[3])], {})
-        number = store.begin("s", SETTINGS, [("python", "3.12")], ["c1", "c2"], [("c1", "k1")])
-        store.add_cell(number, cell(), ROW, 1.5)
+        store.add_cases([PreparedCase("c2", OTHER, None, NASTY[3])], [None], None)
+        store.begin("s", SETTINGS, [("python", "3.12")], ENTRIES)
+        store.add_cell("s", cell(), ROW, 1.5)
     return path
 
 
@@ -92,8 +93,8 @@ def test_the_store_knows_what_was_done(path):
 def test_a_cell_that_is_done_again_takes_the_place_of_the_first(path):
     failed = PlannerRow(CASE, NASTY[2], "failed", seed=5, reason="again")
     with open_store(path) as store:
-        number = store.begin("s", SETTINGS, [("python", "3.12")], ["c1"], [("c1", "k1")])
-        store.add_cell(number, cell(), failed, 0.5)
+        store.begin("s", SETTINGS, [("python", "3.12")], ENTRIES[:1])
+        store.add_cell("s", cell(), failed, 0.5)
     study = load_study(path)
     assert study.rows == (failed,)
     assert study.wall_time_s == 2.0
@@ -101,13 +102,14 @@ def test_a_cell_that_is_done_again_takes_the_place_of_the_first(path):
 
 def test_a_model_keeps_its_record_when_more_cases_of_it_are_added(path):
     with open_store(path) as store:
-        store.add_cases("m1", None, [PreparedCase("c3", CASE, DIGEST)], {})
+        store.add_cases([PreparedCase("c3", CASE, DIGEST)], [PACKED], None)
+        store.begin("s", SETTINGS, [], [("c3", None), ("c1", None)])
     assert load_study(path).models[0] == ModelRecord(NASTY[0], operators=4)
 
 
 def test_a_case_that_is_prepared_again_gets_its_problem(path):
     with open_store(path) as store:
-        store.add_cases("m2", None, [PreparedCase("c2", OTHER, DIGEST)], {})
+        store.add_cases([PreparedCase("c2", OTHER, DIGEST)], [PACKED], None)
         assert store.case("c2") == (DIGEST, "")
     assert load_study(path).cases[1].problem == PROBLEM
 
@@ -116,14 +118,14 @@ def test_the_study_is_that_of_the_last_sweep_and_cells_are_shared(path):
     second = {**SETTINGS, "seeds": [6]}
     with open_store(path) as store:
         cells = [("c1", "k1"), ("c1", "k2")]
-        store.begin("s2", second, [("python", "3.12")], ["c1"], cells)
+        store.begin("s2", second, [("python", "3.12")], cells)
     study = load_study(path)
     assert [case.key for case in study.cases] == [CASE]
     assert study.rows == (ROW,)
     assert study.limits.seed == 6
     assert study.environment[-1] == ("cells", "1 of 2 done")
     with open_store(path) as store:
-        store.begin("s", SETTINGS, [("python", "3.12")], ["c1", "c2"], [("c1", "k1")])
+        store.begin("s", SETTINGS, [("python", "3.12")], ENTRIES)
     assert load_study(path).limits.seed == 5
 
 
@@ -138,9 +140,9 @@ def test_cells_and_problems_are_found_by_sql(path):
 
 def test_a_study_can_be_read_while_a_sweep_writes(path):
     with open_store(path) as store:
-        number = store.begin("s", SETTINGS, [], ["c1"], [("c1", "k1"), ("c1", "k2")])
+        store.begin("s", SETTINGS, [], [("c1", "k1"), ("c1", "k2")])
         assert len(load_study(path).rows) == 1
-        store.add_cell(number, cell(key="k2"), ROW, 1.0)
+        store.add_cell("s", cell(key="k2"), ROW, 1.0)
         assert len(load_study(path).rows) == 2
 
 
@@ -156,14 +158,14 @@ def test_a_file_without_a_sweep_is_one_line(tmp_path):
 @pytest.mark.parametrize(
     ("statement", "says"),
     [
-        ("UPDATE problems SET problem = x'00'", "cannot be unpacked"),
+        ("UPDATE cases SET problem = '?' WHERE key = 'c1'", "cannot be unpacked"),
         ("UPDATE cells SET answer = substr(answer, 1, 9)", "an answer cannot be unpacked"),
-        ("UPDATE models SET record = x'00' WHERE key = 'm1'", "cannot be unpacked"),
+        ("UPDATE cases SET record = '?' WHERE key = 'c1'", "cannot be unpacked"),
         ("UPDATE cases SET objective = '{'", "is damaged"),
         ("UPDATE cases SET objective = '3'", "is damaged"),
         ("UPDATE sweeps SET settings = '{}'", "is damaged"),
         ("UPDATE sweeps SET environment = '[1]'", "is damaged"),
-        ("DELETE FROM sweep_cases", "is damaged"),
+        ("DELETE FROM cases", "is damaged"),
         ("DROP TABLE cells", "no such table"),
     ],
 )

@@ -19,7 +19,7 @@ def test_an_answer_depends_on_libraries_and_sources():
     assert len(found["sources"]) == 16
 
 
-def test_the_digest_changes_with_every_source_but_for_what_shows_answers(tmp_path, monkeypatch):
+def test_the_digest_changes_with_every_source(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "_ROOT", tmp_path)
 
     def write(name, content):
@@ -38,15 +38,8 @@ def test_the_digest_changes_with_every_source_but_for_what_shows_answers(tmp_pat
         write(name, content)
         digests.append(module._source_digest())
     assert len(set(digests)) == len(digests)
-    for name in (
-        "experiments/reports/__init__.py",
-        "experiments/reports/formats/html.py",
-        "experiments/commands/lists.py",
-        "experiments/console/output.py",
-        "solver/a.txt",
-    ):
-        write(name, "1")
-        assert module._source_digest() == digests[-1]
+    write("solver/a.txt", "1")
+    assert module._source_digest() == digests[-1]
 
 
 def test_differences_are_said_in_words():

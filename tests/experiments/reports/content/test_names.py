@@ -7,7 +7,7 @@ import re
 import pytest
 
 from experiments.comparison.records import Case
-from experiments.reports.content.names import name_files, slug
+from experiments.reports.content.names import ReportFiles, name_files, slug
 from solver import PartitionPlan
 from tests.support.studies import key, row, small_problem, study
 
@@ -48,9 +48,8 @@ def test_no_file_is_given_twice() -> None:
     ]
     cases = tuple(Case(case, small_problem()) for case in keys)
     files = name_files(study(*rows, row("none", case=keys[0]), cases=cases))
-    given = [*files.problems, *files.plans[:-1], *files.traces]
-    assert None not in given
-    assert files.plans[-1] is None
+    given = [*files.problems.values(), *files.plans.values(), *files.traces.values()]
+    assert len(rows) not in files.plans
     assert len(set(given)) == len(given) == len(keys) * (2 + len(planners))
     assert all(re.fullmatch(r"(problems|plans|traces)/[a-z0-9-]+\.json", str(n)) for n in given)
     assert all(len(str(name)) < 160 for name in given)
@@ -58,4 +57,4 @@ def test_no_file_is_given_twice() -> None:
 
 def test_what_is_not_there_has_no_file() -> None:
     files = name_files(study(row("auto"), cases=(Case(key(), None, "too small"),)))
-    assert (files.problems, files.traces, files.plans) == ((None,), (None,), (None,))
+    assert files == ReportFiles()
