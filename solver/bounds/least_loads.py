@@ -44,7 +44,7 @@ class LeastLoads:
     Parameters
     ----------
     units : Instance
-        Without overlap, on devices that all pay for transfers (`applies`).
+        Without overlap, on some devices that pay for transfers (`applies`).
     slots, chunks : int
         The most devices that a plan may use, and the most chunks on each.
     clock : Clock
@@ -52,19 +52,27 @@ class LeastLoads:
 
     Notes
     -----
-    Proof. Let S be the units of a device d of speed v <= 1: it takes at least 1 / v as long for any
-    unit as its fastest class. A value that S makes and other units read leaves d once at least, and
-    one that S reads and does not make enters it once, whatever the charging; each of them takes the
-    least time of any link. So with work(S) on the fastest class and crossing(S) for these times
+    Proof. Let S be the units of a device d that pays for transfers, with speed v <= 1: it takes at
+    least 1 / v as long for any unit as its fastest class. A value that S makes and other units read
+    leaves d once at least, and one that S reads and does not make enters it once, whatever the
+    charging; each of them takes the least time of any link. So with work(S) on the fastest class
+    and crossing(S) for these times
 
         load(d)  >=  work(S) / v + crossing(S)  >=  work(S) + crossing(S).
 
     The least of the right side over all S with the units I and without the units O is a minimum cut
     (the nets are those of Yang and Wong, "Efficient network flow based min-cut balanced
-    partitioning", ICCAD 1994, once for each direction). Summed over all devices, with V the sum and
-    v the least of their speeds, the first inequality says that a bottleneck T has
+    partitioning", ICCAD 1994, once for each direction). A device that pays nothing takes its own
+    time for all of I. Summed over all devices, with V the sum of all speeds and v the least of
+    those that pay, the first inequality says that a bottleneck T has
 
         V T  >=  work of all units  +  v times the sum of crossing(S).
+
+    *Gaps.* Let a path lead through units u and w of S. If a unit between them, on any path, is not
+    in S, it is on a later position than u and an earlier one than w, so w is in a later chunk than
+    u. So with c chunks at most c - 1 of the gaps between units of I on a path are open, and S has
+    all units that are between two others in the gaps that are closed. The least over all choices of
+    open gaps counts.
 
     *Singles.* Every unit is on a device. A member of the least set of another unit has no larger
     least load than that one.
@@ -105,16 +113,22 @@ class LeastLoads:
             for net, time_ns in zip(units.transfers.nets, units.transfers.least_ns, strict=True)
             if time_ns and net.consumers
         ]
-        speeds = sorted(1 / units.slowness[d.device_class] for d in units.problem.devices)
-        self._speed, self._slowest = sum(speeds[-slots:]), speeds[0]
+        devices = units.problem.devices
+        speeds = [1 / units.slowness[device.device_class] for device in devices]
+        self._speed = sum(sorted(speeds)[-slots:])
+        pays = [units.transfers.pays(device) for device in devices]
+        self._slowest = min(itertools.compress(speeds, pays), default=1.0)
+        self._free_count = len(devices) - sum(pays)
+        # What a device that pays nothing takes at least.
+        free = {device.device_class for device in devices if not units.transfers.pays(device)}
+        self._free_work = np.min([units.work_ns[name] for name in free], axis=0) if free else None
         self._known: dict[tuple[tuple[int, ...], tuple[int, ...], bool], int] = {}
 
     @staticmethod
     def applies(units: Instance) -> bool:
         """Whether loads are sums, which transfers add to."""
         problem = units.problem
-        every_one_pays = all(map(units.transfers.pays, problem.devices))
-        return every_one_pays and not problem.interconnect.overlap
+        return any(map(units.transfers.pays, problem.devices)) and not problem.interconnect.overlap
 
     def bottleneck_ns(self, at_least: int = 0, at_most: int | None = None) -> int:
         """Return a lower bound of the bottleneck of every plan.
@@ -136,9 +150,11 @@ class LeastLoads:
                 break
             if open_units[unit]:
                 load_ns, members = self._cut((unit,))
-                open_units[members] = False
-                if load_ns > best:
-                    best, first = load_ns, unit
+                least = self._least((unit,))
+                if least > best:
+                    best, first = least, unit
+                if load_ns <= best:
+                    open_units[members] = False
         for search in (self._divisions, self._pigeonholes):
             if not self._is_over(best, most):
                 best = search(best, most, first)
@@ -183,14 +199,17 @@ class LeastLoads:
             for place in range(min(len(blocks) + 1, self._slots)):
                 own = (*blocks[place : place + 1], ())[0]
                 divided = (*blocks[:place], (*own, placed[-1]), *blocks[place + 1 :])
-                loads, crossing = 0, 0
+                loads: list[int] = []
+                crossing: list[int] = []
                 for block in divided:
                     others = tuple(unit for unit in placed if unit not in block)
-                    loads = max(loads, self._least(block, others))
-                    crossing += self._least(block, others, crossing=True)
-                average = (total + self._slowest * crossing) / self._speed
+                    loads.append(self._least(block, others))
+                    crossing.append(self._least(block, others, crossing=True))
+                # Any of the blocks may be on devices that pay nothing.
+                paid = sum(sorted(crossing)[: max(0, len(crossing) - self._free_count)])
+                average = (total + self._slowest * paid) / self._speed
                 # The division is in floats: give it away rather than claim too much.
-                yield max(loads, int(average * (1 - 1e-12))), divided
+                yield max(*loads, int(average * (1 - 1e-12))), divided
 
         return self._search(more, len(units), best, most)
 
@@ -274,18 +293,21 @@ class LeastLoads:
     def _arcs(self) -> tuple[Ints, Ints, Ints]:
         """Tails, heads and costs; those to the sink and those from the source come last, by unit.
 
-        A unit on the side of the source is in the set. The first extra node of a net is there if
-        all its readers are, and costs its producer's arc otherwise; the second one if any is.
+        A unit is in the set if it is on the side of the source, which is node 0 behind the units;
+        the sink is the next one. A net of several readers has two nodes more: that between its
+        producer and them is in the set unless some reader is not, that between them and its
+        producer if some reader is.
         """
         count = len(self._work)
-        source = count + 2 * len(self._nets)
+        source, free = count, count + 2
         arcs: list[tuple[int, int, int]] = []
-        for number, (producer, readers, time_ns) in enumerate(self._nets):
-            leaves = count + 2 * number
-            enters = leaves + 1
+        for producer, readers, time_ns in self._nets:
+            leaves = enters = readers[0]
+            if len(readers) > 1:
+                leaves, enters, free = free, free + 1, free + 2
+                arcs += [(leaves, reader, self._total) for reader in readers]
+                arcs += [(reader, enters, self._total) for reader in readers]
             arcs += [(producer, leaves, time_ns), (enters, producer, time_ns)]
-            arcs += [(leaves, reader, self._total) for reader in readers]
-            arcs += [(reader, enters, self._total) for reader in readers]
         arcs += [(unit, source + 1, time_ns) for unit, time_ns in enumerate(self._work.tolist())]
         arcs += [(source, unit, 0) for unit in range(count)]
         tails, heads, costs = np.array(arcs, dtype=np.int64).T
@@ -298,8 +320,10 @@ class LeastLoads:
         key = inside, outside, crossing
         if key not in self._known:
             closed = self._closed(inside, outside)
-            cuts = [self._cut(units, outside, crossing)[0] for units in closed]
-            self._known[key] = min(cuts, default=self._total)
+            least = [self._cut(units, outside, crossing)[0] for units in closed]
+            if self._free_work is not None and not crossing:
+                least += [int(self._free_work[units].sum()) for units in closed]
+            self._known[key] = min(least, default=self._total)
         return self._known[key]
 
     def _closed(self, inside: tuple[int, ...], outside: tuple[int, ...]) -> list[list[int]]:
@@ -345,8 +369,7 @@ class LeastLoads:
         """Return the least load, or crossing, with the set of units that has it."""
         from ortools.graph.python import max_flow
 
-        count = len(self._work)
-        source = count + 2 * len(self._nets)
+        count = source = len(self._work)
         tails, heads, costs = self._arcs
         costs = costs.copy()
         by_unit = costs[-2 * count :].reshape(2, count)

@@ -152,7 +152,7 @@ EXACT: Final = (
     Step(
         "least loads",
         bounds.least_loads,
-        share=4.0,
+        share=2.0,
         when=all_of(is_bottleneck, gap_above(10), bounds.has_least_loads),
     ),
     Step(
