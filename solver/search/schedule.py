@@ -150,6 +150,12 @@ EXACT: Final = (
     Step("positions", bounds.positions, when=is_first),
     Step("borders", bounds.borders, when=is_bottleneck),
     Step(
+        "least loads",
+        bounds.least_loads,
+        share=2.0,
+        when=all_of(is_bottleneck, gap_above(10), bounds.has_least_loads),
+    ),
+    Step(
         "along borders",
         heuristics.along_borders,
         share=2.0,
@@ -180,6 +186,12 @@ EXACT: Final = (
         heuristics.local_search,
         share=3.0,
         when=all_of(is_first, lambda state: state.has_gap(10), still_gains("local search")),
+    ),
+    Step(
+        "rotations",
+        heuristics.rotations,
+        share=8.0,
+        when=all_of(is_bottleneck, is_first, gap_above(10), heuristics.has_rotations),
     ),
     Step(
         "parts",

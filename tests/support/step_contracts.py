@@ -40,6 +40,7 @@ BOUNDS: Final[Mapping[str, tuple[str, ...]]] = {
     "averages of units": ("any", "relayed", "chunks", "steps"),
     "positions": ("any", "relayed", "relayed bottleneck", "streams", "decoder"),
     "borders": ("bottleneck", "relayed bottleneck", "layers", "decoder"),
+    "least loads": ("any", "relayed bottleneck", "interleaved", "streams", "decoder"),
     "parts": ("bottleneck", "streams", "decoder"),
     "around the load": ("bottleneck", "decoder"),
     "lagrangian": ("bottleneck", "chain", "decoder"),
@@ -54,6 +55,7 @@ HEURISTICS: Final[Mapping[str, tuple[str, ...]]] = {
     "cuts of orders": ("bottleneck", "layers", "decoder"),
     "cheap borders": ("bottleneck", "layers", "decoder"),
     "local search": ("any", "hand made", "relayed"),
+    "rotations": ("interleaved",),
     "all borders": ("bottleneck", "layers", "decoder"),
     "stage boundaries": ("any", "hand made", "decoder"),
     "slow annealing": ("any", "hand made", "chain"),
@@ -69,7 +71,7 @@ EXACT: Final[Mapping[str, tuple[str, ...]]] = {
     "refute limits": ("decoder", "layers"),
     "limits near the bound": ("decoder", "layers"),
     "order neighbours": ("any", "chain"),
-    "branches": ("any", "hand made", "relayed", "chunks"),
+    "branches": ("any", "hand made", "relayed", "chunks", "interleaved"),
 }
 """Steps that find plans and bound too."""
 PREPARED_BY: Final[Mapping[str, tuple[str, ...]]] = {
@@ -108,6 +110,9 @@ SHAPES: Final[Mapping[str, Callable[[int], PartitionProblem]]] = {
     "bottleneck": lambda seed: random_problem(seed, max_operators=6, objective=("bottleneck",)),
     "relayed": lambda seed: random_problem(seed, max_operators=5, relayed=True),
     "chunks": lambda seed: random_problem(seed, max_operators=4, draw_chunks=True),
+    "interleaved": lambda seed: random_problem(
+        seed, max_operators=5, draw_chunks=True, objective=("bottleneck",)
+    ),
     "relayed bottleneck": lambda seed: random_problem(
         seed, max_operators=6, relayed=True, objective=("bottleneck",)
     ),

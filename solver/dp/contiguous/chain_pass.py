@@ -264,6 +264,12 @@ class ChainPass:
 
     def _charge_sends(self, place: int) -> None:
         """Charge the value of `place` to every segment that starts here or before, by its end."""
+        if self.rows.earlier_readers[place]:
+            self._charge_earlier(place, 1)
+        for source in set(self.rows.sources[place]):
+            if source > place and min(self.rows.earlier_readers[source]) == place:
+                # Who starts here or before has all its earlier readers.
+                self._charge_earlier(source, -1)
         readers = self.rows.readers[place]
         if not readers:
             return
@@ -285,6 +291,16 @@ class ChainPass:
             if several > first:
                 counts = self._segments_reading(first, several, last, readers)
                 self.send[profile][:, first:several] += send_ns * counts
+
+    def _charge_earlier(self, place: int, sign: int) -> None:
+        """Charge the value of `place` for one send to segments before, or take it back."""
+        paid = [place]
+        if self.transfers.sends_once:
+            # Who ends at the last reader, or before, pays for the later ones.
+            paid += self.rows.readers[place]
+        first = np.searchsorted(self.cuts, paid[-1], side="right")
+        for profile, table in enumerate(self.send_table):
+            self.send[profile][:, first:] += sign * table[self.rows.order[place]]
 
     def _segments_reading(self, first: int, several: int, last: int, readers: list[int]) -> Ints:
         """Count, by state and end, the segments of the best rest that read a value.

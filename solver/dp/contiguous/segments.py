@@ -48,11 +48,17 @@ class SegmentRow:
 
 
 class _FirstUse:
-    """Sum of values over items by the first place at or after the start that uses each."""
+    """Sum of values over items by the first place at or after the start that uses each.
 
-    def __init__(self, length: int, item_count: int) -> None:
+    Parameters
+    ----------
+    ends : sequence of int
+        By item: from which place on it does not count, though it was used before.
+    """
+
+    def __init__(self, length: int, ends: Sequence[int]) -> None:
         self.at = np.zeros(length + 1, dtype=np.int64)
-        self._place = [length] * item_count
+        self._place = list(ends)
 
     def use(self, item: int, place: int, value: int) -> None:
         self.at[self._place[item]] -= value
@@ -80,8 +86,10 @@ class SegmentRows:
     ----------
     order : list of int
         Operator indices.
-    readers : list of list of int
-        For each place the later places that read its value, ascending.
+    sources : list of list of int
+        For each place those whose values it reads; in a backward pass there are later ones.
+    readers, earlier_readers : list of list of int
+        For each place the later and the earlier places that read its value, ascending.
     """
 
     def __init__(self, units: Instance, transfer_ns: Sequence[Sequence[int]]) -> None:
@@ -93,7 +101,7 @@ class SegmentRows:
         self._needs_activations = problem.memory_model != "weights"
         self._ops = [problem.operators[index] for index in self.order]
         self._transfer_ns = [[times[index] for index in self.order] for times in transfer_ns]
-        self._sources: list[list[int]] = []
+        self.sources: list[list[int]] = []
         self._inputs: list[list[int]] = []
         input_index = {entry.name: i for i, entry in enumerate(problem.inputs)}
         held_bytes = problem.arrays.held_bytes.tolist()
@@ -103,33 +111,35 @@ class SegmentRows:
         self._sent_bytes = [sent_bytes[index] for index in self.order]
         self._saved_bytes = problem.arrays.saved_bytes[self.order]
         self.readers: list[list[int]] = [[] for _ in self.order]
+        self.earlier_readers: list[list[int]] = [[] for _ in self.order]
         for place, op in enumerate(self._ops):
             places = [
                 self.place_of[problem.index_of[read]]
                 for read in op.reads
                 if read in problem.index_of
             ]
-            # An edge of the backward pass may run against the order; it is not charged here.
-            places = [source for source in places if source < place]
-            self._sources.append(places)
+            self.sources.append(places)
             self._inputs.append([input_index[read] for read in op.reads if read in input_index])
             for source in places:
-                self.readers[source].append(place)
+                readers = self.readers if source < place else self.earlier_readers
+                readers[source].append(place)
         self._weight_keys = {key: i for i, key in enumerate(problem.weights)}
         self._weight_bytes = [
             weight.held_bytes(problem.memory_model) for weight in problem.weights.values()
         ]
         count = self.length
         self._live = np.zeros(count + 1, dtype=np.int64)
-        self._weights = _FirstUse(count, len(self._weight_bytes))
+        self._weights = _FirstUse(count, [count] * len(self._weight_bytes))
         self._waiting = np.zeros(count + 1, dtype=np.int64)
         self._holdings = self._placed_holdings(units)
-        self._values = _FirstUse(count, count)
+        # What is made behind its reader is an item of its own, up to the place that makes it.
+        ends = [*[count] * count, *range(count)]
+        self._values = _FirstUse(count, ends)
         # They differ where there are several microbatches.
         plain = problem.microbatches == 1 and not problem.is_training
-        self._held = self._values if plain else _FirstUse(count, count)
-        self._given = _FirstUse(count, len(self._input_bytes))
-        self._times = [_FirstUse(count, count) for _ in transfer_ns]
+        self._held = self._values if plain else _FirstUse(count, ends)
+        self._given = _FirstUse(count, [count] * len(self._input_bytes))
+        self._times = [_FirstUse(count, ends) for _ in transfer_ns]
         if self._hops:
             returned_bytes = problem.arrays.returned_bytes[self.order].tolist()
             self._crossing_ns = [self.crossing(times) for times in self._transfer_ns]
@@ -184,17 +194,15 @@ class SegmentRows:
                 array[first:end] += size_bytes
 
     def _use_values(self, place: int) -> None:
-        for times, table in zip(self._times, self._transfer_ns, strict=True):
-            times.forget(place, table[place], self.length)
-            for source in self._sources[place]:
-                times.use(source, place, table[source])
-        values_and_sizes = [(self._values, self._sent_bytes)]
+        used = list(zip(self._times, self._transfer_ns, strict=True))
+        used.append((self._values, self._sent_bytes))
         if self._held is not self._values:
-            values_and_sizes.append((self._held, self._held_bytes))
-        for values, sizes in values_and_sizes:
+            used.append((self._held, self._held_bytes))
+        for values, sizes in used:
             values.forget(place, sizes[place], self.length)
-            for source in self._sources[place]:
-                values.use(source, place, sizes[source])
+            for source in self.sources[place]:
+                item = source if source < place else self.length + source
+                values.use(item, place, sizes[source])
 
     def row(self, end: int) -> SegmentRow:
         """Return the costs of the segments from the start to every j <= `end`."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from solver.bounds.averages import least_value
 from solver.bounds.direct import direct
 from solver.bounds.lagrangian.bound import PriceBound
+from solver.bounds.least_loads import LeastLoads
 from solver.bounds.parts import decomposition
 from solver.bounds.parts.around_load import part_bound_ns
 from solver.bounds.parts.subproblem import has_parts
@@ -44,6 +45,18 @@ def borders(state: SearchState, clock: Clock) -> Iterator[Finding]:
     """Bound the bottleneck by the borders that exist (:mod:`solver.bounds.borders.bound`)."""
     state.stage_bounds.add_borders()
     yield from averages(state, clock)
+
+
+def least_loads(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Bound the bottleneck by what a device does that runs some units (minimum cuts)."""
+    presolved = state.presolved
+    bound = LeastLoads(presolved.units, presolved.slots, presolved.chunks, clock)
+    yield BoundFound(bound.bottleneck_ns(state.bound, state.best))
+
+
+def has_least_loads(state: SearchState) -> bool:
+    """Whether loads are sums that transfers add to."""
+    return LeastLoads.applies(state.presolved.units)
 
 
 def parts(state: SearchState, clock: Clock) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from solver.heuristics.local_search import (
     searched_objective,
 )
 from solver.heuristics.order_search import search_orders
+from solver.heuristics.rotations import best_rotation, can_rotate
 from solver.model.clock import Clock
 from solver.model.cuts import is_hand_made
 from solver.model.problem import PartitionProblem
@@ -191,6 +192,18 @@ def local_search(state: SearchState, clock: Clock) -> Iterator[Finding]:
     )
     if plan is not None:
         yield PlanFound(plan)
+
+
+def rotations(state: SearchState, clock: Clock) -> Iterator[Finding]:
+    """Offer the best cut of the order turned around some place, for several chunks."""
+    plan = best_rotation(state.presolved.units, target=state.bound, clock=clock)
+    if plan is not None:
+        yield PlanFound(plan)
+
+
+def has_rotations(state: SearchState) -> bool:
+    """Whether a device may have a part of either end of the order."""
+    return can_rotate(state.presolved.units)
 
 
 def is_searched_by_moves(state: SearchState) -> bool:

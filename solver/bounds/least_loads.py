@@ -1,0 +1,385 @@
+"""Lower bounds of the bottleneck from the least load of a device that runs some units.
+
+What a device computes, sends and receives depends on the set of its units alone: not on the order
+of the devices, on chunks, or on what runs elsewhere. So what a device does at least that runs some
+units and not others is a minimum cut, and a plan is above
+
+* the least load of a device that runs unit u, for every u;
+* the least load of one that runs some k of n > (k - 1) P units: of P devices one does;
+* the least of this over all ways to divide some units among devices, each with its own and without
+  the others, and of the average of what all of them do.
+
+These hold for any number of chunks, and with backward operators, whose arcs no order follows.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import Any, Final, TypeVar
+
+import numpy as np
+
+from solver.model.arrays import Bools, Ints
+from solver.model.clock import UNLIMITED, Clock
+from solver.presolve.instance import Instance
+
+_LARGEST_FLOW: Final = 1 << 60
+_MOST_NODES: Final = 2_000
+"""Partial choices to look at, in one search of all of them."""
+_MOST_TOGETHER: Final = 5
+"""Units of which some device has so many."""
+_CUT_S: Final = 1e-4
+_CUT_S_PER_ARC: Final = 1e-7
+"""Work of a minimum cut."""
+
+_Choice = TypeVar("_Choice", bound=tuple[object, ...])
+
+
+class LeastLoads:
+    """The least loads of devices, by what they run.
+
+    Parameters
+    ----------
+    units : Instance
+        Without overlap, on some devices that pay for transfers (`applies`).
+    slots, chunks : int
+        The most devices that a plan may use, and the most chunks on each.
+    clock : Clock
+        When to stop.
+
+    Notes
+    -----
+    Proof. Let S be the units of a device d that pays for transfers, with speed v <= 1: it takes at
+    least 1 / v as long for any unit as its fastest class. A value that S makes and other units read
+    leaves d once at least, and one that S reads and does not make enters it once, whatever the
+    charging; each of them takes the least time of any link. So with work(S) on the fastest class
+    and crossing(S) for these times
+
+        load(d)  >=  work(S) / v + crossing(S)  >=  work(S) + crossing(S).
+
+    The least of the right side over all S with the units I and without the units O is a minimum cut
+    (the nets are those of Yang and Wong, "Efficient network flow based min-cut balanced
+    partitioning", ICCAD 1994, once for each direction). A device that pays nothing takes its own
+    time for all of I. Summed over all devices, with V the sum of all speeds and v the least of
+    those that pay, the first inequality says that a bottleneck T has
+
+        V T  >=  work of all units  +  v times the sum of crossing(S).
+
+    *Gaps.* Let a path lead through units u and w of S. If a unit between them, on any path, is not
+    in S, it is on a later position than u and an earlier one than w, so w is in a later chunk than
+    u. So with c chunks at most c - 1 of the gaps between units of I on a path are open, and S has
+    all units that are between two others in the gaps that are closed. The least over all choices of
+    open gaps counts.
+
+    *Singles.* Every unit is on a device. A member of the least set of another unit has no larger
+    least load than that one.
+
+    *Pigeonholes.* Of (k - 1) P + 1 units some k are on one device, so T is at least the least load
+    of any k of them. A set has no smaller least load than a part of it, so a search from the least
+    partial choice on (best first) finds the least without most of them.
+
+    *Divisions.* In every plan some units are divided among the devices in some way. A device with
+    the units B of them, and hence without the others O, has at least the least load for B and O,
+    and its crossing is at least the least crossing for them (isolating cuts: Dahlhaus et al., "The
+    complexity of multiterminal cuts", SIAM J. Comput. 23, 1994). Both only grow as units are added
+    to B and O, so the least over all divisions is found in the same way; a search that ends early
+    says what all choices come to at least that it has not looked into.
+
+    Examples
+    --------
+    >>> from solver import Device, Interconnect, Operator, PartitionProblem
+    >>> from solver.presolve.instance import condense
+    >>> operators = [Operator("a", 10, value_bytes=1, transfer_ns=50), Operator("b", 30, ["a"])]
+    >>> devices = [Device("d0"), Device("d1")]
+    >>> interconnect = Interconnect(charging="host_staged")
+    >>> problem = PartitionProblem(operators, devices, interconnect=interconnect)
+    >>> LeastLoads(condense(problem), 2).bottleneck_ns()
+    40
+    """
+
+    def __init__(
+        self, units: Instance, slots: int, chunks: int = 1, clock: Clock = UNLIMITED
+    ) -> None:
+        self._work, self._slots, self._chunks = units.fastest_ns, slots, chunks
+        self._clock = clock
+        self._successors, self._predecessors = units.successors, units.predecessors
+        self._all_behind: dict[int, Bools] = {}
+        self._all_before: dict[int, Bools] = {}
+        self._nets = [
+            (net.producer, net.consumers, time_ns)
+            for net, time_ns in zip(units.transfers.nets, units.transfers.least_ns, strict=True)
+            if time_ns and net.consumers
+        ]
+        devices = units.problem.devices
+        speeds = [1 / units.slowness[device.device_class] for device in devices]
+        self._speed = sum(sorted(speeds)[-slots:])
+        pays = [units.transfers.pays(device) for device in devices]
+        self._slowest = min(itertools.compress(speeds, pays), default=1.0)
+        self._free_count = len(devices) - sum(pays)
+        # What a device that pays nothing takes at least.
+        free = {device.device_class for device in devices if not units.transfers.pays(device)}
+        self._free_work = np.min([units.work_ns[name] for name in free], axis=0) if free else None
+        self._known: dict[tuple[tuple[int, ...], tuple[int, ...], bool], int] = {}
+
+    @staticmethod
+    def applies(units: Instance) -> bool:
+        """Whether loads are sums, which transfers add to."""
+        problem = units.problem
+        return any(map(units.transfers.pays, problem.devices)) and not problem.interconnect.overlap
+
+    def bottleneck_ns(self, at_least: int = 0, at_most: int | None = None) -> int:
+        """Return a lower bound of the bottleneck of every plan.
+
+        Parameters
+        ----------
+        at_least : int
+            A bound that is known.
+        at_most : int, optional
+            No need to look for a bound beyond this one.
+        """
+        if self._total >= _LARGEST_FLOW:
+            return at_least
+        most = self._total if at_most is None else at_most
+        best, first = at_least, 0
+        open_units = np.ones(len(self._work), dtype=np.bool_)
+        for unit in np.argsort(-self._alone, kind="stable").tolist():
+            if self._alone[unit] <= best or self._is_over(best, most):
+                break
+            if open_units[unit]:
+                load_ns, members = self._cut((unit,))
+                least = self._least((unit,))
+                if least > best:
+                    best, first = least, unit
+                if load_ns <= best:
+                    open_units[members] = False
+        for search in (self._divisions, self._pigeonholes):
+            if not self._is_over(best, most):
+                best = search(best, most, first)
+        return best
+
+    def _is_over(self, best: int, most: int) -> bool:
+        return best >= most or self._clock.is_over
+
+    # -- searches -------------------------------------------------------------------------
+
+    def _pigeonholes(self, best: int, most: int, _: int) -> int:
+        """Raise the bound by the least load of a device with several of the longest units."""
+        longest = np.argsort(-self._work, kind="stable").tolist()
+        for together in range(2, _MOST_TOGETHER + 1):
+            units = longest[: (together - 1) * self._slots + 1]
+            if len(units) <= (together - 1) * self._slots:
+                break
+            # The last ones together take no longer than each of them on its own.
+            if sum(int(self._alone[unit]) for unit in units[-together:]) <= best:
+                continue
+
+            def more(
+                chosen: tuple[int, ...], units: list[int] = units, together: int = together
+            ) -> Iterable[tuple[int, tuple[int, ...]]]:
+                start = chosen[-1] + 1 if chosen else 0
+                for place in range(start, len(units) - together + len(chosen) + 1):
+                    inside = tuple(units[other] for other in (*chosen, place))
+                    yield self._least(inside), (*chosen, place)
+
+            best = self._search(more, together, best, most)
+        return best
+
+    def _divisions(self, best: int, most: int, first: int) -> int:
+        """Raise the bound by all ways to divide units that are far apart among devices."""
+        units = self._far_apart(first)
+        total = int(self._work.sum())
+
+        def more(
+            blocks: tuple[tuple[int, ...], ...],
+        ) -> Iterable[tuple[int, tuple[tuple[int, ...], ...]]]:
+            placed = units[: sum(map(len, blocks)) + 1]
+            for place in range(min(len(blocks) + 1, self._slots)):
+                own = (*blocks[place : place + 1], ())[0]
+                divided = (*blocks[:place], (*own, placed[-1]), *blocks[place + 1 :])
+                loads: list[int] = []
+                crossing: list[int] = []
+                for block in divided:
+                    others = tuple(unit for unit in placed if unit not in block)
+                    loads.append(self._least(block, others))
+                    crossing.append(self._least(block, others, crossing=True))
+                # Any of the blocks may be on devices that pay nothing.
+                paid = sum(sorted(crossing)[: max(0, len(crossing) - self._free_count)])
+                average = (total + self._slowest * paid) / self._speed
+                # The division is in floats: give it away rather than claim too much.
+                yield max(*loads, int(average * (1 - 1e-12))), divided
+
+        return self._search(more, len(units), best, most)
+
+    def _far_apart(self, first: int) -> list[int]:
+        """Return one unit more than there are devices, any two costly to have on one of them.
+
+        The next one is that with the largest least load together with any of those before it
+        (T. F. Gonzalez, "Clustering to minimize the maximum intercluster distance", Theoretical
+        Computer Science 38, 1985).
+        """
+        chosen = [first]
+        # By unit: at least the least load with any of the first few of those chosen.
+        loads: list[int] = (self._alone + self._alone[first]).tolist()
+        heap = [(-load_ns, unit, 0) for unit, load_ns in enumerate(loads) if unit != first]
+        heapq.heapify(heap)
+        while heap and len(chosen) <= self._slots and not self._clock.is_over:
+            load_ns, unit, known = heapq.heappop(heap)
+            if known == len(chosen):
+                chosen.append(unit)
+                continue
+            load_ns = max(load_ns, *(-self._least((other, unit)) for other in chosen[known:]))
+            heapq.heappush(heap, (load_ns, unit, len(chosen)))
+        return chosen
+
+    def _search(
+        self,
+        more: Callable[[_Choice], Iterable[tuple[int, _Choice]]],
+        depth: int,
+        best: int,
+        most: int,
+    ) -> int:
+        """Return the least value of all choices, or a lower bound of it, if it is above `best`.
+
+        Parameters
+        ----------
+        more : callable
+            Returns what a partial choice may be extended to, each with what it comes to at least.
+        depth : int
+            How often to extend.
+        best : int
+            The bound that is known.
+        most : int
+            Larger values are of no interest.
+        """
+        root: Any = ()
+        least, choice = 0, root
+        for _ in range(depth):
+            value, choice = min(more(choice))
+            least = max(least, value)
+            if self._clock.is_over:
+                return best
+        if least <= best:
+            # Nor is the least of all choices.
+            return best
+        heap = [(0, depth, root)]
+        for _ in range(_MOST_NODES):
+            least, left, choice = heap[0]
+            if not left or self._is_over(least, most):
+                break
+            heapq.heappop(heap)
+            for value, longer in more(choice):
+                heapq.heappush(heap, (max(least, value), left - 1, longer))
+        return max(best, heap[0][0])
+
+    # -- cuts -----------------------------------------------------------------------------
+
+    @cached_property
+    def _alone(self) -> Ints:
+        """The load of a device that runs nothing but each unit."""
+        load = self._work.copy()
+        for producer, readers, time_ns in self._nets:
+            load[[producer, *readers]] += time_ns
+        return load
+
+    @cached_property
+    def _total(self) -> int:
+        """More than any load."""
+        return int(self._work.sum()) + 2 * sum(time_ns for *_, time_ns in self._nets) + 1
+
+    @cached_property
+    def _arcs(self) -> tuple[Ints, Ints, Ints]:
+        """Tails, heads and costs; those to the sink and those from the source come last, by unit.
+
+        A unit is in the set if it is on the side of the source, which is node 0 behind the units;
+        the sink is the next one. A net of several readers has two nodes more: that between its
+        producer and them is in the set unless some reader is not, that between them and its
+        producer if some reader is.
+        """
+        count = len(self._work)
+        source, free = count, count + 2
+        arcs: list[tuple[int, int, int]] = []
+        for producer, readers, time_ns in self._nets:
+            leaves = enters = readers[0]
+            if len(readers) > 1:
+                leaves, enters, free = free, free + 1, free + 2
+                arcs += [(leaves, reader, self._total) for reader in readers]
+                arcs += [(reader, enters, self._total) for reader in readers]
+            arcs += [(producer, leaves, time_ns), (enters, producer, time_ns)]
+        arcs += [(unit, source + 1, time_ns) for unit, time_ns in enumerate(self._work.tolist())]
+        arcs += [(source, unit, 0) for unit in range(count)]
+        tails, heads, costs = np.array(arcs, dtype=np.int64).T
+        return tails, heads, costs
+
+    def _least(
+        self, inside: tuple[int, ...], outside: tuple[int, ...] = (), *, crossing: bool = False
+    ) -> int:
+        """Return the least load, or the least crossing, of a device with some units."""
+        key = inside, outside, crossing
+        if key not in self._known:
+            closed = self._closed(inside, outside)
+            least = [self._cut(units, outside, crossing)[0] for units in closed]
+            if self._free_work is not None and not crossing:
+                least += [int(self._free_work[units].sum()) for units in closed]
+            self._known[key] = min(least, default=self._total)
+        return self._known[key]
+
+    def _closed(self, inside: tuple[int, ...], outside: tuple[int, ...]) -> list[list[int]]:
+        """Return what a device can have in the gaps of a path, besides some units."""
+        path: list[int] = []
+        for unit in sorted(inside):
+            if not path or self._behind(path[-1])[unit]:
+                path.append(unit)
+        gaps = [self._behind(a) & self._before(b) for a, b in itertools.pairwise(path)]
+        found: list[list[int]] = []
+        for closed in itertools.combinations(gaps, max(0, len(gaps) - self._chunks + 1)):
+            units = np.zeros(len(self._work), dtype=np.bool_)
+            units[list(inside)] = True
+            for gap in closed:
+                units |= gap
+            if not units[list(outside)].any():
+                found.append(np.flatnonzero(units).tolist())
+        return found
+
+    def _behind(self, unit: int) -> Bools:
+        return self._reached(unit, self._successors, self._all_behind)
+
+    def _before(self, unit: int) -> Bools:
+        return self._reached(unit, self._predecessors, self._all_before)
+
+    def _reached(
+        self, unit: int, neighbours: Sequence[Sequence[int]], known: dict[int, Bools]
+    ) -> Bools:
+        """Return the units that paths lead to from one unit, which is not among them."""
+        if unit not in known:
+            reached = np.zeros(len(self._work), dtype=np.bool_)
+            left = [unit]
+            while left:
+                more = [other for other in neighbours[left.pop()] if not reached[other]]
+                reached[more] = True
+                left += more
+            known[unit] = reached
+        return known[unit]
+
+    def _cut(
+        self, inside: Sequence[int], outside: Sequence[int] = (), crossing: bool = False
+    ) -> tuple[int, list[int]]:
+        """Return the least load, or crossing, with the set of units that has it."""
+        from ortools.graph.python import max_flow
+
+        count = source = len(self._work)
+        tails, heads, costs = self._arcs
+        costs = costs.copy()
+        by_unit = costs[-2 * count :].reshape(2, count)
+        if crossing:
+            by_unit[0] = 0
+        by_unit[0, list(outside)] = by_unit[1, list(inside)] = self._total
+        flow = max_flow.SimpleMaxFlow()
+        flow.add_arcs_with_capacity(tails, heads, costs)
+        status = flow.solve(source, source + 1)
+        assert status == flow.OPTIMAL, status
+        self._clock.charge(_CUT_S + _CUT_S_PER_ARC * len(costs))
+        members = [node for node in flow.get_source_side_min_cut() if node < count]
+        return flow.optimal_flow(), members
