@@ -8,7 +8,8 @@ from typing import TypeVar
 import networkx as nx
 
 from fx_bridge.capture.graph import CapturedGraph
-from fx_bridge.split.colocation import inseparable_groups, random_operators
+from fx_bridge.capture.random_numbers import random_operators
+from fx_bridge.split.colocation import inseparable_groups
 from solver import PartitionError, PartitionPlan
 from solver.model.quantities import counted
 

@@ -8,27 +8,21 @@ called more than once, in a parameter that is trained, or in the order of random
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, get_args
+from typing import Literal, get_args
 
 import networkx as nx
 import torch
-from torch import fx, nn
-from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+from torch import fx
 
 from fx_bridge.capture.attributes import attribute_at
 from fx_bridge.capture.graph import CapturedGraph, check_captured
+from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.split.keep_whole import whole_modules
 from fx_bridge.storages.table import Storage, StorageTable
 from solver import ColocationGroup
 from solver.model.checks import check_choice
-
-_PYTHON_RANDOM: Final = frozenset({"gumbel_softmax", "multi_head_attention_forward"})
-"""Random functions that bear no name of an ATen operator."""
-_TRAINING_FLAGS: Final = ("train", "training")
-
 
 TiedReaders = Literal["colocate", "sum"]
 """What training does with a parameter that several operators read: all of them run on one device,
@@ -94,14 +88,6 @@ def inseparable_groups(captured: CapturedGraph) -> list[ColocationGroup]:
     """
     order = {node.name: index for index, node in enumerate(captured.operators)}
     return _sorted(_inseparable(captured, captured.storage_table), order)
-
-
-def random_operators(captured: CapturedGraph) -> list[fx.Node]:
-    """Return the operators that draw random numbers, in execution order.
-
-    A dropout that is switched off draws none.
-    """
-    return [node for node in captured.operators if _is_random(node, captured.module)]
 
 
 def _sorted(groups: Iterable[ColocationGroup], order: Mapping[str, int]) -> list[ColocationGroup]:
@@ -269,89 +255,6 @@ def _leads_to(source: fx.Node, target: fx.Node, between: Sequence[fx.Node]) -> b
         if not reached.isdisjoint(node.all_input_nodes):
             reached.add(node)
     return target in reached
-
-
-def _is_random(node: fx.Node, module: nn.Module) -> bool:
-    if node.op == "call_module":
-        return _is_random_module(attribute_at(module, str(node.target)))
-    if isinstance(node.target, HigherOrderOperator):
-        # Its bodies are submodules, read like attributes.
-        bodies = [
-            attribute_at(module, str(read.target))
-            for read in node.all_input_nodes
-            if read.op == "get_attr"
-        ]
-        return any(
-            _is_random(inner, body)
-            for body in bodies
-            if isinstance(body, fx.GraphModule)
-            for inner in body.graph.nodes
-            if inner.op not in ("placeholder", "get_attr", "output")
-        )
-    overload = _overload(node)
-    if overload is None:
-        name = node.target if node.op == "call_method" else getattr(node.target, "__name__", "")
-        if name not in _PYTHON_RANDOM:
-            return False
-    arguments = _arguments(node, overload)
-    if any(arguments.get(flag) is False for flag in _TRAINING_FLAGS):
-        return False
-    # Dropout draws nothing at probability 0, bernoulli does.
-    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
-    probability = arguments.get("dropout_p", arguments.get("p") if "dropout" in name else None)
-    return not isinstance(probability, (int, float)) or probability > 0
-
-
-def _is_random_module(module: nn.Module) -> bool:
-    for part in module.modules():
-        if isinstance(part, fx.GraphModule):
-            nodes = (n for n in part.graph.nodes if n.op in ("call_function", "call_method"))
-            if any(_is_random(node, part) for node in nodes):
-                return True
-        elif part.training:
-            probability = getattr(part, "p" if isinstance(part, _DROPOUTS) else "dropout", 0)
-            if isinstance(part, nn.RReLU) or (
-                isinstance(probability, (int, float)) and probability > 0
-            ):
-                return True
-    return False
-
-
-_DROPOUTS: Final = (nn.modules.dropout._DropoutNd,)
-
-
-def _overload(node: fx.Node) -> OpOverload | None:
-    """Return the tagged random ATen operator that a node calls, or that bears its name."""
-    target = node.target
-    if isinstance(target, OpOverload):
-        return target if torch.Tag.nondeterministic_seeded in target.tags else None
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    packet = getattr(torch.ops.aten, name, None) if name and not name.startswith("__") else None
-    overloads = packet.overloads() if isinstance(packet, OpOverloadPacket) else ()  # type: ignore[no-untyped-call]
-    for overload in overloads:
-        candidate = getattr(packet, overload)
-        if torch.Tag.nondeterministic_seeded in candidate.tags:
-            return candidate  # type: ignore[no-any-return]
-    return None
-
-
-def _arguments(node: fx.Node, overload: OpOverload | None) -> dict[str, Any]:
-    """Return the arguments of a call by name, with defaults."""
-    if isinstance(node.target, OpOverload):
-        parameters = node.target._schema.arguments
-        given: dict[str, Any] = {
-            p.name: p.default_value for p in parameters if p.has_default_value()
-        }
-        given.update(zip((p.name for p in parameters), node.args, strict=False))
-        return given | node.kwargs
-    try:
-        bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        # Builtins and methods have no signature; their schema is as good.
-        names = [p.name for p in overload._schema.arguments] if overload is not None else []
-        return dict(zip(names, node.args, strict=False)) | node.kwargs
-    bound.apply_defaults()
-    return dict(bound.arguments)
 
 
 # -- cycles --------------------------------------------------------------------------------

@@ -13,9 +13,9 @@ import networkx as nx
 from torch import fx
 
 from fx_bridge.capture.graph import CapturedGraph, capture, check_captured
+from fx_bridge.capture.random_numbers import random_operators
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.checks import check_effects, crossing_edges
-from fx_bridge.split.colocation import random_operators
 from solver import PartitionError, PartitionPlan
 
 

@@ -8,7 +8,8 @@ import torch
 from torch import fx, nn
 
 from fx_bridge.capture.graph import capture
-from fx_bridge.split.colocation import colocation_groups, inseparable_groups, random_operators
+from fx_bridge.capture.random_numbers import random_operators
+from fx_bridge.split.colocation import colocation_groups, inseparable_groups
 from tests.support.random_plans import random_plan, units_of
 
 X = torch.randn(2, 4)
