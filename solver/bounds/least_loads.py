@@ -1,15 +1,16 @@
 """Lower bounds of the bottleneck from the least load of a device that runs some units.
 
 What a device computes, sends and receives depends on the set of its units alone: not on the order
-of the devices, on chunks, or on what runs elsewhere. So what a device does at least that runs some
-units and not others is a minimum cut, and a plan is above
+of the devices, or on what runs elsewhere. So what a device does at least that runs some units and
+not others is a minimum cut, and a plan is above
 
 * the least load of a device that runs unit u, for every u;
 * the least load of one that runs some k of n > (k - 1) P units: of P devices one does;
 * the least of this over all ways to divide some units among devices, each with its own and without
   the others, and of the average of what all of them do.
 
-These hold for any number of chunks, and with backward operators, whose arcs no order follows.
+These hold with backward operators too, whose arcs no order follows, and for any number of chunks,
+which says how often a path may leave a device and come back.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _LARGEST_FLOW: Final = 1 << 60
 _MOST_NODES: Final = 2_000
 """Partial choices to look at, in one search of all of them."""
 _MOST_TOGETHER: Final = 5
-"""Units of which some device has so many."""
+"""The largest number of units that are looked for on one device."""
 _CUT_S: Final = 1e-4
 _CUT_S_PER_ARC: Final = 1e-7
 """Work of a minimum cut."""

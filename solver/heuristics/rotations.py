@@ -10,9 +10,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
 from solver.dp.contiguous.orders import renumbered
 from solver.dp.contiguous.solver import best_cut
 from solver.evaluation.evaluate import evaluate
+from solver.model.arrays import Ints
 from solver.model.clock import UNLIMITED, Clock
 from solver.model.cuts import is_hand_made
 from solver.model.plan import PartitionPlan
@@ -84,7 +87,9 @@ def best_rotation(
 def _cut(units: Instance, place: int) -> tuple[int, PartitionPlan] | None:
     """Return the best cut of the order that begins at a place, with its value, if it fits."""
     count = len(units)
-    arcs = tuple(arc for arc in units.edges if (arc[0] < place) == (arc[1] < place))
+    ends: Ints = np.array(units.edges, dtype=np.int64).reshape(-1, 2)
+    within = np.diff(ends < place, axis=1).ravel() == 0
+    arcs = tuple((source, target) for source, target in ends[within].tolist())
     turned = renumbered(replace(units, edges=arcs), [*range(place, count), *range(place)])
     found = best_cut(turned, most_cuts=_MOST_CUTS)
     if found is None:

@@ -190,8 +190,8 @@ EXACT: Final = (
     Step(
         "rotations",
         heuristics.rotations,
-        share=8.0,
-        when=all_of(is_bottleneck, is_first, gap_above(10), heuristics.has_rotations),
+        share=4.0,
+        when=all_of(is_bottleneck, gap_above(10), heuristics.has_rotations),
     ),
     Step(
         "parts",

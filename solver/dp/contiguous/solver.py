@@ -52,8 +52,8 @@ def contiguous_plan(problem: PartitionProblem, clock: Clock = UNLIMITED) -> Part
     are what crosses the two borders of a segment, exactly. Heuristic for
     ``latency`` (it minimises the sum of loads) and ``step`` (it minimises the bottleneck for each
     number of devices, and takes the best of these), for links that differ by pair (each device is
-    charged at its slowest), for graphs with backward operators (their transfers are left out),
-    for more than 1,024 distinguishable sets of devices (for the bottleneck
+    charged at its slowest), for backward operators with cuts or pinned stages made by hand, for
+    more than 1,024 distinguishable sets of devices (for the bottleneck
     :mod:`solver.dp.contiguous.farthest_cuts` chooses a device order with its cuts; else, or if that
     finds nothing, a few device orders are tried), and for later objectives of a tuple. The
     result is always what the evaluator says.

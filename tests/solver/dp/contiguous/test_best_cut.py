@@ -39,8 +39,7 @@ def test_the_cut_is_the_best_of_all_contiguous_ones(objective, limited):
         problem = random_problem(seed, draw_chunks=limited)
         uniform = not problem.interconnect.links
         staged = problem.interconnect.charging == "host_staged"
-        backward = any(op.is_backward for op in problem.operators)
-        if problem.colocation or backward or not uniform:
+        if problem.colocation or not uniform:
             continue
         if objective == "bottleneck" and not staged:
             continue
