@@ -344,7 +344,7 @@ BAD_INPUT = [
     (["split", "mlp", "--plan", "no.json"], "cannot read no.json"),
     (["split", "mlp", "--plan", "list.json"], "not an object"),
     (["split", "mlp", "--plan", "other_plan.json"], "error: "),
-    (["split", "none.json", "--plan", "no.json"], "none.json is a saved problem; name a model that can be built"),
+    (["split", "none.json", "--plan", "no.json"], "is a saved problem; name a model that can be"),
     (["export", "mlp", "--devices", "1GiB"], "Missing option"),
     (["compare", "gtp2"], "did you mean gpt2"),
     (["compare", "mlp", "--out", "list.json"], "give --out a folder"),

@@ -36,6 +36,8 @@ ELSEWHERE: Final = {
         "needs a process that is killed; test_torchrun_command.py kills one"
     ),
     "row(d, t) = weights_d + received_d + saved_d": "a formula",
+    "F(t) = sum over u <= t of held(u) + sum over u <= t <= last(u) of storage - held of the"
+    " storage": "formulas",
     "x_on_cuda_0 = move(x, device(type='cuda', index=0))": (
         "needs two GPUs; test_placed_graph.py reads such code on fake ones"
     ),
