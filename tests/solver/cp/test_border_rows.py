@@ -13,7 +13,7 @@ from tests.support.graphs import with_values
 from tests.support.oracle import brute_force
 from tests.support.random_problems import random_problem, to_instance
 
-OTHERS = ("contiguous", "parts", "local search", "stage boundaries")
+OTHERS = ("contiguous", "least loads", "parts", "local search", "stage boundaries")
 """Steps that would find better plans or bounds before models are made."""
 
 
