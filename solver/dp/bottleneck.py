@@ -242,7 +242,7 @@ class BottleneckSearch:
 
     def _may(self, ceiling: int) -> Words:
         """Return the sets of devices that may run all outside each ideal."""
-        bits, borders = self._bits, self.costs.borders
+        bits, borders = self._bits, self.costs.held.borders
         parts: list[Words] = []
         width = max(1, _MOST_ENTRIES // len(bits.usable))
         for first in range(0, len(self.costs.ideals), width):

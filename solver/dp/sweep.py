@@ -165,7 +165,7 @@ class Sweep:
     def _starts_of(self, target: int) -> Indices:
         """Return the ideals after which all that remains may be on the devices of a set."""
         ceiling = self._goal.limits.get("bottleneck", np.inf)
-        possible = self._viable.can(self.costs.borders, ceiling, slice(target, target + 1))[0]
+        possible = self._viable.can(self.costs.held.borders, ceiling, slice(target, target + 1))[0]
         possible[-1] = False
         if self.sets.sizes[target] == self.sets.most:
             possible[1:] = False

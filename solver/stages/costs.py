@@ -14,7 +14,6 @@ from solver.stages.held_bytes import HeldBytes
 from solver.stages.ideals import Ideals
 from solver.stages.pair_sums import Crossing, PairSum
 from solver.stages.repeated_chains import RepeatedChains
-from solver.stages.viable_sets import Borders
 
 
 class StageCosts:
@@ -37,8 +36,6 @@ class StageCosts:
         Least ratio of the work of a set of units on a kind to its fastest work.
     largest_unit_ns : int
         The most work that one unit needs, wherever it runs.
-    borders : Borders
-        What is within each ideal, and outside it.
     alike : list of list of int
         The kinds by what their stages cost, whatever memory they have.
     transfer_bytes : PairSum
@@ -67,12 +64,6 @@ class StageCosts:
             self._build_relays()
         else:
             self._build_transfers()
-        self.borders = Borders(
-            self.ideals.work_ns,
-            self.ideals.work_ns[-1] - self.ideals.work_ns,
-            self.held.weights_before,
-            self.held.weights_after,
-        )
         self.alike = self._alike()
         self.most_load_ns = self._most_load_ns()
 

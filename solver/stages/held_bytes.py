@@ -14,6 +14,7 @@ from solver.stages.blocks import DROPPED, Blocks, crossings, relayed
 from solver.stages.ideals import Ideals
 from solver.stages.pair_sums import Crossing, PairSum
 from solver.stages.peaks import StagePeaks
+from solver.stages.viable_sets import Borders
 
 _DENSE = 64
 """Pairs of ideals for each that is a stage; with more, stages are looked at one by one."""
@@ -62,8 +63,8 @@ class HeldBytes:
 
     Attributes
     ----------
-    weights_before, weights_after : Floats, shape (ideals,)
-        Bytes of the weights within each ideal and outside it.
+    borders : Borders
+        Work and weights within each ideal, and outside it.
 
     Notes
     -----
@@ -80,12 +81,14 @@ class HeldBytes:
         self._units, self._blocks, self._ideals = units, blocks, ideals
         problem, member = units.problem, ideals.member
         self._always, self._saved = PairSum(member), PairSum(member)
-        self.weights_before, self.weights_after = np.zeros((2, len(ideals)))
+        before_bytes, after_bytes = np.zeros((2, len(ideals)))
         for crossing in self._touched([(e.units, e.size_bytes) for e in units.weights]):
             self._always.add_touched(crossing)
             inside = member[list(crossing.consumers)]
-            self.weights_before += crossing.cost * inside.any(axis=0)
-            self.weights_after += crossing.cost * ~inside.all(axis=0)
+            before_bytes += crossing.cost * inside.any(axis=0)
+            after_bytes += crossing.cost * ~inside.all(axis=0)
+        before_ns = ideals.work_ns
+        self.borders = Borders(before_ns, before_ns[-1] - before_ns, before_bytes, after_bytes)
         self._exact: dict[tuple[int, int], tuple[int, int]] = {}
         self._only_weights = problem.memory_model == "weights"
         self._is_training = problem.is_training
@@ -151,14 +154,9 @@ class HeldBytes:
             nothing = np.zeros((1,) * always.ndim)
             return HeldParts(always, nothing, nothing)
         waiting, allocated = sums(self._waiting, starts, ends), sums(self._allocated, starts, ends)
-        passing = self.passing(starts if paired else starts[:, None], ends)
+        after = self._passing_after[starts]
+        passing = np.minimum(after if paired else after[:, None], self._passing_within[ends])
         return HeldParts(always, waiting, np.minimum(allocated, waiting + passing))
-
-    def passing(self, starts: Indices, ends: Indices) -> Floats:
-        """Return the most that comes and goes within each stage, at most."""
-        if self._only_weights:
-            return np.zeros(1)
-        return np.minimum(self._passing_after[starts], self._passing_within[ends])
 
     def bounds(self, starts: Indices, ends: Indices, in_flight: int) -> tuple[Floats, Floats]:
         """Return a lower and an upper bound of what all stages from a start to an end hold."""

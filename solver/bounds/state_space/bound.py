@@ -15,7 +15,7 @@ from solver.bounds.state_space.labels import MOST_LABELS, TooManyLabels, Ways
 from solver.bounds.state_space.program import Kind, Program
 from solver.bounds.state_space.skeleton import Skeleton
 from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
-from solver.bounds.state_space.stages import StageCosts
+from solver.bounds.state_space.stages import SkeletonCosts
 from solver.bounds.windows import BorderIdeals, StageWindows
 from solver.model.arrays import Indices, Ints
 from solver.model.clock import UNLIMITED, Clock
@@ -74,7 +74,7 @@ class SkeletonBound:
     -----
     Proof. What the first stages of a plan run of the skeleton is an ideal of it, so a plan is a
     chain of ideals with a device for each step, and a step costs at least what
-    :class:`solver.bounds.state_space.stages.StageCosts` says. The program goes from the last stage
+    :class:`solver.bounds.state_space.stages.SkeletonCosts` says. The program goes from the last stage
     to the first. For every set of devices s and ideal I it knows whether the devices s can run all
     outside I within the limit, and, for each wide value n, two lower bounds of the time in which
     the stage that makes n sends it on because of them. The load of that stage is at least that of
@@ -125,7 +125,9 @@ class SkeletonBound:
         self._classes = units.classes
         self._set_kinds(units.problem.devices)
         self.skeleton = skeleton
-        self.costs = StageCosts(units, skeleton, self._classes, [room for _, room in self._kinds])
+        self.costs = SkeletonCosts(
+            units, skeleton, self._classes, [room for _, room in self._kinds]
+        )
         self._at_border = ideals_at_borders(self.costs, windows, slots)
         self._stages = expanded(self.costs, self._at_border, ceiling_ns, clock)
 

@@ -10,7 +10,7 @@ from solver.bounds.state_space.program import Level, Rest
 from solver.bounds.state_space.stages import (
     MOST_CELLS,
     MOST_STAGES,
-    StageCosts,
+    SkeletonCosts,
     Stages,
     blocks,
     joined,
@@ -24,7 +24,7 @@ class TooMuchWork(Exception):  # noqa: N818
     """Stages are too many, or the time is over."""
 
 
-def ideals_at_borders(costs: StageCosts, windows: StageWindows, slots: int) -> list[Bools]:
+def ideals_at_borders(costs: SkeletonCosts, windows: StageWindows, slots: int) -> list[Bools]:
     """Return which ideals can be at each of the `slots` + 1 borders, by windows of units."""
     member, units = costs.ideals.member, list(costs.skeleton.units)
     low = np.zeros(len(costs.ideals), dtype=np.int64)
@@ -42,7 +42,7 @@ def ideals_at_borders(costs: StageCosts, windows: StageWindows, slots: int) -> l
 
 
 def expanded(
-    costs: StageCosts, at_border: Sequence[Bools], ceiling_ns: int, clock: Clock
+    costs: SkeletonCosts, at_border: Sequence[Bools], ceiling_ns: int, clock: Clock
 ) -> Stages:
     """Return all stages below a ceiling from which the end can be reached.
 
@@ -50,7 +50,7 @@ def expanded(
 
     Parameters
     ----------
-    costs : StageCosts
+    costs : SkeletonCosts
         What stages work, send and receive.
     at_border : sequence of Bools, shape (ideals,)
         Of :func:`ideals_at_borders`.

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 from solver.bounds.state_space.program import Program
-from solver.bounds.state_space.stages import StageCosts
+from solver.bounds.state_space.stages import SkeletonCosts
 from solver.model.arrays import Bools, Floats, Indices
 from solver.model.clock import UNLIMITED, Clock
 
@@ -86,7 +86,7 @@ class Ways:
 
     def __init__(
         self,
-        costs: StageCosts,
+        costs: SkeletonCosts,
         program: Program,
         alive: Sequence[Bools],
         most: int = MOST_LABELS,

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from solver.bounds.state_space.loose import Loose
 from solver.bounds.state_space.skeleton import Skeleton
-from solver.bounds.state_space.stages import StageCosts, Stages
+from solver.bounds.state_space.stages import SkeletonCosts, Stages
 from solver.model.arrays import Bools, Floats, Indices
 from solver.presolve.device_kinds import DeviceSets
 from solver.stages.viable_sets import ViableSets
@@ -152,7 +152,7 @@ class Level:
         What reads each wide value outside the skeleton.
     """
 
-    def __init__(self, costs: StageCosts, stages: Stages, limit_ns: int) -> None:
+    def __init__(self, costs: SkeletonCosts, stages: Stages, limit_ns: int) -> None:
         self.stages, self.limit_ns, self.loose = stages, limit_ns, costs.loose
         wide, feeders = costs.skeleton.wide, costs.skeleton.feeders
         self._made = costs.made
@@ -263,7 +263,7 @@ class Program:
 
     def __init__(
         self,
-        costs: StageCosts,
+        costs: SkeletonCosts,
         stages: Stages,
         limit_ns: int,
         kinds: Sequence[Kind],
@@ -280,7 +280,7 @@ class Program:
             sets.most,
             [costs.slowness[class_] for class_, _ in kinds],
             [room for _, room in kinds],
-        ).can(costs.borders, limit_ns)
+        ).can(costs.held.borders, limit_ns)
         for own, size in zip(viable, sets.sizes.tolist(), strict=True):
             admitted = own & at_border[self.slots - size]
             self.rests.append(Rest.nothing(len(costs.made), admitted))

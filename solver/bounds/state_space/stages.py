@@ -16,7 +16,6 @@ from solver.stages.blocks import DROPPED, Blocks
 from solver.stages.held_bytes import HeldBytes, MemoryOfStages
 from solver.stages.ideals import Ideals
 from solver.stages.pair_sums import Crossing, PairSum
-from solver.stages.viable_sets import Borders
 
 _COLUMNS = 64
 """Ends whose stages are costed together."""
@@ -66,7 +65,7 @@ class Stages:
         )
 
 
-class StageCosts:
+class SkeletonCosts:
     """Least costs of all stages of a skeleton.
 
     Parameters
@@ -78,8 +77,8 @@ class StageCosts:
 
     Attributes
     ----------
-    borders : Borders
-        What kept units within each ideal need, and those outside it.
+    held : HeldBytes
+        What kept units hold.
     slowness : list of float
         By class: the least ratio of a kept unit's time to its time on its fastest class.
 
@@ -132,13 +131,7 @@ class StageCosts:
             self._move.add_received(crossing)
         self._move.add_units(skeleton.supply_ns)
         self.slowness = [own.slowness[name] for name in classes]
-        self._held = HeldBytes(units, blocks, self.ideals)
-        self.borders = Borders(
-            self.ideals.work_ns,
-            self.ideals.work_ns[-1] - self.ideals.work_ns,
-            self._held.weights_before,
-            self._held.weights_after,
-        )
+        self.held = HeldBytes(units, blocks, self.ideals)
         self.loose = Loose.of(skeleton, member, units.weights)
         self._rooms_bytes, self._peaks_left = np.array(rooms), _MOST_PEAKS
         self.made: list[Bools] = [member[net.producer] for net in skeleton.wide]
@@ -187,7 +180,7 @@ class StageCosts:
         loads = [load + (work[ends][None, :] - work[starts][:, None]) for work in self._work_ns]
         fits &= np.minimum.reduce(loads) <= most_ns
         rows, columns = np.nonzero(fits)
-        held = self._held_bytes(self._held.of(starts, ends, fits))
+        held = self._held_bytes(self.held.of(starts, ends, fits))
         some = held <= self._rooms_bytes.max()
         rows, columns = rows[some], columns[some]
         return Stages(

@@ -3,6 +3,7 @@
 import copy
 import operator
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import fx, nn
 
 from fx_bridge.capture.graph import CapturedGraph, capture
 from fx_bridge.equivalence.check import check_equivalence
+from fx_bridge.interop.write_plans import device_map, split_spec
 from fx_bridge.split.by_plan import split_by_plan
 from fx_bridge.split.colocation import colocation_groups
 from fx_bridge.split.reader import stage_graph
@@ -45,6 +47,15 @@ TWO = (torch.randn(3, 6), torch.randn(3, 6))
 def left_branch(node):
     """Return 1 for the left branch of TwoBranches and what joins it, 0 for the right one."""
     return int(node.name not in ("linear", "linear_2", "linear_4") and "tanh" not in node.name)
+
+
+@pytest.mark.parametrize("use", [split_by_plan, device_map, split_spec])
+def test_a_plan_in_which_operators_run_again_is_refused(use):
+    captured = capture(TwoBranches(), TWO)
+    plan = plan_of(captured, left_branch)
+    again = replace(plan, recomputed={"linear_1", "linear_3"})
+    with pytest.raises(PartitionError, match="lets 'linear_1' run again in the backward pass"):
+        use(captured, again)
 
 
 # -- parameters ----------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import pytest
 
 from solver import Device, Operator, PartitionPlan, PartitionProblem, Weight, evaluate
 from solver.bounds.state_space.skeleton_choice import MOST_WIDE_NETS, choose_skeleton
-from solver.bounds.state_space.stages import StageCosts
+from solver.bounds.state_space.stages import SkeletonCosts
 from solver.presolve.instance import condense
 from tests.support.graphs import with_values
 
@@ -40,7 +40,7 @@ def assert_no_stage_costs_less(problem, seed):
     skeleton = choose_skeleton(units, len(problem.devices), MOST_WIDE_NETS)
     classes = sorted({device.device_class for device in problem.devices})
     rooms = [*map(float, range(40)), 1e18]
-    costs = StageCosts(units, skeleton, classes, rooms)
+    costs = SkeletonCosts(units, skeleton, classes, rooms)
     rng = random.Random(seed)
     compared = 0
     for _ in range(20):
@@ -92,7 +92,7 @@ def test_stages_of_a_chain_hold_what_the_evaluator_says(seed):
     units = condense(chain)
     skeleton = choose_skeleton(units, 3, 0)
     assert len(skeleton.units) == 8
-    costs = StageCosts(units, skeleton, ["default"], [*map(float, range(1000))])
+    costs = SkeletonCosts(units, skeleton, ["default"], [*map(float, range(1000))])
     for first in range(8):
         for last in range(first + 1, 9):
             ends = np.array([last]), np.array([first])
