@@ -75,10 +75,11 @@ class SkeletonBound:
     Proof. What the first stages of a plan run of the skeleton is an ideal of it, so a plan is a
     chain of ideals with a device for each step, and a step costs at least what
     :class:`solver.bounds.state_space.stages.SkeletonCosts` says. The program goes from the last
-    stage to the first. For every set of devices s and ideal I it knows whether the devices s can run all
-    outside I within the limit, and, for each wide value n, two lower bounds of the time in which
-    the stage that makes n sends it on because of them. The load of that stage is at least that of
-    the step and those times; what reads n comes after what makes it, so they are all that counts.
+    stage to the first. For every set of devices s and ideal I it knows whether the devices s can
+    run all outside I within the limit, and, for each wide value n, two lower bounds of the time in
+    which the stage that makes n sends it on because of them. The load of that stage is at least
+    that of the step and those times; what reads n comes after what makes it, so they are all that
+    counts.
 
     *sends*: a transfer for each device that reads n. One does if a kept unit on it reads n, or if
     its load admits no other way than to run a chain of n's feeders; it *must*.
